@@ -47,9 +47,9 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Companion, Provider, RuntimeOptions, SearchOptions, Shapes
 from widthfold_onnx.plan.predict.targets import target
 from widthfold_onnx.plan.store.identity import machine_identity, setting_identity
-from widthfold_onnx.plan.store.store import Key, Store
+from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.layers import Layers
-from widthfold_onnx.results import OptimizeReport, SearchReport
+from widthfold_onnx.results import Key, OptimizeReport, SearchReport
 from widthfold_onnx.rewrite.exchange import exchanged
 from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.sessions.session import Level

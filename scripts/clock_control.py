@@ -36,6 +36,7 @@ from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import alternate
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
+from widthfold_onnx.runtime.intervals import judge
 from widthfold_onnx.runtime.paired_benchmark import ratio_of
 from widthfold_onnx.runtime.sessions.session import open_session
 
@@ -113,9 +114,9 @@ def compare(model: Path, other: Path, options: VerifyOptions) -> dict[str, Any]:
         figures = (timing.speedup, timing.low, timing.high, timing.control)
         verdict = timing.verdict
     else:
-        pairing = isolated(ratio_of, model, other, options, None).pairing
-        figures = (pairing.ratio, pairing.low, pairing.high, pairing.control)
-        verdict = pairing.verdict
+        found = isolated(ratio_of, model, other, options, None)
+        figures = (found.ratio, found.low, found.high, found.control)
+        verdict = judge(found.low, found.high, found.control)
     named = zip(("ratio", "low", "high", "control"), figures, strict=True)
     return {name: round(value, 5) for name, value in named} | {"verdict": verdict}
 

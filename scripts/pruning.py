@@ -23,15 +23,17 @@ from widthfold_onnx import FoldOptions, WidthfoldError
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Provider, RuntimeOptions
+from widthfold_onnx.options import Effort, Provider, SearchOptions
 from widthfold_onnx.plan.measure import successive_halving
+from widthfold_onnx.plan.measure.effort import SPENDING
+from widthfold_onnx.plan.measure.measurements import Outcome
 from widthfold_onnx.plan.predict.targets import target, usual
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import NO_TIME
+from widthfold_onnx.results.store import AS_IS, NO_TIME
 from widthfold_onnx.runtime.running import running
 
-FEW = successive_halving.RUNGS[0].pairs
+FEW = SPENDING[Effort.THOROUGH].rungs[0].pairs
 HEAD = [
     "| model | layers | forms | not run | given up | of these faster | most that a layer lost |",
     "|---|---|---|---|---|---|---|",
@@ -63,10 +65,11 @@ def raced(layers: Layers, seconds: float) -> dict[str, dict[str, Measurement]]:
     found: dict[str, dict[str, Measurement]] = defaultdict(dict)
 
     def keep(message: object) -> None:
-        if isinstance(message, successive_halving.Ran):
-            found[message.subject][message.key] = message.found
+        if isinstance(message, Outcome):
+            found[message.subject][message.candidate] = message.measurement
 
-    setup = successive_halving.Setup(RuntimeOptions(provider=Provider.CPU), FoldOptions())
+    how = SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH)
+    setup = successive_halving.Setup(how, FoldOptions())
     successive_halving.race(list(layers.workloads.values()), setup, seconds, report=keep)
     return found
 
@@ -85,14 +88,14 @@ def compare(model: Path, seconds: float) -> Row:
     row = Row(model=model.stem, layers=len(layers.workloads), faster=[], lost={})
     for subject, forms in usually.items():
         for key, ran in forms.items():
-            if key and ran.reason != NO_TIME:
+            if key != AS_IS and ran.reason != NO_TIME:
                 row.forms += 1
                 row.unrun += not ran.rounds
                 row.given_up += 0 < ran.rounds < FEW
                 if ran.rounds < FEW and every[subject][key].low > 1:
                     row.faster.append(f"{subject} {key}")
         found, best = (
-            max((ran.low for key, ran in way[subject].items() if key), default=1.0)
+            max((ran.low for key, ran in way[subject].items() if key != AS_IS), default=1.0)
             for way in (usually, every)
         )
         if best > max(found, 1.0):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
-from widthfold_onnx.plan.measure.bench import AS_IS
-from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.workloads import Workload
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import AS_IS
 
 FEWEST = 3
 """Fewest pairs for which a correlation is given."""

@@ -14,13 +14,13 @@ from tests.plan.world import WHOLE, World, doubled, enter
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
-from widthfold_onnx.plan.measure.bench import AS_IS
-from widthfold_onnx.plan.measure.measurements import lost, now
 from widthfold_onnx.plan.predict.targets import target, usual
 from widthfold_onnx.plan.store.identity import machine_identity, setting_identity
-from widthfold_onnx.plan.store.store import Key, Measurement, Store
+from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.plan.workload.workloads import Workload
+from widthfold_onnx.results import Key, Measurement
+from widthfold_onnx.results.store import AS_IS, lost, now
 from widthfold_onnx.runtime.sessions.session import Level
 
 CPU = ("--no-measure", "--target", "cpu-avx512")

@@ -14,7 +14,8 @@ import widthfold_onnx
 from tests.cli.tool import COMMAND, OLD, Run, names, on_terminal, process, snapshot, widthfold
 from tests.plan.measurements import LOST, key, measured
 from widthfold_onnx.plan.store.identity import canonical
-from widthfold_onnx.plan.store.store import Key, Measurement, Store, export_lines
+from widthfold_onnx.plan.store.store import Store, export_lines
+from widthfold_onnx.results import Key, Measurement
 
 SCHEMA = json.loads((Path(widthfold_onnx.__file__).parent / "schemas" / "store.json").read_text())
 CONV = canonical({"op": "Conv", "input": ["N", 8, 64, 64], "weight": [8, 8, 3, 3]})

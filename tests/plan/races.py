@@ -10,16 +10,18 @@ from pathlib import Path
 
 from tests.plan.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.plan.measure import bench as bench_module
+from widthfold_onnx.options import Effort, Provider, SearchOptions
+from widthfold_onnx.plan.measure import children
 from widthfold_onnx.plan.measure.bench import Bench
-from widthfold_onnx.plan.measure.measurements import timed
-from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup
-from widthfold_onnx.plan.store.store import Measurement, Store
+from widthfold_onnx.plan.measure.measurements import Outcome
+from widthfold_onnx.plan.measure.successive_halving import Began, Setup
+from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.workloads import Form, Workload
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import AS_IS, timed
 
 LOG = "WIDTHFOLD_TEST_LOG"
-SETUP = Setup(RuntimeOptions(provider=Provider.CPU), FOLD)
+SETUP = Setup(SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH), FOLD)
 
 
 def workload(subject: str, *forms: str) -> Workload:
@@ -28,7 +30,7 @@ def workload(subject: str, *forms: str) -> Workload:
 
 
 def bench(store: Store) -> Bench:
-    return Bench(SETUP, store, "setting", "machine")
+    return Bench(SETUP, store, "machine")
 
 
 def quiet(step: object) -> None:
@@ -42,13 +44,12 @@ def kept(store: Store) -> dict[tuple[str, str], Measurement]:
 def behaving(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report) -> None:
     """Says of every form that it ran, after it did what its name says."""
     for one in workloads:
-        for key in ("", *(form.key for form in one.forms)):
+        for key in (AS_IS, *(form.key for form in one.forms)):
             report(Began(one.subject, key))
             _note(f"{os.getpid()} {one.subject} {key}")
-            _do(key or one.subject)
-        for key in ("", *(form.key for form in one.forms)):
-            report(Ran(one.subject, key, timed(1.5, 1.4, 1.6, 1e-3, 4)))
-        report(Done(one.subject))
+            _do(one.subject if key == AS_IS else key)
+        for key in (AS_IS, *(form.key for form in one.forms)):
+            report(Outcome(one.subject, key, timed(1.5, 1.4, 1.6, 1e-3, 4)))
 
 
 def _do(name: str) -> None:
@@ -74,7 +75,7 @@ def _note(line: str) -> None:
 
 def measure_many(path: Path, count: int) -> None:
     """Measure layers of two forms each, for as long as one is let; to be killed."""
-    bench_module.race = behaving
+    children.race = behaving
     workloads = [workload(f"layer{number:03}", "brief1", "brief2") for number in range(count)]
     with Store(path) as store:
         bench(store).measure(workloads, time.monotonic() + 60, lambda step: None)

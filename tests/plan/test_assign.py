@@ -14,14 +14,13 @@ from tests.cli.tool import build, save
 from tests.plan.test_search import ALL, THREE, found, status
 from tests.plan.tool import layers
 from tests.plan.world import World, enter
-from widthfold_onnx.plan.measure.bench import AS_IS
-from widthfold_onnx.plan.measure.measurements import lost, now
 from widthfold_onnx.plan.search.assign import SMALLEST_GAIN, assign, foresee
-from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.plan.workload.layout_edges import Link
 from widthfold_onnx.plan.workload.packed_workload import inside_subject
 from widthfold_onnx.plan.workload.workloads import Form
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import AS_IS, lost, now
 
 RESIDUAL = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
-from tests.plan.races import behaving, bench, kept, quiet, workload
+from tests.plan.races import SETUP, behaving, bench, kept, quiet, workload
 from widthfold_onnx.errors import InternalError, UnverifiedError
 from widthfold_onnx.plan.measure import bench as bench_module
-from widthfold_onnx.plan.measure.bench import AS_IS
-from widthfold_onnx.plan.measure.measurements import MORE_TIME, lost, timed
-from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran
+from widthfold_onnx.plan.measure import children
+from widthfold_onnx.plan.measure.bench import Bench
+from widthfold_onnx.plan.measure.measurements import MORE_TIME, Outcome
+from widthfold_onnx.plan.measure.successive_halving import Began
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Step
-from widthfold_onnx.results.store import NO_TIME
+from widthfold_onnx.results.store import AS_IS, NO_TIME, lost, timed
+from widthfold_onnx.runtime.sessions.session import Level
 
 
 @pytest.fixture
@@ -30,15 +33,16 @@ def inside(monkeypatch: pytest.MonkeyPatch):
     """Races in this process that only say what they are told to say; a clock of our own."""
     clock = SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(bench_module, "time", clock)
+    for module in (bench_module, children):
+        monkeypatch.setattr(module, "time", clock)
     clock.races = []
 
     def isolated(race, workloads, setup, seconds, *, on_progress, **limits) -> None:
         clock.races.append(([(u.subject, [f.key for f in u.forms]) for u in workloads], seconds))
         race(workloads, setup, seconds, report=on_progress)
 
-    monkeypatch.setattr(bench_module, "isolated", isolated)
-    monkeypatch.setattr(bench_module, "race", behaving)
+    monkeypatch.setattr(children, "isolated", isolated)
+    monkeypatch.setattr(children, "race", behaving)
     return clock
 
 
@@ -50,7 +54,7 @@ def test_a_child_that_fails_before_any_layer_is_an_error(
         def race(*args: object, error: Exception = error, **more: object) -> None:
             raise error
 
-        monkeypatch.setattr(bench_module, "race", race)
+        monkeypatch.setattr(children, "race", race)
         with pytest.raises(type(error), match=str(error)):
             bench(store).measure([workload("one", "a")], 60.0, quiet)
     assert kept(store) == {}
@@ -63,7 +67,7 @@ def test_a_child_that_fails_between_layers_takes_nothing_back(
         behaving(workloads[:1], setup, seconds, report=report)
         raise UnverifiedError("gone")
 
-    monkeypatch.setattr(bench_module, "race", race)
+    monkeypatch.setattr(children, "race", race)
     with pytest.raises(UnverifiedError, match="gone"):
         bench(store).measure([workload("one", "a"), workload("two", "a")], 60.0, quiet)
     assert {item.status for item in kept(store).values()} == {"ok"}
@@ -85,12 +89,12 @@ def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
 
 def test_another_setting_or_machine_knows_nothing(store: Store, inside) -> None:
     bench(store).measure([workload("one", "a")], 60.0, quiet)
-    for setting, machine, known in (
-        ("setting", "machine", 0),
-        ("other", "machine", 2),
-        ("setting", "other", 2),
+    for setup, machine, known in (
+        (SETUP, "machine", 0),
+        (dataclasses.replace(SETUP, level=Level.EXTENDED), "machine", 2),
+        (SETUP, "other", 2),
     ):
-        used = bench_module.Bench(bench(store).setup, store, setting, machine)
+        used = Bench(setup, store, machine)
         used.measure([workload("one", "a")], 60.0, quiet)
         assert used.measured == known
 
@@ -100,25 +104,25 @@ def test_what_had_no_time_gets_another_chance_with_more_of_it(
 ) -> None:
     def race(workloads, setup, seconds, *, report) -> None:
         for one in workloads:
-            report(Began(one.subject, ""))
-            report(Ran(one.subject, "", timed(1.0, 1.0, 1.0, 1.0, 4)))
-            report(Ran(one.subject, "a", lost(NO_TIME)))
-            report(Done(one.subject))
+            report(Began(one.subject, AS_IS))
+            report(Outcome(one.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            report(Outcome(one.subject, "a", lost(NO_TIME)))
 
-    monkeypatch.setattr(bench_module, "race", race)
+    monkeypatch.setattr(children, "race", race)
     for budget, races in ((10.0, 1), (10.0, 1), (10 * MORE_TIME - 1, 1), (10 * MORE_TIME, 2)):
         bench(store).measure([workload("one", "a")], inside.now + budget, quiet)
         assert len(inside.races) == races
     assert kept(store)["one", "a"].status == "lost"
 
 
-@pytest.mark.parametrize("what", ["", "a"])
+@pytest.mark.parametrize("what", [AS_IS, "a"])
 def test_what_was_lost_is_tried_again_after_a_week(store: Store, inside, what: str) -> None:
     bench(store).measure([workload("one", "a", "b")], 60.0, quiet)
     for days, races in ((6, 0), (8, 1)):
         taken = datetime.now(UTC) - timedelta(days=days)
         reason = lost("out of memory")
-        bench(store).keep("one", what or AS_IS, replace(reason, taken=taken.isoformat()))
+        old = replace(reason, taken=taken.isoformat())
+        bench(store).keep(Outcome("one", what, old))
         inside.races.clear()
         bench(store).measure([workload("one", "a", "b")], 60.0, quiet)
         assert len(inside.races) == races
@@ -136,7 +140,7 @@ def test_the_budget_ends_measuring_between_layers(
             inside.now += 4
             behaving([one], setup, seconds, report=report)
 
-    monkeypatch.setattr(bench_module, "race", race)
+    monkeypatch.setattr(children, "race", race)
     inside.now = 100.0
     said: list[object] = []
     workloads = [workload(name, "a", "b") for name in ("one", "two", "three", "four")]

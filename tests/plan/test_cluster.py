@@ -25,14 +25,15 @@ from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.plan.measure import cluster as cluster_module
 from widthfold_onnx.plan.measure import cluster_pool
-from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.measure.cluster import Cluster
 from widthfold_onnx.plan.measure.cluster_pool import MOST_FAILURES, ClusterPool
 from widthfold_onnx.plan.search.tuning import tune
 from widthfold_onnx.plan.store.identity import Place, machine_identity
-from widthfold_onnx.plan.store.store import Key, Measurement, Store
+from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Step
+from widthfold_onnx.results import Key, Measurement
+from widthfold_onnx.results.store import AS_IS
 
 MODELS = Path(__file__).parents[2] / "models"
 MARK = "WIDTHFOLD_TEST_MARK"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.plan.races import LOG, behaving, bench, kept, quiet, workload
-from widthfold_onnx.plan.measure import bench as bench_module
-from widthfold_onnx.plan.measure.bench import AS_IS
+from widthfold_onnx.plan.measure import children
 from widthfold_onnx.plan.store.store import Store
+from widthfold_onnx.results.store import AS_IS
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Real children that race as `behaving` does; what they ran, as (child, subject, form)."""
     path = tmp_path / "log"
     monkeypatch.setenv(LOG, str(path))
-    monkeypatch.setattr(bench_module, "race", behaving)
+    monkeypatch.setattr(children, "race", behaving)
 
     def lines() -> list[tuple[int, str, str]]:
         rows = [line.split(" ") for line in path.read_text().splitlines()]
@@ -58,7 +58,7 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
     store: Store, log, monkeypatch: pytest.MonkeyPatch, form: str, words: str
 ) -> None:
     if form == "hang":
-        monkeypatch.setattr(bench_module, "SILENCE", 8.0)  # a child may need seconds to start
+        monkeypatch.setattr(children, "SILENCE", 8.0)  # a child may need seconds to start
     workloads = [workload("one", "a"), workload("two", "a", form, "b"), workload("three", "a")]
     used = bench(store)
     used.measure(workloads, ahead(), quiet)
@@ -69,7 +69,13 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
     assert [key for key, item in found.items() if item.status == "lost"] == [("two", form)]
     assert used.measured == len(wanted)
     again = [(subject, key) for child, subject, key in log() if child == 1]
-    assert again == [("two", ""), ("two", "a"), ("two", "b"), ("three", ""), ("three", "a")]
+    assert again == [
+        ("two", AS_IS),
+        ("two", "a"),
+        ("two", "b"),
+        ("three", AS_IS),
+        ("three", "a"),
+    ]
     used.measure(workloads, ahead(), quiet)
     assert used.measured == len(wanted), "what is known was measured again"
     assert max(child for child, _, _ in log()) == 1
@@ -81,7 +87,7 @@ def test_a_layer_that_does_not_run_loses_alone(store: Store, log) -> None:
     found = kept(store)
     assert found.keys() == {("exit", AS_IS), ("two", AS_IS), ("two", "a")}
     assert found["exit", AS_IS].status == "lost"
-    assert [row for row in log() if row[1] == "exit"] == [(0, "exit", "")]
+    assert [row for row in log() if row[1] == "exit"] == [(0, "exit", AS_IS)]
     used.measure([workload("exit", "a", "b"), workload("two", "a")], ahead(), quiet)
     assert len(log()) == 3
 

@@ -15,14 +15,15 @@ from tests.plan.races import workload as raced
 from tests.plan.tool import conv, integers, layers, run, workload
 from tests.rewrite.guarded import guards
 from tests.rewrite.products import Product
-from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
-from widthfold_onnx.plan.measure import bench as bench_module
-from widthfold_onnx.plan.measure.bench import AS_IS, Bench
-from widthfold_onnx.plan.measure.measurements import timed
-from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup
+from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.plan.measure import children
+from widthfold_onnx.plan.measure.bench import Bench
+from widthfold_onnx.plan.measure.measurements import Outcome
+from widthfold_onnx.plan.measure.successive_halving import Began, Setup
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.results.store import AS_IS, timed
 
 GUARD = FoldOptions(guard_shapes=True)
 
@@ -78,23 +79,19 @@ def test_the_store_keeps_them_apart(
 ) -> None:
     def isolated(function, workloads, setup, seconds, *, on_progress, **limits) -> None:
         for one in workloads:
-            on_progress(Began(one.subject, ""))
-            on_progress(Ran(one.subject, "", timed(1.0, 1.0, 1.0, 1.0, 4)))
+            on_progress(Began(one.subject, AS_IS))
+            on_progress(Outcome(one.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             for form in one.forms:
-                on_progress(Ran(one.subject, form.key, timed(2.0, 2.0, 2.0, 1.0, 4)))
-            on_progress(Done(one.subject))
+                on_progress(Outcome(one.subject, form.key, timed(2.0, 2.0, 2.0, 1.0, 4)))
 
-    monkeypatch.setattr(bench_module, "isolated", isolated)
+    monkeypatch.setattr(children, "isolated", isolated)
     with Store(tmp_path / "store.sqlite") as store:
-        bench = Bench(
-            Setup(RuntimeOptions(provider=Provider.CPU), fold), store, "setting", "machine"
-        )
-        bench.measure([raced("one", "a")], bench_module.time.monotonic() + 60, quiet)
+        options = SearchOptions(provider=Provider.CPU)
+        bench = Bench(Setup(options, fold), store, "machine")
+        bench.measure([raced("one", "a")], children.time.monotonic() + 60, quiet)
         assert kept(store).keys() == {("one", AS_IS), ("one", f"a{mark}")}
         assert bench.known("one", "a") is not None
         other = FoldOptions() if mark else GUARD
-        plain = Bench(
-            Setup(RuntimeOptions(provider=Provider.CPU), other), store, "setting", "machine"
-        )
+        plain = Bench(Setup(options, other), store, "machine")
         assert plain.known("one", "a") is None
         assert plain.known("one", AS_IS) is not None

@@ -28,6 +28,7 @@ from widthfold_onnx.options import (
 )
 from widthfold_onnx.plan.decide.decisions import read_sites
 from widthfold_onnx.plan.measure.bench import Bench
+from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.candidates import every_form, form_key
 from widthfold_onnx.plan.workload.workloads import _subject
@@ -210,7 +211,8 @@ def stored(fold: Mapping[str, Any], search: Mapping[str, Any]) -> tuple[str, ...
     """The key of a form that is measured with these options."""
     options = SearchOptions(**{"provider": Provider.CPU, **search})
     with Store(None) as store:
-        key = Bench.of(options, FoldOptions(**fold), store, "machine")._key("subject", "form")
+        setup = Setup(options, FoldOptions(**fold))
+        key = Bench(setup, store, "machine")._key("subject", "form")
     return msgspec.structs.astuple(key)
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from tests.plan.measurements import LOST, key, measured
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.plan.store.store import Key, Store, default_path
+from widthfold_onnx.plan.store.store import Store, default_path
+from widthfold_onnx.results import Key
 
 
 @pytest.mark.parametrize("in_memory", [True, False])

@@ -10,7 +10,8 @@ import pytest
 
 from tests.plan.measurements import LOST, key, measured
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.plan.store.store import LONGEST_LINE, Key, Store, export_lines, import_lines
+from widthfold_onnx.plan.store.store import LONGEST_LINE, Store, export_lines, import_lines
+from widthfold_onnx.results import Key
 
 
 def test_an_export_is_ascii_lines_and_comes_back_whole() -> None:

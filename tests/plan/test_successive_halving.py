@@ -11,33 +11,29 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.plan.races import workload
-from tests.plan.tool import FOLD
+from tests.plan.races import SETUP, workload
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
+from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.plan.measure import successive_halving
+from widthfold_onnx.plan.measure.measurements import Outcome
 from widthfold_onnx.plan.measure.successive_halving import (
     FIRST_PAIRS,
     FIRST_SHARE,
     FORM_SECONDS,
     HOPELESS,
     PEAK_MARGIN,
-    RUNGS,
     Began,
-    Done,
-    Ran,
-    Setup,
     _need,
     out_of_reach,
     race,
 )
 from widthfold_onnx.plan.workload.workloads import Form, Workload
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import NO_TIME, SKIPPED
+from widthfold_onnx.results.store import AS_IS, NO_TIME, SKIPPED
 
 MILLI = 1e-3
 PEAK = 1e9
-SETUP = Setup(RuntimeOptions(provider=Provider.CPU), FOLD)
+RUNGS = SETUP.spending.rungs
 
 
 class Track:
@@ -88,7 +84,7 @@ def raced(monkeypatch: pytest.MonkeyPatch):
             Workload(own, own.encode(), tuple(Form(key, macs, macs) for key in forms), 1, 1.0)
             for own, *forms in layers
         ]
-        said: list[Began | Ran | Done] = []
+        said: list[Began | Outcome] = []
         race(workloads, SETUP, budget, report=said.append)
         return said, track
 
@@ -97,33 +93,33 @@ def raced(monkeypatch: pytest.MonkeyPatch):
 
 def results(said: list[object]) -> dict[str, Measurement]:
     """What ran, by form; there must be one of each."""
-    found = [item for item in said if isinstance(item, Ran)]
-    assert len({(item.subject, item.key) for item in found}) == len(found)
-    return {item.key: item.found for item in found}
+    found = [item for item in said if isinstance(item, Outcome)]
+    assert len({(item.subject, item.candidate) for item in found}) == len(found)
+    return {item.candidate: item.measurement for item in found}
 
 
 def test_all_forms_run_then_the_better_ones_and_the_best_more_often(raced) -> None:
     forms = {f"form{i}": 1 + i / 100 for i in range(9)}
     said, _ = raced({"own": 1.0, **dict(reversed(forms.items()))})
     found = results(said)
-    assert [found[key].rounds for key in ("", *forms)] == [4, 40, 40, *[10] * 4, *[4] * 3]
+    assert [found[key].rounds for key in (AS_IS, *forms)] == [4, 40, 40, *[10] * 4, *[4] * 3]
     for key, seconds in forms.items():
         ran = found[key]
         wanted = (1 / seconds, seconds * MILLI)
         assert (ran.ratio, ran.seconds) == pytest.approx(wanted, abs=1e-6)
         assert ran.low <= ran.ratio <= ran.high
         assert ran.reason == ""
-    assert found[""].seconds == pytest.approx(MILLI)
+    assert found[AS_IS].seconds == pytest.approx(MILLI)
 
 
-def test_every_form_begins_before_it_runs_and_the_layer_is_done_at_the_end(raced) -> None:
+def test_every_form_begins_before_it_runs_and_has_one_result_behind_its_layer(raced) -> None:
     said, _ = raced({"one": 1.0, "a": 0.5, "b": 3.0}, {"two": 1.0, "c": 0.5})
-    assert said[0] == Began("one", "")
-    begun = [(item.subject, item.key) for item in said if isinstance(item, Began)]
-    assert begun[:4] == [("one", ""), ("one", "a"), ("one", "b"), ("one", "a")]
-    assert [i for i, item in enumerate(said) if isinstance(item, Done)][-1] == len(said) - 1
-    assert [item.subject for item in said if isinstance(item, Done)] == ["one", "two"]
-    assert results(said[: said.index(Done("one"))]).keys() == {"", "a", "b"}
+    second = said.index(Began("two", AS_IS))
+    begun = [(item.subject, item.candidate) for item in said if isinstance(item, Began)]
+    assert begun[:4] == [("one", AS_IS), ("one", "a"), ("one", "b"), ("one", "a")]
+    assert said[0] == Began("one", AS_IS)
+    assert list(results(said[:second])) == [AS_IS, "a", "b"]
+    assert results(said[second:]).keys() == {AS_IS, "c"}
 
 
 def test_what_is_hopeless_is_not_run_again(raced) -> None:
@@ -190,7 +186,7 @@ def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
     forms = {f"form{i}": 1.0 for i in range(30)}
     said, track = raced({"own": 1.0, **forms}, budget=0.1)
     found = results(said)
-    assert found.keys() == {"", *forms}
+    assert found.keys() == {AS_IS, *forms}
     ran = [key for key in forms if found[key].rounds]
     late = [key for key in forms if not found[key].rounds]
     assert ran == list(forms)[: len(ran)]
@@ -217,12 +213,13 @@ def test_a_layer_gets_time_by_the_runs_that_it_needs() -> None:
 def test_time_is_shared_out_and_what_a_layer_leaves_goes_to_the_others(raced) -> None:
     several = [{own: 1.0, **{f"{own}{i}": 1.0 for i in range(40)}} for own in "abcd"]
     said, track = raced(*several, budget=1.2)
-    counts = Counter(item.subject for item in said if isinstance(item, Ran) and item.found.rounds)
+    outcomes = [item for item in said if isinstance(item, Outcome)]
+    counts = Counter(one.subject for one in outcomes if one.measurement.rounds)
     assert counts["a"] <= 41  # all of them would take 0.85 s
     assert all(counts[own] > 5 for own in "abcd")
     assert track.now < 1.3
     said, _ = raced({"x": 1.0, "x0": 1.0}, several[0], budget=1.3)
-    assert not any(item.found.reason for item in said if isinstance(item, Ran))
+    assert not any(ran.measurement.reason for ran in said if isinstance(ran, Outcome))
 
 
 def test_a_slow_form_is_not_silent_for_long(raced) -> None:
@@ -239,9 +236,9 @@ def test_a_real_race_of_a_real_layer() -> None:
     found = workload(conv([1, 1, 4, 16], (1, 1, 3, 3), pads=[1, 1, 1, 1]))
     said: list[object] = []
     race([replace(found, forms=found.forms[:5])], SETUP, 60.0, report=said.append)
-    assert results(said).keys() == {"", *(form.key for form in found.forms[:5])}
+    assert results(said).keys() == {AS_IS, *(form.key for form in found.forms[:5])}
     assert all(r.rounds or r.reason for r in results(said).values())
-    assert any(r.rounds for key, r in results(said).items() if key)
+    assert any(r.rounds for key, r in results(said).items() if key != AS_IS)
 
 
 def test_options_of_sessions_reach_every_layer(
@@ -255,7 +252,7 @@ def test_options_of_sessions_reach_every_layer(
 
     monkeypatch.setattr(successive_halving, "open_session", open_session)
     chosen = {"session.disable_prepacking": "1"}
-    setup = replace(SETUP, how=RuntimeOptions(provider=Provider.CPU, session_options=chosen))
+    setup = replace(SETUP, how=SearchOptions(provider=Provider.CPU, session_options=chosen))
     with pytest.raises(OpenedError) as caught:
         successive_halving._Runner(setup, tmp_path).runner(b"")
     assert caught.value.args == (chosen,)

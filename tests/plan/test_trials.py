@@ -14,10 +14,12 @@ from tests.plan.races import bench
 from tests.plan.workers import sleeping
 from tests.plan.world import WHOLE, World, doubled, enter
 from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.options import Companion, Provider, SearchOptions
+from widthfold_onnx.options import Companion
 from widthfold_onnx.plan.search import trials
-from widthfold_onnx.plan.search.trials import ORIGINAL, Choice, Trials
+from widthfold_onnx.plan.search.choice import ORIGINAL, Choice
+from widthfold_onnx.plan.search.trials import Trials
 from widthfold_onnx.plan.store.store import Store
+from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.paired_benchmark import ratios_to
 
@@ -35,32 +37,38 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return enter(monkeypatch, World(doubled, {"layer": 2.0, "other": 3.0}))
 
 
-class Builder:
-    """Trials whose models say by the names of folded Convs what was chosen."""
+@pytest.fixture(autouse=True)
+def built(monkeypatch: pytest.MonkeyPatch) -> list[Choice]:
+    """The choices that were built, as models that say by the names of folded Convs which it is."""
+    choices: list[Choice] = []
 
-    def __init__(self, model: Path, store: Store, **changes: object) -> None:
-        self.built: list[Choice] = []
-        self.bench = bench(store)
-        folder = model.parent / "trials"
-        folder.mkdir(exist_ok=True)
-        given = {
-            "loaded": load(model),
-            "build": self._build,
-            "bench": self.bench,
-            "sites": [("", "a")],
-            "options": SearchOptions(provider=Provider.CPU),
-            "shapes": {"x": (1, 2, 6, 16)},
-            "folder": folder,
-        }
-        self.trials = Trials(**{**given, **changes})
-
-    def _build(self, choice: Choice) -> tuple[onnx.ModelProto, set[str]]:
-        self.built.append(choice)
+    def build_one(choice: Choice, *rest: object) -> tuple[onnx.ModelProto, set[str]]:
+        choices.append(choice)
         proto = build()
         for name in choice.forms:
             node = proto.graph.node.add(op_type="Conv", name=name)
             node.metadata_props.add(key=FOLD_KEY)
         return proto, set()
+
+    monkeypatch.setattr(trials, "built", build_one)
+    return choices
+
+
+class Builder:
+    """Trials of a model of one layer."""
+
+    def __init__(self, model: Path, store: Store, **changes: object) -> None:
+        self.bench = bench(store)
+        folder = model.parent / "trials"
+        folder.mkdir(exist_ok=True)
+        given = {
+            "loaded": load(model),
+            "layers": Layers(subjects={("", "a"): "layer"}),
+            "bench": self.bench,
+            "shapes": {"x": (1, 2, 6, 16)},
+            "folder": folder,
+        }
+        self.trials = Trials(**{**given, **changes})
 
 
 def test_the_ratio_is_that_of_the_first_to_the_second(model: Path, world: World) -> None:
@@ -91,18 +99,18 @@ def test_the_original_is_compared_as_it_lies_there(
     assert seen == [model]
 
 
-def test_nothing_is_built_or_compared_twice(model: Path, world: World) -> None:
+def test_nothing_is_built_or_compared_twice(model: Path, world: World, built: list[Choice]) -> None:
     with Store(None) as store:
         builder = Builder(model, store)
         for _ in range(2):
             for base, other in ((ORIGINAL, A), (ORIGINAL, B), (A, B)):
                 builder.trials.compare(base, other, 3.0)
-        assert builder.built == [A, B]
+        assert built == [A, B]
         assert builder.bench.measured == len(world.compared) == 3
         known = builder.trials.compare(A, Choice(forms=dict(reversed(B.forms.items()))), 3.0)
         again = Builder(model, store)
         assert again.trials.compare(A, B, 3.0) == known
-        assert (again.built, again.bench.measured, len(world.compared)) == ([], 0, 3)
+        assert (built, again.bench.measured, len(world.compared)) == ([A, B], 0, 3)
 
 
 def test_another_model_shape_or_selection_is_compared_again(model: Path, world: World) -> None:
@@ -113,7 +121,7 @@ def test_another_model_shape_or_selection_is_compared_again(model: Path, world: 
                 {},
                 {"loaded": load(other)},
                 {"shapes": {"x": (2, 2, 6, 16)}},
-                {"sites": [("", "a"), ("", "b")]},
+                {"layers": Layers(subjects={("", "a"): "layer", ("", "b"): "layer"})},
             ),
             1,
         ):
@@ -124,14 +132,16 @@ def test_another_model_shape_or_selection_is_compared_again(model: Path, world: 
         assert len(world.compared) == 4, "the name of a file does not count"
 
 
-def test_every_field_of_a_choice_makes_another_trial(model: Path, world: World) -> None:
+def test_every_field_of_a_choice_makes_another_trial(
+    model: Path, world: World, built: list[Choice]
+) -> None:
     changes = {"frozen": True, "companions": (Companion.PRELU,), "forms": A.forms, "lifted": True}
     assert changes.keys() == {field.name for field in fields(Choice)}
     with Store(None) as store:
         builder = Builder(model, store)
         for name, value in changes.items():
             builder.trials.compare(ORIGINAL, Choice(**{name: value}), 3.0)
-        assert len(world.compared) == len(builder.built) == len(changes)
+        assert len(world.compared) == len(built) == len(changes)
 
 
 @pytest.mark.processes

@@ -22,13 +22,13 @@ from tests.plan.workers import (
 )
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan.measure import bench
-from widthfold_onnx.plan.measure.bench import AS_IS
+from widthfold_onnx.plan.measure import children
 from widthfold_onnx.plan.measure.effort import SPENDING
 from widthfold_onnx.plan.search import trials, tuning
 from widthfold_onnx.plan.search.tuning import EVERY_FORM, tune
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.progress import Step
+from widthfold_onnx.results.store import AS_IS
 
 MODELS = Path(__file__).parents[2] / "models"
 SIGNAL = MODELS / "signal_1d.onnx"
@@ -44,7 +44,7 @@ def options(tmp_path: Path) -> SearchOptions:
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """No model runs while layers are measured."""
-    monkeypatch.setattr(bench, "race", quick)
+    monkeypatch.setattr(children, "race", quick)
 
 
 def test_what_was_tuned_is_not_measured_by_optimize(
@@ -56,7 +56,7 @@ def test_what_was_tuned_is_not_measured_by_optimize(
     assert row.measured == 1 + row.forms == report.machines[0].measured
     with Store(options.store) as store:
         assert len(store) == row.measured
-    monkeypatch.setattr(bench, "race", hopeless)
+    monkeypatch.setattr(children, "race", hopeless)
     monkeypatch.setattr(trials, "ratio_of_levels", slow_at_extended)
     found = widthfold_onnx.optimize(SIGNAL, None, EVERY_FORM, search_options=options).search
     assert found is not None
@@ -88,7 +88,7 @@ def test_jobs_measure_at_a_time(
     tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "cores", lambda: 3)
-    monkeypatch.setattr(bench, "race", meeting)
+    monkeypatch.setattr(children, "race", meeting)
     monkeypatch.setenv(MEETING, str(tmp_path / "meeting"))
     steps: list[Step] = []
     report = tune([THREE], search_options=options, jobs=3, on_progress=steps.append)
@@ -135,7 +135,7 @@ def test_an_interrupt_keeps_what_was_measured(
     jobs: int, tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "cores", lambda: 2)
-    monkeypatch.setattr(bench, "race", halting)
+    monkeypatch.setattr(children, "race", halting)
     go_on = tmp_path / "go on"
     monkeypatch.setenv(GO_ON, str(go_on))
 
@@ -175,7 +175,7 @@ def test_no_time_leaves_layers_unmeasured(options: SearchOptions) -> None:
 def test_without_a_runtime_nothing_is_kept(
     options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench, "race", hopeless)
+    monkeypatch.setattr(children, "race", hopeless)
     with pytest.raises(UnverifiedError, match="there is no runtime"):
         tune([SIGNAL], search_options=options)
     with Store(options.store) as store:

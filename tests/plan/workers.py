@@ -10,19 +10,15 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
-import numpy as np
+import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.plan.measure.bench import AS_IS
-from widthfold_onnx.plan.measure.cluster_task import Outcome
-from widthfold_onnx.plan.measure.measurements import lost, now, timed
-from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Report, Setup
-from widthfold_onnx.plan.store.store import Measurement
+from widthfold_onnx.plan.measure.measurements import Outcome
+from widthfold_onnx.plan.measure.successive_halving import Began, Report, Setup
 from widthfold_onnx.plan.workload.workloads import Workload
-from widthfold_onnx.results.store import SKIPPED
-from widthfold_onnx.runtime.intervals import Pairing
-from widthfold_onnx.runtime.paired_benchmark import Timed
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import AS_IS, SKIPPED, lost, now, timed
 
 SECONDS = 0.2
 MEETING = "MEETING"
@@ -62,7 +58,7 @@ def noted(workload: Workload, setup: Setup, seconds: float, share: float) -> lis
     time.sleep(SECONDS)
     _note(log, workload, began)
     one = Measurement("ok", 1.0, 1.0, 1.0, 1e-3, 4, "", now())
-    return [(workload.subject, AS_IS, one)]
+    return [Outcome(workload.subject, AS_IS, one)]
 
 
 def _note(log: Path, workload: Workload, began: float) -> None:
@@ -78,10 +74,9 @@ def own_number() -> dict[str, str]:
 def quick(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
     """A race without a runtime, in which every form is as fast as the layer."""
     for workload in workloads:
-        for key in ("", *(form.key for form in workload.forms)):
+        for key in (AS_IS, *(form.key for form in workload.forms)):
             report(Began(workload.subject, key))
-            report(Ran(workload.subject, key, timed(1.0, 1.0, 1.0, 1e-3, 4)))
-        report(Done(workload.subject))
+            report(Outcome(workload.subject, key, timed(1.0, 1.0, 1.0, 1e-3, 4)))
 
 
 def falling(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
@@ -89,7 +84,7 @@ def falling(workloads: Sequence[Workload], setup: Setup, seconds: float, *, repo
     for workload in workloads:
         quick([replace(workload, forms=())], setup, seconds, report=report)
         for form, why in zip_longest(workload.forms, sorted(SKIPPED), fillvalue="no kernel"):
-            report(Ran(workload.subject, form.key, lost(why)))
+            report(Outcome(workload.subject, form.key, lost(why)))
 
 
 def meeting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
@@ -141,8 +136,7 @@ def sleeping(*args: object) -> None:
     time.sleep(PATIENCE)
 
 
-def slow_at_extended(model: Path, options: VerifyOptions, shapes: Shapes) -> Timed:
+def slow_at_extended(model: Path, options: VerifyOptions, shapes: Shapes) -> Measurement:
     """Stands in for `ratio_of_levels`: a model that only level ALL suits."""
-    samples = np.full((5, 2, 2, 5), np.reshape([1.0, 2.0], (2, 1, 1)))
-    pairing = Pairing(samples, 0.5, 0.5, 0.5, 0.0, converged=True, verdict="slower")
-    return Timed(pairing, "", "all", "extended")
+    slower = timed(0.5, 0.5, 0.5, 2.0, 50)
+    return msgspec.structs.replace(slower, original_setting="all", setting="extended")

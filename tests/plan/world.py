@@ -8,21 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import msgspec
 import onnx
 import pytest
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.plan.measure import bench
-from widthfold_onnx.plan.measure.measurements import lost, timed
-from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, race
+from widthfold_onnx.plan.measure import children
+from widthfold_onnx.plan.measure.measurements import Outcome
+from widthfold_onnx.plan.measure.successive_halving import Began, race
 from widthfold_onnx.plan.search import search_context, trials
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import AS_IS, lost, timed
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.inputs.distributions import Distribution
-from widthfold_onnx.runtime.intervals import Pairing
 from widthfold_onnx.runtime.paired_benchmark import (
-    Ratio,
-    Timed,
     ratio_of,
     ratio_of_levels,
     ratios_to,
@@ -87,25 +86,25 @@ class World:
     def _race(self, workloads, setup, seconds, report) -> None:
         for workload in workloads:
             if not workload.forms:  # the layer as it is, before it races
-                report(Began(workload.subject, ""))
-                report(Ran(workload.subject, "", timed(1.0, 1.0, 1.0, 1.0, 4)))
-                report(Done(workload.subject))
+                report(Began(workload.subject, AS_IS))
+                report(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
                 continue
             self.raced.append(workload.subject)
             self.at.append(setup.level)
-            report(Began(workload.subject, ""))
-            report(Ran(workload.subject, "", timed(1.0, 1.0, 1.0, 1.0, 4)))
+            report(Began(workload.subject, AS_IS))
+            report(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             for key in (form.key for form in workload.forms):
                 found = self.alone(json.loads(workload.subject), json.loads(key))
                 if isinstance(found, str):
-                    report(Ran(workload.subject, key, lost(found)))
+                    report(Outcome(workload.subject, key, lost(found)))
                 else:
                     ratio, low = found
                     measured = timed(ratio, low, 2 * ratio - low, 1 / ratio, 40)
-                    report(Ran(workload.subject, key, measured))
-            report(Done(workload.subject))
+                    report(Outcome(workload.subject, key, measured))
 
-    def _contest(self, base: Path, other: Path, options, shapes, kind=Distribution.NORMAL) -> Timed:
+    def _contest(
+        self, base: Path, other: Path, options, shapes, kind=Distribution.NORMAL
+    ) -> Measurement:
         saved = self.saved if kind is Distribution.NORMAL else self.steady
         sides = folded(base), folded(other)
         self.compared.append(sides)
@@ -117,24 +116,22 @@ class World:
 
     def _turns(
         self, base: Path, others: Sequence[Path], kinds: Sequence[Distribution], *rest
-    ) -> list[Ratio]:
-        pairings = [
-            self._contest(other, base, *rest, kind).pairing for kind in kinds for other in others
-        ]
-        return [Ratio(p.ratio, p.low, p.high, 1.0, 50) for p in pairings]
+    ) -> list[Measurement]:
+        found = [self._contest(other, base, *rest, kind) for kind in kinds for other in others]
+        return [timed(one.ratio, one.low, one.high, 1.0, 50) for one in found]
 
-    def _timed(self, before: float, after: float, *settings: str) -> Timed:
+    def _timed(
+        self, before: float, after: float, original_setting: str, setting: str
+    ) -> Measurement:
         ratio = before / after
-        pairing = Pairing(
-            samples=np.full((5, 2, 2, 5), np.reshape([before, after], (2, 1, 1))),
-            ratio=ratio,
-            low=ratio * (1 - self.noise),
-            high=ratio * (1 + self.noise),
+        low, high = ratio * (1 - self.noise), ratio * (1 + self.noise)
+        return msgspec.structs.replace(
+            timed(ratio, low, high, after, 50),
             control=self.noise,
-            converged=True,
-            verdict="no difference",
+            note=self.advice,
+            original_setting=original_setting,
+            setting=setting,
         )
-        return Timed(pairing, self.advice, *settings)
 
 
 def folded(model: Path) -> frozenset[str]:
@@ -148,6 +145,6 @@ def folded(model: Path) -> frozenset[str]:
 
 def enter(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
     """Let the search measure in that world."""
-    for module in (search_context, bench, trials):
+    for module in (search_context, children, trials):
         monkeypatch.setattr(module, "isolated", world.isolated)
     return world

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plan.tool import conv, workload
-from widthfold_onnx.plan.measure.bench import AS_IS
-from widthfold_onnx.plan.store.store import Measurement
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import AS_IS
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import msgspec
@@ -12,6 +12,9 @@ import msgspec
 from widthfold_onnx.results.base import Result
 
 STORE_SCHEMA = "widthfold.store/1"
+
+AS_IS = "as-is"
+"""The candidate that is no other form: a layer as it is."""
 
 NO_TIME = "no time was left"
 OUT_OF_REACH = "its multiply-adds alone would take longer"
@@ -97,6 +100,21 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def time(self) -> datetime:
         """The time of the measurement."""
         return datetime.fromisoformat(self.taken)
+
+
+def timed(ratio: float, low: float, high: float, seconds: float, rounds: int) -> Measurement:
+    """Return the measurement of what ran."""
+    return Measurement("ok", ratio, low, high, seconds, rounds, reason="", taken=now())
+
+
+def lost(reason: str) -> Measurement:
+    """Return the measurement of what did not run."""
+    return Measurement("lost", 0.0, 0.0, 0.0, 0.0, 0, reason, taken=now())
+
+
+def now() -> str:
+    """Return the current time, as ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class Entry(Result, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,7 +13,8 @@ from typing import Self
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.results import SpeedVerdict
+from widthfold_onnx.results import Measurement, SpeedVerdict
+from widthfold_onnx.results.store import timed
 from widthfold_onnx.runtime.clock import Times
 
 USUAL_SPREAD = 0.01
@@ -125,6 +126,12 @@ def one_session(logs: Array) -> tuple[float, float, float]:
         middle - math.hypot(middle - low, usual),
         middle + math.hypot(high - middle, usual),
     )
+
+
+def measured(base: Times, other: Times) -> Measurement:
+    """Return the measurement of one session of each side, by the seconds of pairs of runs."""
+    ratio, low, high = map(math.exp, one_session(np.log(base / other)))
+    return timed(ratio, low, high, float(np.median(other)), len(other))
 
 
 def noise(control: float) -> float:

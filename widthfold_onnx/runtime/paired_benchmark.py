@@ -13,13 +13,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
+import msgspec
 import numpy as np
 
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.progress import Say, quiet
-from widthfold_onnx.results import GpuState
+from widthfold_onnx.results import GpuState, Measurement
+from widthfold_onnx.results.store import timed
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (
     SESSIONS,
@@ -34,7 +36,7 @@ from widthfold_onnx.runtime.clock import (
 )
 from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.inputs.rotation import Rotation, timed_inputs
-from widthfold_onnx.runtime.intervals import MIN_PROCESSES, Pairing, one_session
+from widthfold_onnx.runtime.intervals import MIN_PROCESSES, Pairing, measured
 from widthfold_onnx.runtime.nvml import watched
 from widthfold_onnx.runtime.sessions.session import Feeds, resolved
 from widthfold_onnx.runtime.settings import (
@@ -158,33 +160,16 @@ def in_processes(
         yield result, time.perf_counter() + longest > ends
 
 
-class Timed(NamedTuple):
-    """A pairing, what else was seen, and the setting of each side."""
-
-    pairing: Pairing
-    advice: str
-    original_setting: str
-    setting: str
-
-
-def ratio_of(original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes) -> Timed:
+def ratio_of(
+    original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes
+) -> Measurement:
     """Return the result of a contest; to be run in `runtime.child.isolated`.
 
     Raises:
         UnverifiedError: a model does not run.
     """
     found = contest(original, rewritten, options, shapes, fewest=TRIAL_PAIRS)
-    return Timed(found.pairing, found.choice.advice, *map(str, found.choice.settings))
-
-
-class Ratio(NamedTuple):
-    """Time of a model / time of another, its 95 % interval, seconds of the other, and rounds."""
-
-    ratio: float
-    low: float
-    high: float
-    seconds: float
-    rounds: int
+    return _measurement(found.pairing, found.choice.advice, found.choice.settings)
 
 
 def ratios_to(
@@ -193,7 +178,7 @@ def ratios_to(
     kinds: Sequence[Distribution],
     options: VerifyOptions,
     shapes: Shapes,
-) -> list[Ratio]:
+) -> list[Measurement]:
     """Time models in turn with a base, all at the setting that suits the base best.
 
     Each has one session, as there are many.
@@ -218,17 +203,15 @@ def ratios_to(
     times = choosing([sessions], inputs[0], options, clock)
     best = int(np.argmin(np.median(times, axis=0)))
     others = [open_at(model, settings[best]) for model in models]
-    found = []
+    found: list[Measurement] = []
     for of_kind in inputs:
         runs = [rounds_of(session, of_kind.sets) for session in (sessions[best], *others)]
         own, *rest = in_turn(runs, clock, options.time_budget / len(kinds), math.inf).T
-        for other in rest:
-            ratio, low, high = map(math.exp, one_session(np.log(other / own)))
-            found.append(Ratio(ratio, low, high, float(np.median(own)), len(own)))
+        found += [measured(other, own) for other in rest]
     return found
 
 
-def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Timed:
+def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Measurement:
     """Time a model at the one level of its provider against itself at the other, in this process.
 
     Raises:
@@ -245,7 +228,18 @@ def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Time
     each = repeats(seconds, opening, options.time_budget)
     process = time_sessions((model, model), (common, other), inputs.sets, each, 0)
     pairing = Pairing.of(process.runs[np.newaxis])
-    return Timed(pairing, advice_of(pairing.ratio, other, common), str(common), str(other))
+    return _measurement(pairing, advice_of(pairing.ratio, other, common), (common, other))
+
+
+def _measurement(pairing: Pairing, advice: str, settings: tuple[Setting, Setting]) -> Measurement:
+    seconds = float(np.median(pairing.samples[:, 1]))
+    return msgspec.structs.replace(
+        timed(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs),
+        control=pairing.control,
+        note=advice,
+        original_setting=str(settings[0]),
+        setting=str(settings[1]),
+    )
 
 
 def time_sessions(

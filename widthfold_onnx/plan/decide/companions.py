@@ -55,7 +55,6 @@ def companion_reports(
         own = [(match, match.became) for match in matches if match.companion is name]
         equal = [(m.node, became) for m, became in own if not isinstance(became, Refusal)]
         timed = (gains or {}).get(name, ())
-        gain, on_smooth, *_ = *timed, None, None
         is_done = name in done
         kept = _not_taken(timed) if timed else why
         reports.append(
@@ -70,8 +69,8 @@ def companion_reports(
                     if isinstance(became, Refusal)
                 ],
                 reason="" if is_done or not equal else kept,
-                gain=gain,
-                gain_on_smooth=on_smooth,
+                gain=timed[0] if timed else None,
+                gain_on_smooth=timed[1] if len(timed) > 1 else None,
             )
         )
     return reports

@@ -60,16 +60,18 @@ class Hints:
             return ""
         if refusal.code in OVERRIDABLE:
             return f"{FREEZE} makes it a constant, which the runtime packs and fuses, too"
-        if not (refusal.code in UNREAD if linear is None else refusal.code.is_of_a_form):
+        may_fold = refusal.code in UNREAD if linear is None else refusal.code.is_of_a_form
+        if not may_fold:
             return ""
         is_open = linear is None or None in linear.planned
         found = self._openings(site, self._options) if is_open else []
         mixed = replace(self._options, mix_samples=True)
         if refusal.code == Code.FACTOR_DOES_NOT_DIVIDE:
-            ragged = replace(self._options, ragged=True)
-            found += [RAGGED] if self._folds(site, self._planned, ragged) else []
+            if self._folds(site, self._planned, replace(self._options, ragged=True)):
+                found.append(RAGGED)
         elif refusal.code == Code.MIXES_SAMPLES:
-            found += [MIX] if self._folds(site, self._planned, mixed) else []
+            if self._folds(site, self._planned, mixed):
+                found.append(MIX)
         elif is_open and not found and linear is not None and linear.is_product:
             found = self._openings(site, mixed, f" {MIX}")
         return f"{' or '.join(found)} folds it" if found else ""
@@ -79,9 +81,10 @@ class Hints:
         guarded = replace(options, guard_shapes=True)
         found = [self._shapes(site, options, more)]
         if not options.guard_shapes:
-            alone = self._folds(site, self._document.shapes, guarded)
-            found += [GUARD + more] if alone else []
-            found += [] if any(found) else [self._shapes(site, guarded, f" {GUARD}{more}")]
+            if self._folds(site, self._document.shapes, guarded):
+                found.append(GUARD + more)
+            if not any(found):
+                found.append(self._shapes(site, guarded, f" {GUARD}{more}"))
         return [way for way in found if way]
 
     def _shapes(self, site: Site, options: FoldOptions, more: str) -> str:

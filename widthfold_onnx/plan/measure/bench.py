@@ -1,90 +1,41 @@
-"""Measure workloads in child processes, and keep the results.
-
-A form that crashes the child, hangs or exhausts its memory has lost; the race goes on without it in
-a new child. Forms that the store knows are not measured again.
-"""
+"""Measure workloads, and keep the results. What the store knows is not measured again."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Self
 
-import msgspec
-
-from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.plan.measure.effort import SPENDING
-from widthfold_onnx.plan.measure.measurements import is_known, lost, outdated
-from widthfold_onnx.plan.measure.successive_halving import Began, Done, Ran, Setup, race
+from widthfold_onnx.plan.measure.children import measure
+from widthfold_onnx.plan.measure.measurements import Outcome, is_known, outdated
+from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.store.identity import setting_identity
-from widthfold_onnx.plan.store.store import Key, Measurement, Store
+from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.workloads import Workload
-from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.results.store import NO_TIME
+from widthfold_onnx.progress import Progress
+from widthfold_onnx.results import Key, Measurement
+from widthfold_onnx.results.store import AS_IS
 from widthfold_onnx.rules.forms.open_extents import EXTENTS
-from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.sessions.descriptions import described
-from widthfold_onnx.runtime.sessions.session import Level
-
-AS_IS = "as-is"
-SILENCE = 60.0
-"""Seconds that a form may take to load and run before it counts as hung."""
-
-MEMORY_SHARE = 0.5
-"""Share of the machine's memory that a child on the CPU may use."""
-
-Keep = Callable[[str, str, Measurement], None]
-"""Receives subject, candidate and measurement."""
-
-
-class _BudgetSpentError(Exception):
-    """The time for measuring is over."""
 
 
 class Bench:
     """Measures for one setting on one machine.
 
     Args:
-        setup: provider, threads and limits of forms.
+        setup: how forms run; its provider is not AUTO.
         store: where measurements are kept.
-        setting: `identity.setting_identity`.
         machine: `identity.machine_identity`.
+
+    Raises:
+        InternalError: the provider is AUTO.
     """
 
-    def __init__(self, setup: Setup, store: Store, setting: str, machine: str) -> None:
+    def __init__(self, setup: Setup, store: Store, machine: str) -> None:
         self.setup = setup
         self.machine = machine
         self.kept: set[tuple[str, str]] = set()
         self._store = store
-        self._setting = setting
-
-    @classmethod
-    def of(
-        cls,
-        options: SearchOptions,
-        fold: FoldOptions,
-        store: Store,
-        machine: str,
-        level: Level = Level.ALL,
-    ) -> Self:
-        """Return a bench for a chosen provider.
-
-        Args:
-            options: provider, which must not be AUTO, with its options and those of sessions,
-                threads, and effort.
-            fold: limits of forms.
-            store: where measurements are kept.
-            machine: `identity.machine_identity`.
-            level: at which layers run.
-
-        Raises:
-            InternalError: the provider is AUTO.
-        """
-        setup = Setup(options, fold, level, SPENDING[options.effort].rungs)
-        return cls(setup, store, setting_identity(options, level), machine)
+        self._setting = setting_identity(setup.how, setup.level)
 
     @property
     def measured(self) -> int:
@@ -100,8 +51,9 @@ class Bench:
         """Return the measurement that the store holds, if any."""
         return self._store.get(self._key(subject, candidate))
 
-    def keep(self, subject: str, candidate: str, measurement: Measurement) -> None:
+    def keep(self, outcome: Outcome) -> None:
         """Store a measurement."""
+        subject, candidate, measurement = outcome
         self.kept.add((subject, candidate))
         self._store.put(self._key(subject, candidate), measurement)
 
@@ -134,7 +86,7 @@ class Bench:
         own = self.known(workload.subject, AS_IS)
         if own is not None and own.status == "lost":
             return workload if outdated(own) and seconds > 0 else None
-        pairs = self.setup.rungs[0].pairs
+        pairs = self.setup.spending.rungs[0].pairs
         known = {form: self.known(workload.subject, form.key) for form in workload.forms}
         forms = tuple(form for form, found in known.items() if not is_known(found, seconds, pairs))
         return replace(workload, forms=forms) if forms or own is None else None
@@ -148,120 +100,3 @@ class Bench:
             setting=self._setting,
             machine=self.machine,
         )
-
-
-def measure(
-    workloads: Sequence[Workload],
-    setup: Setup,
-    deadline: float,
-    keep: Keep,
-    on_progress: Progress,
-    *,
-    share: float = 1.0,
-) -> None:
-    """Race all forms of the workloads, until all ran or the deadline has passed.
-
-    Args:
-        workloads: in the order in which they are measured.
-        setup: the settings.
-        deadline: when to stop, on the clock `time.monotonic`.
-        keep: gets every measurement at once.
-        on_progress: gets a step per workload.
-        share: fraction of the time until the deadline that these workloads should take.
-
-    Raises:
-        UnverifiedError: the runtime cannot be used.
-    """
-    course = _Progress(workloads, deadline, keep, on_progress)
-    while course.left and time.monotonic() < deadline:
-        try:
-            isolated(
-                race,
-                list(course.left.values()),
-                setup,
-                (deadline - time.monotonic()) * share,
-                silence=SILENCE,
-                memory=_memory(setup.how.provider),
-                on_progress=course.hear,
-            )
-        except _BudgetSpentError:
-            return
-        except UnverifiedError as error:
-            if not course.is_running:
-                raise  # nothing ran: the runtime cannot be used
-            course.lose(str(error))
-
-
-class _Progress:
-    """The workloads left to measure, kept up to date by messages of the children.
-
-    Args:
-        workloads: to be measured.
-        deadline: when to stop, on the clock `time.monotonic`.
-        keep: gets every measurement at once.
-        on_progress: gets a step per workload.
-    """
-
-    def __init__(
-        self, workloads: Sequence[Workload], deadline: float, keep: Keep, on_progress: Progress
-    ) -> None:
-        self.left = {workload.subject: workload for workload in workloads}
-        self._total = len(self.left)
-        self._deadline = deadline
-        self._budget = deadline - time.monotonic()
-        self._keep = keep
-        self._on_progress = on_progress
-        self._told: set[tuple[str, str]] = set()
-        self._running = Began("", "")
-
-    @property
-    def is_running(self) -> bool:
-        """True if a form has begun and its workload is not done."""
-        return self._running.subject in self.left
-
-    def hear(self, message: Began | Ran | Done) -> None:
-        """Handle a message of a child.
-
-        Raises:
-            _BudgetSpentError: a workload begins after the deadline.
-        """
-        if isinstance(message, Began):
-            self._running = message
-            if not message.key:
-                self._begin()
-        elif isinstance(message, Done):
-            del self.left[message.subject]
-        else:
-            found = message.found
-            if found.reason == NO_TIME:  # so that it counts only where there is no more time
-                found = msgspec.structs.replace(found, seconds=self._budget)
-            self._tell(message.subject, message.key, found)
-
-    def lose(self, reason: str) -> None:
-        """Mark the running form as lost; if it is the layer as it is, drop the workload's forms."""
-        subject, key = self._running.subject, self._running.key
-        self._tell(subject, key, lost(reason))
-        workload = self.left.pop(subject)
-        forms = tuple(form for form in workload.forms if (subject, form.key) not in self._told)
-        if key and forms:
-            self.left = {subject: replace(workload, forms=forms), **self.left}
-        self._running = Began("", "")
-
-    def _begin(self) -> None:
-        spare = self._deadline - time.monotonic()
-        if spare < 0:
-            raise _BudgetSpentError
-        done = self._total - len(self.left)
-        step = f"measuring layer {done + 1} of {self._total}"
-        self._on_progress(Step(step, done, self._total, spare))
-
-    def _tell(self, subject: str, key: str, measurement: Measurement) -> None:
-        self._told.add((subject, key))
-        self._keep(subject, key or AS_IS, measurement)
-
-
-def _memory(provider: Provider) -> int | None:
-    """Return the bytes that a child may use; CUDA reserves far more address space than it uses."""
-    if described(provider).device != "cpu":
-        return None
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_SHARE)

@@ -9,7 +9,8 @@ from typing import Any, Self
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import RuntimeOptions
-from widthfold_onnx.plan.measure.cluster_task import Outcome, measured, versions
+from widthfold_onnx.plan.measure.cluster_task import measured, versions
+from widthfold_onnx.plan.measure.measurements import Outcome
 from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.store.identity import Place, find_place
 from widthfold_onnx.plan.workload.workloads import Workload

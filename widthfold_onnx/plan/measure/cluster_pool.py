@@ -13,14 +13,16 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import FoldOptions, SearchOptions
-from widthfold_onnx.plan.measure.bench import AS_IS, Bench
+from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.measure.cluster import Cluster, Flight
-from widthfold_onnx.plan.measure.measurements import lost
+from widthfold_onnx.plan.measure.measurements import Outcome
+from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.store.identity import Place
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.results.store import AS_IS, lost
 from widthfold_onnx.text import printable
 
 LONELY = 30.0
@@ -55,8 +57,12 @@ class ClusterPool:
         store: where measurements are kept.
 
     Attributes:
+        reads: the provider on which models are tried to find the shapes of their inputs: this
+            machine need not have the device.
         benches: one bench for each kind of machine seen so far.
     """
+
+    reads = Provider.CPU
 
     def __init__(
         self, cluster: Cluster, options: SearchOptions, fold: FoldOptions, store: Store
@@ -112,7 +118,7 @@ class ClusterPool:
 
     def _queue(self, place: Place, workloads: Sequence[Workload], deadline: float) -> _Queue:
         options = replace(self._options, provider=place.provider)
-        bench = Bench.of(options, self._fold, self._store, place.machine)
+        bench = Bench(Setup(options, self._fold), self._store, place.machine)
         self.benches.append(bench)
         return _Queue(bench, bench.missing(workloads, deadline - time.monotonic()))
 
@@ -140,7 +146,7 @@ class ClusterPool:
             try:
                 if flight.done():
                     for outcome in self._cluster.result(flight):
-                        task.queue.bench.keep(*outcome)
+                        task.queue.bench.keep(outcome)
                 elif task.address in workers:
                     continue
                 else:
@@ -162,4 +168,4 @@ def _failed(task: _Task, reason: str) -> None:
         queue.waiting.insert(0, workload)
     else:
         why = f"{MOST_FAILURES} workers failed at it; the last: {reason}"
-        queue.bench.keep(workload.subject, AS_IS, lost(why))
+        queue.bench.keep(Outcome(workload.subject, AS_IS, lost(why)))

@@ -5,16 +5,13 @@ from __future__ import annotations
 import threading
 import time
 
-from widthfold_onnx.plan.measure.bench import measure
+from widthfold_onnx.plan.measure.children import measure
+from widthfold_onnx.plan.measure.measurements import Outcome
 from widthfold_onnx.plan.measure.successive_halving import Setup
-from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import silent
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.sessions.session import runtime_version
-
-Outcome = tuple[str, str, Measurement]
-"""Subject, candidate and measurement."""
 
 _turn = threading.Lock()
 """Held during a measurement, so that a worker takes one at a time."""
@@ -47,7 +44,7 @@ def measured(workload: Workload, setup: Setup, seconds: float, share: float) -> 
             [workload],
             setup,
             time.monotonic() + seconds,
-            lambda *outcome: found.append(outcome),
+            found.append,
             silent,
             share=share,
         )

@@ -10,10 +10,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from widthfold_onnx.options import Effort
-from widthfold_onnx.plan.measure.successive_halving import RUNGS, Rung
 from widthfold_onnx.runtime.intervals import SMALLEST_DIFFERENCE
+
+
+class Rung(NamedTuple):
+    """One round of a race: the number of best forms that run, and the pairs of runs of each."""
+
+    forms: int
+    pairs: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,22 +30,22 @@ class Spending:
     Attributes:
         forms: the most forms of a layer that race besides the one in which its neighbours agree.
         rungs: how often they run.
-        first: seconds in which the model is timed at its levels, and with each companion on each
+        probe: seconds in which the model is timed at its levels, and with each companion on each
             kind of inputs.
-        layers: seconds in which all layers race.
+        race: seconds in which all layers race.
         least: layers are left out that together cannot gain this share of the model's time.
         trial: seconds of one trial of the whole model; 0: there is only the last one.
-        trials: seconds in which it is timed without each form.
+        without: seconds in which it is timed without each form.
         final: seconds of the last one, which decides.
     """
 
     forms: int
     rungs: tuple[Rung, ...]
-    first: float
-    layers: float
+    probe: float
+    race: float
     least: float
     trial: float
-    trials: float
+    without: float
     final: float
 
 
@@ -46,31 +53,31 @@ SPENDING = {
     Effort.QUICK: Spending(
         forms=4,
         rungs=(Rung(sys.maxsize, 2),),
-        first=1.0,
-        layers=5.0,
+        probe=1.0,
+        race=5.0,
         least=SMALLEST_DIFFERENCE - 1,
         trial=0.0,
-        trials=0.0,
+        without=0.0,
         final=2.0,
     ),
     Effort.DEFAULT: Spending(
         forms=12,
         rungs=(Rung(sys.maxsize, 2), Rung(6, 8), Rung(2, 24)),
-        first=2.0,
-        layers=15.0,
+        probe=2.0,
+        race=15.0,
         least=SMALLEST_DIFFERENCE - 1,
         trial=3.0,
-        trials=4.0,
+        without=4.0,
         final=8.0,
     ),
     Effort.THOROUGH: Spending(
         forms=sys.maxsize,
-        rungs=RUNGS,
-        first=2.0,
-        layers=150.0,
+        rungs=(Rung(sys.maxsize, 4), Rung(6, 10), Rung(2, 40)),
+        probe=2.0,
+        race=150.0,
         least=0.0,
         trial=3.0,
-        trials=15.0,
+        without=15.0,
         final=10.0,
     ),
 }

@@ -10,11 +10,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NoReturn
+from collections.abc import Sequence
 
-from widthfold_onnx.plan.measure.bench import Bench, measure
+from widthfold_onnx.plan.measure.bench import Bench
+from widthfold_onnx.plan.measure.children import measure
+from widthfold_onnx.plan.measure.measurements import Outcome
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress, Step
 
@@ -23,60 +23,78 @@ class _StoppedError(Exception):
     """Measuring was stopped, so the rest is not needed."""
 
 
-def measure_with(
-    jobs: int, bench: Bench, workloads: Sequence[Workload], deadline: float, on_progress: Progress
-) -> None:
-    """Do as `Bench.measure` does, with the workloads dealt out in turn.
+class LocalPool:
+    """The processes of this machine that measure at a time.
 
     Args:
-        jobs: how many processes measure at a time.
-        bench: keeps the measurements; on an interrupt, all taken so far are kept.
-        workloads: in the order in which they are measured.
-        deadline: when to stop, on the clock `time.monotonic`.
-        on_progress: gets a step per workload.
+        bench: keeps the measurements.
+        jobs: how many processes there are.
 
-    Raises:
-        UnverifiedError: the runtime cannot be used.
+    Attributes:
+        reads: the provider on which models are tried to find the shapes of their inputs.
+        benches: the one bench.
     """
-    missing = bench.missing(workloads, deadline - time.monotonic())
-    measuring = [hand for start in range(jobs) if (hand := missing[start::jobs])]
-    done = [0] * len(measuring)
-    calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-    stopped = threading.Event()
 
-    def here(call: Callable[..., None]) -> Callable[..., None]:
-        """Have this thread make the calls: the store belongs to it."""
+    def __init__(self, bench: Bench, jobs: int) -> None:
+        self.reads = bench.setup.how.provider
+        self.benches = [bench]
+        self._jobs = jobs
 
-        def later(*args: object) -> None:
-            if stopped.is_set():
-                raise _StoppedError
-            calls.put(partial(call, *args))
+    def measure(
+        self, workloads: Sequence[Workload], deadline: float, on_progress: Progress
+    ) -> None:
+        """Measure what is not known; several processes get the workloads in turn.
 
-        return later
+        On an interrupt, all measurements taken so far are kept.
 
-    def say(number: int, step: Step) -> None:
-        done[number] = step.done
-        text = f"measuring layer {sum(done) + 1} of {len(missing)}"
-        on_progress(Step(text, sum(done), len(missing), step.seconds_left))
+        Args:
+            workloads: in the order in which they are measured.
+            deadline: when to stop, on the clock `time.monotonic`.
+            on_progress: gets a step per workload.
 
-    def play(number: int) -> None:
+        Raises:
+            UnverifiedError: the runtime cannot be used.
+        """
+        (bench,) = self.benches
+        if self._jobs == 1:
+            bench.measure(workloads, deadline, on_progress)
+            return
+        missing = bench.missing(workloads, deadline - time.monotonic())
+        parts = [missing[start :: self._jobs] for start in range(self._jobs)]
+        done = [0] * len(parts)
+        told: queue.SimpleQueue[tuple[int, Outcome | Step | Exception | None]] = queue.SimpleQueue()
+        stopped = threading.Event()
+
+        def play(number: int) -> None:
+            """Tell the caller's thread what is measured: the store belongs to that one."""
+
+            def tell(what: Outcome | Step) -> None:
+                if stopped.is_set():
+                    raise _StoppedError
+                told.put((number, what))
+
+            try:
+                measure(parts[number], bench.setup, deadline, tell, tell)
+            except Exception as error:
+                told.put((number, error))
+            told.put((number, None))
+
+        playing = set(range(len(parts)))
         try:
-            tell = here(partial(say, number))
-            measure(measuring[number], bench.setup, deadline, here(bench.keep), tell)
-        except Exception as error:
-            calls.put(partial(_fail, error))
-        calls.put(partial(playing.remove, number))
-
-    playing = set(range(len(measuring)))
-    try:
-        for number in range(len(measuring)):
-            # A daemon thread does not delay the end of the program; its child ends with us.
-            threading.Thread(target=play, args=(number,), daemon=True).start()
-        while playing:
-            calls.get()()
-    finally:
-        stopped.set()
-
-
-def _fail(error: Exception) -> NoReturn:
-    raise error
+            for number in playing:
+                # A daemon thread does not delay the end of the program; its child ends with us.
+                threading.Thread(target=play, args=(number,), daemon=True).start()
+            while playing:
+                number, what = told.get()
+                if isinstance(what, Exception):
+                    raise what
+                if isinstance(what, Outcome):
+                    bench.keep(what)
+                elif isinstance(what, Step):
+                    done[number] = what.done
+                    text = f"measuring layer {sum(done) + 1} of {len(missing)}"
+                    on_progress(Step(text, sum(done), len(missing), what.seconds_left))
+                else:
+                    playing.remove(number)
+        finally:
+            stopped.set()

@@ -1,10 +1,11 @@
-"""Make measurements: of what ran, and of what is lost; say how long they count."""
+"""Name what was measured, and say how long measurements count."""
 
 from __future__ import annotations
 
 import datetime
+from typing import NamedTuple
 
-from widthfold_onnx.plan.store.store import Measurement
+from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import NO_TIME
 
 MORE_TIME = 2.0
@@ -12,6 +13,20 @@ MORE_TIME = 2.0
 
 RETRY = datetime.timedelta(days=7)
 """Age at which a lost form is tried again: memory or time may have been short at that moment."""
+
+
+class Outcome(NamedTuple):
+    """What became of one candidate.
+
+    Attributes:
+        subject: a layer, or a whole model.
+        candidate: one of its forms, or as it is; of a model two choices that were compared.
+        measurement: how fast it is, or why it is lost.
+    """
+
+    subject: str
+    candidate: str
+    measurement: Measurement
 
 
 def is_known(found: Measurement | None, seconds: float, pairs: int) -> bool:
@@ -35,18 +50,3 @@ def outdated(found: Measurement) -> bool:
     """Check whether a form was lost so long ago that it should be tried again."""
     age = datetime.datetime.now(datetime.UTC) - found.time
     return found.status == "lost" and age > RETRY
-
-
-def timed(ratio: float, low: float, high: float, seconds: float, rounds: int) -> Measurement:
-    """Return the measurement of what ran."""
-    return Measurement("ok", ratio, low, high, seconds, rounds, reason="", taken=now())
-
-
-def lost(reason: str) -> Measurement:
-    """Return the measurement of what did not run."""
-    return Measurement("lost", 0.0, 0.0, 0.0, 0.0, 0, reason, taken=now())
-
-
-def now() -> str:
-    """Return the current time, as ISO 8601 in UTC."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

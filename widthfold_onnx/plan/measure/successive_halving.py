@@ -8,42 +8,35 @@ take longer than the layer as it is, even at a rate that no layer reaches on thi
 
 from __future__ import annotations
 
-import math
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
-from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import FoldOptions, RuntimeOptions
-from widthfold_onnx.plan.measure.measurements import lost, timed
+from widthfold_onnx.options import FoldOptions, SearchOptions
+from widthfold_onnx.plan.measure.effort import SPENDING, Spending
+from widthfold_onnx.plan.measure.measurements import Outcome
 from widthfold_onnx.plan.workload.build import reformed
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import NO_SUCH_FORM, NO_TIME, OUT_OF_REACH
+from widthfold_onnx.results.store import (
+    AS_IS,
+    NO_SUCH_FORM,
+    NO_TIME,
+    OUT_OF_REACH,
+    lost,
+    timed,
+)
 from widthfold_onnx.runtime.ceilings import RUNS, operations
-from widthfold_onnx.runtime.clock import Clock, Run, clock_of
+from widthfold_onnx.runtime.clock import Clock, Run, Times, clock_of, seconds_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
-from widthfold_onnx.runtime.intervals import one_session
+from widthfold_onnx.runtime.intervals import measured
 from widthfold_onnx.runtime.sessions.session import Level, open_session
-
-
-class Rung(NamedTuple):
-    """One round: the number of best forms that run, and the pairs of runs of each."""
-
-    forms: int
-    pairs: int
-
-
-RUNGS = (Rung(sys.maxsize, 4), Rung(6, 10), Rung(2, 40))
 
 HOPELESS = 2.0
 """A form is not run again if it is this many times slower in its first pairs than the layer as it
@@ -54,7 +47,10 @@ FIRST_PAIRS = 2
 three times as slow."""
 
 FORM_SECONDS = 10.0
-"""Seconds after which a form gets no more pairs than the first rung has."""
+"""Seconds after which a form gets no more than `FEWEST_PAIRS`."""
+
+FEWEST_PAIRS = 4
+"""Pairs that a form gets however long they take, if it gets more than the first ones."""
 
 PEAK_MARGIN = 1.5
 """How much faster than the best matrix product measured here a layer might compute."""
@@ -71,41 +67,27 @@ FIRST_SHARE = 0.7
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings of a race: how models run, limits of forms, level and rungs."""
+    """The settings of a race: how models run and how often, limits of forms, and the level."""
 
-    how: RuntimeOptions
+    how: SearchOptions
     fold: FoldOptions
     level: Level = Level.ALL
-    rungs: tuple[Rung, ...] = RUNGS
+
+    @property
+    def spending(self) -> Spending:
+        """What the effort spends."""
+        return SPENDING[self.how.effort]
 
 
 @dataclass(frozen=True)
 class Began:
-    """A form is about to run for the first time; "" is the layer as it is."""
+    """A layer as it is, or one of its forms, is about to run."""
 
     subject: str
-    key: str
+    candidate: str
 
 
-@dataclass(frozen=True)
-class Ran:
-    """The result of a form."""
-
-    subject: str
-    key: str
-    found: Measurement
-
-
-@dataclass(frozen=True)
-class Done:
-    """All forms of a layer are done."""
-
-    subject: str
-
-
-Report = Callable[[Began | Ran | Done], None]
-Times = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
-"""Seconds of the layer as it is and of a form, by pair."""
+Report = Callable[[Began | Outcome], None]
 
 
 def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
@@ -115,22 +97,18 @@ def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report:
         workloads: in the order in which they are raced.
         setup: the settings.
         seconds: time that all of them together should take.
-        report: gets every start and every result.
+        report: gets every start, and one result for every form and every layer as it is.
 
     Raises:
         UnverifiedError: the runtime cannot be used, or does not run a layer as it is.
     """
     end = time.perf_counter() + seconds
     with tempfile.TemporaryDirectory() as folder:
-        track = _Runner(setup, Path(folder))
-        peak = track.peak()
+        runner = _Runner(setup, Path(folder))
+        peak = runner.peak()
         for index, workload in enumerate(workloads):
-            report(Began(workload.subject, ""))
             part = UNFAIR * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
-            share = part * (end - time.perf_counter())
-            for ran in _race(workload, track, peak, share, report):
-                report(ran)
-            report(Done(workload.subject))
+            _Race(workload, runner, report).run(peak, part * (end - time.perf_counter()))
 
 
 def _need(workload: Workload) -> float:
@@ -138,65 +116,89 @@ def _need(workload: Workload) -> float:
     return (len(workload.forms) + 1) * (workload.predicted + OPENING)
 
 
-def _race(
-    workload: Workload, track: _Runner, peak: float, seconds: float, report: Report
-) -> Iterator[Ran]:
-    start = time.perf_counter()
-    first, *later = track.setup.rungs
-    original = track.runner(workload.model)
-    _, own = _pairs(track.clock, original, original, first.pairs)
-    usual = float(np.median(own))
-    yield Ran(workload.subject, "", timed(1.0, 1.0, 1.0, usual, len(own)))
-    times: dict[str, Times] = {}
-    hopeless: set[str] = set()
+class _Race:
+    """The race of one layer.
 
-    def late(share: float) -> bool:
-        return time.perf_counter() - start > share * seconds
+    Args:
+        workload: the layer.
+        runner: opens its forms.
+        report: gets every start and every result.
+    """
 
-    def run(key: str, pairs: int) -> str:
+    def __init__(self, workload: Workload, runner: _Runner, report: Report) -> None:
+        self._workload = workload
+        self._runner = runner
+        self._report = report
+        self._start = time.perf_counter()
+        report(Began(workload.subject, AS_IS))
+        self._original = runner.runner(workload.model)
+        self._times: dict[str, Times] = {}
+        self._hopeless: set[str] = set()
+
+    def run(self, peak: float, seconds: float) -> None:
+        """Run every form, and the better ones again.
+
+        Args:
+            peak: floating-point operations per second of the best matrix product.
+            seconds: time that this should take.
+        """
+        first, *later = self._runner.setup.spending.rungs
+        _, own = self._pairs(self._original, first.pairs)
+        usual = float(np.median(own))
+        self._tell(AS_IS, timed(1.0, 1.0, 1.0, usual, len(own)))
+        for form in self._workload.forms:
+            if out_of_reach(form.macs, usual, peak):
+                why = OUT_OF_REACH
+            elif self._times and self._passed() > FIRST_SHARE * seconds:
+                why = NO_TIME
+            else:
+                why = self._run(form.key, first.pairs)
+            if why:
+                self._tell(form.key, lost(why))
+        for rung in later:
+            running = [key for key in self._times if key not in self._hopeless]
+            best_first = sorted(running, key=lambda key: -_ratio(self._times[key]))
+            for key in best_first[: rung.forms]:
+                if self._passed() <= seconds:
+                    self._run(key, rung.pairs)
+        for key, pairs in self._times.items():
+            self._tell(key, measured(*pairs))
+
+    def _passed(self) -> float:
+        return time.perf_counter() - self._start
+
+    def _tell(self, candidate: str, found: Measurement) -> None:
+        self._report(Outcome(self._workload.subject, candidate, found))
+
+    def _run(self, key: str, pairs: int) -> str:
         """Run a form; return why there is no result, "" if there is one."""
-        report(Began(workload.subject, key))
-        model = reformed(workload, key, track.setup.fold)
+        self._report(Began(self._workload.subject, key))
+        model = reformed(self._workload, key, self._runner.setup.fold)
         if model is None:
             return NO_SUCH_FORM
         try:
-            form = track.runner(model)
-            if key in times:
-                found = _pairs(track.clock, original, form, pairs)
+            form = self._runner.runner(model)
+            if key in self._times:
+                self._times[key] = self._pairs(form, pairs)
             else:
-                found = _pairs(track.clock, original, form, FIRST_PAIRS)
-                best = max((_ratio(*pair) for pair in times.values()), default=1.0)
-                if HOPELESS * _ratio(*found) < max(best, 1.0):
-                    hopeless.add(key)
-                elif pairs > FIRST_PAIRS:
-                    more = _pairs(track.clock, original, form, pairs - FIRST_PAIRS, warm=True)
-                    found = (
-                        np.concatenate([found[0], more[0]]),
-                        np.concatenate([found[1], more[1]]),
-                    )
+                self._times[key] = self._first_times(key, form, pairs)
         except UnverifiedError as error:
             return str(error)
-        times[key] = found
         return ""
 
-    for form in workload.forms:
-        if out_of_reach(form.macs, usual, peak):
-            why = OUT_OF_REACH
-        elif times and late(FIRST_SHARE):
-            why = NO_TIME
-        else:
-            why = run(form.key, first.pairs)
-        if why:
-            yield Ran(workload.subject, form.key, lost(why))
-    for rung in later:
-        running = [key for key in times if key not in hopeless]
-        for key in sorted(running, key=lambda key: -_ratio(*times[key]))[: rung.forms]:
-            if not late(1.0):
-                run(key, rung.pairs)
-    for key, (base, form_times) in times.items():
-        middle, low, high = map(math.exp, one_session(np.log(base / form_times)))
-        median = float(np.median(form_times))
-        yield Ran(workload.subject, key, timed(middle, low, high, median, len(base)))
+    def _first_times(self, key: str, form: Run, pairs: int) -> Times:
+        """Run a form for the first time: a hopeless one in the first pairs only."""
+        found = self._pairs(form, FIRST_PAIRS)
+        best = max(map(_ratio, self._times.values()), default=1.0)
+        if HOPELESS * _ratio(found) < max(best, 1.0):
+            self._hopeless.add(key)
+        elif pairs > FIRST_PAIRS:
+            more = self._pairs(form, pairs - FIRST_PAIRS, warm=True)
+            found = np.concatenate([found, more], axis=1)
+        return found
+
+    def _pairs(self, form: Run, count: int, *, warm: bool = False) -> Times:
+        return _pairs(self._runner.clock, self._original, form, count, warm=warm)
 
 
 def out_of_reach(macs: float, usual: float, peak: float) -> bool:
@@ -210,27 +212,25 @@ def out_of_reach(macs: float, usual: float, peak: float) -> bool:
     return 2 * macs > usual * peak * PEAK_MARGIN
 
 
-def _ratio(base: Array, form: Array) -> float:
+def _ratio(times: Times) -> float:
     """Return the ratio of the shortest times: whatever disturbs one of a few runs prolongs it."""
-    return float(base.min() / form.min())
+    base, form = times.min(axis=1)
+    return float(base / form)
 
 
 def _pairs(clock: Clock, original: Run, form: Run, rounds: int, *, warm: bool = False) -> Times:
-    """Return the seconds of both in alternating order, after one run of each unless `warm`."""
+    """Return the seconds of both by pair, in alternating order; one more warms up unless `warm`."""
     start = time.perf_counter()
     sides = (original, form)
     times: list[list[float]] = []
     for count in range(0 if warm else -1, rounds):
         pair = [0.0, 0.0]
         for side in (0, 1) if count % 2 else (1, 0):
-            before = clock()
-            sides[side](count)
-            pair[side] = max(clock() - before, 1) * 1e-9
+            pair[side] = seconds_of(sides[side], count, clock)
         times.append(pair)
-        if len(times) > RUNGS[0].pairs and time.perf_counter() - start > FORM_SECONDS:
+        if len(times) > FEWEST_PAIRS and time.perf_counter() - start > FORM_SECONDS:
             break
-    base, other = np.array(times[0 if warm else 1 :]).T
-    return base, other
+    return np.array(times[0 if warm else 1 :]).T
 
 
 class _Runner:
@@ -259,5 +259,4 @@ class _Runner:
 
     def _shortest(self, model: onnx.ModelProto) -> float:
         run = self.runner(model.SerializeToString())
-        times, _ = _pairs(self.clock, run, run, RUNS)
-        return float(times.min())
+        return float(_pairs(self.clock, run, run, RUNS)[0].min())

@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 from widthfold_onnx.algebra.packed_layout import PackedLayout
-from widthfold_onnx.plan.measure.bench import AS_IS
-from widthfold_onnx.plan.store.store import Measurement
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.plan.workload.layout_edges import Link
 from widthfold_onnx.plan.workload.packed_workload import inside_subject
 from widthfold_onnx.plan.workload.workloads import Form, Workload
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import AS_IS
 
 SMALLEST_GAIN = 1.03
 """A layer takes another form only if the low end of the form's speed-up exceeds this.
@@ -35,10 +35,6 @@ SOLVER_SECONDS = 10.0
 
 Known = Callable[[str, str], Measurement | None]
 """Returns the measurement of (subject, candidate), if there is one."""
-
-Times = Callable[[Workload, Form | None, bool], float | None]
-"""Returns the seconds of a layer in a form, None as it is; True: between packed tensors. Or None if
-they are not known."""
 
 
 class Option(NamedTuple):
@@ -69,35 +65,54 @@ def assign(layers: Layers, known: Known) -> dict[str, str]:
     Returns:
         Subject -> form, for layers that are not left as they are.
     """
-
-    def seconds(workload: Workload, form: Form | None, packed: bool) -> float | None:
-        own = known(workload.subject, AS_IS)
-        if own is None or own.status != "ok" or form is None:
-            return None if own is None or own.status != "ok" else own.seconds
-        subject = inside_subject(workload.subject) if packed else workload.subject
-        found = known(subject, form.key)
-        # The low end, because noise makes one of many equally fast forms look the fastest.
-        return None if found is None or found.status != "ok" else own.seconds / found.low
-
-    return _least(layers, seconds)
+    return _least(layers, {s: _measured(w, known) for s, w in layers.workloads.items()})
 
 
 def foresee(layers: Layers) -> dict[str, str]:
     """Choose the forms of least predicted cost, as `assign` does."""
-    shared = {s: set(workload.forms) for s, workload in layers.inside.items()}
-
-    def seconds(workload: Workload, form: Form | None, packed: bool) -> float | None:
-        if form is None:
-            return workload.predicted
-        if not packed:
-            return form.predicted
-        return form.packed if form in shared.get(workload.subject, ()) else None
-
-    return _least(layers, seconds)
+    options = {s: _predicted(w, layers.inside.get(s)) for s, w in layers.workloads.items()}
+    return _least(layers, options)
 
 
-def _least(layers: Layers, times: Times) -> dict[str, str]:
-    options = {s: list(_options(workload, times)) for s, workload in layers.workloads.items()}
+def _measured(workload: Workload, known: Known) -> Iterator[Option]:
+    """Yield the options of a layer of which the times are known."""
+    subject, between = workload.subject, inside_subject(workload.subject)
+    own = known(subject, AS_IS)
+    if own is None or own.status != "ok":
+        yield Option(None, 0.0)
+        return
+    usual = own.seconds
+    yield Option(None, usual / SMALLEST_GAIN)
+
+    def seconds(subject: str, form: Form) -> float | None:
+        found = known(subject, form.key)
+        # The low end, because noise makes one of many equally fast forms look the fastest.
+        return None if found is None or found.status != "ok" else usual / found.low
+
+    for form in workload.forms:
+        alone = seconds(subject, form)
+        if alone is not None:
+            yield _option(form, alone, seconds(between, form))
+
+
+def _predicted(workload: Workload, inside: Workload | None) -> Iterator[Option]:
+    """Yield all options of a layer; `inside` has the forms that may run between packed tensors."""
+    yield Option(None, workload.predicted / SMALLEST_GAIN)
+    shared = set() if inside is None else set(inside.forms)
+    for form in workload.forms:
+        yield _option(form, form.predicted, form.packed if form in shared else None)
+
+
+def _option(form: Form, alone: float, packed: float | None) -> Option:
+    """Return a form as an option, by its seconds alone and between packed tensors if they count."""
+    if packed is None:
+        return Option(form.key, alone)
+    core = min(packed, alone)
+    return Option(form.key, core, form.reads, form.returns, alone - core)
+
+
+def _least(layers: Layers, yielded: Mapping[str, Iterator[Option]]) -> dict[str, str]:
+    options = {subject: list(several) for subject, several in yielded.items()}
     program = _Program()
     chosen = {
         subject: [program.variable(layers.count(subject) * o.seconds, whole=True) for o in several]
@@ -114,21 +129,6 @@ def _least(layers: Layers, times: Times) -> dict[str, str]:
         for option, variable in zip(several, chosen[subject], strict=True)
         if option.key is not None and values[variable] > 1 / 2
     }
-
-
-def _options(workload: Workload, times: Times) -> Iterator[Option]:
-    own = times(workload, None, False)
-    if own is None:
-        yield Option(None, 0.0)
-        return
-    yield Option(None, own / SMALLEST_GAIN)
-    for form in workload.forms:
-        alone, packed = (times(workload, form, is_packed) for is_packed in (False, True))
-        if alone is not None and packed is not None:
-            core = min(packed, alone)
-            yield Option(form.key, core, form.reads, form.returns, alone - core)
-        elif alone is not None:
-            yield Option(form.key, alone)
 
 
 def _join(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.plan.search.choice import Choice
 from widthfold_onnx.plan.search.gains import PREDICTED_GAIN, pays
 from widthfold_onnx.plan.search.level_search import LevelSearch
-from widthfold_onnx.plan.search.trials import Choice
 from widthfold_onnx.plan.workload.candidates import form_of
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import CompanionReport, Gain, SearchReport
@@ -24,7 +23,6 @@ class Found:
 
     Attributes:
         document: the model in which the forms stand: with the companions, if they are accepted.
-        fold: limits of the forms.
         accepted: what is changed.
         level: the layers, at the level that promised most.
         companions: what became of the companions that match.
@@ -32,7 +30,6 @@ class Found:
     """
 
     document: Document
-    fold: FoldOptions
     accepted: Choice
     level: LevelSearch
     companions: list[CompanionReport]
@@ -44,7 +41,7 @@ class Found:
         if isinstance(subject, Refusal):
             return subject
         if subject in self.accepted.forms:
-            return form_of(site, self.accepted.forms[subject], self.fold)
+            return form_of(site, self.accepted.forms[subject], self.level.bench.setup.fold)
         return Refusal(Code.NO_GAIN, self._why_not(subject))
 
     def gain(self, site: LinearSite | None) -> Gain | None:
@@ -53,17 +50,17 @@ class Found:
         if subject is None or isinstance(subject, Refusal):
             return None
         if subject in self.accepted.forms:
-            return self.level.gains.of(subject, self.accepted.forms[subject])
-        best = self.level.gains.best(subject)
+            return self.level.gain(subject, self.accepted.forms[subject])
+        best = self.level.best(subject)
         return None if best is None else best[1]
 
     def _why_not(self, subject: str) -> str:
         count = len(self.level.layers.workloads[subject].forms)
-        best = self.level.gains.best(subject)
+        best = self.level.best(subject)
         if best is None and subject in self.level.slight():
             return SLIGHT
         if best is None:
-            return f"none of its {count} forms {self.level.gains.unknown(subject)}"
+            return f"none of its {count} forms {self.level.unknown(subject)}"
         gain = best[1]
         if gain.predicted:
             why = f"is predicted at {gain.ratio:.2f}x; {PREDICTED_GAIN}x would be folded unmeasured"

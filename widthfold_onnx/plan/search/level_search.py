@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from widthfold_onnx.plan.measure.bench import AS_IS, Bench
-from widthfold_onnx.plan.measure.effort import Spending
+from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.search.assign import foresee
-from widthfold_onnx.plan.search.gains import Gains, pays
+from widthfold_onnx.plan.search.gains import gain_of, pays
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.progress import Progress
+from widthfold_onnx.results import Gain
+from widthfold_onnx.results.store import AS_IS
 
 HOPE = 2.0
 """How much faster than predicted the best form of a layer may be: of 80 layers two exceeded it."""
@@ -31,16 +33,13 @@ class LevelSearch:
 
     Attributes:
         layers: the layers, whose forms are ordered for this level.
-        bench: measures at this level.
-        gains: what is known of their forms.
-        spending: how much is measured.
+        bench: measures at this level, as much as the effort of its setup spends. Where nothing is
+            to be measured, layers without a measurement are predicted.
         seconds: of one run of the original at this level; None if it was not timed.
     """
 
     layers: Layers
     bench: Bench
-    gains: Gains
-    spending: Spending
     seconds: float | None = None
 
     def measure(self, deadline: float, on_progress: Progress) -> None:
@@ -59,12 +58,7 @@ class LevelSearch:
         """Return the layers to race, those first that can gain most; those inside regions last."""
         slight = self.slight()
         kept = [s for s in reversed(self._least_first()) if s not in slight]
-        return [
-            every[subject].cut_to(self.spending.forms, self._foreseen.get(subject))
-            for every in (self.layers.workloads, self.layers.inside)
-            for subject in kept
-            if subject in every
-        ]
+        return racing(self.layers, kept, self.bench.setup.spending.forms, self._foreseen)
 
     def slight(self) -> set[str]:
         """Return the layers that together cannot move the model by more than noise."""
@@ -73,25 +67,85 @@ class LevelSearch:
         known = self.bench.known
         subjects = [s for s in self._least_first() if known(s, AS_IS) is not None]
         saved = list(itertools.accumulate(map(self._limit, subjects)))
-        count = bisect.bisect_left(saved, self.spending.least * self.seconds)
+        count = bisect.bisect_left(saved, self.bench.setup.spending.least * self.seconds)
         return set(subjects[:count])
 
-    def _least_first(self) -> list[str]:
-        return sorted(self.layers.workloads, key=lambda subject: (self._limit(subject), subject))
+    def gain(self, subject: str, key: str) -> Gain | None:
+        """Return the gain of a form of a layer; None where it is not known or the form was lost."""
+        measured = self.bench.known(subject, key)
+        if measured is not None:
+            return gain_of(measured) if measured.status == "ok" else None
+        if self.bench.setup.how.measure or self.bench.known(subject, AS_IS) is not None:
+            return None
+        workload = self.layers.workloads[subject]
+        form = next(form for form in workload.forms if form.key == key)
+        ratio = round(workload.predicted / form.predicted, 4)
+        return Gain(ratio=ratio, low=ratio, high=ratio, pairs=0, predicted=True)
+
+    def best(self, subject: str) -> tuple[str, Gain] | None:
+        """Return the form of a layer with the largest low end of its gain, and that gain."""
+        known = [
+            (form.key, gain)
+            for form in self.layers.workloads[subject].forms
+            if (gain := self.gain(subject, form.key)) is not None
+        ]
+        return max(known, key=lambda item: (item[1].low, item[0]), default=None)
 
     def chosen(self) -> Mapping[str, str]:
         """Return the best form of every layer that surely gains by it."""
-        best = {subject: self.gains.best(subject) for subject in self.layers.workloads}
+        best = {subject: self.best(subject) for subject in self.layers.workloads}
         return {s: b[0] for s, b in best.items() if b is not None and pays(b[1])}
 
     def estimate(self) -> float:
         """Return the seconds that one run of the model may take with these forms."""
-        saved = sum(self.gains.saved(subject, key) for subject, key in self.chosen().items())
+        saved = sum(self.saved(subject, key) for subject, key in self.chosen().items())
         return (self.seconds or 0.0) - saved
+
+    def saved(self, subject: str, key: str) -> float:
+        """Return the seconds that a form saves in all layers of a subject; 0 if not known."""
+        gain = self.gain(subject, key)
+        return 0.0 if gain is None else self._seconds(subject) * (1 - 1 / gain.ratio)
+
+    def unknown(self, subject: str) -> str:
+        """Return why no gain of a layer's forms is known, as words that follow "none of them".
+
+        The reason is the most common one among the lost measurements of the layer and its forms.
+        """
+        keys = (AS_IS, *(form.key for form in self.layers.workloads[subject].forms))
+        found = (self.bench.known(subject, key) for key in keys)
+        reasons = Counter(known.reason for known in found if known is not None and known.reason)
+        return f"ran: {reasons.most_common(1)[0][0]}" if reasons else "was measured"
+
+    def _least_first(self) -> list[str]:
+        return sorted(self.layers.workloads, key=lambda subject: (self._limit(subject), subject))
 
     def _limit(self, subject: str) -> float:
         """Return the most seconds of the model that a layer may save, judged by predictions."""
-        workload, own = self.layers.workloads[subject], self.bench.known(subject, AS_IS)
-        seconds = workload.predicted if own is None else own.seconds
+        workload = self.layers.workloads[subject]
         best = HOPE * workload.predicted / min(form.predicted for form in workload.forms)
-        return self.layers.count(subject) * seconds * (1 - 1 / max(best, 1.0))
+        return self._seconds(subject) * (1 - 1 / max(best, 1.0))
+
+    def _seconds(self, subject: str) -> float:
+        """Return the seconds of all layers of a subject as they are, predicted if not measured."""
+        own = self.bench.known(subject, AS_IS)
+        seconds = self.layers.workloads[subject].predicted if own is None else own.seconds
+        return self.layers.count(subject) * seconds
+
+
+def racing(
+    layers: Layers, subjects: Collection[str], forms: int, foreseen: Mapping[str, str]
+) -> list[Workload]:
+    """Return layers with the forms that race, and behind them those inside regions.
+
+    Args:
+        layers: the layers of a model.
+        subjects: those that race.
+        forms: the most forms of each.
+        foreseen: the form of each that comes first (`plan.search.assign.foresee`).
+    """
+    return [
+        every[subject].cut_to(forms, foreseen.get(subject))
+        for every in (layers.workloads, layers.inside)
+        for subject in subjects
+        if subject in every
+    ]

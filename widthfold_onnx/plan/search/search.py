@@ -17,45 +17,33 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-import msgspec
-import onnx
-
-from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.model.proto.frozen import frozen, overridable
+from widthfold_onnx.model.proto.frozen import overridable
 from widthfold_onnx.model.read.loader import LoadedModel
-from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Companion, FoldOptions, SearchOptions
 from widthfold_onnx.plan.decide.companions import companion_reports
-from widthfold_onnx.plan.decide.decisions import plan, rewriting
 from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.measure.effort import SPENDING, Spending
-from widthfold_onnx.plan.predict.targets import Target
+from widthfold_onnx.plan.measure.successive_halving import Setup
+from widthfold_onnx.plan.search.choice import ORIGINAL, Choice, document_of, prepared_by
 from widthfold_onnx.plan.search.found import Found
-from widthfold_onnx.plan.search.gains import Gains, gain_of, is_faster
+from widthfold_onnx.plan.search.gains import gain_of, is_faster
 from widthfold_onnx.plan.search.level_search import LevelSearch
-from widthfold_onnx.plan.search.search_context import (
-    SearchContext,
-    context_by_running,
-    context_without_running,
-)
+from widthfold_onnx.plan.search.search_context import SearchContext, find_context
 from widthfold_onnx.plan.search.settling import Settling
-from widthfold_onnx.plan.search.trials import ORIGINAL, Choice, Trials
-from widthfold_onnx.plan.store.store import Measurement, Store
-from widthfold_onnx.plan.workload.candidates import form_of, lift_of
+from widthfold_onnx.plan.search.trials import Trials
+from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.layers import Layers
 from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.results import Gain, SearchReport
-from widthfold_onnx.rewrite.exchange import Match, exchanged
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.results import Gain, Measurement, SearchReport
+from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.table import COMPANIONS
-from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import Level
@@ -66,8 +54,6 @@ CLOSE = 1.05
 They always race at ALL: folded channels fill what its kernels compute, so a model may be fastest
 there once it is folded, even if the original is not.
 """
-
-AS_IT_IS = Refusal(Code.NO_GAIN, "the choice leaves it as it is")
 
 
 def search(
@@ -90,15 +76,24 @@ def search(
         UnverifiedError: the runtime cannot be used, or the model does not run.
     """
     on_progress(Step("looking for the provider and the shapes of the inputs"))
-    if options.measure:
-        context = context_by_running(loaded, options, fold.input_shapes)
-    else:
-        context = context_without_running(loaded, options, fold.input_shapes, store)
+    context = find_context(loaded, options, fold.input_shapes, store)
     options = replace(options, provider=context.provider)
-    bench_at = partial(Bench.of, options, fold, store, context.machine)
     with tempfile.TemporaryDirectory() as folder:
-        stages = _Search(loaded, fold, options, context, bench_at, Path(folder), on_progress)
-        return stages.run()
+        return _Search(loaded, fold, options, context, store, Path(folder), on_progress).run()
+
+
+class _Raced(NamedTuple):
+    """The races of the layers.
+
+    Attributes:
+        levels: at which they raced, the one first that promises the fastest model.
+        original: its time at level ALL / at EXTENDED; None if there are not both.
+        interrupted: whether the caller ended them.
+    """
+
+    levels: Sequence[LevelSearch]
+    original: Measurement | None
+    interrupted: bool
 
 
 @dataclass(frozen=True)
@@ -109,85 +104,35 @@ class _Search:
     fold: FoldOptions
     options: SearchOptions
     context: SearchContext
-    bench_at: Callable[[Level], Bench]
+    store: Store
     folder: Path
     say: Progress
 
     def run(self) -> Found:
+        """Take companions, race the layers, settle on a choice, and try it."""
         asked = Choice(frozen=self.fold.freeze_weights and bool(overridable(self.loaded.proto)))
-        matches = self._exchanged(asked, self.fold.exchanges)[1]
-        bench = self.bench_at(Level.ALL)
+        matches = prepared_by(replace(asked, companions=self.fold.exchanges), self.loaded)[1]
+        bench = self._bench(Level.ALL)
         taken, gains = self._companions(asked, matches, self._trials(Layers(), bench))
-        first = self._level(taken, bench, self.context.target)
+        first = self._level(taken, bench)
         trials = self._trials(first.layers, bench)
-        original, levels, interrupted = None, [first], False
-        try:
-            extended = Level.EXTENDED in described(self.options.provider).levels
-            if first.layers.workloads and extended:
-                self.say(Step("timing the original at the levels of the runtime"))
-                original = trials.levels(taken, self._spending.first)
-            if original is not None and original.status == "ok":
-                levels = self._levels(taken, first, original)
-            if self.options.measure:
-                self._race(levels)
-        except KeyboardInterrupt:
-            interrupted = True
-        levels.sort(key=LevelSearch.estimate)
-        if interrupted:
-            level, chosen = levels[0], replace(taken, forms=levels[0].chosen())
+        raced = self._race(taken, first, trials)
+        if raced.interrupted:
+            level, chosen = raced.levels[0], replace(taken, forms=raced.levels[0].chosen())
         else:
             settling = Settling(trials, taken, self._spending, self.say)
-            level, chosen = settling.settle(levels)
+            level, chosen = settling.settle(raced.levels)
         final = None
         if chosen != ORIGINAL:
             self.say(Step("timing the whole model"))
             final = trials.compare(ORIGINAL, chosen, self._spending.final)
         accepted = chosen if final is None or is_faster(final) else ORIGINAL
-        report = self._report(levels, level, original, interrupted=interrupted)
-        if final is not None:
-            report = msgspec.structs.replace(
-                report,
-                whole=gain_of(final),
-                note=final.note,
-                original_setting=final.original_setting,
-                folded_setting=final.setting if is_faster(final) else "",
-            )
         return Found(
-            document=self._document(accepted),
-            fold=self.fold,
+            document=document_of(accepted, self.loaded),
             accepted=accepted,
             level=level,
             companions=companion_reports(matches, accepted.companions, "not measured", gains),
-            report=msgspec.structs.replace(report, accepted=accepted != ORIGINAL),
-        )
-
-    def _report(
-        self,
-        levels: Sequence[LevelSearch],
-        best: LevelSearch,
-        original: Measurement | None,
-        *,
-        interrupted: bool,
-    ) -> SearchReport:
-        """Report what was measured, without what the last trial shows."""
-        workloads = best.layers.workloads
-        known = [best.gains.best(subject) for subject in workloads]
-        return SearchReport(
-            provider=self.options.provider.value,
-            threads=self.options.threads,
-            target=self.context.target.name,
-            shapes={name: list(dims) for name, dims in self.context.shapes.items()},
-            layers=len(workloads),
-            forms=sum(len(workload.forms) for workload in workloads.values()),
-            measured=sum(at.bench.measured for at in levels),
-            left=len(self._left(levels)),
-            predicted=sum(found is not None and found[1].predicted for found in known),
-            interrupted=interrupted,
-            store_read_only=best.bench.read_only,
-            whole=None,
-            accepted=False,
-            note="" if original is None else original.note,
-            original_setting=_fastest(original),
+            report=self._report(raced, level, final, accepted),
         )
 
     @property
@@ -228,7 +173,7 @@ class _Search:
         On random inputs and, if its time depends on the data, on smooth ones; or between lifted
         layers, against the model as it is and with these alone.
         """
-        seconds = self._spending.first
+        seconds = self._spending.probe
         if rule.lifts:
             bases = taken, replace(taken, lifted=True)
             return [trials.compare(base, replace(choice, lifted=True), seconds) for base in bases]
@@ -236,28 +181,68 @@ class _Search:
         kinds = [Distribution.NORMAL, *([Distribution.SMOOTH] if varies else [])]
         return trials.without(choice, [taken], len(kinds) * seconds, kinds)
 
+    def _race(self, taken: Choice, first: LevelSearch, trials: Trials) -> _Raced:
+        """Race the layers at the levels that may suit the model, in equal shares of the time."""
+        original, levels, interrupted = None, [first], False
+        try:
+            if first.layers.workloads and Level.EXTENDED in described(self.options.provider).levels:
+                self.say(Step("timing the original at the levels of the runtime"))
+                original = trials.levels(taken, self._spending.probe)
+            if original is not None and original.status == "ok":
+                levels = self._levels(taken, first, original)
+            if self.options.measure:
+                end = time.monotonic() + (self.options.time_budget or self._spending.race)
+                for done, level in enumerate(levels):
+                    now = time.monotonic()
+                    level.measure(now + (end - now) / (len(levels) - done), self.say)
+        except KeyboardInterrupt:
+            interrupted = True
+        return _Raced(sorted(levels, key=LevelSearch.estimate), original, interrupted)
+
     def _levels(
         self, taken: Choice, first: LevelSearch, original: Measurement
     ) -> list[LevelSearch]:
         """Return the levels at which layers are to race, given the times of the original."""
         levels = [replace(first, seconds=original.seconds * original.ratio)]
         if CLOSE * original.ratio > 1:
-            aim = self.context.target.without_blocked_kernels()
-            extended = self._level(taken, self.bench_at(Level.EXTENDED), aim)
+            extended = self._level(taken, self._bench(Level.EXTENDED))
             levels.append(replace(extended, seconds=original.seconds))
         return levels
 
-    def _level(self, taken: Choice, bench: Bench, target: Target) -> LevelSearch:
-        layers = Layers.of(self._document(taken), self.fold, self.context.shapes, target)
-        gains = Gains(layers, bench, predict=not self.options.measure)
-        return LevelSearch(layers, bench, gains, self._spending)
+    def _bench(self, level: Level) -> Bench:
+        return Bench(Setup(self.options, self.fold, level), self.store, self.context.machine)
 
-    def _race(self, levels: Sequence[LevelSearch]) -> None:
-        """Race the layers, at each level in an equal share of the time."""
-        end = time.monotonic() + (self.options.time_budget or self._spending.layers)
-        for done, level in enumerate(levels):
-            now = time.monotonic()
-            level.measure(now + (end - now) / (len(levels) - done), self.say)
+    def _level(self, taken: Choice, bench: Bench) -> LevelSearch:
+        aim = self.context.target
+        if bench.setup.level is Level.EXTENDED:
+            aim = aim.without_blocked_kernels()
+        document = document_of(taken, self.loaded)
+        return LevelSearch(Layers.of(document, self.fold, self.context.shapes, aim), bench)
+
+    def _report(
+        self, raced: _Raced, level: LevelSearch, final: Measurement | None, accepted: Choice
+    ) -> SearchReport:
+        workloads = level.layers.workloads
+        best = [level.best(subject) for subject in workloads]
+        last = final or raced.original
+        return SearchReport(
+            provider=self.options.provider.value,
+            threads=self.options.threads,
+            target=self.context.target.name,
+            shapes={name: list(dims) for name, dims in self.context.shapes.items()},
+            layers=len(workloads),
+            forms=sum(len(workload.forms) for workload in workloads.values()),
+            measured=sum(one.bench.measured for one in raced.levels),
+            left=len(self._left(raced.levels)),
+            predicted=sum(found is not None and found[1].predicted for found in best),
+            interrupted=raced.interrupted,
+            store_read_only=level.bench.read_only,
+            whole=None if final is None else gain_of(final),
+            accepted=accepted != ORIGINAL,
+            note="" if last is None else last.note,
+            original_setting=final.original_setting if final else _fastest(raced.original),
+            folded_setting=final.setting if final is not None and is_faster(final) else "",
+        )
 
     def _left(self, levels: Sequence[LevelSearch]) -> set[str]:
         """Return the subjects of the layers that still lack a measurement."""
@@ -268,34 +253,7 @@ class _Search:
 
     def _trials(self, layers: Layers, bench: Bench) -> Trials:
         """Time whole models in which layers take their forms."""
-        build, shapes = partial(self._built, layers), self.context.shapes
-        places = layers.places()
-        return Trials(self.loaded, build, bench, places, self.options, shapes, self.folder)
-
-    def _built(self, layers: Layers, choice: Choice) -> tuple[onnx.ModelProto, set[str]]:
-        def choose(site: LinearSite) -> Reformulation | Refusal:
-            subject = layers.subject(site)
-            if isinstance(subject, Refusal) or subject not in choice.forms:
-                return lift_of(site, self.fold) if choice.lifted else AS_IT_IS
-            return form_of(site, choice.forms[subject], self.fold)
-
-        document = self._document(choice)
-        changes = choice.forms or choice.lifted
-        decisions = plan(document, self.fold, choose) if changes else []
-        model = rewriting(document, decisions, self.fold).carry_out()
-        return model, document.external_names
-
-    def _document(self, choice: Choice) -> Document:
-        """Return the model with what a choice changes beside the layers."""
-        copy = onnx.ModelProto()
-        copy.CopyFrom(self._exchanged(choice, choice.companions)[0])
-        return Document(copy, self.loaded.folder, OPERATORS)
-
-    def _exchanged(
-        self, choice: Choice, names: Collection[Companion]
-    ) -> tuple[onnx.ModelProto, list[Match]]:
-        proto = frozen(self.loaded.proto) if choice.frozen else self.loaded.proto
-        return exchanged(proto, self.loaded.folder, names)
+        return Trials(self.loaded, layers, bench, self.context.shapes, self.folder)
 
 
 def _fastest(original: Measurement | None) -> str:

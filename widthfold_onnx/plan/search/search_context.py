@@ -41,32 +41,37 @@ class SearchContext:
     machine: str
 
 
-def context_by_running(loaded: LoadedModel, options: SearchOptions, fixed: Shapes) -> SearchContext:
-    """Return the context of this machine, found by running the model.
+def find_context(
+    loaded: LoadedModel, options: SearchOptions, fixed: Shapes, store: Store
+) -> SearchContext:
+    """Return the context of this machine, or if nothing is to be run of the target's kind.
 
     Raises:
         UnverifiedError: the runtime cannot be used, or the model does not run.
-        UsageError: as `_chosen`.
+        UsageError: the target is unknown or does not fit the provider; or nothing is to be run,
+            and an input has an open dimension besides its batch.
     """
-    _chosen(options, options.provider)  # before anything runs
+    chosen = _chosen(options, options.provider)  # before anything runs
+    if not options.measure:
+        return _without_running(loaded, options, fixed, store, chosen)
     provider, shapes = isolated(running, loaded.path, options.provider, dict(fixed), options.inputs)
     aim = _chosen(options, provider) or target(usual(provider))
     return SearchContext(provider, shapes, aim, machine_identity(provider))
 
 
-def context_without_running(
-    loaded: LoadedModel, options: SearchOptions, fixed: Shapes, store: Store
+def _without_running(
+    loaded: LoadedModel,
+    options: SearchOptions,
+    fixed: Shapes,
+    store: Store,
+    chosen: Target | None,
 ) -> SearchContext:
-    """Return the context of a machine of the target's kind; nothing is run.
+    """Return the context of a machine of the target's kind.
 
     If the store holds one machine of that kind, its measurements count; if several, those of this
     machine, if it is one of them. Only of this machine the kind of CPU is known.
-
-    Raises:
-        UsageError: the target is unknown or does not fit the provider, or an input has an open
-            dimension besides its batch.
     """
-    aim = _chosen(options, options.provider) or target(usual(options.provider))
+    aim = chosen or target(usual(options.provider))
     provider = aim.provider if options.provider is Provider.AUTO else options.provider
     setting = setting_identity(replace(options, provider=provider), Level.ALL)
     machines = [name for name in store.machines(setting) if aim.device in name]

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from widthfold_onnx.plan.measure.bench import AS_IS
 from widthfold_onnx.plan.measure.effort import Spending
 from widthfold_onnx.plan.search.assign import assign
-from widthfold_onnx.plan.search.gains import Gains
+from widthfold_onnx.plan.search.choice import ORIGINAL, Choice
 from widthfold_onnx.plan.search.level_search import LevelSearch
-from widthfold_onnx.plan.search.trials import ORIGINAL, Choice, Trials
+from widthfold_onnx.plan.search.trials import Trials
 from widthfold_onnx.plan.workload.candidates import is_lift_alone, is_lifted
 from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.results.store import AS_IS
 from widthfold_onnx.rules.companions.table import COMPANIONS
 
 WEAK_SHARE = 0.1
@@ -52,7 +52,7 @@ class Settling:
             if self._is_better(agreed, chosen):
                 level, chosen = other, agreed
         chosen = self._lifted(level, chosen)
-        return level, self._helping(level.gains, chosen) if self.spending.trial else chosen
+        return level, self._helping(level, chosen) if self.spending.trial else chosen
 
     def _is_better(self, other: Choice, chosen: Choice) -> bool:
         if other in (ORIGINAL, chosen):
@@ -108,18 +108,18 @@ class Settling:
         trial = self.trials.compare(chosen, short, self.spending.trial)
         return lifted if trial is not None and trial.low > 1 else chosen
 
-    def _helping(self, gains: Gains, chosen: Choice) -> Choice:
+    def _helping(self, level: LevelSearch, chosen: Choice) -> Choice:
         """Return the choice without the forms that do not help the whole model.
 
         A form that surely slows it down in its place is dropped. Those of which it is not sure
         whether they help stay if they help together.
         """
-        groups = _groups(gains, chosen)
+        groups = _groups(level, chosen)
         others = [_without(chosen, group) for group in groups]
         if others in ([], [ORIGINAL]):
             return chosen
         self.say(Step(f"timing the whole model without each of {len(chosen.forms)} folded layers"))
-        found = self.trials.without(chosen, others, self.spending.trials)
+        found = self.trials.without(chosen, others, self.spending.without)
         timed = {s: t for group, t in zip(groups, found, strict=True) for s in group if t}
         kept = _without(chosen, [s for s, t in timed.items() if t.high < 1])
         if kept == ORIGINAL:  # the last trial decides on the one that does least harm
@@ -128,13 +128,13 @@ class Settling:
         sure = _without(chosen, [s for s, t in timed.items() if t.low <= 1])
         if sure in (ORIGINAL, kept):
             return kept
-        (together,) = self.trials.without(kept, [sure], self.spending.trials)
+        (together,) = self.trials.without(kept, [sure], self.spending.without)
         return sure if together is not None and together.ratio < 1 else kept
 
 
-def _groups(gains: Gains, chosen: Choice) -> list[list[str]]:
+def _groups(level: LevelSearch, chosen: Choice) -> list[list[str]]:
     """Return the layers that are tried together: those that save little, if others save more."""
-    saved = {s: gains.saved(s, form) for s, form in chosen.forms.items()}
+    saved = {s: level.saved(s, form) for s, form in chosen.forms.items()}
     total = sum(max(seconds, 0.0) for seconds in saved.values())
     weak = [s for s in saved if saved[s] < WEAK_SHARE * total]
     strong = [[s] for s in saved if s not in weak]

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
-
-import msgspec
-import numpy as np
-import onnx
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.model.write.writer import write_model
-from widthfold_onnx.options import Companion, SearchOptions, Shapes, VerifyOptions
+from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.plan.measure.bench import Bench
-from widthfold_onnx.plan.measure.measurements import lost, outdated, timed
+from widthfold_onnx.plan.measure.measurements import Outcome, outdated
+from widthfold_onnx.plan.search.choice import ORIGINAL, Choice, built
 from widthfold_onnx.plan.store.identity import canonical
-from widthfold_onnx.plan.store.store import Measurement
-from widthfold_onnx.plan.workload.layers import Place
+from widthfold_onnx.plan.workload.layers import Layers
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import lost
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.distributions import Distribution
-from widthfold_onnx.runtime.paired_benchmark import (
-    Timed,
-    ratio_of,
-    ratio_of_levels,
-    ratios_to,
-)
+from widthfold_onnx.runtime.paired_benchmark import ratio_of, ratio_of_levels, ratios_to
 from widthfold_onnx.runtime.sessions.session import Level
 
 PATIENCE = 600.0
@@ -38,41 +30,14 @@ and the fewest processes of a trial run them almost sixty times."""
 AT_ONCE = 8
 """Most models that are in memory at a time, besides the one that they are compared with."""
 
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """List the changes that a search makes to a model.
-
-    Attributes:
-        frozen: whether weights that are also graph inputs are taken out of these.
-        companions: those that are exchanged.
-        forms: subject of a layer -> its form; a layer that is not named stays as it is.
-        lifted: whether those of one axis are lifted instead: for trials before layers are known.
-    """
-
-    frozen: bool = False
-    companions: tuple[Companion, ...] = ()
-    forms: Mapping[str, str] = field(default_factory=dict)
-    lifted: bool = False
-
-
-ORIGINAL = Choice()
-
-Build = Callable[[Choice], tuple[onnx.ModelProto, set[str]]]
-"""Returns the model of a choice, and the names of its tensors that go into external files."""
-
 
 class Trials:
     """Times rewritten models; results of earlier trials come from the store.
 
     Args:
         loaded: the original model.
-        build: builds the model of a choice.
-        bench: the store, setting and machine.
-        sites: the sites that may be folded: another selection makes another model of a choice.
-        options: provider, threads, and whether to measure at all.
+        layers: its layers: another selection of sites makes another model of a choice.
+        bench: the store, and how models run.
         shapes: shapes of every input.
         folder: folder for the models that are built.
     """
@@ -80,25 +45,23 @@ class Trials:
     def __init__(
         self,
         loaded: LoadedModel,
-        build: Build,
+        layers: Layers,
         bench: Bench,
-        sites: Sequence[Place],
-        options: SearchOptions,
         shapes: Shapes,
         folder: Path,
     ) -> None:
         self._loaded = loaded
-        self._build = build
+        self._layers = layers
         self._bench = bench
-        self._options = options
+        self._options = bench.setup.how
         self._shapes = shapes
         self._folder = folder
         self._subject = canonical(
             {
                 "model": _digest(loaded.path.read_bytes()),
-                "sites": _digest(canonical(sites).encode()),
+                "sites": _digest(canonical(layers.site_keys()).encode()),
                 "shapes": shapes,
-                "stored": bool(options.inputs),
+                "stored": bool(self._options.inputs),
             }
         )
 
@@ -114,7 +77,10 @@ class Trials:
             The ratio time of base / time of other, lost if one of them does not run; None if it is
             not in the store and nothing is to be measured.
         """
-        return self._timed(ratio_of, (base, other), _candidate(base, other), seconds)
+        candidate = _candidate(base, other)
+        if self._is_open(candidate):
+            self._time([candidate], ratio_of, seconds, self._file(base), self._file(other))
+        return self._bench.known(self._subject, candidate)
 
     def without(
         self,
@@ -144,48 +110,33 @@ class Trials:
             part = left[start : start + AT_ONCE]
             files = [self._file(other) for other in part]
             share = seconds * len(part) / len(left)
-            try:
-                ratios = self._run(ratios_to, share, self._file(chosen), files, kinds)
-                found = [timed(*ratio) for ratio in ratios]
-            except UnverifiedError as error:
-                found = [lost(str(error))] * len(candidates(part))
-            for candidate, measured in zip(candidates(part), found, strict=True):
-                self._bench.keep(self._subject, candidate, measured)
+            self._time(candidates(part), ratios_to, share, self._file(chosen), files, kinds)
         return [self._bench.known(self._subject, candidate) for candidate in candidates(others)]
 
     def levels(self, choice: Choice, seconds: float) -> Measurement | None:
         """Time one model on the CPU: at level ALL / at level EXTENDED, as `compare` does."""
         candidate = canonical({"of": asdict(choice), "than": Level.ALL, "is": Level.EXTENDED})
-        return self._timed(ratio_of_levels, [choice], candidate, seconds)
+        if self._is_open(candidate):
+            self._time([candidate], ratio_of_levels, seconds, self._file(choice))
+        return self._bench.known(self._subject, candidate)
 
     def known(self, base: Choice, other: Choice) -> Measurement | None:
         """Return the stored result of `compare`, if there is one."""
         return self._bench.known(self._subject, _candidate(base, other))
-
-    def _timed(
-        self,
-        function: Callable[..., Timed],
-        choices: Sequence[Choice],
-        candidate: str,
-        seconds: float,
-    ) -> Measurement | None:
-        if not self._is_open(candidate):
-            return self._bench.known(self._subject, candidate)
-        files = [self._file(choice) for choice in choices]
-        try:
-            measured = _measurement(self._run(function, seconds, *files))
-        except UnverifiedError as error:
-            measured = lost(str(error))
-        self._bench.keep(self._subject, candidate, measured)
-        return measured
 
     def _is_open(self, candidate: str) -> bool:
         """Check whether something is to be timed."""
         known = self._bench.known(self._subject, candidate)
         return self._options.measure and (known is None or outdated(known))
 
-    def _run(self, function: Callable[..., Result], seconds: float, *files: object) -> Result:
-        """Time models in a child process."""
+    def _time(
+        self,
+        candidates: Sequence[str],
+        function: Callable[..., Measurement | list[Measurement]],
+        seconds: float,
+        *models: object,
+    ) -> None:
+        """Time models in a child process, and keep one measurement for each candidate."""
         options = VerifyOptions(
             provider=self._options.provider,
             provider_options=self._options.provider_options,
@@ -196,14 +147,20 @@ class Trials:
             seeds=0 if self._options.inputs else 1,
         )
         shapes = dict(self._shapes)
-        return isolated(function, *files, options, shapes, timeout=seconds + PATIENCE)
+        try:
+            found = isolated(function, *models, options, shapes, timeout=seconds + PATIENCE)
+        except UnverifiedError as error:
+            found = [lost(str(error))] * len(candidates)
+        several = [found] if isinstance(found, Measurement) else found
+        for candidate, measured in zip(candidates, several, strict=True):
+            self._bench.keep(Outcome(self._subject, candidate, measured))
 
     def _file(self, choice: Choice) -> Path:
         if choice == ORIGINAL:
             return self._loaded.path
         path = self._folder / f"{_digest(canonical(asdict(choice)).encode())}.onnx"
         if not path.exists():
-            proto, external = self._build(choice)
+            proto, external = built(choice, self._loaded, self._layers, self._bench.setup.fold)
             write_model(
                 proto,
                 path,
@@ -212,18 +169,6 @@ class Trials:
                 externalize=external,
             )
         return path
-
-
-def _measurement(trial: Timed) -> Measurement:
-    pairing = trial.pairing
-    seconds = float(np.median(pairing.samples[:, 1]))
-    return msgspec.structs.replace(
-        timed(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs),
-        control=pairing.control,
-        note=trial.advice,
-        original_setting=trial.original_setting,
-        setting=trial.setting,
-    )
 
 
 def _candidate(base: Choice, other: Choice, **how: str) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,20 +15,23 @@ from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.plan.decide.decisions import ALREADY_FOLDED
-from widthfold_onnx.plan.measure.bench import AS_IS, Bench
+from widthfold_onnx.plan.measure.bench import Bench
 from widthfold_onnx.plan.measure.cluster import Cluster
 from widthfold_onnx.plan.measure.cluster_pool import ClusterPool
 from widthfold_onnx.plan.measure.effort import SPENDING
-from widthfold_onnx.plan.measure.local_pool import measure_with
+from widthfold_onnx.plan.measure.local_pool import LocalPool
+from widthfold_onnx.plan.measure.successive_halving import Setup
 from widthfold_onnx.plan.predict.targets import target, usual
 from widthfold_onnx.plan.search.assign import foresee
+from widthfold_onnx.plan.search.level_search import racing
 from widthfold_onnx.plan.store.identity import find_place
 from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.layers import Layers
-from widthfold_onnx.plan.workload.workloads import Workload, joined
+from widthfold_onnx.plan.workload.workloads import Workload, joined, most_work_first
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
+from widthfold_onnx.results.store import AS_IS
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import cores
@@ -68,22 +69,21 @@ def tune(
     """
     if fold_options.fixed is not None:
         raise UsageError("tune measures the forms of every factor; give none")
+    spending = SPENDING[search_options.effort]
     with (
         Store(search_options.store) as store,
-        _measuring(search_options, fold_options, store, jobs, dask) as measuring,
+        _pool(search_options, fold_options, store, jobs, dask) as pool,
     ):
         read = []
         for path in map(Path, models):
             on_progress(Step(f"reading {path.name}"))
-            read.append((path.name, _layers(path, measuring.reads, fold_options)))
-        spending = SPENDING[search_options.effort]
-        several = [_racing(layers, spending.forms) for _, layers in read]
-        every = Layers(joined(chain.from_iterable(several))).in_order()
-        seconds = search_options.time_budget or spending.layers * len(models)
-        deadline = time.monotonic() + seconds
+            read.append(_read(path, pool.reads, fold_options, spending.forms))
+        every = joined(workload for model in read for workload in model.racing)
+        seconds = search_options.time_budget or spending.race * len(models)
         interrupted = False
         try:
-            measuring.measure(every, deadline, on_progress)
+            deadline = time.monotonic() + seconds
+            pool.measure(most_work_first(every.values()), deadline, on_progress)
         except KeyboardInterrupt:
             interrupted = True
         return TuneReport(
@@ -94,42 +94,23 @@ def tune(
                     machine=bench.machine,
                     measured=bench.measured,
                 )
-                for bench in measuring.benches
+                for bench in pool.benches
             ],
-            models=[
-                _row(name, layers, racing, measuring.benches)
-                for (name, layers), racing in zip(read, several, strict=True)
-            ],
+            models=[_row(model, pool.benches) for model in read],
             interrupted=interrupted,
             store_read_only=store.read_only,
         )
 
 
-class _Measuring(NamedTuple):
-    """The benches that measure, and the function that runs them.
-
-    Attributes:
-        reads: the provider on which models are tried to find the shapes of their inputs.
-        benches: one for each kind of machine; those of a cluster come while it measures.
-        measure: measures workloads until a deadline.
-    """
-
-    reads: Provider
-    benches: list[Bench]
-    measure: Callable[[Sequence[Workload], float, Progress], None]
-
-
 @contextlib.contextmanager
-def _measuring(
+def _pool(
     options: SearchOptions, fold: FoldOptions, store: Store, jobs: int, dask: str | None
-) -> Iterator[_Measuring]:
+) -> Iterator[LocalPool | ClusterPool]:
     if dask is not None:
         if jobs != 1:
             raise UsageError("jobs are of this machine; on a cluster every worker measures")
         with Cluster(dask, options) as cluster:
-            pool = ClusterPool(cluster, options, fold, store)
-            # This machine need not have the device.
-            yield _Measuring(Provider.CPU, pool.benches, pool.measure)
+            yield ClusterPool(cluster, options, fold, store)
         return
     most = max(cores() // options.threads, 1)
     if not 1 <= jobs <= most:
@@ -137,45 +118,40 @@ def _measuring(
             f"{jobs} jobs of {options.threads} thread(s) on {cores()} core(s) would wait for "
             f"each other: at most {most}, at least 1"
         )
-    reads, machine = isolated(find_place, options)
-    bench = Bench.of(replace(options, provider=reads), fold, store, machine)
-    measure = bench.measure if jobs == 1 else partial(measure_with, jobs, bench)
-    yield _Measuring(reads, [bench], measure)
+    provider, machine = isolated(find_place, options)
+    setup = Setup(replace(options, provider=provider), fold)
+    yield LocalPool(Bench(setup, store, machine), jobs)
 
 
-def _layers(
-    model: Path, provider: Provider, options: FoldOptions
-) -> Layers | Refusal | WidthfoldError:
+class _Read(NamedTuple):
+    """A model that was read.
+
+    Attributes:
+        name: name of its file.
+        layers: its layers, or why it has none.
+        racing: the layers with the forms that race in `optimize`.
+    """
+
+    name: str
+    layers: Layers | Refusal | WidthfoldError
+    racing: Sequence[Workload] = ()
+
+
+def _read(path: Path, provider: Provider, options: FoldOptions, forms: int) -> _Read:
     try:
-        loaded = load(model)
+        loaded = load(path)
         if carries_folds(loaded.proto):
-            return ALREADY_FOLDED
-        used, shapes = isolated(running, model, provider, dict(options.input_shapes))
-        aim = target(usual(used))
+            return _Read(path.name, ALREADY_FOLDED)
+        used, shapes = isolated(running, path, provider, dict(options.input_shapes))
         document = Document(loaded.proto, loaded.folder, OPERATORS)
-        return Layers.of(document, options, shapes, aim)
+        layers = Layers.of(document, options, shapes, target(usual(used)))
     except WidthfoldError as error:
-        return error
+        return _Read(path.name, error)
+    return _Read(path.name, layers, racing(layers, layers.workloads, forms, foresee(layers)))
 
 
-def _racing(layers: Layers | Refusal | WidthfoldError, forms: int) -> list[Workload]:
-    """Return the layers of a model with the forms that race in `optimize`."""
-    if not isinstance(layers, Layers):
-        return []
-    foreseen = foresee(layers)
-    return [
-        workload.cut_to(forms, foreseen.get(subject))
-        for every in (layers.workloads, layers.inside)
-        for subject, workload in every.items()
-    ]
-
-
-def _row(
-    name: str,
-    layers: Layers | Refusal | WidthfoldError,
-    workloads: Sequence[Workload],
-    benches: Sequence[Bench],
-) -> TunedModel:
+def _row(model: _Read, benches: Sequence[Bench]) -> TunedModel:
+    name, layers, workloads = model
     if isinstance(layers, WidthfoldError):
         return TunedModel(model=name, reason=str(layers), code=layers.exit_code)
     if isinstance(layers, Refusal):

@@ -19,8 +19,6 @@ from widthfold_onnx.plan.store.database import open_database, unusable, using
 from widthfold_onnx.results import Entry, Key, Measurement
 from widthfold_onnx.text import printable
 
-__all__ = ["Key", "Measurement", "Store", "default_path", "export_lines", "import_lines"]
-
 LONGEST_LINE = 1 << 20
 """Most characters of a line to import; exported lines have a few thousand."""
 

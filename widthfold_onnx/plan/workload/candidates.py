@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import msgspec
@@ -14,7 +14,14 @@ from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.plan.store.identity import canonical
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms import rows
-from widthfold_onnx.rules.forms.enumeration import LIFT, candidates, forms, splits, summed_taps
+from widthfold_onnx.rules.forms.enumeration import (
+    LIFT,
+    Outcome,
+    candidates,
+    forms,
+    splits,
+    summed_taps,
+)
 from widthfold_onnx.rules.forms.form import Candidate, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import groupings
@@ -140,8 +147,8 @@ def lift_of(site: LinearSite, options: FoldOptions) -> Reformulation | Refusal:
     """Return the form that lifts a layer of one axis, and changes nothing else."""
     problem = site_problem(site, options)
     if problem is None and is_of_one_axis(site):
-        for _, form in forms(site, options, (1,) * len(site.positions), lift=1):
-            if isinstance(form, Reformulation) and form.axis == LIFT:
+        for form in _legal(forms(site, options, (1,) * len(site.positions), lift=1)):
+            if form.axis == LIFT:
                 return form
     return problem or Refusal(Code.NO_GAIN, "it has no axis to add")
 
@@ -157,12 +164,11 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
         yield from _of_product(site, options)
         return
     options = replace(options, ragged=True)
-    extents = site.positions
+    unfolded = (1,) * len(site.positions)
     if width_problem(site, options) is not None:
-        lifted = forms(site, options, (1,) * len(extents), lift=1)
-        yield from (form for _, form in lifted if isinstance(form, Reformulation))
+        yield from _legal(forms(site, options, unfolded, lift=1))
         return
-    whole = [n for n in extents[1:] if n is not None and n <= MAX_WHOLE]
+    whole = [n for n in site.positions[1:] if n is not None and n <= MAX_WHOLE]
     # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
     ways = [(0, order) for order in ORDERS[options.layout]]
     ways += [(1, False)] if len(site.axes) in LIFTED_RANKS else []
@@ -173,24 +179,28 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
         for split in splits(options.axis, factor, len(site.axes)):
             for lift, order in ways:
                 every = forms(site, options, split, lift=lift, tile_major=order, one_sided=True)
-                for _, form in every:
-                    key = form_key(site, form) if isinstance(form, Reformulation) else None
-                    if isinstance(form, Reformulation) and key not in seen:
+                for form in _legal(every):
+                    key = form_key(site, form)
+                    if key not in seen:
                         seen.add(key)
                         yield form
     if options.axis is AxisName.AUTO:
         yield from summed_taps(site, options)
-    for grouping in groupings(site) if options.axis is AxisName.AUTO else ():
-        for _, form in forms(site, options, (1,) * len(extents), grouping=grouping):
-            if isinstance(form, Reformulation):
-                yield form
+        for grouping in groupings(site):
+            yield from _legal(forms(site, options, unfolded, grouping=grouping))
 
 
 def _of_product(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
     """Yield the legal forms at the usual factors, or if there are none at any factor up to them."""
     for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
-        outcomes = (form for factor in factors for _, form in candidates(site, options, factor))
-        legal = [form for form in outcomes if isinstance(form, Reformulation)]
+        legal = [f for factor in factors for f in _legal(candidates(site, options, factor))]
         if legal:
             yield from legal
             return
+
+
+def _legal(outcomes: Iterable[Outcome]) -> Iterator[Reformulation]:
+    """Yield the forms among outcomes."""
+    for _, form in outcomes:
+        if isinstance(form, Reformulation):
+            yield form

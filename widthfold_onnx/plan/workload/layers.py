@@ -21,8 +21,8 @@ from widthfold_onnx.rules.forms.open_extents import unguardable
 from widthfold_onnx.rules.match.site import LinearSite, Site
 from widthfold_onnx.rules.selection import site_problem
 
-Place = tuple[str, str]
-"""Scope path and first output of a node."""
+SiteKey = tuple[str, str]
+"""Scope path and first output of a node: they name a site in every copy of the model."""
 
 ELSEWHERE = Refusal(Code.NO_GAIN, "layers were measured in the model with companions only")
 """Of a site whose node has another name there, as companions inline functions."""
@@ -40,7 +40,7 @@ class Layers:
     """
 
     workloads: Mapping[str, Workload] = field(default_factory=dict)
-    subjects: Mapping[Place, str | Refusal] = field(default_factory=dict)
+    subjects: Mapping[SiteKey, str | Refusal] = field(default_factory=dict)
     links: Sequence[Link] = ()
     inside: Mapping[str, Workload] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class Layers:
         """
         measured = ShapeTable(document.proto, shapes)
         found: list[Workload] = []
-        subjects: dict[Place, str | Refusal] = {}
+        subjects: dict[SiteKey, str | Refusal] = {}
         known: dict[object, list[Reformulation]] = {}
         nodes: dict[Node, str] = {}
         for _, site in read_sites(document, options):
@@ -64,7 +64,7 @@ class Layers:
                 continue
             problem = site_problem(site, options)
             if problem is not None:
-                subjects[_place(site)] = problem
+                subjects[_key(site)] = problem
                 continue
             geometry = (
                 *(site.op, site.static, site.planned, site.weight_shape, site.geometry),
@@ -74,21 +74,21 @@ class Layers:
                 known[geometry] = list(every_form(site, options))
             workload = cut(document, site, measured, known[geometry], options, target)
             if isinstance(workload, Refusal):
-                subjects[_place(site)] = workload
+                subjects[_key(site)] = workload
                 continue
             found.append(workload)
-            subjects[_place(site)] = nodes[site.node] = workload.subject
+            subjects[_key(site)] = nodes[site.node] = workload.subject
         # Layers of one subject may differ in their legal forms if one has an open extent.
         workloads, between = joined(found), links(document, nodes)
         return cls(workloads, subjects, between, inside(workloads, between))
 
     def subject(self, site: LinearSite) -> str | Refusal:
         """Return the subject of a site, or why it was not measured."""
-        return self.subjects.get(_place(site), ELSEWHERE)
+        return self.subjects.get(_key(site), ELSEWHERE)
 
-    def places(self) -> list[Place]:
+    def site_keys(self) -> list[SiteKey]:
         """Return every site that can be measured."""
-        return sorted(p for p, subject in self.subjects.items() if isinstance(subject, str))
+        return sorted(key for key, subject in self.subjects.items() if isinstance(subject, str))
 
     def count(self, subject: str) -> int:
         """Return how many layers of the model have this subject."""
@@ -99,13 +99,6 @@ class Layers:
         layer_of = {workload.subject: subject for subject, workload in self.inside.items()}
         return {layer_of.get(workload.subject, workload.subject) for workload in workloads}
 
-    def in_order(self) -> list[Workload]:
-        """Return the workloads, most work first as time may be short; those inside regions last."""
-        every = (*self.workloads.values(), *self.inside.values())
-        return sorted(
-            every, key=lambda workload: (workload.inside, -workload.macs, workload.subject)
-        )
 
-
-def _place(site: Site) -> Place:
+def _key(site: Site) -> SiteKey:
     return site.scope.path, site.node.outputs[0].name or ""

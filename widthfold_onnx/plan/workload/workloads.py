@@ -92,6 +92,11 @@ def joined(workloads: Iterable[Workload]) -> dict[str, Workload]:
     return found
 
 
+def most_work_first(workloads: Iterable[Workload]) -> list[Workload]:
+    """Return workloads in the order to measure them if time may be short; inside regions last."""
+    return sorted(workloads, key=lambda w: (w.inside, -w.macs, w.subject))
+
+
 def cut(
     document: Document,
     site: LinearSite,
@@ -115,10 +120,7 @@ def cut(
         extents, or the target has no figures for the element type.
     """
     if not forms:
-        # Any factor gives the reason: no form is legal, or no axis has enough positions.
-        outcome = reformulate(site, replace(options, ragged=True), SMALLEST_FACTOR)
-        short = Refusal(Code.TOO_SHORT, f"no axis has {SMALLEST_FACTOR} positions")
-        return outcome if isinstance(outcome, Refusal) else short
+        return _why_none(site, options)
     dims = measured.get(site.scope.path, site.data.name or "")
     if dims is None or None in dims:
         return Refusal(Code.UNKNOWN_EXTENT, "an extent is not known, so it cannot be measured")
@@ -144,20 +146,30 @@ def cut(
     macs = site_again.macs or 0
     work = Work.of(site, shape, output)
 
-    def known(form: Reformulation) -> Form:
+    def predicted(form: Reformulation) -> Form:
         ends = form.ends
         alone = len(behind) if ends.returns is None else 0  # else they run packed
-        seconds = form_seconds(
-            work, (form.folding, form.unfolding), work.folded(form, shape, output), alone, target
-        )
-        packed = conv_seconds(work.folded(form, shape, output), target)
+        folded, moves = work.folded(form, shape, output), (form.folding, form.unfolding)
         return Form(
-            form_key(site, form), macs * form.flops_ratio, seconds, ends.reads, ends.returns, packed
+            key=form_key(site, form),
+            macs=macs * form.flops_ratio,
+            predicted=form_seconds(work, moves, folded, alone, target),
+            reads=ends.reads,
+            returns=ends.returns,
+            packed=conv_seconds(folded, target),
         )
 
-    ordered = in_order([(known(form), form.kind.count("+")) for form in forms])
+    ordered = in_order([(predicted(form), form.kind.count("+")) for form in forms])
     subject = _subject(site, shape, proto.graph, len(behind))
     return Workload(subject, proto.SerializeToString(), ordered, macs, layer_seconds(work, target))
+
+
+def _why_none(site: LinearSite, options: FoldOptions) -> Refusal:
+    """Return why a site has no form; any factor gives the reason."""
+    outcome = reformulate(site, replace(options, ragged=True), SMALLEST_FACTOR)
+    if isinstance(outcome, Refusal):
+        return outcome
+    return Refusal(Code.TOO_SHORT, f"no axis has {SMALLEST_FACTOR} positions")
 
 
 def in_order(forms: Sequence[tuple[Form, int]]) -> tuple[Form, ...]:
