@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from tests.cli.tool import build, save
 from tests.plan import world
@@ -169,6 +170,28 @@ def test_stored_inputs_alone_are_timed(model: Path, monkeypatch: pytest.MonkeyPa
     report, _ = found(model, monkeypatch, nodes, steady=steady, search=given)
     (companion,) = report.companions
     assert (companion.status, companion.gain_on_smooth) == ("exchanged", None)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_other_stored_inputs_are_measured_anew(
+    model: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def store(number: float) -> Path:
+        data = np.full((1, 1, 4, 32), number, np.float32)
+        if kind == "file":
+            np.save(model.with_name("x.npy"), data)
+            return model.with_name("x.npy")
+        folder = model.with_name("data") / "test_data_set_0"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "input_0.pb").write_bytes(numpy_helper.from_array(data).SerializeToString())
+        return folder.parent
+
+    for number, is_new in ((1.0, True), (1.0, False), (2.0, True)):
+        given = {"inputs": (str(store(number)),)}
+        _, here = found(
+            model, monkeypatch, {"first": 1.0, "prelu": 2.0, "second": 1.0}, search=given
+        )
+        assert bool(here.compared) == is_new
 
 
 def test_a_second_run_measures_nothing_and_writes_the_same(

@@ -177,7 +177,7 @@ SEARCH_ALONE = {
     "store": "where the measurements are",
     "target": "orders what is measured",
     "measure": "decides whether anything is measured",
-    "inputs": "the shapes are in the subject, and that of a whole model says that some were stored",
+    "inputs": "the shapes are in the subject, and the data in that of a whole model",
 }
 FOLDING: Mapping[str, Any] = {"guard_shapes": True}
 FOLD_ALONE = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
@@ -61,7 +62,7 @@ class Trials:
                 "model": _digest(loaded.path.read_bytes()),
                 "sites": _digest(canonical(layers.site_keys()).encode()),
                 "shapes": shapes,
-                "stored": bool(self._options.inputs),
+                "inputs": _digests(self._options.inputs),
             }
         )
 
@@ -173,6 +174,13 @@ class Trials:
 
 def _candidate(base: Choice, other: Choice, **how: str) -> str:
     return canonical({"than": asdict(base), "is": asdict(other), **how})
+
+
+def _digests(inputs: Sequence[str]) -> list[str]:
+    """Digest the files of stored inputs: some kernels branch on the data."""
+    paths = map(Path, inputs)
+    files = (sorted(path.rglob("*.pb")) if path.is_dir() else [path] for path in paths)
+    return [_digest(file.read_bytes()) for file in chain.from_iterable(files)]
 
 
 def _digest(content: bytes) -> str:
