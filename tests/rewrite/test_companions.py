@@ -85,6 +85,17 @@ def test_every_form_returns_the_same_bits(
         assert_proved(before, after, 0)
 
 
+def test_only_the_sign_of_zeros_at_the_end_differs_from_prelu() -> None:
+    """With a slope below 0; the runtime's Max returns another one of two zeros there."""
+    before = net("float[3,1] s = {-0.5, -1.0, 0.5}")
+    after, (match,) = exchanged(before, None, PRELU)
+    assert match.became == MAX
+    x = np.array([0.0, -0.0, -1.5] * 14, np.float32).reshape(2, 3, 7)
+    (wanted,), (found,) = run(before, x), run(after, x)
+    np.testing.assert_array_equal(found, wanted)
+    assert bits(found.ravel()[:40]) == bits(wanted.ravel()[:40])
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("slope", [0.25, 0.0, -0.5, 1.5])
 def test_a_fused_companion_returns_the_same_bits(slope: float, level: str) -> None:
