@@ -85,6 +85,17 @@ def test_every_form_returns_the_same_bits(
         assert_proved(before, after, 0)
 
 
+def test_only_the_sign_of_zeros_at_the_end_differs_from_prelu() -> None:
+    """With a slope below 0; the runtime's Max returns another one of two zeros there."""
+    before = net("float[3,1] s = {-0.5, -1.0, 0.5}")
+    after, (match,) = exchanged(before, None, PRELU)
+    assert match.became == MAX
+    x = np.array([0.0, -0.0, -1.5] * 14, np.float32).reshape(2, 3, 7)
+    (wanted,), (found,) = run(before, x), run(after, x)
+    np.testing.assert_array_equal(found, wanted)
+    assert bits(found.ravel()[:40]) == bits(wanted.ravel()[:40])
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("slope", [0.25, 0.0, -0.5, 1.5])
 def test_a_fused_companion_returns_the_same_bits(slope: float, level: str) -> None:
@@ -372,6 +383,22 @@ def test_each_part_has_the_pad_before_the_conv() -> None:
     before.graph.node.append(helper.make_node("Relu", ["p"], ["r"]))
     after, _ = exchanged(before, None, SPLIT)
     assert sorted(n.op_type for n in after.graph.node) == ["Conv", "Conv", "Pad", "Relu"]
+    del before.graph.node[-1]
+    before.graph.output.append(helper.make_tensor_value_info("p", 1, [2, 3, 11]))
+    after, _ = exchanged(before, None, SPLIT)
+    assert sorted(node.op_type for node in after.graph.node) == ["Conv", "Conv", "Pad"]
+
+
+def test_weights_of_the_same_bytes_keep_their_shapes() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    net (float[1,2,5,5] x) => (float[i,j,k,l] p, float[i,j,k,l] q, float[i,j,m,n] r)
+    { c = Conv (x, v)  p, q = Split<axis=1> (c)  d = Conv (x, w)  r, s = Split<axis=1> (d) }"""
+    before = parser.parse_model(text)
+    for name, shape in (("v", (4, 2, 3, 1)), ("w", (4, 2, 1, 3))):
+        before.graph.initializer.append(numpy_helper.from_array(np.ones(shape, "f"), name))
+    after, _ = exchanged(before, None, SPLIT)
+    assert_proved(before, after, 0)
+    assert [list(tensor.dims) for tensor in after.graph.initializer] == [[2, 2, 3, 1], [2, 2, 1, 3]]
 
 
 @pytest.mark.parametrize(
@@ -394,3 +421,29 @@ def test_other_splits_are_left_alone(body: str, weight: str) -> None:
     if "Relu (w)" in body:  # a caller may give other weights
         before.graph.input.append(helper.make_tensor_value_info("w", 1, [5, 3, 3]))
     assert exchanged(before, None, SPLIT) == (before, [])
+
+
+@pytest.mark.parametrize(
+    ("body", "weight"),
+    [
+        ("c = Conv (x, f)  y, z = Split<axis=1> (c, n)", "float[5,3,3] w"),
+        ("c = Conv (x, b)  y, z = Split<axis=0> (c, n)", "float[5,3,3] w"),
+        ("c = Conv (x, w, f)  y, z = Split<axis=1> (c, n)", "float[5,3,3] w"),
+        ("c = Conv (x, w, b)  y, z = Split<axis=1> (c)", "float[4,3,3] w"),
+    ],
+)
+def test_a_conv_whose_shapes_do_not_fit_is_left_alone(body: str, weight: str) -> None:
+    before = gated(body, weight)
+    for port, extents in zip(before.graph.output, ([2], [3]), strict=True):
+        if "axis=0" in body:
+            port.CopyFrom(helper.make_tensor_value_info(port.name, 1, extents))
+    assert exchanged(before, None, SPLIT) == (before, [])
+
+
+def test_a_conv_that_the_model_describes_elsewhere_is_left_alone() -> None:
+    body = "c = Conv (x, w, b)  y, z = Split<axis=1> (c, n)"
+    annotated, sharded = gated(body), gated(body)
+    annotated.graph.quantization_annotation.add().tensor_name = "w"
+    sharded.graph.node[0].device_configurations.add().configuration_id = "two"
+    for before in (annotated, sharded):
+        assert exchanged(before, None, SPLIT) == (before, [])

@@ -77,8 +77,8 @@ def hoard():
     return np.ones(1 << 31, np.uint8).sum()
 
 
-def refuse(kind):
-    raise kind("one line\twith a tab")
+def refuse(kind, words="one line\twith a tab"):
+    raise kind(words)
 
 
 def divide():
@@ -93,6 +93,20 @@ def count(*, report):
 
 def lambda_result():
     return lambda: 0
+
+
+class Unreadable:
+    """Travels, and fails where it arrives."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __reduce__(self):
+        return refuse, (self.kind, "unreadable")
+
+
+def unreadable(kind):
+    return Unreadable(kind), bytes(1 << 20)
 
 
 def read_stdin():
@@ -149,6 +163,22 @@ def test_an_answer_that_breaks_off_means_that_the_child_is_gone(share):
         stdin=io.BytesIO(), stdout=io.BytesIO(answer[: int(share * len(answer))])
     )
     assert child._messages(pipes, b"task").get(timeout=60) == ("gone", None)
+
+
+def test_a_child_that_writes_what_is_no_message_can_end():
+    """A full pipe would block it for ever."""
+    pipes = SimpleNamespace(stdin=io.BytesIO(), stdout=io.BytesIO(b"no message" + bytes(1 << 20)))
+    assert child._messages(pipes, b"task").get(timeout=60) == ("gone", None)
+    assert pipes.stdout.read() == b""
+
+
+@pytest.mark.parametrize("kind", [ValueError, OSError, TypeError])
+def test_what_cannot_be_read_is_a_fault_of_ours(kind):
+    """In an answer and in a task; the rest of both does not fit into a pipe."""
+    with pytest.raises(InternalError, match=r"answer of the child.*unreadable"):
+        isolated(unreadable, kind, timeout=60)
+    with pytest.raises(InternalError, match=r"^[A-Z][A-Za-z]*Error: unreadable"):
+        isolated(echo, unreadable(kind), timeout=60)
 
 
 def test_an_endless_loop_is_stopped():

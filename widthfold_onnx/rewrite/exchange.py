@@ -87,7 +87,7 @@ class _Making:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._constants: dict[tuple[Graph, str, int, bytes], Value] = {}
+        self._constants: dict[tuple[Graph, str, tuple[int, ...], bytes], Value] = {}
 
     def nodes(self, node: Node, steps: Sequence[Step]) -> list[Node]:
         """Make the nodes that replace a node, the last of which compute its outputs in order."""
@@ -110,7 +110,7 @@ class _Making:
             return item
         if isinstance(item, int):
             return made[item].outputs[0]
-        key = graph, item.dtype.str, item.ndim, item.tobytes()
+        key = graph, item.dtype.str, item.shape, item.tobytes()
         if key not in self._constants:
             name = f"widthfold/{item.item()}" if item.size == 1 else "widthfold/weight"
             self._constants[key] = self._document.add_constant(item, name, graph)

@@ -137,11 +137,12 @@ def _messages(child: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[
         assert child.stdin is not None
         assert child.stdout is not None
         try:
-            _send(child.stdin, task)
-            while True:
-                messages.put(pickle.load(child.stdout))
-        except (OSError, ValueError, EOFError, pickle.UnpicklingError):
-            pass  # a pipe that was closed, perhaps inside a message: the child is gone
+            with contextlib.suppress(OSError):  # it may end before it has read all, and say why
+                _send(child.stdin, task)
+            with contextlib.suppress(EOFError, pickle.UnpicklingError):  # it ends, perhaps half-way
+                while True:
+                    messages.put(pickle.load(child.stdout))
+            child.stdout.read()  # after what is no message: a full pipe would keep it from ending
         except Exception as error:  # without this an answer that does not unpickle would hang
             messages.put(("error", _fault(f"answer of the child: {error!r}")))
         messages.put(("gone", None))

@@ -28,24 +28,27 @@ from widthfold_onnx.rules.match.parameter import dequantizer
 def split(document: Document, node: Node) -> tuple[Step, ...] | None:
     """Return the Convs that compute the parts of a Split; None where it splits no Conv."""
     data = node.inputs[0]
-    conv = None if data is None else data.producer()
-    if data is None or conv is None or not is_default(conv, "Conv") or conv.graph is not node.graph:
+    assert data is not None
+    conv = _sole_maker(document, "Conv", data, node)
+    if conv is None or conv.attributes.get_int("group", 1) != 1:
         return None
-    if len(data.uses()) > 1 or document.is_fixed(data) or conv.attributes.get_int("group", 1) != 1:
-        return None
-    signal, *weights = [value for value in conv.inputs if value is not None]
+    signal, *others = conv.inputs
+    assert signal is not None
+    weights = [value for value in others if value is not None]
     constants = [document.constant(value) for value in weights]
     numbers = [document.read(c) for c in constants if not isinstance(c, Refusal)]
-    if len(numbers) < len(constants) or any(map(dequantizer, (signal, *weights))):
+    if len(numbers) < len(constants) or any(map(document.is_annotated, weights)):
         return None
-    channels, rank = numbers[0].shape[0], numbers[0].ndim
+    rank = numbers[0].ndim
     path = document.path_of(graph_of(node))
     shapes = [document.shapes.get(path, output.name or "") for output in node.outputs]
-    parts = [shape[1] or 0 for shape in shapes if shape is not None and len(shape) == rank]
-    axis = node.attributes.get_int("axis", 0)
-    if axis not in (1, 1 - rank) or len(parts) < len(shapes) or sum(parts) != channels:
+    parts = [shape[1] or 0 for shape in shapes if shape is not None and len(shape) == rank >= 3]
+    if len(parts) < len(shapes) or {array.shape[:1] for array in numbers} != {(sum(parts),)}:
         return None
-    pads = _pad(signal, node) * len(parts)
+    axis = node.attributes.get_int("axis", 0)
+    if axis not in (1, 1 - rank) or any(map(dequantizer, (signal, *weights))):
+        return None
+    pads = _pad(document, signal, conv) * len(parts)
     bounds = pairwise(accumulate(parts, initial=0))
     convs = [
         Step("Conv", (i if pads else signal, *(a[begin:end] for a in numbers)), conv.attributes)
@@ -54,14 +57,22 @@ def split(document: Document, node: Node) -> tuple[Step, ...] | None:
     return *pads, *convs
 
 
-def _pad(signal: Value, node: Node) -> list[Step]:
+def _pad(document: Document, signal: Value, conv: Node) -> list[Step]:
     """Return a copy of the Pad that only one Conv reads, for each new Conv.
 
     The runtime merges a Pad with a Conv if nothing else reads it.
     """
-    pad = signal.producer()
-    if pad is None or not is_default(pad, "Pad") or len(signal.uses()) > 1:
+    pad = _sole_maker(document, "Pad", signal, conv)
+    if pad is None:
         return []
     inputs = tuple(value for value in pad.inputs if value is not None)
-    copied = pad.graph is node.graph and len(inputs) == len(pad.inputs)
-    return [Step("Pad", inputs, pad.attributes)] if copied else []
+    return [Step("Pad", inputs, pad.attributes)] if len(inputs) == len(pad.inputs) else []
+
+
+def _sole_maker(document: Document, op_type: str, value: Value, reader: Node) -> Node | None:
+    """Return the operator of the same graph that computes a value for one reader alone."""
+    maker = value.producer()
+    if maker is None or not is_default(maker, op_type) or maker.graph is not reader.graph:
+        return None
+    is_needed = len(value.uses()) > 1 or document.is_fixed(value) or maker.device_configurations
+    return None if is_needed else maker
