@@ -447,3 +447,12 @@ def test_a_conv_that_the_model_describes_elsewhere_is_left_alone() -> None:
     sharded.graph.node[0].device_configurations.add().configuration_id = "two"
     for before in (annotated, sharded):
         assert exchanged(before, None, SPLIT) == (before, [])
+
+
+def test_parts_whose_sizes_are_inputs_are_left_alone() -> None:
+    """Not even sizes that the model declares are known: a caller may ask for others."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    net (float[1,3,7] x, int64[2] n) => (float[1,2,5] y, float[1,3,5] z) <float[5,3,3] w = {%s}>
+    { c = Conv (x, w)  y, z = Split<axis=1> (c, n) }"""
+    before = parser.parse_model(text % ",".join(["0.5"] * 45))
+    assert exchanged(before, None, SPLIT) == (before, [])

@@ -10,7 +10,7 @@ and kills the child's process group.
 from __future__ import annotations
 
 import contextlib
-import copyreg
+import io
 import json
 import math
 import os
@@ -25,6 +25,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from copyreg import dispatch_table
 from types import MappingProxyType
 from typing import IO, Any, TypeVar
 
@@ -70,7 +71,7 @@ def isolated(
     """
     if function.__module__ == "__main__":
         raise InternalError(f"{function.__qualname__} must live in an importable module")
-    task = pickle.dumps((function, args, on_progress is not None, memory))
+    task = _dumps((function, args, on_progress is not None, memory))
     deadline = time.monotonic() + timeout
     with tempfile.TemporaryFile() as noise, _child(noise) as child:
         messages = _messages(child, task)
@@ -161,7 +162,7 @@ def serve(folder: str) -> None:
     lock = threading.Lock()
 
     def answer(kind: str, value: object) -> None:
-        message = pickle.dumps((kind, value))  # first, as it may fail half-way
+        message = _dumps((kind, value))  # first, as it may fail half-way
         with lock:
             _send(answers, message)
 
@@ -204,8 +205,16 @@ def _view(items: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(items)
 
 
-# A caller's options may hold read-only views, which pickle does not know by itself.
-copyreg.pickle(MappingProxyType, lambda view: (_view, (dict(view),)))
+def _dumps(value: object) -> bytes:
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream)
+    # Options of callers hold read-only views, which pickle does not know by itself.
+    pickler.dispatch_table = {
+        **dispatch_table,
+        MappingProxyType: lambda view: (_view, (dict(view),)),
+    }
+    pickler.dump(value)
+    return stream.getvalue()
 
 
 def _send(stream: IO[bytes], message: bytes) -> None:

@@ -27,8 +27,10 @@ from widthfold_onnx.rules.match.parameter import dequantizer
 
 def split(document: Document, node: Node) -> tuple[Step, ...] | None:
     """Return the Convs that compute the parts of a Split; None where it splits no Conv."""
-    data = node.inputs[0]
+    data, *sizes = node.inputs
     assert data is not None
+    if any(isinstance(document.constant(size), Refusal) for size in sizes if size is not None):
+        return None
     conv = _sole_maker(document, "Conv", data, node)
     if conv is None or conv.attributes.get_int("group", 1) != 1:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import assert_never
 
@@ -55,18 +56,26 @@ def draw(kind: Distribution, generator: np.random.Generator, shape: tuple[int, .
             sign = generator.choice([-1.0, 1.0], shape)
             values = sign * 10.0 ** generator.uniform(*DECADES, shape)
         case Distribution.SMOOTH:
-            values = _smooth(generator.standard_normal(shape))
+            values = _smooth(generator, shape)
         case _:
             assert_never(kind)
     return np.asarray(values)
 
 
-def _smooth(noise: Array) -> Array:
-    """Scale the amplitudes of noise by 1 / frequency, to a mean of 0 and a variance of 1."""
-    if noise.size < 2:
-        return noise
-    axes = [*map(np.fft.fftfreq, noise.shape[:-1]), np.fft.rfftfreq(noise.shape[-1])]
+def _smooth(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Draw noise with amplitudes scaled by 1 / frequency, to a mean of 0 and a variance of 1.
+
+    It is cut from extents that a fast Fourier transform takes: a prime one of 16 million elements
+    needed 17 s and 2.9 GB.
+    """
+    if math.prod(shape) < 2:
+        return generator.standard_normal(shape)
+    from scipy.fft import irfftn, next_fast_len, rfftn  # most commands do not time
+
+    extents = [next_fast_len(extent, real=True) for extent in shape]
+    axes = [*map(np.fft.fftfreq, extents[:-1]), np.fft.rfftfreq(extents[-1])]
     frequencies = np.sqrt(sum(axis**2 for axis in np.ix_(*axes)))
     frequencies.flat[0] = np.inf
-    values = np.fft.irfftn(np.fft.rfftn(noise) / frequencies, noise.shape, range(noise.ndim))
-    return np.asarray(values / values.std())
+    values = irfftn(rfftn(generator.standard_normal(extents)) / frequencies, extents)
+    values = values[tuple(map(slice, shape))]
+    return np.asarray((values - values.mean()) / values.std())
