@@ -16,7 +16,7 @@ RETRY = datetime.timedelta(days=7)
 
 
 class Outcome(NamedTuple):
-    """What became of one candidate.
+    """Name a candidate and its measurement.
 
     Attributes:
         subject: a layer, or a whole model.

@@ -75,7 +75,7 @@ class Setup:
 
     @property
     def spending(self) -> Spending:
-        """What the effort spends."""
+        """Return the seconds and runs of the effort."""
         return SPENDING[self.how.effort]
 
 
