@@ -125,7 +125,7 @@ class _Search:
         final = None
         if chosen != ORIGINAL:
             self.say(Step("timing the whole model"))
-            final = trials.compare(ORIGINAL, chosen, self._spending.final)
+            final = trials.decide(chosen, self._spending.final)
         accepted = chosen if final is None or is_faster(final) else ORIGINAL
         return Found(
             document=document_of(accepted, self.loaded),

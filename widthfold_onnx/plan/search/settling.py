@@ -81,20 +81,20 @@ class Settling:
         self.say(Step(f"timing the whole model with {len(agreed.forms)} layers that agree"))
         trial = self.trials.compare(chosen, agreed, self.spending.trial)
         if trial is None:
-            timed = self.trials.known(ORIGINAL, chosen), self.trials.known(ORIGINAL, agreed)
+            timed = self.trials.known(chosen), self.trials.known(agreed)
             return chosen if timed[0] is not None and timed[1] is None else agreed
         return agreed if trial.low > 1 else chosen
 
     def _lifted(self, level: LevelSearch, chosen: Choice) -> Choice:
-        """Return the choice in which all layers of one axis are lifted, if that is better.
+        """Return the choice in which all neighbours of one axis are lifted, if that is better.
 
         Alone a lifted layer pays for copies into the runtime's blocked layout and back. Between
         lifted neighbours it does not, and no layer that is measured by itself shows that.
         """
         lifts = {
             subject: form.key
-            for subject, workload in level.layers.workloads.items()
-            for form in workload.forms
+            for subject in level.layers.neighbours
+            for form in level.layers.workloads[subject].forms
             if is_lift_alone(form.key) and not is_lifted(chosen.forms.get(subject))
         }
         lifted = replace(chosen, forms={**chosen.forms, **lifts})
@@ -103,9 +103,7 @@ class Settling:
         if not self.spending.trial:  # a companion was timed between lifted layers alone
             return lifted if any(COMPANIONS[name].lifts for name in chosen.companions) else chosen
         self.say(Step("timing the whole model with all layers of one axis lifted"))
-        others = {s: form for s, form in chosen.forms.items() if s not in lifts}
-        short = replace(chosen, forms=others, lifted=True)  # not to be taken for the last trial
-        trial = self.trials.compare(chosen, short, self.spending.trial)
+        trial = self.trials.compare(chosen, lifted, self.spending.trial)
         return lifted if trial is not None and trial.low > 1 else chosen
 
     def _helping(self, level: LevelSearch, chosen: Choice) -> Choice:

@@ -102,7 +102,6 @@ class Trials:
             On inputs of each kind, time of each other / time of `chosen`, as `compare` does.
         """
 
-        # `compare` decides what is written, so it must not take these results, which are weaker.
         def candidates(taken: Sequence[Choice]) -> list[str]:
             return [_candidate(other, chosen, inputs=kind) for kind in kinds for other in taken]
 
@@ -121,9 +120,19 @@ class Trials:
             self._time([candidate], ratio_of_levels, seconds, self._file(choice))
         return self._bench.known(self._subject, candidate)
 
-    def known(self, base: Choice, other: Choice) -> Measurement | None:
-        """Return the stored result of `compare`, if there is one."""
-        return self._bench.known(self._subject, _candidate(base, other))
+    def decide(self, choice: Choice, seconds: float) -> Measurement | None:
+        """Time a choice against the original, as `compare` does: this decides what is written.
+
+        It takes no result of an earlier comparison, which may have been shorter.
+        """
+        candidate = _candidate(ORIGINAL, choice, trial="last")
+        if self._is_open(candidate):
+            self._time([candidate], ratio_of, seconds, self._file(ORIGINAL), self._file(choice))
+        return self.known(choice)
+
+    def known(self, choice: Choice) -> Measurement | None:
+        """Return the stored result of `decide`, if there is one."""
+        return self._bench.known(self._subject, _candidate(ORIGINAL, choice, trial="last"))
 
     def _is_open(self, candidate: str) -> bool:
         """Check whether something is to be timed."""

@@ -90,6 +90,12 @@ class Layers:
         """Return every site that can be measured."""
         return sorted(key for key, subject in self.subjects.items() if isinstance(subject, str))
 
+    @property
+    def neighbours(self) -> list[str]:
+        """Subjects of the layers that share a tensor with another one."""
+        shared = (link for link in self.links if link.makers and link.readers)
+        return sorted({subject for link in shared for subject in (*link.makers, *link.readers)})
+
     def count(self, subject: str) -> int:
         """Return how many layers of the model have this subject."""
         return sum(other == subject for other in self.subjects.values())
