@@ -102,7 +102,7 @@ class Settling:
             return chosen
         if not self.spending.trial:  # a companion was timed between lifted layers alone
             return lifted if any(COMPANIONS[name].lifts for name in chosen.companions) else chosen
-        self.say(Step("timing the whole model with all layers of one axis lifted"))
+        self.say(Step("timing the whole model with neighbours of one axis lifted"))
         trial = self.trials.compare(chosen, lifted, self.spending.trial)
         return lifted if trial is not None and trial.low > 1 else chosen
 
