@@ -39,20 +39,28 @@ from make_models import write
 from pictures import IMAGES, gains_picture
 from ranking import Compared, compare, rank_correlation
 
-from widthfold_onnx import FoldOptions, VerifyOptions, WidthfoldError, optimize, verify
+from widthfold_onnx import WidthfoldError
+from widthfold_onnx.decide.companions import drafted, with_companions
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Companion, Provider, RuntimeOptions, SearchOptions, Shapes
-from widthfold_onnx.plan.predict.targets import target
-from widthfold_onnx.plan.store.identity import machine_identity, setting_identity
-from widthfold_onnx.plan.store.store import Store
-from widthfold_onnx.plan.workload.layers import Layers
+from widthfold_onnx.options import (
+    Companion,
+    FoldOptions,
+    Provider,
+    RuntimeOptions,
+    SearchOptions,
+    Shapes,
+    VerifyOptions,
+)
+from widthfold_onnx.pipeline import optimize, verify
 from widthfold_onnx.results import Key, OptimizeReport, SearchReport
-from widthfold_onnx.rewrite.exchange import exchanged
+from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.tuning.predict.targets import target
+from widthfold_onnx.tuning.store.identity import machine_identity, setting_identity
+from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.workload.layers import Layers
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "models"
@@ -101,7 +109,7 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
             options = FoldOptions(factor=factor, input_shapes=shapes)
             out = Path(folder) / f"{factor}.onnx"
             try:
-                report = optimize(model, out, options, search_options=search)
+                report, _ = optimize(model, out, options, search_options=search)
                 row = msgspec.structs.replace(row, layers=len(report.sites))
                 changed = report.summary.folded + report.summary.exchanged
                 wrong = changed and report.written is None
@@ -148,11 +156,12 @@ def compared(
 ) -> list[Compared]:
     """Predictions beside what the store holds of the layers of a model, with its companions."""
     done = [Companion(it.name) for it in report.companions if it.status == "exchanged"]
-    proto, _ = exchanged(load(model).proto, model.parent, done)
+    proto = load(model).proto
     shapes = {name: tuple(dims) for name, dims in found.shapes.items()}
     fold = FoldOptions(input_shapes=SHAPES.get(model.stem, {}))
-    document = Document(proto, model.parent, OPERATORS)
-    layers = Layers.of(document, fold, shapes, target(found.target))
+    draft = with_companions(proto, model.parent, drafted(proto, fold), done)
+    reading = Reading.of(proto, model.parent, draft)
+    layers = Layers.of(reading, fold, shapes, target(found.target))
     provider = Provider(found.provider)
     how = RuntimeOptions(provider=provider, threads=search.threads)
     setting = setting_identity(how, Level.ALL)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from widthfold_onnx import FoldOptions
 from widthfold_onnx.algebra.channels import Grouping
-from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.decide.companions import drafted
+from widthfold_onnx.decide.decisions import decide, with_layers
+from widthfold_onnx.decide.survey import TILE
 from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Shapes
-from widthfold_onnx.plan.decide.decisions import plan, rewriting
+from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite.apply import Reading, apply
 from widthfold_onnx.rules.forms.enumeration import forms
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
-from widthfold_onnx.survey import TILE
 
 
 def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
@@ -33,8 +32,9 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
         return next((form for _, form in found), Refusal(Code.NO_GAIN, "nothing is missing"))
 
     loaded = load(model)
-    document = Document(loaded.proto, loaded.folder, OPERATORS)
-    options = FoldOptions(input_shapes=shapes)
-    decisions = plan(document, options, choose)
-    out.write_bytes(rewriting(document, decisions, options).carry_out().SerializeToString())
-    return sum(isinstance(decision.outcome, Reformulation) for decision in decisions)
+    options = FoldOptions(input_shapes=shapes, max_flops_growth=1e9, max_bytes_growth=1e9)
+    draft = drafted(loaded.proto, options)
+    reading = Reading.of(loaded.proto, loaded.folder, draft)
+    plan = with_layers(draft, decide(reading, options, choose))
+    out.write_bytes(apply(loaded.proto, loaded.folder, plan).SerializeToString())
+    return len(plan.layers)

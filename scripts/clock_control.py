@@ -30,8 +30,8 @@ import onnx
 from bench_history import Commit
 from onnx import TensorProto, helper, numpy_helper
 
-from widthfold_onnx import VerifyOptions, verify
-from widthfold_onnx.options import Provider, RuntimeOptions
+from widthfold_onnx.options import Provider, RuntimeOptions, VerifyOptions
+from widthfold_onnx.pipeline import verify
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import alternate
 from widthfold_onnx.runtime.inputs.feeds import random_feeds

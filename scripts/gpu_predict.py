@@ -17,18 +17,18 @@ from gpu.tables import CLAIM, Section
 
 from widthfold_onnx.algebra.axis import keep_axis
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.plan.predict.cost import form_seconds, layer_seconds
-from widthfold_onnx.plan.predict.targets import Target, target
-from widthfold_onnx.plan.predict.work import Work
+from widthfold_onnx.tuning.predict.cost import form_seconds, layer_seconds
+from widthfold_onnx.tuning.predict.targets import Target, target
+from widthfold_onnx.tuning.predict.work import Work
 
 DEVICES = ("a100", "h100", "h200")
 TITLE = "PREDICTED times of float16 layers, none measured"
 NOTES = (
-    "Microseconds of a layer and the Neg behind it in NCHW, by `plan/predict/cost.py` and the data "
-    "sheets in `plan/predict/targets/` (`scripts/gpu_predict.py`): gain is the faster of as it is "
-    "and padded / best fold; the floors are the least bytes at full bandwidth and multiply-adds "
-    "in whole tiles (64 output channels x 16 products) at full peak, which a kernel without tensor "
-    "cores does not pay; the larger one of the fold binds it.",
+    "Microseconds of a layer and the Neg behind it in NCHW, by `tuning/predict/cost.py` and the "
+    "data sheets in `tuning/predict/targets/` (`scripts/gpu_predict.py`): gain is the faster of as "
+    "it is and padded / best fold; the floors are the least bytes at full bandwidth and "
+    "multiply-adds in whole tiles (64 output channels x 16 products) at full peak, which a kernel "
+    "without tensor cores does not pay; the larger one of the fold binds it.",
     f"The paper's claim, at least {CLAIM:g}x for float16 layers with one input channel against the "
     "vendor's library, is refuted for a layer if the fastest of the layer as it is in both "
     f"layouts, padded, and through PyTorch takes less than {CLAIM:g} times as long as the fastest "
@@ -86,7 +86,7 @@ def floors(layer: Layer, form: Form, device: Target) -> tuple[float, float]:
     """Return the least seconds of a form by its bytes, and by its tiles on tensor cores."""
     work = work_of(layer, form)
     inputs, outputs = (count // work.group for count in work.channels)
-    if work.group > 1 and inputs == outputs == 1:  # depthwise, as `plan.predict.cost` takes it
+    if work.group > 1 and inputs == outputs == 1:  # depthwise, as `tuning.predict.cost` takes it
         per_position = _up(work.group, device.lanes) * work.taps
     else:
         rows, columns = _up(inputs * work.taps, device.depth), _up(outputs, device.lanes)

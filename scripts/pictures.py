@@ -38,7 +38,7 @@ from onnx import helper, numpy_helper
 from rich.console import Console
 from rich.text import Text
 
-from widthfold_onnx import AxisName, FoldOptions, Form, fold
+from widthfold_onnx import fold
 from widthfold_onnx.reports.page.drawing import WIDTH, cell, colour, kernel, positions
 from widthfold_onnx.reports.page.svg import AFTER, BEFORE, INK, MUTED, RULE, draw
 from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, read_record
@@ -70,32 +70,30 @@ class Example(NamedTuple):
     op: str
     input: Sequence[int]
     weight: Sequence[int]
-    options: FoldOptions
+    options: Mapping[str, Any]
     attributes: Mapping[str, Any] = {}
     more: str = ""
     """What the caption says of the attributes."""
 
 
 FOLDS = {
-    "fold": Example(
-        "Conv", (1, 1, 1, 16), (4, 1, 1, 3), FoldOptions(factor=4), {"pads": [0, 1, 0, 1]}
-    ),
+    "fold": Example("Conv", (1, 1, 1, 16), (4, 1, 1, 3), {"factor": 4}, {"pads": [0, 1, 0, 1]}),
     "strided": Example(
-        *("Conv", (1, 1, 1, 16), (1, 1, 1, 4), FoldOptions(form=Form.STRIDES)),
+        *("Conv", (1, 1, 1, 16), (1, 1, 1, 4), {"form": "strides"}),
         {"strides": [1, 2], "pads": [0, 1, 0, 1]},
         " at stride 2",
     ),
     "depthwise": Example(
-        *("Conv", (1, 2, 1, 16), (2, 1, 1, 3), FoldOptions(factor=4, axis=AxisName.WIDTH)),
+        *("Conv", (1, 2, 1, 16), (2, 1, 1, 3), {"factor": 4, "axis": "width"}),
         {"group": 2, "pads": [0, 1, 0, 1]},
         " in 2 groups",
     ),
     "transposed": Example(
-        *("ConvTranspose", (1, 1, 1, 8), (1, 1, 1, 4), FoldOptions(form=Form.STRIDES)),
+        *("ConvTranspose", (1, 1, 1, 8), (1, 1, 1, 4), {"form": "strides"}),
         {"strides": [1, 2], "pads": [0, 1, 0, 1]},
         " at stride 2",
     ),
-    "matmul": Example("MatMul", (1, 16, 3), (3, 3), FoldOptions(factor=4)),
+    "matmul": Example("MatMul", (1, 16, 3), (3, 3), {"factor": 4}),
 }
 
 
@@ -157,7 +155,7 @@ def folded(example: Example) -> tuple[str, FoldRecord]:
     ends = [values("x", one, example.input)], [values("y", one, None)]
     graph = helper.make_graph([node], "small", *ends, [weight])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
-    new = fold(model, options=example.options).graph.node
+    new = fold(model, **example.options).graph.node
     ((op, text),) = [
         (n.op_type, e.value) for n in new for e in n.metadata_props if e.key == FOLD_KEY
     ]

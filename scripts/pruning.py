@@ -4,7 +4,7 @@
 usage: pruning.py [--search 60] [--out DIR] [MODEL ...]
 
 Without MODEL: the real models beside the repository. The layers of every model race twice: as the
-search races them, and with no form left out (`plan.measure.successive_halving`: a form is not run
+search races them, and with no form left out (`tuning.measure.successive_halving`: a form is not run
 if its multiply-adds alone would take longer than the layer takes, and not run again if its first
 pair is twice as slow). The folder --out (benchmarks/) gets pruning.json and pruning.md.
 """
@@ -19,19 +19,19 @@ from pathlib import Path
 import msgspec
 from bench import SHAPES, SHARED
 
-from widthfold_onnx import FoldOptions, WidthfoldError
-from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx import WidthfoldError
 from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Effort, Provider, SearchOptions
-from widthfold_onnx.plan.measure import successive_halving
-from widthfold_onnx.plan.measure.effort import SPENDING
-from widthfold_onnx.plan.measure.measurements import Outcome
-from widthfold_onnx.plan.predict.targets import target, usual
-from widthfold_onnx.plan.workload.layers import Layers
+from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import AS_IS, NO_TIME
+from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rewrite.plan import EMPTY
 from widthfold_onnx.runtime.running import running
+from widthfold_onnx.tuning.measure import successive_halving
+from widthfold_onnx.tuning.measure.effort import SPENDING
+from widthfold_onnx.tuning.measure.measurements import Candidate, Outcome
+from widthfold_onnx.tuning.predict.targets import target, usual
+from widthfold_onnx.tuning.workload.layers import Layers
 
 FEW = SPENDING[Effort.THOROUGH].rungs[0].pairs
 HEAD = [
@@ -60,9 +60,9 @@ class Row(msgspec.Struct, kw_only=True):
     note: str = ""
 
 
-def raced(layers: Layers, seconds: float) -> dict[str, dict[str, Measurement]]:
+def raced(layers: Layers, seconds: float) -> dict[str, dict[Candidate, Measurement]]:
     """What was measured, by layer and form."""
-    found: dict[str, dict[str, Measurement]] = defaultdict(dict)
+    found: dict[str, dict[Candidate, Measurement]] = defaultdict(dict)
 
     def keep(message: object) -> None:
         if isinstance(message, Outcome):
@@ -79,7 +79,7 @@ def compare(model: Path, seconds: float) -> Row:
     loaded, shapes = load(model), SHAPES.get(model.stem, {})
     _, known = running(model, Provider.CPU, shapes)
     aim = target(usual(Provider.CPU))
-    layers = Layers.of(Document(loaded.proto, loaded.folder, OPERATORS), FoldOptions(), known, aim)
+    layers = Layers.of(Reading.of(loaded.proto, loaded.folder, EMPTY), FoldOptions(), known, aim)
     usually = raced(layers, seconds)
     margin, hopeless = successive_halving.PEAK_MARGIN, successive_halving.HOPELESS
     successive_halving.PEAK_MARGIN = successive_halving.HOPELESS = math.inf

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
-from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import AS_IS
+from widthfold_onnx.tuning.workload.workloads import Workload
 
 FEWEST = 3
 """Fewest pairs for which a correlation is given."""
@@ -21,7 +21,7 @@ class Compared:
     """Predicted and measured speed-ups of one layer.
 
     Attributes:
-        subject: the layer (`plan.workload.workloads`).
+        subject: the layer (`tuning.workload.workloads`).
         scale: measured / predicted seconds of the layer as it is.
         predicted: predicted speed-up of every form that was measured.
         measured: measured speed-ups of the same forms.
@@ -44,7 +44,7 @@ def compare(
     """
     for workload in workloads:
         own = known(workload.subject, AS_IS)
-        found = [(form, known(workload.subject, form.key)) for form in workload.forms]
+        found = [(form, known(workload.subject, form.spec.text)) for form in workload.forms]
         ran = [(form, it) for form, it in found if it is not None and it.status == "ok"]
         if own is not None and own.status == "ok":
             yield Compared(

@@ -13,7 +13,8 @@ import onnxruntime as ort  # noqa: TID251 - runs what came back
 import pytest
 
 import widthfold_onnx as wf
-from widthfold_onnx import FoldOptions, UsageError, delivery, fold, fold_graph, interop
+from widthfold_onnx import UsageError, delivery, fold, fold_graph, interop
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.results import VerifyReport
 
 MODELS = Path(__file__).parents[1] / "models"

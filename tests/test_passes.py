@@ -18,9 +18,11 @@ import onnxscript.rewriter
 import onnxscript.rewriter.rules.common as rules
 import pytest
 
-from widthfold_onnx import CheckFailedError, FoldOptions, SiteReport, interop
+from tests.folding import fold_model
+from widthfold_onnx import CheckFailedError, interop
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.passes import WidthFold
-from widthfold_onnx.planning import fold_model
+from widthfold_onnx.results import SiteReport
 
 MODELS = Path(__file__).parents[1] / "models"
 BRANCHES = """<ir_version: 8, opset_import: ["" : 17]>

@@ -13,9 +13,10 @@ import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.folding import fold_model
 from tests.shared import MODELS, limit_processor, needs_models
-from widthfold_onnx import FoldOptions, fold_model
 from widthfold_onnx.model.shapes import table
+from widthfold_onnx.options import FoldOptions
 
 SIDE = 1024
 SQUARES = 560

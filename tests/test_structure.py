@@ -82,8 +82,8 @@ def test_no_folder_holds_more_modules_than_can_be_overlooked() -> None:
     ("importing", "text", "wrong"),
     [
         ("widthfold_onnx.rules.selection", "from widthfold_onnx.rewrite import rewriting", True),
-        ("widthfold_onnx.plan.search.trials", "import widthfold_onnx.evidence.run", True),
-        ("widthfold_onnx.plan.search.trials", "from widthfold_onnx.rewrite import chain", False),
+        ("widthfold_onnx.tuning.search.trials", "import widthfold_onnx.evidence.run", True),
+        ("widthfold_onnx.tuning.search.trials", "from widthfold_onnx.rewrite import chain", False),
     ],
 )
 def test_an_import_is_judged_by_its_parts(importing: str, text: str, wrong: bool) -> None:

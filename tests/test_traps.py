@@ -11,8 +11,9 @@ import onnx
 import onnxruntime  # noqa: TID251 - the tests judge by the runtime itself
 import pytest
 
+from tests.folding import optimize
 from tests.shared import SHARED, generate
-from widthfold_onnx import AxisName, FoldOptions, NonFinite, VerifyOptions, optimize
+from widthfold_onnx.options import AxisName, FoldOptions, NonFinite, VerifyOptions
 
 SCRIPT = "traps/make_traps.py"
 NAMES = [

@@ -16,8 +16,8 @@ from olive.passes import Pass  # noqa: TID251
 from olive.passes.onnx import common  # noqa: TID251
 from olive.passes.pass_config import BasePassConfig, PassConfigParam  # noqa: TID251
 
+from widthfold_onnx.api import check_written
 from widthfold_onnx.errors import WidthfoldError
-from widthfold_onnx.interop import check_written
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.pipeline import PROVE_ONLY, optimize
 from widthfold_onnx.reports.described import described
@@ -99,7 +99,7 @@ def _fold(model: Path, out: Path, given: dict[str, Any]) -> OptimizeReport:
         inputs=search.inputs,
     )
     log = get_olive_logger()
-    report = optimize(
+    report, _ = optimize(
         model,
         out,
         _taken(FoldOptions, given),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from widthfold_onnx.interop import FACTOR, fold_ir
+from typing import Unpack
+
+from widthfold_onnx.api import fold
 from widthfold_onnx.model.graph.library import ir
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options.keywords import FoldKeywords
 
 
 class WidthFold(ir.passes.FunctionalPass):
@@ -14,20 +16,17 @@ class WidthFold(ir.passes.FunctionalPass):
     so a second run modifies nothing. Tensors that are not folded are shared with the input.
 
     Args:
-        factor: positions per channel that become channels.
-        options: other options of the fold; its factor counts instead of `factor`.
-        prove: prove the result equal; it raises where that does not hold (`interop.fold_ir`).
+        no_verify: do not prove the result equal; else `call` raises where that does not hold.
+        keywords: those of `widthfold_onnx.fold`; `factor` is 8 by default.
     """
 
-    def __init__(
-        self, factor: int = FACTOR, *, options: FoldOptions | None = None, prove: bool = True
-    ) -> None:
-        self.options = options or FoldOptions(factor=factor)
-        self.prove = prove
+    def __init__(self, *, no_verify: bool = False, **keywords: Unpack[FoldKeywords]) -> None:
+        self.no_verify = no_verify
+        self.keywords = keywords
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Return a new model, and whether anything was folded."""
-        folded, _ = fold_ir(model, self.options, prove=self.prove)
+        folded = fold(model, no_verify=self.no_verify, **self.keywords)
         if folded is model:
             return ir.passes.PassResult(model.clone(), modified=False)
         return ir.passes.PassResult(folded, modified=True)

@@ -1,4 +1,4 @@
-"""Runs the steps of every command but `tune`, which is in `plan.search.tuning`.
+"""Runs the steps of the commands on files; `tuning.tune` has those of `tune`.
 
 A command checks its files before it imports the rest of the package: a file that is no model is
 refused in a tenth of the time that the imports take.
@@ -6,21 +6,36 @@ refused in a tenth of the time that the imports take.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from widthfold_onnx.errors import UsageError
+from widthfold_onnx.errors import InternalError, UsageError
 from widthfold_onnx.evidence.files import check_file, verify_files
-from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.model.write.atomic import check_target
 from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
-from widthfold_onnx.options.running import check_fail_under
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
+
+if TYPE_CHECKING:
+    from widthfold_onnx.decide.decisions import Decided
+    from widthfold_onnx.rewrite.plan import Plan
 
 BY_DEFAULT = SearchOptions()
 PROVE_ONLY = VerifyOptions(thorough=False, timing=False)
 """Default verification of `optimize`: checks that a wrong fold cannot pass; `verify` does more."""
+
+
+class Optimized(NamedTuple):
+    """The report of a command, and the plan of what was done to the model.
+
+    The plan is empty if the result is a copy of the model.
+    """
+
+    report: OptimizeReport
+    plan: Plan
 
 
 def optimize(
@@ -32,14 +47,14 @@ def optimize(
     *,
     require_fold: bool = False,
     on_progress: Progress = silent,
-) -> OptimizeReport:
-    """Fold the sites where it pays, or at a fixed factor every site that the rules allow.
+) -> Optimized:
+    """Fold the layers where it pays, or at a fixed factor every layer that the rules allow.
 
     Args:
         model: the model file; it is never changed.
         out: where the result goes, replaced in one step and only after it passed verification;
             None plans only. If nothing is folded it becomes a copy, byte for byte.
-        options: which sites, how far, in which form.
+        options: which layers, how far, in which form.
         verify_options: how the result is verified; by default proved and compared, but not timed.
             None writes it unverified. Where the runtime has no kernel to run the model, the proof
             alone must do, at a fixed factor.
@@ -49,7 +64,8 @@ def optimize(
         on_progress: called with every step.
 
     Returns:
-        The outcome of every site. `written` is None if verification did not pass.
+        The outcome of every layer, and the plan. `report.written` is None if verification did not
+        pass.
 
     Raises:
         UsageError: an option or path that does not fit.
@@ -59,13 +75,8 @@ def optimize(
     on_progress(Step("reading the model"))
     model, out = Path(model), None if out is None else Path(out)
     loaded = load(model)
-    from widthfold_onnx.delivery import write_verified
-    from widthfold_onnx.model.proto.external import data_files
-    from widthfold_onnx.planning import planned_of
-
-    # Read before folding: it drops tensors, and with them the names of the files that must stay.
-    protected = [model, *data_files(loaded.proto, loaded.folder)]
-    left: dict[str, str] = {}
+    protected = _protected(loaded)
+    excluded: dict[str, str] = {}
     if out is not None:
         check_target(out, protected)  # before minutes of measuring
     if out is not None and verify_options is not None and options.fixed is None:
@@ -76,13 +87,100 @@ def optimize(
             from widthfold_onnx.saturating_forms import usable_forms
 
             on_progress(Step("trying which folds saturate no further than the model"))
-            options, left = usable_forms(loaded, options, judged)
-    planned = planned_of(loaded, options, search_options, on_progress, left)
-    if out is None or (require_fold and not planned.report.summary.changes):
-        return planned.report
-    return write_verified(
-        planned, out, verify_options, protected=protected, on_progress=on_progress
+            options, excluded = usable_forms(loaded, options, judged)
+    decided = _decided(loaded, options, search_options, excluded, on_progress)
+    from widthfold_onnx.decide.report import optimize_report
+    from widthfold_onnx.delivery import Delivery
+    from widthfold_onnx.rewrite.apply import fit, misfit_text
+
+    plan = decided.plan
+    fitting = fit(loaded.proto, loaded.folder, plan)
+    if fitting.misfits:
+        raise InternalError(misfit_text(fitting.misfits))
+    report = optimize_report(
+        model.name,
+        model.stat().st_size,
+        fitting,
+        plan,
+        decided.sites,
+        decided.companions,
+        decided.search,
     )
+    if out is None or (require_fold and not plan.changes):
+        return Optimized(report, plan)
+    by_measurement = options.fixed is None
+    delivery = Delivery(loaded, plan, fitting.rewriting, report, by_measurement)
+    report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
+    return Optimized(report, plan if report.summary.changes else plan.emptied())
+
+
+def decide(
+    model: Path | str,
+    options: FoldOptions,
+    search_options: SearchOptions = BY_DEFAULT,
+    *,
+    on_progress: Progress = silent,
+) -> Plan:
+    """Return the plan of `optimize`, and change nothing; see there.
+
+    Raises:
+        UsageError: an option or path that does not fit.
+        InvalidModelError: the model is broken or not supported.
+        UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
+    """
+    return _decided(load(Path(model)), options, search_options, {}, on_progress).plan
+
+
+def apply(
+    model: Path | str,
+    plan: Path | str | Plan,
+    out: Path | str | None,
+    verify_options: VerifyOptions | None = PROVE_ONLY,
+    *,
+    partial: bool = False,
+    on_progress: Progress = silent,
+) -> Optimized:
+    """Carry out a plan on a model; measure nothing.
+
+    Args:
+        model: the model file; it is never changed.
+        plan: the plan, or its file.
+        out: where the result goes, as for `optimize`; None reports what would be done.
+        verify_options: how the result is verified; None writes it unverified.
+        partial: leave out what does not fit the model.
+        on_progress: called with every step.
+
+    Returns:
+        The outcome of every layer, and the plan. `report.written` is None if a part of the plan
+        does not fit, or verification did not pass.
+
+    Raises:
+        UsageError: an option or path that does not fit, or a file that is no plan.
+        InvalidModelError: the model is broken or not supported.
+        CheckFailedError: the model carries folds, or a size of the plan does not fit an input.
+    """
+    from widthfold_onnx.decide.report import applied_sites, optimize_report
+    from widthfold_onnx.delivery import Delivery
+    from widthfold_onnx.rewrite.apply import fit
+    from widthfold_onnx.rewrite.plan import Plan, read_plan
+
+    model, out = Path(model), None if out is None else Path(out)
+    sources = [] if isinstance(plan, Plan) else [Path(plan)]
+    plan = plan if isinstance(plan, Plan) else read_plan(plan)
+    on_progress(Step("reading the model"))
+    loaded = load(model)
+    protected = [*sources, *_protected(loaded)]
+    if out is not None:
+        check_target(out, protected)
+    on_progress(Step("applying the plan"))
+    fitting = fit(loaded.proto, loaded.folder, plan)
+    sites = applied_sites(fitting, plan)
+    report = optimize_report(model.name, model.stat().st_size, fitting, plan, sites)
+    if out is None or (fitting.misfits and not partial):
+        return Optimized(report, plan)
+    delivery = Delivery(loaded, plan, fitting.rewriting, report, by_measurement=False)
+    report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
+    return Optimized(report, plan)
 
 
 def verify(
@@ -112,30 +210,8 @@ def verify(
     )
 
 
-def compare(saved: Path | str, now: Path | str, fail_under: float | None = None) -> VerifyReport:
-    """Judge the speed-up of one JSON report of `verify` against that of another; run nothing.
-
-    Args:
-        saved: the baseline.
-        now: the report to judge.
-        fail_under: the smallest accepted speed-up of `now` / that of `saved`.
-
-    Returns:
-        The report `now` with `timing.baseline`, and a verdict by `fail_under`.
-
-    Raises:
-        UsageError: a file is no report of `verify`, `now` holds no timing, or `fail_under` is no
-            number above 0.
-    """
-    if fail_under is not None:
-        check_fail_under(fail_under)
-    from widthfold_onnx.evidence.timing.baseline import against, read_report  # needs numpy
-
-    return against(read_report(Path(saved)), read_report(Path(now)), Path(saved).name, fail_under)
-
-
 def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
-    """List every site with its shapes, cost, legal reformulations and refusals.
+    """List every site with its shapes, cost, legal forms and refusals.
 
     Args:
         model: the model file.
@@ -151,6 +227,39 @@ def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
             "takes is shown by `optimize MODEL`"
         )
     loaded = load(Path(model))
-    from widthfold_onnx.survey import survey
+    from widthfold_onnx.decide.survey import survey
 
     return survey(loaded, options, options.fixed)
+
+
+def _decided(
+    loaded: LoadedModel,
+    options: FoldOptions,
+    search_options: SearchOptions,
+    excluded: Mapping[str, str],
+    on_progress: Progress,
+) -> Decided:
+    """Decide the plan of a model, by measurement or at a fixed factor.
+
+    `excluded` says by name of a layer why it is left alone though the caller did not ask for it.
+    """
+    from widthfold_onnx.decide.fixed import decide_fixed
+    from widthfold_onnx.decide.layout import decide_layout
+    from widthfold_onnx.tuning.search.search import search
+    from widthfold_onnx.tuning.store.store import Store
+
+    options = decide_layout(options, search_options)
+    on_progress(Step("planning"))
+    if options.fixed is None:
+        with Store(search_options.store) as store:
+            decided = search(loaded, options, search_options, store, on_progress)
+    else:
+        decided = decide_fixed(loaded.proto, loaded.folder, options)
+    return decided.explained(excluded)
+
+
+def _protected(loaded: LoadedModel) -> list[Path]:
+    """Return the files of a model, which must stay as they are."""
+    from widthfold_onnx.model.proto.external import data_files
+
+    return [loaded.path, *data_files(loaded.proto, loaded.folder)]

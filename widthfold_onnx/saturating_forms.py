@@ -14,11 +14,12 @@ from glob import escape
 from itertools import product
 from pathlib import Path
 
+from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.evidence.files import saturating_files
 from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.model.write.writer import write_model
 from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions
-from widthfold_onnx.planning import fold_model
+from widthfold_onnx.rewrite.apply import apply
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,11 @@ def _tried(
     with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
         files: list[Path] = []
         for form in forms:
-            proto, sites = fold_model(loaded.proto, replace(form, factor=2), loaded.folder)
-            names = dict.fromkeys(site.node for site in sites if site.status == "folded")
+            plan = decide_fixed(loaded.proto, loaded.folder, replace(form, factor=2)).plan
+            names = [layer.node for layer in plan.layers]
             if names:
-                trials.append(Trial(form, list(names), ""))
+                proto = apply(loaded.proto, loaded.folder, plan)
+                trials.append(Trial(form, names, ""))
                 files.append(Path(folder) / f"{len(files)}.onnx")
                 write_model(proto, files[-1], source_folder=loaded.folder, check=lambda path: None)
         found = saturating_files(loaded.path, files, verify_options) if files else []

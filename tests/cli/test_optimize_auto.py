@@ -23,11 +23,11 @@ from tests.cli.tool import (
     start_process,
     widthfold,
 )
-from tests.plan.world import World, doubled, enter, folded
-from widthfold_onnx import FoldOptions, optimize
-from widthfold_onnx.options import Effort, Provider, SearchOptions
-from widthfold_onnx.plan.store.store import Store
+from tests.folding import optimize
+from tests.tuning.world import World, doubled, enter, folded
+from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
 from widthfold_onnx.reports.data.json import schema_of
+from widthfold_onnx.tuning.store.store import Store
 
 MODEL = MODELS / "pitch_cnn.onnx"
 GOOD = {"onset": 1.0, "context": 2.0, "head": -1.0, "bands": 0.5}

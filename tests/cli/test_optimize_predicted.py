@@ -9,19 +9,19 @@ import onnx
 import pytest
 
 from tests.cli.tool import MODELS, build, process, save, widthfold
-from tests.plan.test_cost import STRIDED, same
-from tests.plan.world import WHOLE, World, doubled, enter
+from tests.tuning.test_cost import STRIDED, same
+from tests.tuning.world import WHOLE, World, doubled, enter
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
-from widthfold_onnx.plan.predict.targets import target, usual
-from widthfold_onnx.plan.store.identity import machine_identity, setting_identity
-from widthfold_onnx.plan.store.store import Store
-from widthfold_onnx.plan.workload.layers import Layers
-from widthfold_onnx.plan.workload.workloads import Workload
 from widthfold_onnx.results import Key, Measurement
 from widthfold_onnx.results.store import AS_IS, lost, now
 from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.tuning.predict.targets import target, usual
+from widthfold_onnx.tuning.store.identity import machine_identity, setting_identity
+from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.workload.layers import Layers
+from widthfold_onnx.tuning.workload.workloads import Workload
 
 CPU = ("--no-measure", "--target", "cpu-avx512")
 WIDE = MODELS / "wide_signal.onnx"
@@ -168,7 +168,7 @@ def put(store: Path, machine: str, ratio: float) -> None:
     """Measurements of the layer as it is and in its last form, which none would predict."""
     workload = the_layer()
     with Store(store) as kept:
-        for candidate, value in ((AS_IS, 1.0), (workload.forms[-1].key, ratio)):
+        for candidate, value in ((AS_IS, 1.0), (workload.forms[-1].spec, ratio)):
             measured = Measurement("ok", value, value, value, 1e-3, 10, "", now())
             kept.put(Key(workload.subject, candidate, SETTING, machine), measured)
 

@@ -88,10 +88,10 @@ def test_a_fold_needs_neither_the_runtime_nor_what_renders_other_reports(
         ("import widthfold_onnx as wf; wf.optimize, wf.verify, wf.inspect", set()),
         ("from widthfold_onnx import fold_model", TO_FOLD),
         (
-            "import widthfold_onnx.evidence.run, widthfold_onnx.plan.measure.successive_halving",
+            "import widthfold_onnx.evidence.run, widthfold_onnx.tuning.measure.successive_halving",
             TO_FOLD,
         ),
-        ("import widthfold_onnx.runtime.running, widthfold_onnx.plan.store.identity", TO_PARSE),
+        ("import widthfold_onnx.runtime.running, widthfold_onnx.tuning.store.identity", TO_PARSE),
         (
             "import widthfold_onnx.evidence.parity.float64_reference, "
             "widthfold_onnx.evidence.timing.cost",

@@ -12,10 +12,10 @@ import pytest
 
 import widthfold_onnx
 from tests.cli.tool import COMMAND, OLD, Run, names, on_terminal, process, snapshot, widthfold
-from tests.plan.measurements import LOST, key, measured
-from widthfold_onnx.plan.store.identity import canonical
-from widthfold_onnx.plan.store.store import Store, export_lines
+from tests.tuning.measurements import LOST, key, measured
 from widthfold_onnx.results import Key, Measurement
+from widthfold_onnx.tuning.store.identity import canonical
+from widthfold_onnx.tuning.store.store import Store, export_lines
 
 SCHEMA = json.loads((Path(widthfold_onnx.__file__).parent / "schemas" / "store.json").read_text())
 CONV = canonical({"op": "Conv", "input": ["N", 8, 64, 64], "weight": [8, 8, 3, 3]})

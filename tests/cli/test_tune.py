@@ -12,9 +12,9 @@ import pytest
 
 import widthfold_onnx
 from tests.cli.tool import MODELS, names, on_terminal, start_process, widthfold
-from tests.plan.workers import falling, quick
-from widthfold_onnx.plan.measure import children
-from widthfold_onnx.plan.store.store import Store
+from tests.tuning.workers import falling, quick
+from widthfold_onnx.tuning.measure import children
+from widthfold_onnx.tuning.store.store import Store
 
 SCHEMA = json.loads((Path(widthfold_onnx.__file__).parent / "schemas" / "tune.json").read_text())
 SIGNAL = MODELS / "signal_1d.onnx"

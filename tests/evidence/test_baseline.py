@@ -11,8 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reports.sample import passing
-from widthfold_onnx import UsageError, VerifyOptions
+from widthfold_onnx import UsageError
 from widthfold_onnx.evidence.timing.baseline import against, differences, read_report
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.pipeline import compare
 from widthfold_onnx.reports import Format, wording
 from widthfold_onnx.reports.data.json import encode

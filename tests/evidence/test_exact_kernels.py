@@ -17,7 +17,6 @@ from tests.rewrite.dequantized_products import DequantizedProduct
 from tests.rewrite.quantized import Case, run
 from tests.rewrite.quantized_models import optimized, quantized_first, steps
 from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
-from widthfold_onnx import Provider, VerifyOptions
 from widthfold_onnx.evidence.eight_bits import exact_kernels
 from widthfold_onnx.evidence.eight_bits.exact_kernels import (
     holds_bytes,
@@ -25,6 +24,7 @@ from widthfold_onnx.evidence.eight_bits.exact_kernels import (
     open_exact,
     with_exact_products,
 )
+from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.sessions.session import Level, Session
 from widthfold_onnx.runtime.sessions.session_options import SIGNED
 

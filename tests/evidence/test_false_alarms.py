@@ -15,14 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
+from tests.folding import fold_model
 from tests.rewrite.drawn.convs import convs
 from tests.rewrite.held import Drawn
 from tests.shared import MODELS, SHARED, generate, needs_models
 from tests.test_traps import NAMES, SCRIPT
-from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.options import AxisName, FoldOptions, Layout
 
 EVERYTHING = {"max_channels": 4096, "mix_samples": True}
 """Sites that a user would rather leave alone are tested too."""

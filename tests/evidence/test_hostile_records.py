@@ -13,14 +13,15 @@ import onnx
 import pytest
 from msgspec import structs
 
+from tests.folding import fold_model
 from tests.reports.sample import passing
 from tests.rewrite.guarded import parsed
-from widthfold_onnx import FoldOptions, Provider, VerifyOptions, fold_model
 from widthfold_onnx.evidence.folds import read_fold, recorded_folds
 from widthfold_onnx.evidence.run import verified
 from widthfold_onnx.model.graph.document import Document, Node
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.reports.page import html
 from widthfold_onnx.results import FoldedNode
 from widthfold_onnx.rewrite.record import FOLD_KEY, MOST, MOST_TAPS, ORIGIN_KEY

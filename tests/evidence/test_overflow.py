@@ -4,11 +4,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.evidence.reference import reference
-from widthfold_onnx import FoldOptions, optimize
+from tests.folding import optimize
 from widthfold_onnx.evidence.eight_bits import exact_kernels
 from widthfold_onnx.evidence.parity.models import compare_models
 from widthfold_onnx.evidence.parity.overflow import overflowing_sets
-from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.sessions.session import Level
 

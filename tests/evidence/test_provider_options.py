@@ -10,13 +10,15 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from widthfold_onnx import FoldOptions, UsageError, optimize, verify
+from tests.folding import optimize
+from widthfold_onnx import UsageError
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.parity.models import compare_models
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing import cost
 from widthfold_onnx.evidence.timing.speed import time_models
-from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
+from widthfold_onnx.pipeline import verify
 from widthfold_onnx.progress import quiet
 from widthfold_onnx.runtime import paired_benchmark
 from widthfold_onnx.runtime.saturation import u8s8_error

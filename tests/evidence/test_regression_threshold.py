@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.reports.sample import DIFFERENT, passing, timing
-from widthfold_onnx import UsageError, VerifyOptions
+from widthfold_onnx import UsageError
 from widthfold_onnx.evidence.timing.regression_threshold import gate
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.reports import wording
 from widthfold_onnx.results import Timing
 from widthfold_onnx.runtime.intervals import judge, noise

@@ -7,11 +7,11 @@ import numpy as np
 import onnx
 import pytest
 
-from widthfold_onnx import FoldOptions, optimize
+from tests.folding import optimize
 from widthfold_onnx.evidence.timing import roofline as roofline_module
 from widthfold_onnx.evidence.timing.profile import profile
 from widthfold_onnx.evidence.timing.roofline import WEIGHTS, Roofline, moved, multiply_adds, unknown
-from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime import ceilings
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.sessions.session import Level, open_session

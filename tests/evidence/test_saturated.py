@@ -11,13 +11,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.tool import MODELS
 from tests.evidence.reference import reference
-from widthfold_onnx import AxisName, FoldOptions, Provider, VerifyOptions, fold_model
+from tests.folding import fold_model
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.files import verify_files
 from widthfold_onnx.evidence.parity import saturated
 from widthfold_onnx.evidence.parity.models import compare_models
 from widthfold_onnx.evidence.parity.reference import check_judged
 from widthfold_onnx.evidence.parity.saturated import Distance, as_deployed
+from widthfold_onnx.options import AxisName, FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.runtime.sessions.session_options import PRECISION

@@ -9,12 +9,12 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.folding import fold_model
 from tests.rewrite.quantized_models import FOLD, rounding
-from widthfold_onnx import Provider, VerifyOptions, fold_model
 from widthfold_onnx.evidence.parity.comparison import Cells, Judge, Outputs
 from widthfold_onnx.evidence.parity.models import compare_models
 from widthfold_onnx.evidence.parity.optimized_level import TIPPED, Float64, stepped
-from widthfold_onnx.options import Tolerance
+from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 
 PLAIN = [{"y": np.array([10.0, 2.0, 3.0], np.float32)}]
 STEPPED = [{"y": np.array([10.0, 2.1, 3.0], np.float32)}]

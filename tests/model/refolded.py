@@ -9,7 +9,8 @@ import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 from onnx import numpy_helper
 
-from widthfold_onnx import FoldOptions, fold_model
+from tests.folding import fold_model
+from widthfold_onnx.options import FoldOptions
 
 LEVELS = (
     ort.GraphOptimizationLevel.ORT_DISABLE_ALL,

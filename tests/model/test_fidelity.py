@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.folding import fold_model, optimize
 from tests.model.features import (
     FEATURES,
     RNG,
@@ -23,10 +24,10 @@ from tests.model.features import (
     sparse_initializer,
 )
 from tests.model.fidelity import assert_only_folded, graphs
-from widthfold_onnx import FoldOptions, fold_model, optimize
 from widthfold_onnx.model.proto.tensors import BITS, DTYPES
 from widthfold_onnx.model.read.check import check_model
 from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.options import FoldOptions
 
 OPTIONS = FoldOptions(factor=2)
 WHEEL = sorted(Path(onnx.__file__).parent.rglob("*.onnx"))

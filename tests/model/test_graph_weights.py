@@ -6,7 +6,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.model.refolded import SQUARE, B, W, constants, data, parsed, refolded
-from widthfold_onnx import FoldOptions
+from widthfold_onnx.options import FoldOptions
 
 TWICE = """(float[1, 2, 8, 8] x) => (float[1, 3, 8, 8] y, float[1, 3, 8, 8] z) {
   [first] y = Conv <PADS> (x, w)

@@ -9,8 +9,9 @@ import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 import pytest
 
+from tests.folding import fold_model
 from tests.model.refolded import B, W, data, parsed, refolded
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.options import FoldOptions
 
 
 @pytest.mark.parametrize("opset", range(7, 26))

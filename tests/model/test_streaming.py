@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.folding import fold_model
 from tests.model.shaped import parsed, shape
 from tests.model.test_truth import check
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.options import FoldOptions
 
 UNFOLD = """
     size = Shape (padded)

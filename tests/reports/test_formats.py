@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.folding import optimize
 from tests.reports.sample import HOSTILE, failing, hostile, passing
-from widthfold_onnx import FoldOptions, UsageError
-from widthfold_onnx.pipeline import inspect, optimize
+from widthfold_onnx import UsageError
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.pipeline import inspect
 from widthfold_onnx.reports import SUFFIXES, Format, formats
 from widthfold_onnx.reports.formats import destinations, render
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport

@@ -7,7 +7,8 @@ import jsonschema
 import pytest
 
 import widthfold_onnx
-from widthfold_onnx import FoldOptions, UsageError, VerifyOptions
+from widthfold_onnx import UsageError
+from widthfold_onnx.options import FoldOptions, VerifyOptions
 from widthfold_onnx.reports.data.json import REPORTS, encode, schema_of
 from widthfold_onnx.reports.files import write_report
 

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from tests.cli.tool import MODELS
 from tests.reports.sample import HOSTILE, failing, folded, hostile, output, passing
-from widthfold_onnx import FoldOptions, inspect
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.pipeline import inspect
 from widthfold_onnx.reports.text.markdown import LIMIT, code, render
 
 ENTITY = re.compile(r"&#\d+;")

@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from widthfold_onnx import FoldOptions, fold_model
+from tests.folding import fold_model
+from widthfold_onnx.options import FoldOptions
 
 PADS = "pads = [1, 2, 1, 2]"
 WEIGHTS = {"u": (3, 3, 3, 5), "v": (3, 3, 3, 5), "w": (5, 3, 3, 5), "b": (3,), "d": (5,)}

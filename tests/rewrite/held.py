@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from tests.folding import fold_model
 from tests.rewrite.proved import assert_proved
 from tests.running import LEVELS, Array, run
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.results import SiteReport
 
 ANY_GROWTH = {"max_flops_growth": 1e9, "max_bytes_growth": 1e9}

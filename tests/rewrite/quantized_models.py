@@ -10,7 +10,7 @@ import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.rewrite.quantized import Case
-from widthfold_onnx import AxisName, FoldOptions
+from widthfold_onnx.options import AxisName, FoldOptions
 
 LINE = {
     "shape": (2, 3, 20),

@@ -8,10 +8,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests look at the runtime's own graph
 
+from tests.folding import fold_model
 from tests.rewrite.graphs import Builder, ops
 from tests.rewrite.proved import assert_proved
 from tests.running import LEVELS, run
-from widthfold_onnx import AxisName, FoldOptions, fold_model
+from widthfold_onnx.options import AxisName, FoldOptions
 
 MOVES = {"Reshape", "Transpose"}
 REVERSED = ("Transpose", "Reshape")

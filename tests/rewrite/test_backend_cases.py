@@ -17,8 +17,9 @@ from onnx.backend.test.case import node
 from onnx.backend.test.loader import load_model_tests
 from onnx.reference import ReferenceEvaluator
 
+from tests.folding import fold_model
 from tests.running import run
-from widthfold_onnx import FoldOptions, Layout, fold_model
+from widthfold_onnx.options import FoldOptions, Layout
 
 FACTORS = range(2, 17)
 WINDOWED = {"Conv", "ConvInteger", "ConvTranspose", "QLinearConv"}

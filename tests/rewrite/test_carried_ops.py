@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.plan.tool import conv
+from tests.folding import fold_model
 from tests.rewrite.graphs import ops
 from tests.rewrite.regions import (
     MOVES,
@@ -17,10 +17,11 @@ from tests.rewrite.regions import (
     folded,
 )
 from tests.running import run
-from widthfold_onnx import AxisName, FoldOptions, fold_model
+from tests.tuning.tool import conv
+from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.plan.decide.decisions import read_sites
+from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.rewrite.record import LAYOUT_KEY
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.forms.enumeration import forms

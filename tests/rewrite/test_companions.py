@@ -7,10 +7,11 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper, parser
 
+from tests.folding import fold_model
 from tests.rewrite.proved import assert_proved
 from tests.running import run
-from widthfold_onnx import FoldOptions, UsageError, fold_model
-from widthfold_onnx.options import Companion
+from widthfold_onnx import UsageError
+from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.exchange import exchanged
 from widthfold_onnx.rules.companions.table import COMPANIONS

@@ -9,7 +9,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from widthfold_onnx import FoldOptions, VerifyOptions, fold_model, optimize
+from tests.folding import fold_model, optimize
+from widthfold_onnx.options import FoldOptions, VerifyOptions
 
 RNG = np.random.default_rng(7)
 W = RNG.standard_normal((3, 2, 3, 5)).astype(np.float32)

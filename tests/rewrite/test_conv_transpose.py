@@ -7,9 +7,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.folding import fold_model
 from tests.oracle import conv_transpose, matmul, resolve_transposed_pads
 from tests.running import LEVELS, run
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.options import FoldOptions
 
 
 @pytest.mark.parametrize("kernel", [2, 3])

@@ -11,8 +11,9 @@ import onnxruntime as ort  # noqa: TID251 - the tests look at what the runtime m
 import pytest
 from onnx import numpy_helper
 
+from tests.folding import fold_model
 from tests.rewrite.dequantized_products import DequantizedProduct
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.options import FoldOptions
 
 BYTES = ("uint8", "int8")
 

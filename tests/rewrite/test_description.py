@@ -5,10 +5,11 @@ from __future__ import annotations
 import onnx
 import pytest
 
+from tests.folding import fold_model
 from tests.rewrite.products import Product
 from tests.rewrite.quantized_products import QuantizedProduct
 from tests.rules.test_selection import conv_model
-from widthfold_onnx import AxisName, FoldOptions, fold_model
+from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.rewrite.record import FOLD_KEY, MOST_TAPS, FoldRecord, read_record
 
 

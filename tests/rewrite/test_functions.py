@@ -11,9 +11,11 @@ import pytest
 from onnx import numpy_helper
 
 from tests.cli.tool import widthfold
+from tests.folding import fold_model, optimize
 from tests.shared import MODELS, needs_models
-from widthfold_onnx import FoldOptions, VerifyOptions, fold_model, optimize, verify
 from widthfold_onnx.model.graph import inlining
+from widthfold_onnx.options import FoldOptions, VerifyOptions
+from widthfold_onnx.pipeline import verify
 
 RNG = np.random.default_rng(11)
 W = RNG.standard_normal((3, 2, 3, 5)).astype(np.float32)

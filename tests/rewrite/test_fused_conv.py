@@ -10,10 +10,11 @@ import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.plan.tool import FOLD, run, workload
+from tests.folding import fold_model, optimize
 from tests.rewrite.proved import assert_proved, proof
-from widthfold_onnx import FoldOptions, VerifyOptions, fold_model, optimize
-from widthfold_onnx.plan.workload.build import reformed
+from tests.tuning.tool import FOLD, run, workload
+from widthfold_onnx.options import FoldOptions, VerifyOptions
+from widthfold_onnx.tuning.workload.build import reformed
 
 ACTIVATIONS: dict[str, dict[str, float]] = {
     "Relu": {},
@@ -151,6 +152,6 @@ def test_its_forms_are_measured_with_the_activation(tmp_path: Path) -> None:
     wanted = run(found.model, x)
     assert (wanted == 0).any()
     for form in found.forms[:5]:
-        made = reformed(found, form.key, FOLD)
+        made = reformed(found, form.spec, FOLD)
         assert made is not None
         np.testing.assert_array_equal(run(made, x), wanted)

@@ -13,9 +13,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from tests.folding import fold_model
 from tests.rewrite.guarded import folded, guards, watched
 from tests.running import opened
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.options import FoldOptions
 
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL")
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'

@@ -9,11 +9,12 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.folding import fold_model, optimize
 from tests.rewrite.guarded import draw, folded, guards, parsed, watched
 from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized import Case
 from tests.running import opened
-from widthfold_onnx import FoldOptions, VerifyOptions, fold_model, optimize
+from widthfold_onnx.options import FoldOptions, VerifyOptions
 
 OPEN = FoldOptions(factor=4, guard_shapes=True)
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.folding import fold_model
 from tests.rewrite.guarded import (
     CHAIN,
     PADS,
@@ -23,7 +24,7 @@ from tests.rewrite.guarded import (
     watched,
 )
 from tests.running import opened
-from widthfold_onnx import AxisName, fold_model
+from widthfold_onnx.options import AxisName
 
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL")
 CHAINED = replace(REGION, input_shapes={"x": SHAPE})

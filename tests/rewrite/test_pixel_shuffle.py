@@ -6,15 +6,16 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.folding import fold_model
 from tests.rewrite import quantized
 from tests.rewrite.graphs import Builder, ops
 from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized import Case
 from tests.running import LEVELS, run
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.decide.decisions import plan, rewriting
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.plan.decide.decisions import plan, rewriting
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.forms.enumeration import candidates
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite

@@ -7,9 +7,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from tests.folding import fold_model
 from tests.rewrite.test_backend_cases import FACTORS, TOLERANCE, backend_cases
 from tests.running import run
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.options import FoldOptions
 
 KINDS = {"MatMul", "Gemm"}
 SIDES = ("left", "right")

@@ -10,10 +10,12 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from tests.folding import fold_model, optimize
 from tests.rewrite.products import Product
 from tests.rewrite.proved import assert_proved, proof
 from tests.running import LEVELS, run
-from widthfold_onnx import FoldOptions, VerifyOptions, fold_model, optimize, verify
+from widthfold_onnx.options import FoldOptions, VerifyOptions
+from widthfold_onnx.pipeline import verify
 
 OTHER_SIZES = {
     "open batch": (["n", 24, 3], {}, [(1, 24, 3), (5, 24, 3), (0, 24, 3)]),

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.folding import fold_model
 from tests.rewrite.quantized import Case, run
 from tests.rewrite.quantized_models import FOLD, LINE, optimized, qdq_chain
 from tests.running import run as outputs
-from widthfold_onnx import AxisName, FoldOptions, fold_model
+from widthfold_onnx.options import AxisName, FoldOptions
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])

@@ -9,11 +9,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.folding import fold_model
 from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized import Case
 from tests.rewrite.quantized_models import FOLD, LINE, optimized, qdq_chain
 from tests.running import run as outputs
-from widthfold_onnx import AxisName, FoldOptions, SiteReport, fold_model
+from widthfold_onnx.options import AxisName, FoldOptions
+from widthfold_onnx.results import SiteReport
 
 
 def refused(model: onnx.ModelProto, options: FoldOptions = FOLD) -> SiteReport:

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.folding import fold_model
 from tests.rewrite.guarded import watched
 from tests.rewrite.quantized import Case, run
 from tests.rewrite.quantized_models import (
@@ -20,7 +21,7 @@ from tests.rewrite.quantized_models import (
     steps,
 )
 from tests.running import opened
-from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
+from widthfold_onnx.options import AxisName, FoldOptions, Layout
 
 FLAT = {
     "shape": (1, 4, 6, 10),

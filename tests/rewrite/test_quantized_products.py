@@ -9,12 +9,13 @@ import pytest
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.folding import fold_model
 from tests.rewrite.held import ANY_GROWTH
 from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
 from tests.rewrite.test_backend_cases import FACTORS, backend_cases
 from tests.running import LEVELS, run
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.options import FoldOptions
 
 PER_ROW = {
     "zero point": {"zeros": ((5,), ())},

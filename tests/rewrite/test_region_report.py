@@ -10,10 +10,10 @@ from onnx import TensorProto, helper
 
 from tests.rewrite.graphs import Builder
 from tests.rewrite.quantized_models import qdq_chain
-from widthfold_onnx import AxisName, FoldOptions
+from widthfold_onnx.decide.decisions import plan, rewriting
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.plan.decide.decisions import plan, rewriting
+from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.results import RegionReport
 from widthfold_onnx.rewrite.region_report import region_reports
 from widthfold_onnx.rules.selection import reformulate

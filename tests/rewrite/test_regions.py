@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from tests.folding import fold_model
 from tests.rewrite.graphs import ops
 from tests.rewrite.regions import (
     MOVES,
@@ -18,7 +19,7 @@ from tests.rewrite.regions import (
     optimized,
 )
 from tests.running import LEVELS, run
-from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
+from widthfold_onnx.options import AxisName, FoldOptions, Layout
 
 
 def four_convs() -> onnx.ModelProto:

@@ -9,12 +9,13 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.folding import fold_model
 from tests.rewrite.graphs import ops
 from tests.rewrite.linear import Linear, perceptron
 from tests.rewrite.proved import assert_proved
 from tests.rewrite.regions import conversions, folded, optimized
 from tests.running import LEVELS, run
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.options import FoldOptions
 
 BY_3 = FoldOptions(factor=3, mix_samples=True, max_flops_growth=1e9, max_bytes_growth=1e9)
 SHAPES = [(21, 5), (2, 21, 5), (7, 2, 3, 5), (21, 1)]

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.folding import fold_model
 from tests.rewrite.proved import assert_proved, proof
-from widthfold_onnx import AxisName, FoldOptions, fold_model
 from widthfold_onnx.model.proto.walk import all_nodes
+from widthfold_onnx.options import AxisName, FoldOptions
 
 # Nodes between "x" and "m" of rank 2, extents of x, those that are assumed, and others that the
 # factor divides as well.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.folding import fold_model
 from tests.rewrite.guarded import parsed
 from tests.rewrite.proved import assert_proved
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.options import FoldOptions
 
 
 @pytest.mark.parametrize(("samples", "count"), [(4, 1), (3, 2)])

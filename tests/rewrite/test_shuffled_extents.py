@@ -9,15 +9,15 @@ import pytest
 from tests.rewrite.graphs import Builder, ops
 from tests.rewrite.proved import assert_proved, proof
 from tests.running import LEVELS, run
-from widthfold_onnx import FoldOptions
+from widthfold_onnx.decide.decisions import plan, rewriting
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.plan.decide.decisions import plan, rewriting
-from widthfold_onnx.plan.workload.candidates import every_form
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import forms
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.tuning.workload.candidates import every_form
 
 ASSUMED = FoldOptions(ragged=True, input_shapes={"x": (2, 3, 5, 7)})
 

@@ -7,9 +7,10 @@ import onnx
 import pytest
 from onnx import helper
 
+from tests.folding import fold_model
 from tests.rewrite.graphs import Builder, ops
 from tests.rewrite.regions import builder, conversions, folded
-from widthfold_onnx import AxisName, FoldOptions, Layout, fold_model
+from widthfold_onnx.options import AxisName, FoldOptions, Layout
 
 
 def split(

@@ -16,18 +16,18 @@ from tests.rewrite.proved import assert_proved, proof
 from tests.rules.test_conv_transpose import transposed_model
 from tests.rules.test_selection import conv_model, site
 from tests.running import LEVELS, run
-from widthfold_onnx import AxisName, FoldOptions
 from widthfold_onnx.algebra.axis import fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
+from widthfold_onnx.decide.decisions import plan, rewriting
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.plan.decide.decisions import plan, rewriting
-from widthfold_onnx.plan.workload.candidates import every_form
+from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.description import patterns, sentence
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.tuning.workload.candidates import every_form
 
 OPTIONS = FoldOptions()
 SMALLEST = 14

@@ -7,8 +7,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.folding import fold_model
 from tests.rules.test_selection import ops, site
-from widthfold_onnx import FoldOptions, Layout, NonFinite, fold_model
+from widthfold_onnx.options import FoldOptions, Layout, NonFinite
 
 
 def transposed_model(

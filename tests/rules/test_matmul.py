@@ -7,10 +7,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.folding import fold_model
 from tests.rewrite.products import Product
 from tests.running import run
-from widthfold_onnx import FoldOptions, fold_model
-from widthfold_onnx.options import NonFinite
+from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.results import SiteReport
 
 OPEN = Product(shape=[16, 3], weight=[3, 5], dims=["n", 3])

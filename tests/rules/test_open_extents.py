@@ -8,8 +8,10 @@ import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 import pytest
 from onnx import numpy_helper
 
+from tests.folding import fold_model
 from tests.rules.test_selection import conv_model, site
-from widthfold_onnx import FoldOptions, UsageError, fold_model
+from widthfold_onnx import UsageError
+from widthfold_onnx.options import FoldOptions
 
 
 def test_same_pads_of_an_assumed_kept_extent_are_refused() -> None:

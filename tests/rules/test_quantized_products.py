@@ -9,9 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.folding import fold_model
 from tests.rewrite.dequantized_products import DequantizedProduct
 from tests.rewrite.quantized_products import LINEAR, QuantizedProduct
-from widthfold_onnx import FoldOptions, NonFinite, fold_model
+from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.results import SiteReport
 
 RIGHT: dict[str, Any] = {"shape": [8, 3], "weight": [3, 5]}

@@ -7,15 +7,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from widthfold_onnx import (
-    AxisName,
-    FoldOptions,
-    Layout,
-    NonFinite,
-    SiteReport,
-    UsageError,
-    fold_model,
-)
+from tests.folding import fold_model
+from widthfold_onnx import UsageError
+from widthfold_onnx.options import AxisName, FoldOptions, Layout, NonFinite
+from widthfold_onnx.results import SiteReport
 
 
 def conv_model(

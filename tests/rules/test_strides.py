@@ -11,10 +11,11 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.plan.tool import conv
+from tests.folding import fold_model
 from tests.running import run
-from widthfold_onnx import AxisName, FoldOptions, Form, Layout, UsageError, fold_model
-from widthfold_onnx.options import Companion, NonFinite
+from tests.tuning.tool import conv
+from widthfold_onnx import UsageError
+from widthfold_onnx.options import AxisName, Companion, FoldOptions, Form, Layout, NonFinite
 from widthfold_onnx.results import SiteReport
 
 STRIDES = FoldOptions(form=Form.STRIDES)

@@ -11,9 +11,17 @@ import onnxruntime  # noqa: TID251 - the runtime itself says what it has
 import pytest
 
 from tests.cli.tool import MODELS, widthfold
-from widthfold_onnx import Effort, FoldOptions, SearchOptions, VerifyOptions, optimize, verify
+from tests.folding import optimize
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options import Provider, RuntimeOptions
+from widthfold_onnx.options import (
+    Effort,
+    FoldOptions,
+    Provider,
+    RuntimeOptions,
+    SearchOptions,
+    VerifyOptions,
+)
+from widthfold_onnx.pipeline import verify
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import open_session, resolved
 

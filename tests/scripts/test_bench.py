@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.cli.tool import build, save
-from tests.plan import test_companions
+from tests.tuning import test_companions
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import RuntimeOptions
 

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from widthfold_onnx.plan.predict.cost import layer_seconds
-from widthfold_onnx.plan.predict.targets import Target, target
+from widthfold_onnx.tuning.predict.cost import layer_seconds
+from widthfold_onnx.tuning.predict.targets import Target, target
 
 REAL = {
     "memory_bandwidth": 4.3e12,

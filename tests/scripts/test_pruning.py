@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.plan.tool import conv
+from tests.tuning.tool import conv
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 

@@ -36,9 +36,9 @@ SECTIONS = {
     "How models run": "provider-option session-option inputs seeds",
     "What is measured": "effort time-budget streams no-timing store target no-measure jobs dask",
     "What has to hold": (
-        "rtol atol truth-budget baseline fail-under require-fold no-verify freeze-weights"
+        "rtol atol truth-budget baseline fail-under require-fold no-verify partial freeze-weights"
     ),
-    "What is printed": "report format exact shared debug help",
+    "What is printed": "save-plan report format exact shared debug help",
 }
 """Names of options by section of `--help`, those that are needed first; a command lists its own."""
 

@@ -46,6 +46,13 @@ TO_PROVE = partial(verify_options, thorough=False, timing=False)
     help="Write nothing and exit 5 if nothing is folded or exchanged.",
 )
 @click.option("--no-verify", is_flag=True, help="Write the result unverified.")
+@click.option(
+    "--save-plan",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write what was done as a plan, which `widthfold apply` carries out on MODEL when it was "
+    "trained again, without measuring.",
+)
 @options_of("verifying", VerifyOptions, VERIFYING, TO_PROVE)
 @report_arguments
 def optimize_command(
@@ -55,6 +62,7 @@ def optimize_command(
     check: bool,
     require_fold: bool,
     no_verify: bool,
+    save_plan: Path | None,
     searching: SearchOptions,
     verifying: VerifyOptions,
     reporting: ReportArguments,
@@ -69,16 +77,19 @@ def optimize_command(
     reason why it was left alone. Without OUT nothing is written. OUT is replaced in one step after
     all checks passed; if nothing was folded, it is a copy of MODEL.
     """
+    from widthfold_onnx.model.write.atomic import check_target
     from widthfold_onnx.pipeline import optimize
-    from widthfold_onnx.plan.predict.targets import target
-    from widthfold_onnx.plan.store.store import default_path
     from widthfold_onnx.results import OptimizeReport
+    from widthfold_onnx.tuning.predict.targets import target
+    from widthfold_onnx.tuning.store.store import default_path
 
     to = reporting.destinations(OptimizeReport, [model, *([out] if out else [])])
     if searching.target is not None:
         target(searching.target)  # refuse a wrong name at a fixed factor too
+    if save_plan is not None:
+        check_target(save_plan, [model, *([out] if out else [])])
     with progress() as on_progress:
-        result = optimize(
+        result, plan = optimize(
             model,
             None if check else out,
             fold,
@@ -99,7 +110,9 @@ def optimize_command(
 
     deliver(result, to, model)
     if result.written is None and result.verification is not None:
-        _leave_unwritten(result.verification)
+        leave_unwritten(result.verification)
+    if save_plan is not None:
+        plan.save(save_plan)
     if require_fold and not result.summary.changes:
         found = f"{len(result.sites)} {kinds(result.sites)} nodes"
         leave(
@@ -119,7 +132,7 @@ def optimize_command(
         leave(changes(result.summary), CheckFailedError.exit_code)
 
 
-def _leave_unwritten(verification: VerifyReport) -> NoReturn:
+def leave_unwritten(verification: VerifyReport) -> NoReturn:
     """Exit for a result that did not pass, and say why."""
     error = CheckFailedError if verification.verdict == "fail" else UnverifiedError
     why = "; ".join(verification.reasons) or "no reason given"

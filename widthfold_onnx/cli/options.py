@@ -17,6 +17,7 @@ import click
 from widthfold_onnx.cli.common import ShapeType, Word
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import AxisName, Shapes
+from widthfold_onnx.options.keywords import field_of
 from widthfold_onnx.text import printable, quoted
 
 Help = Mapping[str, str | Mapping[str, Any]]
@@ -77,7 +78,7 @@ def options_of(
     for words, told in said.items():
         flag, _, metavar = words.partition(" ")
         name = flag.removeprefix("--").replace("-", "_")
-        field = next((n for n in (name, f"{name}s", name.removeprefix("no_")) if n in hints), name)
+        field = field_of(name, kind) or name
         about = _derived(hints[field], defaults[field]) if field in hints else {}
         about |= {"metavar": metavar or None}
         about |= {"help": told} if isinstance(told, str) else told

@@ -27,7 +27,7 @@ def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
 
     found = []
     for model in models:
-        counts = optimize(model, None, fold, None).summary
+        counts = optimize(model, None, fold, None).report.summary
         if counts.changes:
             found.append(f"{quoted(str(model))}: {changes(counts)}")
     if found:

@@ -18,7 +18,7 @@ from widthfold_onnx.options import SearchOptions
 from widthfold_onnx.text import printable, quoted
 
 if TYPE_CHECKING:
-    from widthfold_onnx.plan.store.store import Store
+    from widthfold_onnx.tuning.store.store import Store
 
 STANDARD = Path("-")
 """Standard input or output, where a file is asked for."""
@@ -66,9 +66,9 @@ def export_command(options: SearchOptions, file: Path) -> None:
 
     FILE - is standard output.
     """
-    from widthfold_onnx.plan.store.store import export_lines
     from widthfold_onnx.reports.files import write_report
     from widthfold_onnx.reports.text.console import printing, say, write
+    from widthfold_onnx.tuning.store.store import export_lines
 
     with _existing(options.store) as (store, found):
         lines = list(export_lines(store))
@@ -91,8 +91,8 @@ def import_command(options: SearchOptions, file: Path) -> None:
     of the same form, the later one stays.
     """
     from widthfold_onnx.model.write.atomic import reading
-    from widthfold_onnx.plan.store.store import LONGEST_LINE, Store, default_path, import_lines
     from widthfold_onnx.reports.text.console import printing, say
+    from widthfold_onnx.tuning.store.store import LONGEST_LINE, Store, default_path, import_lines
 
     chosen = options.store or default_path()
     with reading(str(file)), _opened(file) as stream, Store(chosen) as store:
@@ -134,7 +134,7 @@ def _existing(path: Path | None) -> Iterator[tuple[Store, Path]]:
         UsageError: it is not there, or cannot be read.
     """
     from widthfold_onnx.model.write.atomic import reading
-    from widthfold_onnx.plan.store.store import Store, default_path
+    from widthfold_onnx.tuning.store.store import Store, default_path
 
     chosen = path or default_path()
     with reading(str(chosen)):

@@ -20,14 +20,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.algebra.packing import Reshape, Step, Transpose, after
 from widthfold_onnx.arrays import Array
+from widthfold_onnx.decide.decisions import Decision
+from widthfold_onnx.decide.decisions import decide as decisions_of
 from widthfold_onnx.mlir import library as mlir
 from widthfold_onnx.mlir.moves import shape_of
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Layout
-from widthfold_onnx.plan.decide.decisions import Decision, plan
 from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import reformulate
@@ -178,7 +180,7 @@ def decide(layers: Sequence[Layer], options: FoldOptions) -> list[Decision]:
         layout = Layout.NHWC if layer.channels_last else Layout.NCHW
         return reformulate(site, replace(options, layout=layout), options.fixed or 0)
 
-    return plan(Document(_model(layers), None, OPERATORS), options, choose)
+    return decisions_of(Reading(Document(_model(layers), None, OPERATORS), {}), options, choose)
 
 
 def _model(layers: Sequence[Layer]) -> onnx.ModelProto:

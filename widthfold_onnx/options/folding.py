@@ -27,7 +27,7 @@ class Layout(StrEnum):
 
     Attributes:
         AUTO: both are measured; where the factor is fixed it follows the provider
-            (`plan.decide.layouts`).
+            (`decide.layout`).
         NCHW: channels first.
         NHWC: channels last.
     """

@@ -57,7 +57,7 @@ class Provider(StrEnum):
 
 
 class Effort(StrEnum):
-    """The amounts that a search measures before it decides (`plan.measure.effort`).
+    """The amounts that a search measures before it decides (`tuning.measure.effort`).
 
     Attributes:
         QUICK: the few most promising forms of each layer.
@@ -198,7 +198,7 @@ class SearchOptions(RuntimeOptions):
         time_budget: seconds that racing the layers may take; deciding comes on top. None: what the
             effort takes.
         store: file that keeps measurements; None keeps them in memory for this run.
-        target: device that is predicted for (`plan.predict.targets`); None: the one that the
+        target: device that is predicted for (`tuning.predict.targets`); None: the one that the
             provider suggests.
         measure: run nothing where False: what the store does not hold is predicted.
         inputs: stored inputs, as in `VerifyOptions`: they give the shapes, and whole models are

@@ -12,6 +12,7 @@ import onnx
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.graph.messages import Scope
+from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.options import Companion
@@ -29,19 +30,22 @@ class Match:
 
     Attributes:
         companion: its name.
-        node: name of the node.
+        name: name of the node.
         op: its operator type.
         became: operators of the nodes that are equal to it, or why there are none.
     """
 
     companion: Companion
-    node: str
+    name: NodeName
     op: str
     became: tuple[str, ...] | Refusal
 
 
 def exchanged(
-    proto: onnx.ModelProto, folder: Path | None, names: Collection[Companion]
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    names: Collection[Companion],
+    wanted: Collection[NodeName] | None = None,
 ) -> tuple[onnx.ModelProto, list[Match]]:
     """Return a model with companions, and what became of every node that they match.
 
@@ -50,6 +54,7 @@ def exchanged(
             carries folds.
         folder: where its external data lies.
         names: the companions.
+        wanted: the nodes to replace; None for all that match.
     """
     operators = {("", op): name for name in names for op in COMPANIONS[name].op_types}
     nodes = (node for graph in (proto.graph, *proto.functions) for node in all_nodes(graph.node))
@@ -60,18 +65,17 @@ def exchanged(
     inlined = [operator for operator, name in operators.items() if COMPANIONS[name].inlines]
     document = Document(copy, folder, inlined)
     matches: list[Match] = []
-    found: dict[Node, tuple[Step, ...]] = {}
+    replaced: dict[Node, tuple[Step, ...]] = {}
     for scope, node in document.nodes(operators):
-        name = operators[operator_of(node)]
-        steps = _steps(document, scope, node, name)
+        companion, name = operators[operator_of(node)], document.name_of(scope, node)
+        steps = _steps(document, scope, node, companion)
         if steps is None:
             continue
-        if not isinstance(steps, Refusal):
-            found[node] = steps
-        shown = node.name or f"{node.op_type} -> {node.outputs[0].name}"
+        if not isinstance(steps, Refusal) and (wanted is None or name in wanted):
+            replaced[node] = steps
         became = steps if isinstance(steps, Refusal) else tuple(step.op_type for step in steps)
-        matches.append(Match(name, shown, node.op_type, became))
-    return _carried_out(document, found) if found else proto, matches
+        matches.append(Match(companion, name, node.op_type, became))
+    return _carried_out(document, replaced) if replaced else proto, matches
 
 
 def _steps(
@@ -117,11 +121,11 @@ class _Making:
         return self._constants[key]
 
 
-def _carried_out(document: Document, found: Mapping[Node, tuple[Step, ...]]) -> onnx.ModelProto:
-    """Put new nodes in the place of those that were found; the document is consumed."""
+def _carried_out(document: Document, replaced: Mapping[Node, tuple[Step, ...]]) -> onnx.ModelProto:
+    """Put new nodes in the place of others; the document is consumed."""
     making = _Making(document)
     chains = defaultdict[Graph, dict[Node, list[Node]]](dict)
-    for node, steps in found.items():
+    for node, steps in replaced.items():
         chains[graph_of(node)][node] = making.nodes(node, steps)
     for graph, nodes in chains.items():
         values = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from tests.evidence.mutants.base import Base, fold
-from widthfold_onnx import AxisName, Layout
 from widthfold_onnx.algebra.channels import Grouping
+from widthfold_onnx.options import AxisName, Layout
 
 H, W, N = AxisName.HEIGHT, AxisName.WIDTH, AxisName.BATCH
 

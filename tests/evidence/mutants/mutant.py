@@ -15,7 +15,8 @@ from tests.evidence.mutants.algebra import Planted
 from tests.evidence.mutants.folded import Fault, Folded
 from tests.evidence.mutants.judge import Judgement, judge
 from tests.evidence.mutants.proof import difference
-from widthfold_onnx import FoldOptions, fold_model
+from tests.folding import fold_model
+from widthfold_onnx.options import FoldOptions
 
 
 @dataclass(frozen=True, eq=False)

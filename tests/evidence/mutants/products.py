@@ -20,8 +20,9 @@ from tests.evidence.mutants.alter import (
     transposed,
 )
 from tests.evidence.mutants.folded import Array, Fault, Folded, put
+from tests.folding import fold_model
 from tests.rewrite.products import Product
-from widthfold_onnx import FoldOptions, fold_model
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.match.site import LinearSite
 
 Plain = {"first": "Tanh", "last": "Asinh", "scale": 1.0}

@@ -20,8 +20,9 @@ from tests.evidence.mutants.products import (
     reshaped,
     weight_at,
 )
-from widthfold_onnx import FoldOptions, fold_model
+from tests.folding import fold_model
 from widthfold_onnx.algebra.row_layout import RowLayout
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.forms import rows
 from widthfold_onnx.rules.forms.form import Candidate
 from widthfold_onnx.rules.forms.rows import candidate

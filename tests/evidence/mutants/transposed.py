@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from tests.evidence.mutants.base import Base, fold
-from widthfold_onnx import AxisName, Layout
+from widthfold_onnx.options import AxisName, Layout
 
 H, W, N = AxisName.HEIGHT, AxisName.WIDTH, AxisName.BATCH
 

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from widthfold_onnx import FoldOptions, fold_model
+from tests.folding import fold_model
+from widthfold_onnx.options import FoldOptions
 
 OPSET_17 = '<ir_version: 8, opset_import: ["": 17]>'
 

@@ -12,9 +12,10 @@ from onnx import numpy_helper
 
 from tests.cli.tool import build
 from tests.evidence.mutants.proof import difference
-from widthfold_onnx import FoldOptions, fold_model
+from tests.folding import fold_model
 from widthfold_onnx.evidence.proof.compare import prove_at_sizes
 from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.options import FoldOptions
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>

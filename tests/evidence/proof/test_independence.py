@@ -14,13 +14,14 @@ import pytest
 
 from tests.evidence.mutants.judge import Judgement, judge
 from tests.evidence.mutants.proof import difference
-from tests.plan import tool
+from tests.folding import fold_model
 from tests.rewrite.products import Product
-from widthfold_onnx import FoldOptions, fold_model
+from tests.tuning import tool
 from widthfold_onnx.evidence import proof
 from widthfold_onnx.operators import OPERATORS, base, conv, conv_transpose, matmul
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.match import reading
 
 ALLOWED = ("widthfold_onnx.evidence.proof", "widthfold_onnx.model")

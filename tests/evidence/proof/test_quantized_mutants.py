@@ -11,7 +11,7 @@ import pytest
 from tests.evidence.mutants.judge import Judgement
 from tests.evidence.mutants.mutant import Mutant, check, check_right, content
 from tests.evidence.mutants.quantized import BASES, FAULTS, IN_CODE, options, right_fold
-from widthfold_onnx import fold_model
+from tests.folding import fold_model
 
 STRICT = {
     "*-weight.first_one_more": "what saturates or rounds hides a change",

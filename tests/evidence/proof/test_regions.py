@@ -11,8 +11,9 @@ from onnx import helper, numpy_helper
 
 from tests.evidence.mutants.mutant import content
 from tests.evidence.mutants.proof import difference
+from tests.folding import fold_model
 from tests.rewrite.graphs import Builder
-from widthfold_onnx import AxisName, FoldOptions, fold_model
+from widthfold_onnx.options import AxisName, FoldOptions
 
 OPTIONS = FoldOptions(factor=4, axis=AxisName.WIDTH)
 Model = onnx.ModelProto

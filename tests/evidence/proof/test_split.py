@@ -11,8 +11,9 @@ from onnx import helper
 
 from tests.evidence.mutants.proof import difference
 from tests.evidence.proof.test_regions import constant, find
+from tests.folding import fold_model
 from tests.rewrite.graphs import Builder
-from widthfold_onnx import AxisName, FoldOptions, fold_model
+from widthfold_onnx.options import AxisName, FoldOptions
 
 
 def model() -> onnx.ModelProto:

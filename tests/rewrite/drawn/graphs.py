@@ -12,7 +12,7 @@ from tests.rewrite.graphs import Builder
 from tests.rewrite.held import ANY_GROWTH, Drawn
 from tests.rewrite.linear import Linear
 from tests.running import run
-from widthfold_onnx import AxisName, FoldOptions, Layout
+from widthfold_onnx.options import AxisName, FoldOptions, Layout
 
 SEED = st.integers(0, 1 << 32)
 LIMIT = 1 << 22

@@ -12,7 +12,7 @@ from tests.rewrite.held import ANY_GROWTH, Drawn
 from tests.rewrite.products import EXTENT, Product, operands
 from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
 from tests.running import LEVELS, run
-from widthfold_onnx import FoldOptions, NonFinite
+from widthfold_onnx.options import FoldOptions, NonFinite
 
 BYTES = ("uint8", "int8")
 SEED = st.integers(0, 1 << 32)

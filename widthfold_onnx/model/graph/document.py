@@ -8,6 +8,7 @@ does not carry: sparse tensors, training_info, map types (`model.graph.reduced`)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +28,7 @@ from widthfold_onnx.model.graph.messages import (
     scopes_of,
     write_back,
 )
-from widthfold_onnx.model.graph.names import named_by_training, names_of
+from widthfold_onnx.model.graph.names import NodeName, named_by_training, names_of
 from widthfold_onnx.model.proto.constant_folding import evaluated
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.model.shapes.table import ShapeTable
@@ -108,6 +109,22 @@ class Document:
             for node in inside:
                 if operator_of(node) in operators:
                     yield scope, node
+
+    def name_of(self, scope: Scope, node: Node) -> NodeName:
+        """Return the name of a node: its own, or if it has none its operator and first output.
+
+        ONNX lets nodes of a graph share a name; such nodes are named by their output, too. So
+        every node has a name of its own, and has it in every copy of the model.
+        """
+        name = node.name or node.op_type
+        if self._node_names[scope.path, node.name] != 1:
+            name = f"{name} -> {node.outputs[0].name}"
+        return NodeName(scope.path, name)
+
+    @cached_property
+    def _node_names(self) -> Counter[tuple[str, str | None]]:
+        """How many nodes of a graph have a name; none of them counts without one."""
+        return Counter((s.path, node.name) for s in self.scopes for node in s.graph if node.name)
 
     def constant(self, value: Value) -> Constant | Refusal:
         """Return the constant behind a value; see `model.graph.constants`."""

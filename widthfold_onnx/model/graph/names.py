@@ -1,14 +1,26 @@
-"""Collects the names that a model uses: values, nodes, and all that training reads or sets."""
+"""Collects the names that a model uses, and names its nodes for plans and reports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import onnx
 
 from widthfold_onnx.model.graph.messages import Scope
 from widthfold_onnx.model.graph.traversal import values_of
 from widthfold_onnx.model.proto.walk import all_graphs
+
+
+class NodeName(NamedTuple):
+    """Name a node: the path of its graph ("" for the main graph), and its name there."""
+
+    graph: str
+    node: str
+
+    def __str__(self) -> str:
+        """Return the name for messages."""
+        return f"{self.graph}/{self.node}" if self.graph else self.node
 
 
 def names_of(scopes: Sequence[Scope]) -> set[str]:

@@ -1,0 +1,111 @@
+"""What a refusal for an open extent suggests: following it folds the site."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import onnx
+import pytest
+
+from tests.folding import fold_model
+from tests.rewrite.guarded import parsed
+from widthfold_onnx.options import FoldOptions
+
+SAME = "pads = [1, 1, 1, 1]"
+SHAPE = re.compile(r"--input-shape (\S+):([\d,]+)")
+
+
+def model(dims: str, body: str, **weights: tuple) -> onnx.ModelProto:
+    head = '<ir_version: 8, opset_import: ["" : 17]>'
+    return parsed(f"{head} main (float[{dims}] x) => (float[{dims}] y) {{ {body} }}", **weights)
+
+
+def following(way: str) -> dict[str, Any]:
+    """The options that one of the suggested ways gives."""
+    shapes = {name: tuple(map(int, dims.split(","))) for name, dims in SHAPE.findall(way)}
+    given: dict[str, Any] = {"input_shapes": shapes} if shapes else {}
+    return given | ({"guard_shapes": True} if "--guard-shapes" in way else {})
+
+
+CASES = {
+    "height and width": (
+        model("1, 3, H, W", f"y = Conv <{SAME}> (x, w)", w=(3, 3, 3, 3)),
+        4,
+        "--input-shape x:1,3,128,128 folds it",
+    ),
+    "height": (
+        model("1, 3, H, 7", f"y = Conv <{SAME}> (x, w)", w=(3, 3, 3, 3)),
+        4,
+        "--input-shape x:1,3,128,7 or --guard-shapes folds it",
+    ),
+    "rows": (
+        model("1, M, 3", "y = MatMul (x, w)", w=(3, 3)),
+        8,
+        "--input-shape x:1,256,3 or --guard-shapes folds it",
+    ),
+    "behind strides": (
+        model(
+            "N, 3, H, W",
+            f"c = Conv <{SAME}, strides = [2, 2]> (x, w)\n y = Conv <{SAME}> (c, w)",
+            w=(3, 3, 3, 3),
+        ),
+        4,
+        "--input-shape x:1,3,128,128 or --guard-shapes folds it",
+    ),
+    "SAME at a stride": (
+        model(
+            "1, 3, H, W",
+            'y = Conv <auto_pad = "SAME_UPPER", strides = [2, 2]> (x, w)',
+            w=(3, 3, 3, 3),
+        ),
+        4,
+        "--input-shape x:1,3,128,128 --guard-shapes folds it",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_following_a_hint_folds_the_site(case: str) -> None:
+    before, factor, hint = CASES[case]
+    options = FoldOptions(factor=factor)
+    _, refused = fold_model(before, options)
+    (site, *_) = refused
+    assert site.status == "refused"
+    assert site.reason.endswith(hint), site.reason
+    for way in hint.split(" or "):
+        _, (again, *_) = fold_model(before, replace(options, **following(way)))
+        assert again.status == "folded", way
+
+
+def test_what_nothing_unlocks_gets_no_hint() -> None:
+    before = model("1, 3, H, 7", f"y = Conv <{SAME}> (x, w)", w=(3, 3, 3, 3))
+    for options in (
+        FoldOptions(factor=4096, guard_shapes=True),
+        FoldOptions(factor=4, axis=4),
+        FoldOptions(factor=4, max_channels=2),
+    ):
+        _, (site,) = fold_model(before, options)
+        assert site.status == "refused"
+        assert "folds it" not in site.reason
+
+
+def test_fixed_extents_are_extended_or_nothing() -> None:
+    before = model("1, 3, 9, 7", f"y = Conv <{SAME}> (x, w)", w=(3, 3, 3, 3))
+    _, (site,) = fold_model(before, FoldOptions(factor=4))
+    assert site.code == "factor-does-not-divide"
+    assert site.reason.endswith("; --ragged folds it")
+    assert "--input-shape" not in site.reason
+    assert "--guard-shapes" not in site.reason
+    _, (site,) = fold_model(before, FoldOptions(factor=4, ragged=True))
+    assert site.status == "folded"
+    _, (site,) = fold_model(before, FoldOptions(factor=4, max_flops_growth=0.5))
+    assert (site.status, "folds it" in site.reason) == ("refused", False)
+
+
+def test_a_product_of_matrices_is_never_extended() -> None:
+    before = model("9, 3", "y = MatMul (x, w)", w=(3, 3))
+    _, (site,) = fold_model(before, FoldOptions(factor=4))
+    assert site.code == "factor-does-not-divide"
+    assert "folds it" not in site.reason

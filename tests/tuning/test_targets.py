@@ -1,0 +1,80 @@
+"""The data of the targets: complete, sourced, in the wheel; what does not fit is refused."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.options import Provider
+from widthfold_onnx.tuning.predict import targets
+from widthfold_onnx.tuning.predict.targets import Target, names, target, usual
+
+GIVEN = msgspec.to_builtins(target("cpu-avx512"))
+
+
+def test_the_targets_of_the_first_release_are_there() -> None:
+    assert names() == ["a100", "cpu-avx2", "cpu-avx512", "h100", "h200", "mi300x"]
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_number_of_every_target_has_a_source(name: str) -> None:
+    found = target(name)
+    assert found.name == name
+    others = {"mi300x": Provider.MIGRAPHX, "cpu-avx2": Provider.CPU, "cpu-avx512": Provider.CPU}
+    assert found.provider is others.get(name, Provider.CUDA)
+    assert all(len(text) > 10 for text in found.source.values())
+
+
+def test_gpus_hold_the_figures_of_their_data_sheets() -> None:
+    sheets = {
+        "a100": (312e12, 2.039e12),
+        "h100": (989e12, 3.35e12),
+        "h200": (989e12, 4.8e12),
+        "mi300x": (1307.4e12, 5.3e12),
+    }
+    for name, (flops, bandwidth) in sheets.items():
+        assert 2 * target(name).rate["FLOAT16"] == flops
+        assert target(name).memory_bandwidth == bandwidth
+
+
+def test_an_unknown_target_is_named_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match="'v100'; there are a100, cpu-avx2, cpu-avx512"):
+        target("v100")
+    for hostile in ("../cost", "", "a100.toml"):
+        with pytest.raises(UsageError):
+            target(hostile)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lanes": 0},
+        {"launch": -1e-6},
+        {"efficiency": 1.5},
+        {"transpose": 0.0},
+        {"rate": {}},
+        {"rate": {"FLOAT": 0.0}},
+        {"source": {**GIVEN["source"], "lanes": ""}},
+        {"source": {k: v for k, v in GIVEN["source"].items() if k != "cache"}},
+        {"more": 1},
+        {"provider": "tpu"},
+    ],
+)
+def test_data_that_do_not_fit_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({**GIVEN, **change}, Target)
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [("sse avx2 avx512f", "cpu-avx512"), ("sse avx2", "cpu-avx2"), ("", "cpu-avx2")],
+)
+def test_the_flags_of_the_processor_choose(
+    flags: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "cpu_info", lambda wanted: iter([flags] if flags else []))
+    assert usual(Provider.AUTO) == usual(Provider.CPU) == name
+    assert usual(Provider.OPENVINO) == name
+    assert usual(Provider.CUDA) == "a100"
+    assert usual(Provider.MIGRAPHX) == "mi300x"

@@ -1,0 +1,142 @@
+"""What test workers run in place of a race; importable, since a worker gets it by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+
+import msgspec
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import AS_IS, SKIPPED, lost, now, timed
+from widthfold_onnx.tuning.measure.measurements import Outcome
+from widthfold_onnx.tuning.measure.successive_halving import Began, Report, Setup
+from widthfold_onnx.tuning.workload.workloads import Workload
+
+SECONDS = 0.2
+MEETING = "MEETING"
+"""The environment variable that names the folder in which races meet."""
+
+GO_ON = "GO_ON"
+"""The environment variable that names the file for which `halting` waits."""
+
+PATIENCE = 60.0
+
+
+def workloads(log: Path, count: int) -> list[Workload]:
+    """Layers that say in their subject what becomes of them, and in their model where to log."""
+    return [Workload(f"layer {number}", str(log).encode(), (), 1, 1.0) for number in range(count)]
+
+
+def noted(workload: Workload, setup: Setup, seconds: float, share: float) -> list[Outcome]:
+    """Log when it began and ended, and where; a layer may kill the worker, or call it broken."""
+    log = Path(os.fsdecode(workload.model))
+    began = time.monotonic()
+    if "deadly" in workload.subject:
+        _note(log, workload, began)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "fatal once" in workload.subject and not (scar := log.with_name("scar")).exists():
+        scar.touch()
+        _note(log, workload, began)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "claims" in workload.subject:
+        with log.with_name("broken").open("a+") as claim:  # the first line is of the broken one
+            claim.write(f"{os.getpid()}\n")
+            claim.flush()
+            claim.seek(0)
+            broken = int(claim.readline())
+        if broken == os.getpid():
+            _note(log, workload, began)
+            raise UnverifiedError("this worker has no device")
+    time.sleep(SECONDS)
+    _note(log, workload, began)
+    one = Measurement("ok", 1.0, 1.0, 1.0, 1e-3, 4, "", now())
+    return [Outcome(workload.subject, AS_IS, one)]
+
+
+def _note(log: Path, workload: Workload, began: float) -> None:
+    with log.open("a") as file:
+        file.write(f"{os.getpid()}\t{workload.subject}\t{began}\t{time.monotonic()}\n")
+
+
+def own_number() -> dict[str, str]:
+    """Versions that are never the same."""
+    return {"widthfold-onnx": str(os.getpid())}
+
+
+def quick(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
+    """A race without a runtime, in which every form is as fast as the layer."""
+    for workload in workloads:
+        for key in (AS_IS, *(form.spec for form in workload.forms)):
+            report(Began(workload.subject, key))
+            report(Outcome(workload.subject, key, timed(1.0, 1.0, 1.0, 1e-3, 4)))
+
+
+def falling(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
+    """A race in which three forms are not run, each for another reason, and no other works."""
+    for workload in workloads:
+        quick([replace(workload, forms=())], setup, seconds, report=report)
+        for form, why in zip_longest(workload.forms, sorted(SKIPPED), fillvalue="no kernel"):
+            report(Outcome(workload.subject, form.spec, lost(why)))
+
+
+def meeting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
+    """A race that begins when two others have begun as well.
+
+    Raises:
+        UnverifiedError: they never did.
+    """
+    folder = Path(os.environ[MEETING])
+    folder.mkdir(exist_ok=True)
+    (folder / str(os.getpid())).touch()
+    end = time.monotonic() + PATIENCE
+    while len(list(folder.iterdir())) < 3:
+        if time.monotonic() > end:
+            raise UnverifiedError("the others never came")
+        time.sleep(0.02)
+    quick(workloads, setup, seconds, report=report)
+
+
+def halting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
+    """The first layer is raced, and then nothing more is heard until it is told to go on.
+
+    Raises:
+        UnverifiedError: it never was.
+    """
+    quick(workloads[:1], setup, seconds, report=report)
+    go_on = Path(os.environ[GO_ON])
+    end = time.monotonic() + PATIENCE
+    while not go_on.exists():
+        if time.monotonic() > end:
+            raise UnverifiedError("nobody said to go on")
+        time.sleep(0.02)
+    quick(workloads[1:], setup, seconds, report=report)
+
+
+def hopeless(
+    workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report
+) -> None:
+    """No runtime.
+
+    Raises:
+        UnverifiedError: always.
+    """
+    raise UnverifiedError("there is no runtime")
+
+
+def sleeping(*args: object) -> None:
+    """A comparison that never ends."""
+    time.sleep(PATIENCE)
+
+
+def slow_at_extended(model: Path, options: VerifyOptions, shapes: Shapes) -> Measurement:
+    """Stands in for `ratio_of_levels`: a model that only level ALL suits."""
+    slower = timed(0.5, 0.5, 0.5, 2.0, 50)
+    return msgspec.structs.replace(slower, original_setting="all", setting="extended")

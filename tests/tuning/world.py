@@ -1,0 +1,150 @@
+"""A world in which every time was said beforehand: nothing runs but what says how fast it is."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnx
+import pytest
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import AS_IS, lost, timed
+from widthfold_onnx.rewrite.record import FOLD_KEY
+from widthfold_onnx.runtime.inputs.distributions import Distribution
+from widthfold_onnx.runtime.paired_benchmark import (
+    ratio_of,
+    ratio_of_levels,
+    ratios_to,
+)
+from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.tuning.measure import children
+from widthfold_onnx.tuning.measure.measurements import Outcome
+from widthfold_onnx.tuning.measure.successive_halving import Began, race
+from widthfold_onnx.tuning.search import search_context, trials
+
+WHOLE = 10.0
+"""Seconds that every model takes as it is."""
+
+Alone = Callable[[dict[str, Any], dict[str, Any]], tuple[float, float] | str]
+"""Ratio of a form and the low end of it, or why it is lost, by layer and form."""
+
+
+def doubled(layer: dict[str, Any], form: dict[str, Any]) -> tuple[float, float]:
+    """Folds of the width by 2, on both sides, run at twice the speed, all else at half."""
+    kind = (form["axis"], form["factor"], form["kind"])
+    ratio = 2.0 if kind == ("width", 2, "interleaved") else 0.5
+    return ratio, ratio * 0.9
+
+
+class World:
+    """Stands in for `isolated`.
+
+    Args:
+        alone: what becomes of a layer's form.
+        saved: seconds that a node saves in its place if it is folded; with NaN no model runs.
+        steady: the same on smooth inputs, where it differs.
+        noise: half width of every interval of whole models, and their control.
+        levels: time of the original at level ALL / at EXTENDED.
+    """
+
+    def __init__(
+        self,
+        alone: Alone,
+        saved: Mapping[str, float],
+        noise: float = 0.005,
+        levels: float = 0.5,
+        steady: Mapping[str, float] | None = None,
+    ) -> None:
+        self.alone = alone
+        self.saved = saved
+        self.steady = saved if steady is None else steady
+        self.noise = noise
+        self.levels = levels
+        self.advice = ""
+        self.raced: list[str] = []
+        self.budgets: list[float] = []
+        self.at: list[Level] = []
+        self.compared: list[tuple[frozenset[str], frozenset[str]]] = []
+
+    def isolated(self, function, *args, on_progress=None, **limits):
+        if function is race:
+            return self._race(*args, on_progress)
+        if function is ratio_of:
+            return self._contest(*args)
+        if function is ratios_to:
+            return self._turns(*args)
+        if function is ratio_of_levels:
+            return self._timed(WHOLE, WHOLE / self.levels, "all", "extended")
+        return function(*args)
+
+    def _race(self, workloads, setup, seconds, report) -> None:
+        for workload in workloads:
+            if not workload.forms:  # the layer as it is, before it races
+                report(Began(workload.subject, AS_IS))
+                report(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+                continue
+            self.raced.append(workload.subject)
+            self.at.append(setup.level)
+            report(Began(workload.subject, AS_IS))
+            report(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            for key in (form.spec for form in workload.forms):
+                found = self.alone(json.loads(workload.subject), json.loads(key))
+                if isinstance(found, str):
+                    report(Outcome(workload.subject, key, lost(found)))
+                else:
+                    ratio, low = found
+                    measured = timed(ratio, low, 2 * ratio - low, 1 / ratio, 40)
+                    report(Outcome(workload.subject, key, measured))
+
+    def _contest(
+        self, base: Path, other: Path, options, shapes, kind=Distribution.NORMAL
+    ) -> Measurement:
+        saved = self.saved if kind is Distribution.NORMAL else self.steady
+        sides = folded(base), folded(other)
+        self.compared.append(sides)
+        self.budgets.append(options.time_budget)
+        before, after = (WHOLE - sum(saved[name] for name in side) for side in sides)
+        if math.isnan(before + after):
+            raise UnverifiedError("the child process died of SIGSEGV")
+        return self._timed(before, after, "all", "all")
+
+    def _turns(
+        self, base: Path, others: Sequence[Path], kinds: Sequence[Distribution], *rest
+    ) -> list[Measurement]:
+        found = [self._contest(other, base, *rest, kind) for kind in kinds for other in others]
+        return [timed(one.ratio, one.low, one.high, 1.0, 50) for one in found]
+
+    def _timed(
+        self, before: float, after: float, original_setting: str, setting: str
+    ) -> Measurement:
+        ratio = before / after
+        low, high = ratio * (1 - self.noise), ratio * (1 + self.noise)
+        return msgspec.structs.replace(
+            timed(ratio, low, high, after, 50),
+            control=self.noise,
+            note=self.advice,
+            original_setting=original_setting,
+            setting=setting,
+        )
+
+
+def folded(model: Path) -> frozenset[str]:
+    """Names of the Convs of a model that were folded."""
+    return frozenset(
+        node.name
+        for node in onnx.load(model).graph.node
+        if FOLD_KEY in {item.key for item in node.metadata_props}
+    )
+
+
+def enter(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
+    """Let the search measure in that world."""
+    for module in (search_context, children, trials):
+        monkeypatch.setattr(module, "isolated", world.isolated)
+    return world

@@ -1,0 +1,396 @@
+"""The Python API: each call takes a model in any form, and gives it back in that form.
+
+A model is the path of a file, an `onnx.ModelProto`, an `onnx_ir.Model` or an
+`onnx_graphsurgeon.Graph`. Keywords are the options of the command line (`options.keywords`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+import onnx
+
+from widthfold_onnx import pipeline
+from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
+from widthfold_onnx.interop import Held, hold
+from widthfold_onnx.model.write.writer import write_model
+from widthfold_onnx.options import FoldOptions, Form, SearchOptions, VerifyOptions
+from widthfold_onnx.options.keywords import (
+    CheckKeywords,
+    FoldKeywords,
+    OptimizeKeywords,
+    PlanKeywords,
+    TuneKeywords,
+    VerifyKeywords,
+    check_keywords,
+    options_from,
+)
+from widthfold_onnx.progress import Progress, silent
+from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
+from widthfold_onnx.rewrite.apply import Fitting, fit, misfit_text
+from widthfold_onnx.rewrite.plan import Plan, read_plan
+
+FACTOR = 8
+"""Positions that become channels where a call measures nothing and no factor is given."""
+
+RUN_ONLY = ("seeds", "rtol", "atol", "inputs")
+"""Keywords of a comparison on the runtime, which a model in memory at a fixed factor lacks."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of `optimize`.
+
+    Attributes:
+        model: what was given, changed: OUT for a path with `out`, a ModelProto for a path without;
+            None if verification did not pass, or `require_fold` found nothing to fold.
+        plan: what was done to the model.
+        report: the outcome of every layer, and the verification.
+    """
+
+    model: Any
+    plan: Plan
+    report: OptimizeReport
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
+
+def optimize(
+    model: Any,
+    out: Path | str | None = None,
+    *,
+    no_verify: bool = False,
+    require_fold: bool = False,
+    on_progress: Progress = silent,
+    **keywords: Unpack[OptimizeKeywords],
+) -> Result:
+    """Fold the layers of a model where that was measured to be faster, and verify the result.
+
+    Args:
+        model: the model; it stays as it is.
+        out: where the result goes, for a path; replaced in one step once the result has passed.
+        no_verify: do not check the result.
+        require_fold: give back no model if nothing is changed.
+        on_progress: called with every step.
+        keywords: options of the command, e.g. `factor=8`, `skip=["*head"]`, `effort="quick"`,
+            `threads=4`. By default `factor` is "auto": forms are measured. At a given factor a
+            model in memory is proved equal and not run.
+
+    Raises:
+        TypeError: a keyword that there is not.
+        UsageError: a value or a combination that does not fit, or a model of another kind.
+        InvalidModelError: the model is broken or not supported.
+        CheckFailedError: a model in memory is not equal to its original: a fault of widthfold.
+        UnverifiedError: nothing can be measured, or a model in memory cannot be proved.
+    """
+    check_keywords("optimize", keywords, OptimizeKeywords)
+    fold_options = options_from(FoldOptions, keywords)
+    held = hold(model)
+    in_memory = fold_options.fixed is not None and out is None
+    if in_memory:
+        _check_unused(RUN_ONLY, keywords, "compares a model that is written to `out`")
+        result = _fixed(held, fold_options, no_verify=no_verify, keywords=keywords)
+        if require_fold and not result.plan.changes:
+            return Result(None, result.plan, result.report)
+        return result
+    verify_options = None if no_verify else _prove_only(keywords)
+    search_options = options_from(SearchOptions, keywords)
+    with _files(held, out) as (source, target):
+        report, plan = pipeline.optimize(
+            source,
+            target,
+            fold_options,
+            verify_options,
+            search_options,
+            require_fold=require_fold,
+            on_progress=on_progress,
+        )
+        is_written = report.written is not None
+        return Result(_delivered(held, out, target, plan) if is_written else None, plan, report)
+
+
+def fold(
+    model: Any,
+    out: Path | str | None = None,
+    *,
+    no_verify: bool = False,
+    **keywords: Unpack[FoldKeywords],
+) -> Any:
+    """Fold every layer of a model that can be folded, and prove the result.
+
+    Args:
+        model: the model; it stays as it is.
+        out: where the result goes, for a path; then it is compared on the runtime, too.
+        no_verify: do not prove the result.
+        keywords: options of the command `optimize` that decide forms; `factor` is 8 by default.
+
+    Returns:
+        What was given, changed: OUT for a path with `out`, a ModelProto for a path without.
+
+    Raises:
+        TypeError: a keyword that there is not.
+        UsageError: a value or a combination that does not fit, or a model of another kind.
+        InvalidModelError: the model is broken or not supported.
+        CheckFailedError: the result is not equal to its original: a fault of widthfold.
+        UnverifiedError: the result cannot be shown to be equal.
+    """
+    check_keywords("fold", keywords, FoldKeywords)
+    if keywords.get("form") != Form.STRIDES:
+        keywords.setdefault("factor", FACTOR)
+    result = optimize(model, out, no_verify=no_verify, **keywords)
+    if result.model is None:
+        check_written(result.report)
+    return result.model
+
+
+def plan(model: Any, *, on_progress: Progress = silent, **keywords: Unpack[PlanKeywords]) -> Plan:
+    """Decide what `optimize` would do to a model, and change nothing.
+
+    `print` shows the plan as a table, `save` writes it to a file.
+
+    Args:
+        model: the model.
+        on_progress: called with every step.
+        keywords: options of the command `optimize` that decide forms or measure them.
+
+    Raises:
+        TypeError: a keyword that there is not.
+        UsageError: a value or a combination that does not fit, or a model of another kind.
+        InvalidModelError: the model is broken or not supported.
+        UnverifiedError: nothing can be measured.
+    """
+    check_keywords("plan", keywords, PlanKeywords)
+    search_options = options_from(SearchOptions, keywords)
+    with _files(hold(model), None) as (source, _):
+        fold_options = options_from(FoldOptions, keywords)
+        return pipeline.decide(source, fold_options, search_options, on_progress=on_progress)
+
+
+def apply(
+    model: Any,
+    plan: Plan | Path | str,
+    out: Path | str | None = None,
+    *,
+    partial: bool = False,
+    no_verify: bool = False,
+    **keywords: Unpack[CheckKeywords],
+) -> Any:
+    """Carry out a plan on a model; nothing is measured, and the result is proved.
+
+    Args:
+        model: the model; it stays as it is.
+        plan: the plan, or the path of its file.
+        out: where the result goes, for a path; then it is compared on the runtime, too.
+        partial: leave out the parts of the plan that do not fit the model.
+        no_verify: do not check the result.
+        keywords: options of the comparison.
+
+    Returns:
+        What was given, changed: OUT for a path with `out`, a ModelProto for a path without.
+
+    Raises:
+        TypeError: a keyword that there is not.
+        UsageError: a value or a combination that does not fit, or a file that is no plan.
+        InvalidModelError: the model is broken or not supported.
+        CheckFailedError: a part of the plan does not fit, or the result is not equal.
+        UnverifiedError: the result cannot be shown to be equal.
+    """
+    check_keywords("apply", keywords, CheckKeywords)
+    held = hold(model)
+    plan = plan if isinstance(plan, Plan) else read_plan(plan)
+    if out is None:
+        _check_unused(CheckKeywords.__annotations__, keywords, "compares a file written to `out`")
+        fitting = fit(held.proto, held.folder, plan)
+        if fitting.misfits and not partial:
+            raise CheckFailedError(misfit_text(fitting.misfits))
+        return held.give(_carried_out(held, fitting, plan, no_verify=no_verify))
+    verify_options = None if no_verify else _prove_only(keywords)
+    with _files(held, out) as (source, target):
+        report, _ = pipeline.apply(source, plan, target, verify_options, partial=partial)
+    check_written(report)
+    return target
+
+
+def verify(
+    original: Any,
+    rewritten: Any,
+    *,
+    on_progress: Progress = silent,
+    **keywords: Unpack[VerifyKeywords],
+) -> VerifyReport:
+    """Compare two models on the runtime: interface, proof, outputs, time.
+
+    Args:
+        original: the model before.
+        rewritten: the model after.
+        on_progress: called with every step.
+        keywords: options of the command, e.g. `no_timing=True`, `fail_under=1.0`.
+
+    Returns:
+        The report; its verdict is pass, fail or unverified.
+
+    Raises:
+        TypeError: a keyword that there is not.
+        UsageError: a value that does not fit, or a model of another kind.
+        InvalidModelError: a model that is none.
+    """
+    check_keywords("verify", keywords, VerifyKeywords)
+    options = options_from(VerifyOptions, keywords)
+    with _files(hold(original), None) as (first, _), _files(hold(rewritten), None) as (second, _):
+        return pipeline.verify(first, second, options, on_progress=on_progress)
+
+
+def inspect(model: Any, **keywords: Unpack[FoldKeywords]) -> InspectReport:
+    """List the layers of a model with their shapes, cost, legal forms and refusals.
+
+    Args:
+        model: the model.
+        keywords: options of the command; `factor` is 8 by default.
+
+    Raises:
+        TypeError: a keyword that there is not.
+        UsageError: a value that does not fit, or a model of another kind.
+        InvalidModelError: the model is broken or not supported.
+    """
+    check_keywords("inspect", keywords, FoldKeywords)
+    options = options_from(FoldOptions, keywords, factor=FACTOR)
+    with _files(hold(model), None) as (source, _):
+        return pipeline.inspect(source, options)
+
+
+def tune(
+    models: Sequence[Path | str],
+    *,
+    on_progress: Progress = silent,
+    **keywords: Unpack[TuneKeywords],
+) -> TuneReport:
+    """Measure the layers of model files ahead of `optimize`, and keep the times in a store.
+
+    Args:
+        models: paths of models.
+        on_progress: called with every step.
+        keywords: options of the command, e.g. `store="times.db"`, `jobs=2`.
+
+    Raises:
+        TypeError: a keyword that there is not.
+        UsageError: a value that does not fit, or there is no such cluster.
+        UnverifiedError: nothing can be measured.
+    """
+    check_keywords("tune", keywords, TuneKeywords)
+    from widthfold_onnx.tuning.tune import tune as tune_files
+
+    return tune_files(
+        models,
+        options_from(FoldOptions, keywords),
+        options_from(SearchOptions, keywords),
+        jobs=keywords.get("jobs", 1),
+        dask=keywords.get("dask"),
+        on_progress=on_progress,
+    )
+
+
+def check_written(report: OptimizeReport) -> None:
+    """Check that a model was written, because it passed verification.
+
+    Raises:
+        CheckFailedError: the model is not equal, or the plan does not fit.
+        UnverifiedError: the model cannot be shown to be equal.
+    """
+    if report.written is not None:
+        return
+    if report.verification is None:
+        misfits = [site for site in report.sites if site.status == "refused"]
+        raise CheckFailedError("; ".join(f"{site.node}: {site.reason}" for site in misfits))
+    is_wrong = report.verification.verdict == "fail"
+    reasons = "; ".join(report.verification.reasons)
+    raise CheckFailedError(reasons) if is_wrong else UnverifiedError(reasons)
+
+
+def _fixed(
+    held: Held, options: FoldOptions, *, no_verify: bool, keywords: Mapping[str, Any]
+) -> Result:
+    """Fold a model in memory at a fixed factor."""
+    from widthfold_onnx.decide.fixed import decide_fixed
+    from widthfold_onnx.decide.layout import decide_layout
+    from widthfold_onnx.decide.report import optimize_report
+
+    options = decide_layout(options, options_from(SearchOptions, keywords))
+    decided = decide_fixed(held.proto, held.folder, options)
+    fitting = fit(held.proto, held.folder, decided.plan)
+    report = optimize_report(
+        held.name, held.proto.ByteSize(), fitting, decided.plan, decided.sites, decided.companions
+    )
+    folded = _carried_out(held, fitting, decided.plan, no_verify=no_verify)
+    return Result(held.give(folded), decided.plan, report)
+
+
+def _carried_out(held: Held, fitting: Fitting, plan: Plan, *, no_verify: bool) -> onnx.ModelProto:
+    """Carry out a plan on a model in memory, and prove the result equal.
+
+    Raises:
+        CheckFailedError: the result is not equal.
+        UnverifiedError: the result cannot be shown to be equal.
+    """
+    from widthfold_onnx.evidence.proof.compare import proved
+    from widthfold_onnx.evidence.proof.program import program
+    from widthfold_onnx.model.proto.frozen import frozen
+
+    if not plan.changes:
+        return held.proto
+    folded = fitting.rewriting.carry_out()
+    if no_verify:
+        return folded
+    original = frozen(held.proto) if plan.frozen else held.proto
+    old, new = (program(each, held.folder) for each in (original, folded))
+    proof = proved(old, new, plan.sizes, {})
+    if proof.verdict == "different":
+        raise CheckFailedError(f"proof: different: {proof.reason}")
+    if proof.verdict != "equal":
+        raise UnverifiedError(f"proof: {proof.verdict}: {proof.reason}")
+    return folded
+
+
+def _prove_only(keywords: Mapping[str, Any]) -> VerifyOptions:
+    """Return the options with which a written model is verified; see `pipeline.PROVE_ONLY`."""
+    names = CheckKeywords.__annotations__
+    chosen = {name: value for name, value in keywords.items() if name in names}
+    return options_from(VerifyOptions, chosen, thorough=False, timing=False)
+
+
+def _check_unused(names: Collection[str], keywords: Mapping[str, Any], purpose: str) -> None:
+    """Refuse keywords that would have no effect.
+
+    Raises:
+        UsageError: one is given.
+    """
+    for name in keywords:
+        if name in names:
+            raise UsageError(f"{name} {purpose}; a model in memory is proved and not run")
+
+
+@contextmanager
+def _files(held: Held, out: Path | str | None) -> Iterator[tuple[Path, Path]]:
+    """Give the paths of a model and of its result: temporary ones for what is in memory."""
+    if held.path is None and out is not None:
+        raise UsageError("out is for a model that is given by its path")
+    with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
+        source = held.path
+        if source is None:
+            source = Path(folder, held.name)
+            copy = onnx.ModelProto()
+            copy.CopyFrom(held.proto)
+            write_model(copy, source, source_folder=held.folder, check=lambda path: None)
+        yield source, Path(folder, "out.onnx") if out is None else Path(out)
+
+
+def _delivered(held: Held, out: Path | str | None, target: Path, plan: Plan) -> Any:
+    """Return a written model in the form in which its original was given."""
+    if out is not None:
+        return target
+    return held.give(onnx.load(target) if plan.changes else held.proto)

@@ -1,0 +1,70 @@
+"""widthfold apply."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from widthfold_onnx.cli.common import MODEL, Sectioned, guarded, leave, progress
+from widthfold_onnx.cli.optimize import TO_PROVE, leave_unwritten
+from widthfold_onnx.cli.options import options_of
+from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
+from widthfold_onnx.cli.running import VERIFYING
+from widthfold_onnx.errors import CheckFailedError
+from widthfold_onnx.options import VerifyOptions
+
+
+@click.command("apply", cls=Sectioned)
+@guarded
+@click.argument("model", type=MODEL)
+@click.argument("plan", type=MODEL)
+@click.argument("out", type=MODEL, required=False)
+@click.option(
+    "--partial",
+    is_flag=True,
+    help="Leave out the parts of PLAN that do not fit MODEL. Default: write nothing and exit 1.",
+)
+@click.option("--no-verify", is_flag=True, help="Write the result unverified.")
+@options_of("verifying", VerifyOptions, VERIFYING, TO_PROVE)
+@report_arguments
+def apply_command(
+    model: Path,
+    plan: Path,
+    out: Path | None,
+    partial: bool,
+    no_verify: bool,
+    verifying: VerifyOptions,
+    reporting: ReportArguments,
+) -> None:
+    """Carry out PLAN on MODEL, verify the result, and write it to OUT.
+
+    PLAN is a file that `widthfold optimize --save-plan` wrote. Nothing is measured. MODEL may have
+    been trained again: its layers need the same names and the same structure, their weights may
+    differ. Without OUT nothing is written.
+    """
+    from widthfold_onnx.decide.report import MISFIT
+    from widthfold_onnx.pipeline import apply
+    from widthfold_onnx.results import OptimizeReport
+
+    to = reporting.destinations(OptimizeReport, [model, plan, *([out] if out else [])])
+    with progress() as on_progress:
+        result, _ = apply(
+            model,
+            plan,
+            out,
+            None if no_verify else verifying,
+            partial=partial,
+            on_progress=on_progress,
+        )
+    deliver(result, to, model)
+    if result.written is None and result.verification is not None:
+        leave_unwritten(result.verification)
+    misfits = [site for site in result.sites if site.code == MISFIT]
+    if misfits and not partial:
+        names = ", ".join(site.node for site in misfits)
+        leave(
+            f"OUT is not written: the plan does not fit {names}, see the table; --partial applies "
+            "the rest",
+            CheckFailedError.exit_code,
+        )

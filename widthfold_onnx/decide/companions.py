@@ -1,0 +1,98 @@
+"""Start a plan with frozen weights and companions, and say what became of companions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import onnx
+
+from widthfold_onnx.model.proto.frozen import frozen, overridable
+from widthfold_onnx.options import Companion, FoldOptions
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.results import CompanionReport, Gain, Stop
+from widthfold_onnx.rewrite.exchange import Match, exchanged
+from widthfold_onnx.rewrite.plan import CompanionPlan, Limits, Plan
+
+
+def drafted(proto: onnx.ModelProto, options: FoldOptions) -> Plan:
+    """Return a plan that freezes weights if the options ask for it, and does nothing else."""
+    return Plan(
+        frozen=tuple(sorted(overridable(proto))) if options.freeze_weights else (),
+        sizes=dict(options.input_shapes),
+        limits=Limits.of(options),
+    )
+
+
+def matches_of(
+    proto: onnx.ModelProto, folder: Path | None, draft: Plan, names: Collection[Companion]
+) -> list[Match]:
+    """Return the nodes that companions match, in the model with the frozen weights of a draft."""
+    kept = overridable(proto) - set(draft.frozen)
+    return exchanged(frozen(proto, kept), folder, names, wanted=())[1]
+
+
+def with_companions(
+    proto: onnx.ModelProto, folder: Path | None, draft: Plan, names: Collection[Companion]
+) -> Plan:
+    """Return a plan in which companions replace all nodes that have an equal.
+
+    The nodes are those of a model in which these companions alone are in place: another companion
+    may inline functions, and so name nodes that this model does not have.
+    """
+    companions = [
+        CompanionPlan(graph=match.name.graph, node=match.name.node, companion=match.companion)
+        for match in (matches_of(proto, folder, draft, names) if names else ())
+        if not isinstance(match.became, Refusal)
+    ]
+    return msgspec.structs.replace(draft, companions=tuple(sorted(companions)))
+
+
+def companion_reports(
+    matches: Sequence[Match],
+    done: Collection[Companion],
+    why: str,
+    gains: Mapping[Companion, Sequence[Gain]] | None = None,
+) -> list[CompanionReport]:
+    """Return one report for each companion that matches a node.
+
+    Args:
+        matches: what they match.
+        done: those that were exchanged.
+        why: why others were not, where that was not measured.
+        gains: measured gains: on random inputs, and on smooth ones.
+    """
+    reports = []
+    for name in dict.fromkeys(match.companion for match in matches):
+        own = [(match, match.became) for match in matches if match.companion is name]
+        equal = [(m.name.node, became) for m, became in own if not isinstance(became, Refusal)]
+        timed = (gains or {}).get(name, ())
+        is_done = name in done
+        kept = _not_taken(timed) if timed else why
+        reports.append(
+            CompanionReport(
+                name=name.value,
+                status="refused" if not equal else "exchanged" if is_done else "kept",
+                nodes=[node for node, _ in equal],
+                became=list(dict.fromkeys(", ".join(became) for _, became in equal)),
+                refused=[
+                    Stop(node=match.name.node, op=match.op, code=became.code, reason=became.reason)
+                    for match, became in own
+                    if isinstance(became, Refusal)
+                ],
+                reason="" if is_done or not equal else kept,
+                gain=timed[0] if timed else None,
+                gain_on_smooth=timed[1] if len(timed) > 1 else None,
+            )
+        )
+    return reports
+
+
+def _not_taken(timed: Sequence[Gain]) -> str:
+    """Return why a companion was left alone, by its gains on random and smooth inputs."""
+    if timed[0].low <= 1:
+        return "not surely faster"
+    if any(gain.high < 1 for gain in timed):
+        return "slower on smooth inputs"
+    return "not surely faster in every trial"

@@ -1,0 +1,59 @@
+"""Decide the plan of a model at a fixed factor, or of its strides: whatever the rules allow."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import onnx
+
+from widthfold_onnx.decide.companions import (
+    companion_reports,
+    drafted,
+    matches_of,
+    with_companions,
+)
+from widthfold_onnx.decide.decisions import Decided, decide, with_layers
+from widthfold_onnx.decide.hints import Hints
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
+from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rewrite.plan import Origin
+from widthfold_onnx.rules.selection import reformulate
+from widthfold_onnx.runtime.environment import version
+
+
+def decide_fixed(
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    options: FoldOptions,
+) -> Decided:
+    """Return the plan that folds every layer that the rules allow, by the factor of the options.
+
+    Args:
+        proto: a checked model; it stays as it is.
+        folder: where its external data lies.
+        options: which layers, how far, in which form; the layout is decided.
+
+    Raises:
+        UsageError: no factor is given, or an option does not fit.
+        InvalidModelError: the graph library cannot read the model.
+    """
+    factor = options.fixed
+    if factor is None:
+        raise UsageError("without measurements a plan needs a factor, or form strides")
+    draft = drafted(proto, options)
+    matches = matches_of(proto, folder, draft, options.exchanges) if options.exchanges else []
+    draft = with_companions(proto, folder, draft, options.exchanges)
+    reading = Reading.of(proto, folder, draft)
+    decisions = decide(reading, options, partial(reformulate, options=options, factor=factor))
+    hints = Hints(reading, options)
+    sites = [decision.report(options, hints.of(decision)) for decision in decisions]
+    name = "strides" if factor == STRIDES_ALONE else f"factor {factor}"
+    origin = Origin(widthfold=version("widthfold-onnx"), decision=name)
+    return Decided(
+        plan=msgspec.structs.replace(with_layers(draft, decisions), origin=origin),
+        sites=sites,
+        companions=companion_reports(matches, options.exchanges, ""),
+    )

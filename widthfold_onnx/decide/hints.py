@@ -1,0 +1,137 @@
+"""Find options that would fold a refused site; every hint was tried.
+
+They name extents, extend them, or let samples mix. A site is planned with each suggestion as if the
+caller had given it; only suggestions that give a form are named. Suggested sizes are round numbers
+that the factor divides even behind some strides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from itertools import product
+
+from widthfold_onnx.decide.decisions import Decision
+from widthfold_onnx.model.proto.dims import Dims, dims_of
+from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rules.match.site import Site
+from widthfold_onnx.rules.selection import reformulate
+from widthfold_onnx.text import printable
+
+UNREAD = frozenset({Code.UNKNOWN_EXTENT, Code.UNKNOWN_SHAPE})
+"""Codes of sites that cannot be read because an extent is unknown."""
+
+OVERRIDABLE = frozenset({Code.WEIGHT_OVERRIDABLE, Code.BIAS_OVERRIDABLE})
+"""Codes of sites of which an input of the model is a constant for those who leave it out."""
+
+FREEZE = "--freeze-weights"
+GUARD = "--guard-shapes"
+RAGGED = "--ragged"
+MIX = "--mix-samples"
+
+ROUND = 32
+"""Suggested extents divided by the factor: behind five strides of 2 a multiple of it is left."""
+
+_Suggested = tuple[tuple[str, tuple[int, ...]], ...]
+"""Shapes by the names of inputs."""
+
+
+class Hints:
+    """Hints for the sites of one model.
+
+    Args:
+        reading: the model.
+        options: the options that were planned with.
+    """
+
+    def __init__(self, reading: Reading, options: FoldOptions) -> None:
+        self._reading = reading
+        self._options = replace(options, ragged=True) if options.fixed is None else options
+        self._factor = options.fixed or SMALLEST_FACTOR
+        self._tables: dict[_Suggested, ShapeTable] = {}
+
+    def of(self, decision: Decision) -> str:
+        """Return the options that would fold a refused site; "" where none that was tried does."""
+        site, linear, refusal = decision.site, decision.linear, decision.outcome
+        if not isinstance(refusal, Refusal):
+            return ""
+        if refusal.code in OVERRIDABLE:
+            return f"{FREEZE} makes it a constant, which the runtime packs and fuses, too"
+        may_fold = refusal.code in UNREAD if linear is None else refusal.code.is_of_a_form
+        if not may_fold:
+            return ""
+        is_open = linear is None or None in linear.planned
+        found = self._openings(site, self._options) if is_open else []
+        mixed = replace(self._options, mix_samples=True)
+        if refusal.code == Code.FACTOR_DOES_NOT_DIVIDE:
+            if self._folds(site, self._reading.planned, replace(self._options, ragged=True)):
+                found.append(RAGGED)
+        elif refusal.code == Code.MIXES_SAMPLES:
+            if self._folds(site, self._reading.planned, mixed):
+                found.append(MIX)
+        elif is_open and not found and linear is not None and linear.is_product:
+            found = self._openings(site, mixed, f" {MIX}")
+        return f"{' or '.join(found)} folds it" if found else ""
+
+    def _openings(self, site: Site, options: FoldOptions, more: str = "") -> list[str]:
+        """Return what folds a site with an open extent under some options; `more` names these."""
+        guarded = replace(options, guard_shapes=True)
+        found = [self._shapes(site, options, more)]
+        if not options.guard_shapes:
+            if self._folds(site, self._reading.document.shapes, guarded):
+                found.append(GUARD + more)
+            if not any(found):
+                found.append(self._shapes(site, guarded, f" {GUARD}{more}"))
+        return [way for way in found if way]
+
+    def _shapes(self, site: Site, options: FoldOptions, more: str) -> str:
+        """Return the first suggested shapes that fold a site, as options; "" where none does."""
+        for shapes in self._suggested:
+            if self._folds(site, self._table(shapes), options):
+                return _shown(shapes) + more
+        return ""
+
+    def _folds(self, site: Site, planned: ShapeTable, options: FoldOptions) -> bool:
+        read = self._reading.layer(site, planned)
+        if isinstance(read, Refusal):
+            return False
+        return not isinstance(reformulate(read, options, self._factor), Refusal)
+
+    def _table(self, shapes: _Suggested) -> ShapeTable:
+        """Return the shapes of all values under suggested input shapes; computed on first use."""
+        if shapes not in self._tables:
+            given = {**self._options.input_shapes, **dict(shapes)}
+            self._tables[shapes] = ShapeTable(self._reading.document.proto, given)
+        return self._tables[shapes]
+
+    @cached_property
+    def _suggested(self) -> list[_Suggested]:
+        """Shapes for one input at a time, then for all: with one sample, then `factor` samples."""
+        held = {tensor.name for tensor in self._reading.document.proto.graph.initializer}
+        inputs = {
+            value.name: dims
+            for value in self._reading.document.proto.graph.input
+            if (dims := dims_of(value)) is not None
+            and None in dims
+            and value.name not in held
+            and value.name not in self._options.input_shapes
+        }
+        chosen = [[name] for name in inputs] + ([list(inputs)] if len(inputs) > 1 else [])
+        suggested = (
+            tuple((name, self._sized(inputs[name], samples)) for name in names)
+            for samples, names in product((1, self._factor), chosen)
+        )
+        return list(dict.fromkeys(suggested))
+
+    def _sized(self, dims: Dims, samples: int) -> tuple[int, ...]:
+        sizes = (samples if i == 0 else ROUND * self._factor for i in range(len(dims)))
+        return tuple(size if e is None else e for e, size in zip(dims, sizes, strict=True))
+
+
+def _shown(shapes: _Suggested) -> str:
+    return " ".join(
+        f"--input-shape {printable(name)}:{','.join(map(str, shape))}" for name, shape in shapes
+    )

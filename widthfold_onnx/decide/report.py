@@ -1,0 +1,99 @@
+"""Report what a plan does to a model: to every layer, region and companion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from widthfold_onnx.decide.decisions import folded_report
+from widthfold_onnx.results import (
+    CompanionReport,
+    OptimizeReport,
+    OptimizeSummary,
+    SearchReport,
+    SiteReport,
+)
+from widthfold_onnx.rewrite.apply import Fitting
+from widthfold_onnx.rewrite.plan import Plan
+from widthfold_onnx.rewrite.region_report import region_reports
+
+MISFIT = "differs-from-plan"
+"""Code of a layer that a plan names and that does not fit."""
+
+STATUSES = ("folded", "kept", "refused")
+
+NOT_PLANNED = "not-planned"
+"""Code of a layer that a plan does not name."""
+
+
+def optimize_report(
+    model: str,
+    size: int,
+    fitting: Fitting,
+    plan: Plan,
+    sites: Sequence[SiteReport],
+    companions: Sequence[CompanionReport] = (),
+    search: SearchReport | None = None,
+) -> OptimizeReport:
+    """Return the report of a command before anything is written.
+
+    Args:
+        model: name of the file.
+        size: its bytes.
+        fitting: the plan at this model.
+        plan: the plan.
+        sites: the line of each layer.
+        companions: the line of each companion that matches a node.
+        search: the measurements, if there are any.
+    """
+    names = {site.node: site.name for site in fitting.reading.sites.values()}
+    counts = {status: sum(site.status == status for site in sites) for status in STATUSES}
+    return OptimizeReport(
+        model=model,
+        sites=list(sites),
+        regions=region_reports(fitting.rewriting, names),
+        companions=list(companions),
+        summary=OptimizeSummary(
+            **counts,
+            bytes_before=size,
+            bytes_after=size,
+            exchanged=len(plan.companions),
+            frozen=len(plan.frozen),
+        ),
+        search=search,
+        written=None,
+        verification=None,
+    )
+
+
+def applied_sites(fitting: Fitting, plan: Plan) -> list[SiteReport]:
+    """Return the line of every layer of a model to which a plan is applied.
+
+    Layers and other parts of the plan that do not fit come last.
+    """
+    planned = {layer.name for layer in plan.layers}
+    folded = {site.node: (site, form) for site, form in fitting.layers}
+    sites = [
+        folded_report(*folded[site.node], plan.options)
+        if site.node in folded
+        else SiteReport(
+            node=site.name,
+            graph=site.scope.path,
+            op=site.op,
+            status="kept",
+            code=NOT_PLANNED,
+            reason="the plan does not name it",
+        )
+        for name, site in fitting.reading.sites.items()
+        if site.node in folded or name not in planned
+    ]
+    return sites + [
+        SiteReport(
+            node=misfit.name.node,
+            graph=misfit.name.graph,
+            op=misfit.op,
+            status="refused",
+            code=MISFIT,
+            reason=misfit.why,
+        )
+        for misfit in fitting.misfits
+    ]

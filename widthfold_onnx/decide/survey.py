@@ -1,0 +1,174 @@
+"""Describes every site for `inspect`: the decision at a fixed factor, and all forms."""
+
+from __future__ import annotations
+
+import functools
+
+from widthfold_onnx.decide.companions import (
+    companion_reports,
+    drafted,
+    matches_of,
+    with_companions,
+)
+from widthfold_onnx.decide.decisions import KEPT, Decision, decide
+from widthfold_onnx.decide.hints import Hints
+from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.graph.document import Node
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.read.loader import LoadedModel
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.results import Choice, InspectReport, InspectSite
+from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
+from widthfold_onnx.rules.companions.table import COMPANIONS
+from widthfold_onnx.rules.forms.enumeration import candidates
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.selection import cost, furthest, reformulate, width_problem
+
+LEFT_ALONE = "left alone unless --companion names it"
+
+TILE = 8
+"""Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""
+
+
+ANY = "any axis"
+"""Key of a refusal that holds for all axes."""
+
+
+def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectReport:
+    """Describe a model and every site; legal and refused forms are those at the factor.
+
+    Raises:
+        UsageError: a node pattern matches no site, or an assumed input shape does not fit.
+    """
+    draft = drafted(loaded.proto, options)
+    matches = matches_of(loaded.proto, loaded.folder, draft, tuple(COMPANIONS))
+    draft = with_companions(loaded.proto, loaded.folder, draft, options.exchanges)
+    reading = Reading.of(loaded.proto, loaded.folder, draft)
+    return InspectReport(
+        model=loaded.path.name,
+        opset=reading.document.opset,
+        ir_version=loaded.proto.ir_version,
+        nodes=len(loaded.proto.graph.node),
+        sites=_sites(reading, options, factor),
+        companions=companion_reports(matches, options.exchanges, LEFT_ALONE),
+    )
+
+
+def _sites(reading: Reading, options: FoldOptions, factor: int) -> list[InspectSite]:
+    choose = functools.partial(reformulate, options=options, factor=factor)
+
+    def read(decision: Decision) -> LinearSite | Refusal:
+        """Return the site of a decision, and read it if the decision left it unread."""
+        if decision.linear is not None:
+            return decision.linear
+        assert isinstance(decision.outcome, Refusal)
+        if decision.outcome.code in KEPT:
+            return reading.layer(decision.site)
+        return decision.outcome
+
+    hints = Hints(reading, options)
+    return [
+        _describe(decision, read(decision), hints.of(decision), options, factor)
+        for decision in decide(reading, options, choose)
+    ]
+
+
+def _describe(
+    decision: Decision,
+    linear: LinearSite | Refusal,
+    hint: str,
+    options: FoldOptions,
+    factor: int,
+) -> InspectSite:
+    """Describe a site; `linear` is a refusal if the site cannot be read."""
+    site = decision.site
+    place = {"node": site.name, "graph": site.scope.path, "op": site.op, "hint": hint}
+    folded_as = _folded_as(site.node) if FOLD_KEY in site.node.metadata_props else None
+    legal, refusals = ({}, {}) if folded_as is not None else _outcomes(decision, options, factor)
+    reasons = {axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()}
+    if isinstance(linear, Refusal):
+        return InspectSite(
+            **place,
+            input_shape=None,
+            weight_shape=None,
+            output_shape=None,
+            attributes="",
+            channels="",
+            alignment="",
+            flops=None,
+            folded_as=folded_as,
+            choices=[],
+            refusals=reasons,
+        )
+    inputs, outputs = linear.channels
+    wide = width_problem(linear, options)
+    return InspectSite(
+        **place,
+        input_shape=_shown(linear.planned),
+        weight_shape=list(linear.weight.shape),
+        output_shape=_shown(linear.output),
+        attributes=linear.attributes + ("" if wide is not None else _falls(linear)),
+        channels=f"{inputs} -> {outputs}",
+        alignment=f"{inputs} of {_padded(inputs)} -> {outputs} of {_padded(outputs)}",
+        flops=linear.macs,
+        folded_as=folded_as,
+        choices=[_choice(linear, r) for r in sorted(legal.values(), key=cost)],
+        refusals=reasons,
+    )
+
+
+def _outcomes(
+    decision: Decision, options: FoldOptions, factor: int
+) -> tuple[dict[str, Reformulation], dict[str, Refusal]]:
+    """Return the cheapest form by axis, and the refusal of each axis without one."""
+    linear, found = decision.linear, decision.outcome
+    if isinstance(found, Refusal) and (linear is None or not found.code.is_of_a_form):
+        return {}, {ANY: found}
+    assert linear is not None
+    legal: dict[str, Reformulation] = {}
+    refused: list[tuple[str, Refusal]] = []
+    for axis, form in candidates(linear, options, factor):
+        if isinstance(form, Refusal):
+            refused.append((axis, form))
+        elif axis not in legal or cost(form) < cost(legal[axis]):
+            legal[axis] = form
+    return legal, {axis: r for axis, r in furthest(refused).items() if axis not in legal}
+
+
+def _falls(linear: LinearSite) -> str:
+    """Say how many groups the weight falls into, if not `group`; not called for wide layers."""
+    if linear.groups == linear.group:
+        return ""
+    return f", falls into {linear.groups} groups"
+
+
+def _folded_as(node: Node) -> str:
+    try:
+        return read_record(node.metadata_props[FOLD_KEY]).form
+    except InvalidModelError:
+        return "how is not known: its record cannot be read"
+
+
+def _choice(linear: LinearSite, outcome: Reformulation) -> Choice:
+    inputs, outputs = linear.channels
+    fold = outcome.fold
+    return Choice(
+        axis=outcome.axis,
+        factor=outcome.factor,
+        form=outcome.form,
+        channels="{} -> {}".format(*fold.channels(inputs, outputs)),
+        flops_ratio=round(outcome.flops_ratio, 4),
+        bytes_ratio=round(outcome.bytes_ratio, 4),
+        structural_zeros=round(fold.structural_zeros(), 4),
+    )
+
+
+def _shown(dims: Dims) -> list[int | str]:
+    return ["?" if extent is None else extent for extent in dims]
+
+
+def _padded(channels: int) -> int:
+    return -(-channels // TILE) * TILE

@@ -1,0 +1,171 @@
+"""Name the options as keywords of the Python API: as on the command line, with "_" for "-".
+
+The types below say what a call takes. Everything else follows from the dataclasses of options: a
+keyword has the name of a field, without its "s" where the command line gives values one by one, or
+with "no_" before it where it switches off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from os import PathLike
+from typing import Any, Literal, TypedDict, TypeVar
+
+from widthfold_onnx.options.folding import AxisName, Companion, FoldOptions, Form, Layout, NonFinite
+from widthfold_onnx.options.running import Effort, Provider, Tolerance
+
+Options = TypeVar("Options")
+
+
+class RuntimeKeywords(TypedDict, total=False):
+    """Keywords of calls that run models (`RuntimeOptions`)."""
+
+    provider: Provider | str
+    provider_option: Mapping[str, str]
+    session_option: Mapping[str, str]
+    threads: int
+
+
+class FoldKeywords(TypedDict, total=False):
+    """Keywords of calls that decide forms (`FoldOptions`)."""
+
+    factor: int | Literal["auto"]
+    form: Form | str
+    axis: AxisName | str | int
+    layout: Layout | str
+    ragged: bool
+    mix_samples: bool
+    nonfinite: NonFinite | str
+    guard_shapes: bool
+    max_channels: int
+    max_flops_growth: float
+    max_bytes_growth: float
+    nodes: Sequence[str]
+    skip: Sequence[str]
+    input_shape: Mapping[str, Sequence[int]]
+    companion: Sequence[Companion | str]
+    freeze_weights: bool
+
+
+class SearchKeywords(RuntimeKeywords, total=False):
+    """Keywords of calls that measure forms (`SearchOptions`)."""
+
+    effort: Effort | str
+    time_budget: float
+    store: str | PathLike[str]
+    target: str
+    no_measure: bool
+    inputs: Sequence[str | PathLike[str]]
+
+
+class PlanKeywords(FoldKeywords, SearchKeywords, total=False):
+    """Keywords of `plan`."""
+
+
+class CheckKeywords(RuntimeKeywords, total=False):
+    """Keywords of calls that verify what they write (`VerifyOptions`)."""
+
+    seeds: int
+    inputs: Sequence[str | PathLike[str]]
+    rtol: float | Mapping[str, float]
+    atol: float
+
+
+class OptimizeKeywords(PlanKeywords, CheckKeywords, total=False):
+    """Keywords of `optimize`."""
+
+
+class TuneKeywords(FoldKeywords, SearchKeywords, total=False):
+    """Keywords of `tune`."""
+
+    jobs: int
+    dask: str
+
+
+class VerifyKeywords(CheckKeywords, total=False):
+    """Keywords of `verify`."""
+
+    input_shape: Mapping[str, Sequence[int]]
+    truth_budget: float
+    time_budget: float
+    no_timing: bool
+    baseline: str | PathLike[str]
+    fail_under: float
+    freeze_weights: bool
+
+
+def field_of(name: str, kind: type) -> str | None:
+    """Return the field of a dataclass that a keyword or an option sets; None if there is none.
+
+    Args:
+        name: the keyword, or the option without "--" and with "_" for "-".
+        kind: the dataclass.
+
+    >>> field_of("no_measure", __import__("widthfold_onnx.options").options.SearchOptions)
+    'measure'
+    """
+    names = {field.name for field in fields(kind)}
+    return next((n for n in (name, f"{name}s", name.removeprefix("no_")) if n in names), None)
+
+
+def check_keywords(call: str, keywords: Iterable[str], allowed: type) -> None:
+    """Check the keywords of a call.
+
+    Args:
+        call: name of the function.
+        keywords: the given ones.
+        allowed: the TypedDict of the keywords that the call takes.
+
+    Raises:
+        TypeError: a keyword that the call does not take.
+    """
+    names = list(allowed.__annotations__)
+    for name in keywords:
+        if name not in names:
+            close = get_close_matches(name, names, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}{hint}")
+
+
+def options_from(kind: type[Options], keywords: Mapping[str, Any], **defaults: Any) -> Options:
+    """Return the options that keywords set; keywords of other options are left out.
+
+    Args:
+        kind: the dataclass of the options.
+        keywords: the given ones.
+        defaults: values of fields that no keyword sets.
+
+    Raises:
+        UsageError: a value that does not fit.
+    """
+    values = dict(defaults)
+    for name, value in keywords.items():
+        field = field_of(name, kind)
+        if field is not None:
+            values[field] = _value(name, field, value)
+    if "tolerance" in {field.name for field in fields(kind)}:  # type: ignore[arg-type]
+        values["tolerance"] = _tolerance(keywords.get("rtol"), keywords.get("atol", 0.0))
+    if kind is FoldOptions and values.get("form") == Form.STRIDES and "factor" not in keywords:
+        values["factor"] = None
+    return kind(**values)
+
+
+def _value(name: str, field: str, value: Any) -> Any:
+    """Return the value of a field for the value of a keyword."""
+    if name == f"no_{field}":
+        return not value
+    if name == "factor":
+        return None if value == "auto" else value
+    if field == "input_shapes":
+        return {input_: tuple(shape) for input_, shape in value.items()}
+    if field == "inputs":
+        return tuple(map(str, [value] if isinstance(value, str | PathLike) else value))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _tolerance(rtol: float | Mapping[str, float] | None, atol: float) -> Tolerance:
+    if isinstance(rtol, Mapping):
+        return Tolerance(atol=atol, per_output=rtol)
+    return Tolerance(rtol=rtol, atol=atol)

@@ -1,5 +1,0 @@
-"""Decide the form of every site, and say for the report what that means.
-
-Nothing is changed here: the decisions are a value that `rewrite` carries out. It imports `rules`
-and `rewrite`; `plan.workload`, `plan.search` and the commands import it.
-"""

@@ -1,0 +1,239 @@
+"""Apply a plan to a model: the one way in which a model is changed.
+
+Weights are frozen, companions take the place of nodes, and the nodes are linked (`Reading`). The
+layers of the plan are found and read, and each is replaced by its form (`rewrite.rewriting`).
+Deciders read a model in the same way, under a plan that has no layers yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import onnx
+
+from widthfold_onnx.errors import CheckFailedError, UsageError
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.model.proto.frozen import frozen, overridable
+from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.options import Companion, Shapes
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite.exchange import Match, exchanged
+from widthfold_onnx.rewrite.plan import LayerPlan, Plan, differences, structure_of
+from widthfold_onnx.rewrite.record import carries_folds
+from widthfold_onnx.rewrite.rewriting import Rewriting
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.spec import form_of
+from widthfold_onnx.rules.match.quantized import Extents
+from widthfold_onnx.rules.match.reading import read_site
+from widthfold_onnx.rules.match.site import LinearSite, Site
+from widthfold_onnx.text import printable
+
+ALREADY_FOLDED = Refusal(
+    Code.ALREADY_FOLDED, "the model carries folds of an earlier run; fold the original instead"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A model whose nodes are linked, and whose layers can be read.
+
+    Attributes:
+        document: the model, which a rewriting consumes.
+        sizes: assumed shapes of inputs.
+        matches: what became of the nodes that companions match.
+    """
+
+    document: Document
+    sizes: Shapes
+    matches: Sequence[Match] = ()
+
+    @classmethod
+    def of(cls, proto: onnx.ModelProto, folder: Path | None, plan: Plan) -> Reading:
+        """Freeze the weights of a plan, put its companions in place, and link the result.
+
+        Args:
+            proto: a checked model; it stays as it is.
+            folder: where its external data lies.
+            plan: its frozen weights, companions and sizes count.
+
+        Raises:
+            InvalidModelError: the graph library cannot read the model.
+        """
+        frozen_proto = frozen(proto, kept=overridable(proto) - set(plan.frozen))
+        names = {companion.companion for companion in plan.companions}
+        wanted = {companion.name for companion in plan.companions}
+        ordered = [name for name in Companion if name in names]
+        exchanged_proto, matches = exchanged(frozen_proto, folder, ordered, wanted)
+        copy = onnx.ModelProto()
+        copy.CopyFrom(exchanged_proto)
+        return cls(Document(copy, folder, OPERATORS), plan.sizes, matches)
+
+    @cached_property
+    def sites(self) -> Mapping[NodeName, Site]:
+        """Every linear node of the main graph, bodies and functions, in graph order."""
+        sites = {}
+        for scope, node in self.document.nodes(OPERATORS):
+            name = self.document.name_of(scope, node)
+            sites[name] = Site(node, scope, name.node, node.op_type)
+        return sites
+
+    @cached_property
+    def planned(self) -> ShapeTable:
+        """The shapes of all values at the assumed sizes.
+
+        Raises:
+            UsageError: an assumed input shape does not fit.
+        """
+        return ShapeTable(self.document.proto, self.sizes) if self.sizes else self.document.shapes
+
+    @cached_property
+    def is_folded(self) -> bool:
+        """True if the model carries folds.
+
+        Its moves between packed tensors look like any others, and what was assumed for planning
+        looks like a fact. So its layers are not folded again.
+        """
+        return carries_folds(self.document.proto)
+
+    def layer(self, site: Site, planned: ShapeTable | None = None) -> LinearSite | Refusal:
+        """Read a layer at the planned extents, or at those of another table."""
+
+        def extents(table: ShapeTable) -> Extents:
+            return lambda value: table.get(site.scope.path, value.name or "")
+
+        assumed = extents(self.planned if planned is None else planned)
+        return read_site(self.document, site, extents(self.document.shapes), assumed)
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A part of a plan that does not fit a model.
+
+    Attributes:
+        name: a layer, a node of a companion, or a weight of the main graph.
+        op: operator of the node; "" for a weight.
+        why: what is missing or differs.
+    """
+
+    name: NodeName
+    op: str
+    why: str
+
+    def __str__(self) -> str:
+        """Return the misfit for messages."""
+        return f"{printable(str(self.name))}: {self.why}"
+
+
+@dataclass(frozen=True, eq=False)
+class Fitting:
+    """A plan that was matched to a model; nothing is changed yet.
+
+    Attributes:
+        reading: the model.
+        layers: the layers that are replaced, each with its form.
+        misfits: the parts of the plan that do not fit.
+        rewriting: regions and guards of the layers that fit.
+    """
+
+    reading: Reading
+    layers: Sequence[tuple[LinearSite, Reformulation]]
+    misfits: Sequence[Misfit]
+    rewriting: Rewriting
+
+
+def fit(proto: onnx.ModelProto, folder: Path | None, plan: Plan) -> Fitting:
+    """Match the parts of a plan to a model.
+
+    Args:
+        proto: a checked model; it stays as it is.
+        folder: where its external data lies.
+        plan: the plan.
+
+    Raises:
+        InvalidModelError: the graph library cannot read the model.
+        CheckFailedError: the model carries folds, or a size of the plan does not fit an input.
+    """
+    reading = Reading.of(proto, folder, plan)
+    if plan.changes and reading.is_folded:
+        raise CheckFailedError(ALREADY_FOLDED.reason)
+    try:
+        assert reading.planned
+    except UsageError as error:
+        raise CheckFailedError(f"the sizes of the plan do not fit the model: {error}") from error
+    misfits = [*_missing_weights(proto, plan), *_missing_nodes(reading, plan)]
+    layers = []
+    for planned in plan.layers:
+        layer = _layer(reading, planned, plan)
+        if isinstance(layer, Misfit):
+            misfits.append(layer)
+        else:
+            layers.append(layer)
+    rewriting = Rewriting.of(reading.document, layers, plan.options)
+    return Fitting(reading, layers, misfits, rewriting)
+
+
+def apply(
+    proto: onnx.ModelProto, folder: Path | None, plan: Plan, *, partial: bool = False
+) -> onnx.ModelProto:
+    """Return the model that a plan makes of a model.
+
+    Args:
+        proto: a checked model; it stays as it is.
+        folder: where its external data lies.
+        plan: the plan.
+        partial: leave out what does not fit the model.
+
+    Raises:
+        CheckFailedError: a part of the plan does not fit.
+        InvalidModelError: the graph library cannot read the model.
+    """
+    fitting = fit(proto, folder, plan)
+    if fitting.misfits and not partial:
+        raise CheckFailedError(misfit_text(fitting.misfits))
+    return fitting.rewriting.carry_out()
+
+
+def misfit_text(misfits: Sequence[Misfit]) -> str:
+    """Return one line that names every part of a plan that does not fit."""
+    return f"the plan does not fit the model: {'; '.join(map(str, misfits))}"
+
+
+def _missing_weights(proto: onnx.ModelProto, plan: Plan) -> list[Misfit]:
+    missing = sorted(set(plan.frozen) - overridable(proto))
+    why = "no weight of this name is an input"
+    return [Misfit(NodeName("", name), "", why) for name in missing]
+
+
+def _missing_nodes(reading: Reading, plan: Plan) -> list[Misfit]:
+    """Return the companions that match no node of their name, or a node that has no equal."""
+    became = {(match.companion, match.name): match.became for match in reading.matches}
+    misfits = []
+    for companion in plan.companions:
+        outcome = became.get((companion.companion, companion.name))
+        if outcome is None or isinstance(outcome, Refusal):
+            why = "no node of this name matches" if outcome is None else outcome.reason
+            kind = companion.companion.value
+            misfits.append(Misfit(companion.name, kind, f"companion {kind}: {why}"))
+    return misfits
+
+
+def _layer(
+    reading: Reading, planned: LayerPlan, plan: Plan
+) -> tuple[LinearSite, Reformulation] | Misfit:
+    """Return a layer of a plan with its form, or why it does not fit."""
+    name, op = planned.name, str(planned.structure.get("op", ""))
+    site = reading.sites.get(planned.name)
+    if site is None:
+        return Misfit(name, op, "the model has no such layer")
+    layer = reading.layer(site)
+    if isinstance(layer, Refusal):
+        return Misfit(name, op, layer.reason)
+    if changes := differences(planned.structure, structure_of(layer)):
+        return Misfit(name, op, "; ".join(changes))
+    form = form_of(layer, planned.form, plan.options)
+    return Misfit(name, op, form.reason) if isinstance(form, Refusal) else (layer, form)

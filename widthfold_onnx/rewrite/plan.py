@@ -1,0 +1,295 @@
+"""Define the plan: everything that is done to a model, as a value and as a file.
+
+A plan names layers and describes their structure; it holds no weights. So it can be reviewed as
+text, kept beside the code of a model, and applied to the model after it was trained again
+(`rewrite.apply`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.options import Companion, FoldOptions, NonFinite
+from widthfold_onnx.results import Gain
+from widthfold_onnx.rules.forms.spec import FormSpec
+from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.text import printable
+
+MAX_BYTES = 64 << 20
+"""Largest plan file that is read; one layer takes about 500 bytes."""
+
+Name = Annotated[str, msgspec.Meta(max_length=10_000)]
+Extent = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+Limit = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of the parts of a plan."""
+
+
+class CompanionPlan(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True, order=True):
+    """A node that a companion replaces."""
+
+    graph: Name = ""
+    node: Name
+    companion: Companion
+
+    def __post_init__(self) -> None:
+        if self.companion is Companion.NONE:
+            raise ValueError("companion none replaces no node")
+
+    @property
+    def name(self) -> NodeName:
+        """The name of the node."""
+        return NodeName(self.graph, self.node)
+
+
+class LayerPlan(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A layer and the form that replaces it.
+
+    Attributes:
+        graph: path of its graph, "" for the main graph.
+        node: its name there.
+        form: the form.
+        structure: operator, element type, extents and attributes (`structure_of`).
+    """
+
+    graph: Name = ""
+    node: Name
+    form: FormSpec
+    structure: dict[str, Any]
+
+    @property
+    def name(self) -> NodeName:
+        """The name of the layer."""
+        return NodeName(self.graph, self.node)
+
+
+class Limits(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of a fold that decide whether and how a form can be made again.
+
+    Attributes:
+        guard_shapes: whether OUT tests the extents that the model leaves open.
+        mix_samples: whether a fold may join samples of a batch.
+        nonfinite: what a fold may do to Inf and NaN.
+        max_flops_growth: most multiply-adds of a form, as a multiple of those of the layer.
+        max_bytes_growth: most bytes of input, weight and output, as a multiple.
+    """
+
+    guard_shapes: bool = False
+    mix_samples: bool = False
+    nonfinite: NonFinite = NonFinite.SPREAD
+    max_flops_growth: Limit = FoldOptions.max_flops_growth
+    max_bytes_growth: Limit = FoldOptions.max_bytes_growth
+
+    @classmethod
+    def of(cls, options: FoldOptions) -> Limits:
+        """Return the limits that options give."""
+        return cls(**{name: getattr(options, name) for name in cls.__struct_fields__})
+
+
+class Origin(_Part, frozen=True, kw_only=True):
+    """The program, the machine and the settings with which a plan was decided.
+
+    Attributes:
+        widthfold: version of widthfold.
+        decision: "factor 8", "strides" or "measured".
+        provider: where the forms were measured; "" where nothing was.
+        provider_options: options of the provider, as the runtime names them.
+        session_options: entries of the session's configuration.
+        threads: intra-op threads.
+        device: name of the CPU or GPU.
+        runtime: version of ONNX Runtime.
+    """
+
+    widthfold: str
+    decision: str
+    provider: str = ""
+    provider_options: Mapping[str, str] = msgspec.field(default_factory=dict)
+    session_options: Mapping[str, str] = msgspec.field(default_factory=dict)
+    threads: int = 0
+    device: str = ""
+    runtime: str = ""
+
+
+class LayerGain(_Part, frozen=True, kw_only=True):
+    """The gain of one layer, measured alone."""
+
+    graph: Name = ""
+    node: Name
+    gain: Gain
+
+
+class Measured(_Part, frozen=True, kw_only=True):
+    """Times of the run that decided; they differ from run to run and change nothing.
+
+    Attributes:
+        whole: the whole model against the original.
+        setting: of the runtime, such as its level, at which the new model is fastest.
+        shapes: sizes of the inputs in that run.
+        layers: gains of single layers.
+    """
+
+    whole: Gain | None = None
+    setting: str = ""
+    shapes: Mapping[Name, tuple[Extent, ...]] = msgspec.field(default_factory=dict)
+    layers: tuple[LayerGain, ...] = ()
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that is done to a model.
+
+    Attributes:
+        schema: name and version of the file format.
+        frozen: weights that are taken out of the inputs, sorted.
+        companions: nodes that companions replace, sorted.
+        layers: layers that are replaced by forms, sorted by name.
+        sizes: assumed shapes of inputs whose sizes the model leaves open.
+        limits: options that decide whether a form can be made.
+        origin: where the plan comes from; None for the empty plan.
+        measured: times of the run that decided.
+    """
+
+    schema: Literal["widthfold.plan/1"] = "widthfold.plan/1"
+    frozen: tuple[Name, ...] = ()
+    companions: tuple[CompanionPlan, ...] = ()
+    layers: tuple[LayerPlan, ...] = ()
+    sizes: dict[Name, tuple[Extent, ...]] = msgspec.field(default_factory=dict)
+    limits: Limits = msgspec.field(default_factory=Limits)
+    origin: Origin | None = None
+    measured: Measured = msgspec.field(default_factory=Measured)
+
+    @property
+    def changes(self) -> bool:
+        """Check whether the plan does anything."""
+        return bool(self.frozen or self.companions or self.layers)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the changes alone: plans of one digest make one model of a model."""
+        changes = [self.frozen, self.companions, self.layers, self.sizes, self.limits]
+        return hashlib.sha256(msgspec.json.encode(changes, order="sorted")).hexdigest()
+
+    def emptied(self) -> Plan:
+        """Return the plan without its changes, for a model that stays as it is."""
+        return msgspec.structs.replace(self, frozen=(), companions=(), layers=())
+
+    @property
+    def options(self) -> FoldOptions:
+        """The options with which its forms are made."""
+        return FoldOptions(
+            ragged=True, input_shapes=self.sizes, **msgspec.structs.asdict(self.limits)
+        )
+
+    def __str__(self) -> str:
+        """Return the changes as a table: one line a layer or companion."""
+        rows = [(str(part.name), f"companion {part.companion}") for part in self.companions]
+        rows += [
+            (str(part.name), f"{part.form.axis} by {part.form.factor}, {part.form.kind}")
+            for part in self.layers
+        ]
+        rows += [(name, "frozen") for name in self.frozen]
+        width = max((len(name) for name, _ in rows), default=0)
+        lines = [f"{name:<{width}}  {change}" for name, change in rows]
+        return "\n".join(lines) or "no changes"
+
+    def save(self, path: Path | str) -> None:
+        """Write the plan to a file, replaced in one step; see `text`.
+
+        Raises:
+            UsageError: the path is no place for a file, or the disk is full.
+        """
+        from widthfold_onnx.model.write.atomic import temporary, writing
+
+        path = Path(path)
+        with temporary(path) as file, writing(path):
+            file.path.write_text(self.text(), encoding="utf-8")
+            file.publish()
+
+    def text(self) -> str:
+        """Return the plan as JSON that is read as a diff: sorted, one layer or companion a line."""
+        parts = msgspec.to_builtins(self)
+        if not parts["measured"]:
+            del parts["measured"]
+        lines = [f"  {json.dumps(name)}: {_lines(part)}" for name, part in parts.items() if part]
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+EMPTY = Plan()
+
+
+def _lines(part: object) -> str:
+    """Return a part of a plan as JSON, with one element a line where it is a list of objects."""
+    if not (isinstance(part, list | tuple) and part and isinstance(part[0], dict)):
+        return json.dumps(part)
+    return "[\n" + ",\n".join(f"    {json.dumps(element)}" for element in part) + "\n  ]"
+
+
+def read_plan(path: Path | str) -> Plan:
+    """Read a plan file.
+
+    Raises:
+        UsageError: there is no such file, it is too large, or it is no plan of this version.
+    """
+    path = Path(path)
+    shown = printable(path.name or str(path))
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{printable(str(path))}: {reason}") from error
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"{shown}: more than {MAX_BYTES >> 20} MiB are no plan")
+    try:
+        return msgspec.json.decode(content, type=Plan)
+    except (msgspec.DecodeError, RecursionError, ValueError, UsageError) as error:
+        raise UsageError(
+            f"{shown}: no plan of this version: {printable(str(error), 300)}"
+        ) from error
+
+
+UNPLANNED = frozenset({"axes", "group", "groups", "symmetric", "weight"})
+"""Parts of the signature of a layer that are no part of its structure: `attributes` has the first
+two, and training may change the next two, which are read off the numbers of weight and zero point.
+"""
+
+
+def structure_of(site: LinearSite) -> dict[str, Any]:
+    """Return what a layer is apart from its weights: operator, element type, extents, attributes.
+
+    Values are of JSON's types. Open extents are None, assumed ones numbers.
+    """
+    beside = {name: value for name, value in site.signature.items() if name not in UNPLANNED}
+    structure = {
+        "op": site.op,
+        "element": site.weight.dtype,
+        "input": site.planned,
+        "weight": site.weight_shape,
+        "attributes": site.attributes,
+        **beside,
+    }
+    # Through JSON, so that a plan from a file compares equal.
+    return msgspec.json.decode(msgspec.json.encode(structure), type=dict[str, Any])
+
+
+def differences(planned: Mapping[str, Any], structure: Mapping[str, Any]) -> list[str]:
+    """Return how the structure of a layer differs from the planned one, a phrase for each field."""
+    names = dict.fromkeys((*planned, *structure))
+    return [
+        f"{name} is {_shown(structure.get(name))}, planned {_shown(planned.get(name))}"
+        for name in names
+        if structure.get(name) != planned.get(name)
+    ]
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is None else printable(json.dumps(value), 100)

@@ -1,0 +1,152 @@
+"""Race workloads in child processes, one after the other until all are measured.
+
+A form that crashes the child, hangs or exhausts its memory has lost; the race goes on without it in
+a new child.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import Provider
+from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.results.store import AS_IS, NO_TIME, lost
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.tuning.measure.measurements import Outcome
+from widthfold_onnx.tuning.measure.successive_halving import Began, Setup, race
+from widthfold_onnx.tuning.workload.workloads import Workload
+
+SILENCE = 60.0
+"""Seconds that a form may take to load and run before it counts as hung."""
+
+MEMORY_SHARE = 0.5
+"""Share of the machine's memory that a child on the CPU may use."""
+
+Keep = Callable[[Outcome], None]
+
+
+class _BudgetSpentError(Exception):
+    """The time for measuring is over."""
+
+
+def measure(
+    workloads: Sequence[Workload],
+    setup: Setup,
+    deadline: float,
+    keep: Keep,
+    on_progress: Progress,
+    *,
+    share: float = 1.0,
+) -> None:
+    """Race all forms of the workloads, until all ran or the deadline has passed.
+
+    Args:
+        workloads: in the order in which they are measured.
+        setup: the settings.
+        deadline: when to stop, on the clock `time.monotonic`.
+        keep: gets every measurement at once.
+        on_progress: gets a step per workload.
+        share: fraction of the time until the deadline that these workloads should take.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used.
+    """
+    left = _Left(workloads, deadline, keep, on_progress)
+    while left.workloads and time.monotonic() < deadline:
+        try:
+            isolated(
+                race,
+                list(left.workloads.values()),
+                setup,
+                (deadline - time.monotonic()) * share,
+                silence=SILENCE,
+                memory=_memory(setup.how.provider),
+                on_progress=left.hear,
+            )
+        except _BudgetSpentError:
+            return
+        except UnverifiedError as error:
+            if left.running is None:
+                raise  # nothing ran: the runtime cannot be used
+            left.lose(left.running, str(error))
+
+
+class _Left:
+    """The workloads left to measure, kept up to date by messages of the children.
+
+    Args:
+        workloads: to be measured.
+        deadline: when to stop, on the clock `time.monotonic`.
+        keep: gets every measurement at once.
+        on_progress: gets a step per workload.
+
+    Attributes:
+        workloads: by subject, each with the forms that are left.
+        running: the form that has begun; None between two layers.
+    """
+
+    def __init__(
+        self, workloads: Sequence[Workload], deadline: float, keep: Keep, on_progress: Progress
+    ) -> None:
+        self.workloads = {workload.subject: workload for workload in workloads}
+        self.running: Began | None = None
+        self._total = len(self.workloads)
+        self._deadline = deadline
+        self._budget = deadline - time.monotonic()
+        self._keep = keep
+        self._on_progress = on_progress
+
+    def hear(self, message: Began | Outcome) -> None:
+        """Handle a message of a child.
+
+        Raises:
+            _BudgetSpentError: a workload begins after the deadline.
+        """
+        if isinstance(message, Outcome):
+            self._settle(message)
+            return
+        if message.candidate == AS_IS:
+            self._begin_layer()
+        self.running = message
+
+    def lose(self, form: Began, reason: str) -> None:
+        """Mark the form that was running as lost; without the layer as it is, none can race."""
+        self._settle(Outcome(form.subject, form.candidate, lost(reason)))
+        if form.candidate == AS_IS:
+            self.workloads.pop(form.subject, None)
+        self.running = None
+
+    def _begin_layer(self) -> None:
+        spare = self._deadline - time.monotonic()
+        if spare < 0:
+            raise _BudgetSpentError
+        done = self._total - len(self.workloads)
+        step = f"measuring layer {done + 1} of {self._total}"
+        self._on_progress(Step(step, done, self._total, spare))
+
+    def _settle(self, outcome: Outcome) -> None:
+        """Keep a result; a layer of which every form has one is done."""
+        subject, candidate, found = outcome
+        if found.reason == NO_TIME:  # so that it counts only where there is no more time
+            found = msgspec.structs.replace(found, seconds=self._budget)
+        self._keep(Outcome(subject, candidate, found))
+        workload = self.workloads[subject]
+        forms = tuple(form for form in workload.forms if form.spec != candidate)
+        self.workloads[subject] = replace(workload, forms=forms)
+        if not forms:
+            del self.workloads[subject]
+            self.running = None
+
+
+def _memory(provider: Provider) -> int | None:
+    """Return the bytes that a child may use; CUDA reserves far more address space than it uses."""
+    if described(provider).device != "cpu":
+        return None
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_SHARE)

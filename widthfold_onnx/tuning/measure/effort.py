@@ -1,0 +1,83 @@
+"""Define what each effort of the search spends.
+
+The numbers were chosen so that `default` ends within a minute for models of 50 ms a run. Of 90
+layers of eight models, alone and inside regions, that gain at all, the fastest form, or one within
+5 % of it, was among the first 12 of `tuning.workload.workloads.in_order` for 89, and among the
+first 24 for all; the first 4 missed it for 18.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from widthfold_onnx.options import Effort
+from widthfold_onnx.runtime.intervals import SMALLEST_DIFFERENCE
+
+
+class Rung(NamedTuple):
+    """One round of a race: the number of best forms that run, and the pairs of runs of each."""
+
+    forms: int
+    pairs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """Seconds, forms and runs that one effort spends.
+
+    Attributes:
+        forms: the most forms of a layer that race besides the one in which its neighbours agree.
+        rungs: how often they run.
+        probe: seconds in which the model is timed at its levels, and with each companion on each
+            kind of inputs.
+        race: seconds in which all layers race.
+        least: layers are left out that together cannot gain this share of the model's time.
+        trial: seconds of one trial of the whole model; 0: there is only the last one.
+        without: seconds in which it is timed without each form.
+        final: seconds of the last one, which decides.
+    """
+
+    forms: int
+    rungs: tuple[Rung, ...]
+    probe: float
+    race: float
+    least: float
+    trial: float
+    without: float
+    final: float
+
+
+SPENDING = {
+    Effort.QUICK: Spending(
+        forms=4,
+        rungs=(Rung(sys.maxsize, 2),),
+        probe=1.0,
+        race=5.0,
+        least=SMALLEST_DIFFERENCE - 1,
+        trial=0.0,
+        without=0.0,
+        final=2.0,
+    ),
+    Effort.DEFAULT: Spending(
+        forms=12,
+        rungs=(Rung(sys.maxsize, 2), Rung(6, 8), Rung(2, 24)),
+        probe=2.0,
+        race=15.0,
+        least=SMALLEST_DIFFERENCE - 1,
+        trial=3.0,
+        without=4.0,
+        final=8.0,
+    ),
+    Effort.THOROUGH: Spending(
+        forms=sys.maxsize,
+        rungs=(Rung(sys.maxsize, 4), Rung(6, 10), Rung(2, 40)),
+        probe=2.0,
+        race=150.0,
+        least=0.0,
+        trial=3.0,
+        without=15.0,
+        final=10.0,
+    ),
+}

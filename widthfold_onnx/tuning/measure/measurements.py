@@ -1,0 +1,57 @@
+"""Name what was measured, and say how long measurements count."""
+
+from __future__ import annotations
+
+import datetime
+from typing import NamedTuple
+
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import NO_TIME
+from widthfold_onnx.rules.forms.spec import FormSpec
+
+MORE_TIME = 2.0
+"""A form skipped for lack of time is tried again with this many times as much time."""
+
+RETRY = datetime.timedelta(days=7)
+"""Age at which a lost form is tried again: memory or time may have been short at that moment."""
+
+
+Candidate = FormSpec | str
+"""A form of a layer; or, as text, the layer as it is or the models of a trial."""
+
+
+class Outcome(NamedTuple):
+    """Name a candidate and its measurement.
+
+    Attributes:
+        subject: a layer, or a whole model.
+        candidate: one of its forms, or as it is; of a model two choices that were compared.
+        measurement: how fast it is, or why it is lost.
+    """
+
+    subject: str
+    candidate: Candidate
+    measurement: Measurement
+
+
+def is_known(found: Measurement | None, seconds: float, pairs: int) -> bool:
+    """Check whether a form needs no new measurement.
+
+    Args:
+        found: what is known.
+        seconds: time to measure in.
+        pairs: how often every form runs, unless it is hopeless.
+    """
+    if found is None:
+        return False
+    if found.status == "ok" and 1 < found.rounds < pairs:
+        return False
+    if outdated(found) and seconds > 0:
+        return False
+    return found.reason != NO_TIME or seconds < MORE_TIME * found.seconds
+
+
+def outdated(found: Measurement) -> bool:
+    """Check whether a form was lost so long ago that it should be tried again."""
+    age = datetime.datetime.now(datetime.UTC) - found.time
+    return found.status == "lost" and age > RETRY

@@ -1,0 +1,263 @@
+"""Race the forms of one layer against the layer as it is, in a child process.
+
+Successive halving: every form runs a few times in turn with the layer as it is, the better ones
+run more often. Pairs of neighbouring runs are compared, as in `runtime.clock`, so that a machine
+that slows down for a while slows both sides. A form is not run at all if its multiply-adds alone
+take longer than the layer as it is, even at a rate that no layer reaches on this machine.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import FoldOptions, SearchOptions
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import (
+    AS_IS,
+    NO_SUCH_FORM,
+    NO_TIME,
+    OUT_OF_REACH,
+    lost,
+    timed,
+)
+from widthfold_onnx.rules.forms.spec import FormSpec
+from widthfold_onnx.runtime.ceilings import RUNS, operations
+from widthfold_onnx.runtime.clock import Clock, Run, Times, clock_of, seconds_of
+from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.intervals import measured
+from widthfold_onnx.runtime.sessions.session import Level, open_session
+from widthfold_onnx.tuning.measure.effort import SPENDING, Spending
+from widthfold_onnx.tuning.measure.measurements import Candidate, Outcome
+from widthfold_onnx.tuning.workload.build import reformed
+from widthfold_onnx.tuning.workload.workloads import Workload
+
+HOPELESS = 2.0
+"""A form is not run again if it is this many times slower in its first pairs than the layer as it
+is, or than the best form so far."""
+
+FIRST_PAIRS = 2
+"""One pair does not tell: what else the machine did at that moment made the fastest form of a layer
+three times as slow."""
+
+FORM_SECONDS = 10.0
+"""Seconds after which a form gets no more than `FEWEST_PAIRS`."""
+
+FEWEST_PAIRS = 4
+"""Pairs that a form gets however long they take, if it gets more than the first ones."""
+
+PEAK_MARGIN = 1.5
+"""How much faster than the best matrix product measured here a layer might compute."""
+
+UNFAIR = 2.0
+"""A layer may take this many times its part of the time left: most take less."""
+
+OPENING = 0.005
+"""Seconds that opening a form takes, by run of its first pairs."""
+
+FIRST_SHARE = 0.7
+"""Share of a layer's time after which no further form starts; the first one always does."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The settings of a race: how models run and how often, limits of forms, and the level."""
+
+    how: SearchOptions
+    fold: FoldOptions
+    level: Level = Level.ALL
+
+    @property
+    def spending(self) -> Spending:
+        """Return the seconds and runs of the effort."""
+        return SPENDING[self.how.effort]
+
+
+@dataclass(frozen=True)
+class Began:
+    """A layer as it is, or one of its forms, is about to run."""
+
+    subject: str
+    candidate: Candidate
+
+
+Report = Callable[[Began | Outcome], None]
+
+
+def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
+    """Race all forms of all workloads, and report as they run.
+
+    Args:
+        workloads: in the order in which they are raced.
+        setup: the settings.
+        seconds: time that all of them together should take.
+        report: gets every start, and one result for every form and every layer as it is.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used, or does not run a layer as it is.
+    """
+    end = time.perf_counter() + seconds
+    with tempfile.TemporaryDirectory() as folder:
+        runner = _Runner(setup, Path(folder))
+        peak = runner.peak()
+        for index, workload in enumerate(workloads):
+            part = UNFAIR * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
+            _Race(workload, runner, report).run(peak, part * (end - time.perf_counter()))
+
+
+def _need(workload: Workload) -> float:
+    """Return the time that a race needs, in seconds for one run of every form."""
+    return (len(workload.forms) + 1) * (workload.predicted + OPENING)
+
+
+class _Race:
+    """The race of one layer.
+
+    Args:
+        workload: the layer.
+        runner: opens its forms.
+        report: gets every start and every result.
+    """
+
+    def __init__(self, workload: Workload, runner: _Runner, report: Report) -> None:
+        self._workload = workload
+        self._runner = runner
+        self._report = report
+        self._start = time.perf_counter()
+        report(Began(workload.subject, AS_IS))
+        self._original = runner.runner(workload.model)
+        self._times: dict[FormSpec, Times] = {}
+        self._hopeless: set[FormSpec] = set()
+
+    def run(self, peak: float, seconds: float) -> None:
+        """Run every form, and the better ones again.
+
+        Args:
+            peak: floating-point operations per second of the best matrix product.
+            seconds: time that this should take.
+        """
+        first, *later = self._runner.setup.spending.rungs
+        _, own = self._pairs(self._original, first.pairs)
+        usual = float(np.median(own))
+        self._tell(AS_IS, timed(1.0, 1.0, 1.0, usual, len(own)))
+        for form in self._workload.forms:
+            if out_of_reach(form.macs, usual, peak):
+                why = OUT_OF_REACH
+            elif self._times and self._passed() > FIRST_SHARE * seconds:
+                why = NO_TIME
+            else:
+                why = self._run(form.spec, first.pairs)
+            if why:
+                self._tell(form.spec, lost(why))
+        for rung in later:
+            running = [spec for spec in self._times if spec not in self._hopeless]
+            best_first = sorted(running, key=lambda spec: -_ratio(self._times[spec]))
+            for spec in best_first[: rung.forms]:
+                if self._passed() <= seconds:
+                    self._run(spec, rung.pairs)
+        for spec, pairs in self._times.items():
+            self._tell(spec, measured(*pairs))
+
+    def _passed(self) -> float:
+        return time.perf_counter() - self._start
+
+    def _tell(self, candidate: Candidate, found: Measurement) -> None:
+        self._report(Outcome(self._workload.subject, candidate, found))
+
+    def _run(self, spec: FormSpec, pairs: int) -> str:
+        """Run a form; return why there is no result, "" if there is one."""
+        self._report(Began(self._workload.subject, spec))
+        model = reformed(self._workload, spec, self._runner.setup.fold)
+        if model is None:
+            return NO_SUCH_FORM
+        try:
+            form = self._runner.runner(model)
+            if spec in self._times:
+                self._times[spec] = self._pairs(form, pairs)
+            else:
+                self._times[spec] = self._first_times(spec, form, pairs)
+        except UnverifiedError as error:
+            return str(error)
+        return ""
+
+    def _first_times(self, spec: FormSpec, form: Run, pairs: int) -> Times:
+        """Run a form for the first time: a hopeless one in the first pairs only."""
+        found = self._pairs(form, FIRST_PAIRS)
+        best = max(map(_ratio, self._times.values()), default=1.0)
+        if HOPELESS * _ratio(found) < max(best, 1.0):
+            self._hopeless.add(spec)
+        elif pairs > FIRST_PAIRS:
+            more = self._pairs(form, pairs - FIRST_PAIRS, warm=True)
+            found = np.concatenate([found, more], axis=1)
+        return found
+
+    def _pairs(self, form: Run, count: int, *, warm: bool = False) -> Times:
+        return _pairs(self._runner.clock, self._original, form, count, warm=warm)
+
+
+def out_of_reach(macs: float, usual: float, peak: float) -> bool:
+    """Check whether a form cannot win: its multiply-adds alone take longer than the layer as it is.
+
+    Args:
+        macs: multiply-adds of one run of the form.
+        usual: seconds of the layer as it is.
+        peak: floating-point operations per second of the best matrix product.
+    """
+    return 2 * macs > usual * peak * PEAK_MARGIN
+
+
+def _ratio(times: Times) -> float:
+    """Return the ratio of the shortest times: whatever disturbs one of a few runs prolongs it."""
+    base, form = times.min(axis=1)
+    return float(base / form)
+
+
+def _pairs(clock: Clock, original: Run, form: Run, rounds: int, *, warm: bool = False) -> Times:
+    """Return the seconds of both by pair, in alternating order; one more warms up unless `warm`."""
+    start = time.perf_counter()
+    sides = (original, form)
+    times: list[list[float]] = []
+    for count in range(0 if warm else -1, rounds):
+        pair = [0.0, 0.0]
+        for side in (0, 1) if count % 2 else (1, 0):
+            pair[side] = seconds_of(sides[side], count, clock)
+        times.append(pair)
+        if len(times) > FEWEST_PAIRS and time.perf_counter() - start > FORM_SECONDS:
+            break
+    return np.array(times[0 if warm else 1 :]).T
+
+
+class _Runner:
+    """Opens models with the settings of the race."""
+
+    def __init__(self, setup: Setup, folder: Path) -> None:
+        self.setup = setup
+        self.clock = clock_of(setup.how)
+        self._file = folder / "layer.onnx"
+
+    def runner(self, model: bytes) -> Run:
+        """Return a call that runs a model once on random inputs.
+
+        Raises:
+            UnverifiedError: the runtime does not load it.
+        """
+        self._file.write_bytes(model)
+        session = open_session(self._file, self.setup.how, self.setup.level, tf32=True)
+        shapes = {p.name: tuple(int(d or 1) for d in p.dims) for p in session.inputs}
+        once = session.bound(random_feeds(session.inputs, 0, shapes))
+        return lambda count: once()
+
+    def peak(self) -> float:
+        """Return the floating-point operations per second of the best matrix product."""
+        return operations(self._shortest)
+
+    def _shortest(self, model: onnx.ModelProto) -> float:
+        run = self.runner(model.SerializeToString())
+        return float(_pairs(self.clock, run, run, RUNS)[0].min())

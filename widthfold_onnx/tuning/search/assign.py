@@ -1,0 +1,214 @@
+"""Choose the forms of all layers at least total cost: a linear program over layers and links.
+
+A layer takes one form; a link (`tuning.workload.layout_edges`) is in one layout, logical or packed.
+If a layer reads or returns another layout than its link, a fold or unfold is paid, once for each
+link and layout, as the rewriting emits them. The cost of a form between packed tensors and the cost
+of its folds are measured (`tuning.workload.packed_workload`). Branches that meet again make this a
+problem on graphs. It is solved as an integer program, as Anderson and Gregg select layouts (Optimal
+DNN Primitive Selection with Partitioned Boolean Quadratic Programming, CGO 2018): the solver proves
+that the cost is least.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from widthfold_onnx.algebra.packed_layout import PackedLayout
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.store import AS_IS
+from widthfold_onnx.rules.forms.spec import FormSpec
+from widthfold_onnx.tuning.measure.measurements import Candidate
+from widthfold_onnx.tuning.workload.layers import Layers
+from widthfold_onnx.tuning.workload.layout_edges import Link
+from widthfold_onnx.tuning.workload.packed_workload import inside_subject
+from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload
+
+SMALLEST_GAIN = 1.03
+"""A layer takes another form only if the low end of the form's speed-up exceeds this.
+
+It is more than `clock.SMALLEST_DIFFERENCE`: many forms race, and the best may be so by chance.
+"""
+
+SOLVER_SECONDS = 10.0
+
+Known = Callable[[str, Candidate], Measurement | None]
+"""Returns the measurement of (subject, candidate), if there is one."""
+
+
+class Option(NamedTuple):
+    """One form that a layer may take, or the layer as it is.
+
+    Attributes:
+        spec: the form; None for the layer as it is.
+        seconds: time of one run between tensors in the layouts that it reads and returns.
+        reads: layout of the input; None for logical.
+        returns: layout of the output; None for logical.
+        ends: seconds of folding its input and unfolding its output.
+    """
+
+    spec: FormSpec | None
+    seconds: float
+    reads: PackedLayout | None = None
+    returns: PackedLayout | None = None
+    ends: float = 0.0
+
+
+def assign(layers: Layers, known: Known) -> dict[str, FormSpec]:
+    """Choose the forms of least measured cost.
+
+    Args:
+        layers: the layers of the model.
+        known: their measurements; a layer without one stays as it is.
+
+    Returns:
+        Subject -> form, for layers that are not left as they are.
+    """
+    return _least(layers, {s: _measured(w, known) for s, w in layers.workloads.items()})
+
+
+def foresee(layers: Layers) -> dict[str, FormSpec]:
+    """Choose the forms of least predicted cost, as `assign` does."""
+    options = {s: _predicted(w, layers.inside.get(s)) for s, w in layers.workloads.items()}
+    return _least(layers, options)
+
+
+def _measured(workload: Workload, known: Known) -> Iterator[Option]:
+    """Yield the options of a layer of which the times are known."""
+    subject, between = workload.subject, inside_subject(workload.subject)
+    own = known(subject, AS_IS)
+    if own is None or own.status != "ok":
+        yield Option(None, 0.0)
+        return
+    usual = own.seconds
+    yield Option(None, usual / SMALLEST_GAIN)
+
+    def seconds(subject: str, form: PredictedForm) -> float | None:
+        found = known(subject, form.spec)
+        # The low end, because noise makes one of many equally fast forms look the fastest.
+        return None if found is None or found.status != "ok" else usual / found.low
+
+    for form in workload.forms:
+        alone = seconds(subject, form)
+        if alone is not None:
+            yield _option(form, alone, seconds(between, form))
+
+
+def _predicted(workload: Workload, inside: Workload | None) -> Iterator[Option]:
+    """Yield all options of a layer; `inside` has the forms that may run between packed tensors."""
+    yield Option(None, workload.predicted / SMALLEST_GAIN)
+    shared = set() if inside is None else set(inside.forms)
+    for form in workload.forms:
+        yield _option(form, form.predicted, form.packed if form in shared else None)
+
+
+def _option(form: PredictedForm, alone: float, packed: float | None) -> Option:
+    """Return a form as an option, by its seconds alone and between packed tensors if they count."""
+    if packed is None:
+        return Option(form.spec, alone)
+    core = min(packed, alone)
+    return Option(form.spec, core, form.reads, form.returns, alone - core)
+
+
+def _least(layers: Layers, yielded: Mapping[str, Iterator[Option]]) -> dict[str, FormSpec]:
+    options = {subject: list(several) for subject, several in yielded.items()}
+    program = _Program()
+    chosen = {
+        subject: [program.variable(layers.count(subject) * o.seconds, whole=True) for o in several]
+        for subject, several in options.items()
+    }
+    for variables in chosen.values():
+        program.exactly_one(variables)
+    for link in layers.links:
+        _join(program, link, options, chosen)
+    values = program.solve() if options else []
+    return {
+        subject: option.spec
+        for subject, several in options.items()
+        for option, variable in zip(several, chosen[subject], strict=True)
+        if option.spec is not None and values[variable] > 1 / 2
+    }
+
+
+def _join(
+    program: _Program,
+    link: Link,
+    options: Mapping[str, Sequence[Option]],
+    chosen: Mapping[str, Sequence[int]],
+) -> None:
+    """Add the cost of a link: its layout, and the folds and unfolds that its layers need."""
+    sides: list[tuple[defaultdict[PackedLayout | None, list[int]], bool]] = []
+    cost: dict[PackedLayout, float] = defaultdict(float)
+    for subjects, end in ((link.makers, "returns"), (link.readers, "reads")):
+        for subject in dict.fromkeys(subjects):
+            by_layout: defaultdict[PackedLayout | None, list[int]] = defaultdict(list)
+            for option, variable in zip(options[subject], chosen[subject], strict=True):
+                layout = getattr(option, end)
+                by_layout[layout].append(variable)
+                if layout is not None:
+                    ends = sum(other is not None for other in (option.reads, option.returns))
+                    cost[layout] = max(cost[layout], option.ends / ends)
+            sides.append((by_layout, end == "returns"))
+    home = {layout: program.variable(0.0, whole=True) for layout in cost}
+    program.exactly_one([*home.values(), program.variable(0.0, whole=True)])
+    for layout, seconds in cost.items():
+        fold, unfold = program.variable(seconds), program.variable(seconds)
+        if link.made:
+            program.at_least(fold, [home[layout]])
+        if link.read:
+            program.at_least(unfold, [home[layout]])
+        for by_layout, makes in sides:
+            # Convert where only one of layer and link has the layout: each in its own direction.
+            inward, outward = (unfold, fold) if makes else (fold, unfold)
+            program.at_least(inward, by_layout[layout], [home[layout]])
+            program.at_least(outward, [home[layout]], by_layout[layout])
+
+
+class _Program:
+    """A linear program of least cost; variables lie in [0, 1], some of them are integers."""
+
+    def __init__(self) -> None:
+        self._costs: list[float] = []
+        self._whole: list[bool] = []
+        self._rows: list[dict[int, float]] = []
+        self._ranges: list[tuple[float, float]] = []
+
+    def variable(self, cost: float, *, whole: bool = False) -> int:
+        """Add a variable; one that is not whole takes the least value that its rows allow."""
+        self._costs.append(cost)
+        self._whole.append(whole)
+        return len(self._costs) - 1
+
+    def exactly_one(self, variables: Sequence[int]) -> None:
+        """Require that the variables sum to 1, so that one integer variable is chosen."""
+        self._rows.append(dict.fromkeys(variables, 1.0))
+        self._ranges.append((1.0, 1.0))
+
+    def at_least(self, variable: int, more: Sequence[int], less: Sequence[int] = ()) -> None:
+        """Require that a variable is at least the sum of `more` minus the sum of `less`."""
+        self._rows.append({variable: 1.0, **dict.fromkeys(more, -1.0), **dict.fromkeys(less, 1.0)})
+        self._ranges.append((0.0, np.inf))
+
+    def solve(self) -> Sequence[float]:
+        """Return the values of all variables; costs of microseconds are scaled for the solver."""
+        # Imported here because the import takes half a second and nothing else needs it.
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import lil_array
+
+        matrix = lil_array((len(self._rows), len(self._costs)))
+        for index, row in enumerate(self._rows):
+            for variable, factor in row.items():
+                matrix[index, variable] = factor
+        lows, highs = np.array(self._ranges).T
+        costs = np.array(self._costs)
+        found = milp(
+            costs / (costs.max() or 1.0),
+            integrality=np.array(self._whole, np.int64),
+            bounds=Bounds(0, 1),
+            constraints=LinearConstraint(matrix.tocsr(), lows, highs),
+            options={"time_limit": SOLVER_SECONDS},
+        )
+        return [0.0] * len(costs) if found.x is None else list(found.x)

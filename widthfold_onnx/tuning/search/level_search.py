@@ -1,0 +1,158 @@
+"""Measure the layers of one model at one level of the runtime, and say what they promise it.
+
+Layers are measured as they are first. Those that cannot move the model by more than noise are left
+out; the others race in order of what they can gain, each with its most promising forms: those
+predicted to be fastest alone, and the one in which it agrees with its neighbours at least cost.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from widthfold_onnx.progress import Progress
+from widthfold_onnx.results import Gain
+from widthfold_onnx.results.store import AS_IS
+from widthfold_onnx.rewrite.plan import Plan
+from widthfold_onnx.rules.forms.spec import FormSpec
+from widthfold_onnx.tuning.measure.bench import Bench
+from widthfold_onnx.tuning.search.assign import foresee
+from widthfold_onnx.tuning.search.gains import gain_of, pays
+from widthfold_onnx.tuning.workload.layers import Layers
+from widthfold_onnx.tuning.workload.workloads import Workload
+
+HOPE = 2.0
+"""How much faster than predicted the best form of a layer may be: of 80 layers two exceeded it."""
+
+
+@dataclass(frozen=True)
+class LevelSearch:
+    """The search at one level.
+
+    Attributes:
+        layers: the layers, whose forms are ordered for this level.
+        bench: measures at this level, as much as the effort of its setup spends. Where nothing is
+            to be measured, layers without a measurement are predicted.
+        seconds: of one run of the original at this level; None if it was not timed.
+    """
+
+    layers: Layers
+    bench: Bench
+    seconds: float | None = None
+
+    def measure(self, deadline: float, on_progress: Progress) -> None:
+        """Measure the layers as they are, and race those that can move the model."""
+        if self.seconds is not None:
+            alone = [workload.cut_to(0) for workload in self.layers.workloads.values()]
+            self.bench.measure(alone, deadline, on_progress)
+        self.bench.measure(self.promising(), deadline, on_progress)
+
+    @cached_property
+    def _foreseen(self) -> Mapping[str, FormSpec]:
+        """The forms of least predicted cost together: alone, forms of a region look slow."""
+        return foresee(self.layers)
+
+    def promising(self) -> list[Workload]:
+        """Return the layers to race, those first that can gain most; those inside regions last."""
+        slight = self.slight()
+        kept = [s for s in reversed(self._least_first()) if s not in slight]
+        return racing(self.layers, kept, self.bench.setup.spending.forms, self._foreseen)
+
+    def slight(self) -> set[str]:
+        """Return the layers that together cannot move the model by more than noise."""
+        if self.seconds is None:
+            return set()
+        known = self.bench.known
+        subjects = [s for s in self._least_first() if known(s, AS_IS) is not None]
+        saved = list(itertools.accumulate(map(self._limit, subjects)))
+        count = bisect.bisect_left(saved, self.bench.setup.spending.least * self.seconds)
+        return set(subjects[:count])
+
+    def gain(self, subject: str, spec: FormSpec) -> Gain | None:
+        """Return the gain of a form of a layer; None where it is not known or the form was lost."""
+        measured = self.bench.known(subject, spec)
+        if measured is not None:
+            return gain_of(measured) if measured.status == "ok" else None
+        if self.bench.setup.how.measure or self.bench.known(subject, AS_IS) is not None:
+            return None
+        workload = self.layers.workloads[subject]
+        form = next(form for form in workload.forms if form.spec == spec)
+        ratio = round(workload.predicted / form.predicted, 4)
+        return Gain(ratio=ratio, low=ratio, high=ratio, pairs=0, predicted=True)
+
+    def best(self, subject: str) -> tuple[FormSpec, Gain] | None:
+        """Return the form of a layer with the largest low end of its gain, and that gain."""
+        known = [
+            (form.spec, gain)
+            for form in self.layers.workloads[subject].forms
+            if (gain := self.gain(subject, form.spec)) is not None
+        ]
+        return max(known, key=lambda item: (item[1].low, item[0].text), default=None)
+
+    def chosen(self) -> Mapping[str, FormSpec]:
+        """Return the best form of every layer that surely gains by it."""
+        best = {subject: self.best(subject) for subject in self.layers.workloads}
+        return {s: b[0] for s, b in best.items() if b is not None and pays(b[1])}
+
+    def plan(self, draft: Plan, forms: Mapping[str, FormSpec]) -> Plan:
+        """Return the plan in which layers take these forms."""
+        return self.layers.planned(draft, forms)
+
+    def estimate(self) -> float:
+        """Return the seconds that one run of the model may take with these forms."""
+        saved = sum(self.saved(subject, spec) for subject, spec in self.chosen().items())
+        return (self.seconds or 0.0) - saved
+
+    def saved(self, subject: str, spec: FormSpec) -> float:
+        """Return the seconds that a form saves in all layers of a subject; 0 if not known."""
+        gain = self.gain(subject, spec)
+        return 0.0 if gain is None else self._seconds(subject) * (1 - 1 / gain.ratio)
+
+    def unknown(self, subject: str) -> str:
+        """Return why no gain of a layer's forms is known, as words that follow "none of them".
+
+        The reason is the most common one among the lost measurements of the layer and its forms.
+        """
+        forms = [form.spec for form in self.layers.workloads[subject].forms]
+        found = [self.bench.known(subject, AS_IS)]
+        found += [self.bench.known(subject, form) for form in forms]
+        reasons = Counter(known.reason for known in found if known is not None and known.reason)
+        return f"ran: {reasons.most_common(1)[0][0]}" if reasons else "was measured"
+
+    def _least_first(self) -> list[str]:
+        return sorted(self.layers.workloads, key=lambda subject: (self._limit(subject), subject))
+
+    def _limit(self, subject: str) -> float:
+        """Return the most seconds of the model that a layer may save, judged by predictions."""
+        workload = self.layers.workloads[subject]
+        best = HOPE * workload.predicted / min(form.predicted for form in workload.forms)
+        return self._seconds(subject) * (1 - 1 / max(best, 1.0))
+
+    def _seconds(self, subject: str) -> float:
+        """Return the seconds of all layers of a subject as they are, predicted if not measured."""
+        own = self.bench.known(subject, AS_IS)
+        seconds = self.layers.workloads[subject].predicted if own is None else own.seconds
+        return self.layers.count(subject) * seconds
+
+
+def racing(
+    layers: Layers, subjects: Collection[str], forms: int, foreseen: Mapping[str, FormSpec]
+) -> list[Workload]:
+    """Return layers with the forms that race, and behind them those inside regions.
+
+    Args:
+        layers: the layers of a model.
+        subjects: those that race.
+        forms: the most forms of each.
+        foreseen: the form of each that comes first (`tuning.search.assign.foresee`).
+    """
+    return [
+        every[subject].cut_to(forms, foreseen.get(subject))
+        for every in (layers.workloads, layers.inside)
+        for subject in subjects
+        if subject in every
+    ]

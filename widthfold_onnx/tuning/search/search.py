@@ -1,0 +1,326 @@
+"""Search the forms that make the model faster: measure layer by layer, decide by the whole model.
+
+1. Every companion that matches is timed with the whole model; those that surely help are taken.
+2. The model is timed at the levels of the runtime. At those that may suit it, every layer races
+   in its forms (`tuning.search.level_search`); its best form is chosen if it is surely faster. The
+   level counts that promises the fastest model.
+3. The choice in which neighbours agree on layouts at least cost (`tuning.search.assign`) is timed
+   with the whole model. Then the model is timed without each form; what does not help in its place
+   is dropped (`tuning.search.settling`).
+4. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
+
+If nothing is to be measured, 1 to 4 use the store as far as it goes, and `tuning.predict.cost` for
+layers that the store does not know; a companion that it does not know is not taken.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from widthfold_onnx.decide.companions import (
+    companion_reports,
+    drafted,
+    matches_of,
+    with_companions,
+)
+from widthfold_onnx.decide.decisions import Decided, Decision, decide, with_layers
+from widthfold_onnx.decide.hints import Hints
+from widthfold_onnx.model.read.loader import LoadedModel
+from widthfold_onnx.options import Companion, FoldOptions, SearchOptions
+from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.results import Gain, Measurement, SearchReport
+from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rewrite.exchange import Match
+from widthfold_onnx.rewrite.plan import LayerGain, Measured, Origin, Plan
+from widthfold_onnx.rules.companions.companion import Rule
+from widthfold_onnx.rules.companions.table import COMPANIONS
+from widthfold_onnx.runtime.environment import version
+from widthfold_onnx.runtime.inputs.distributions import Distribution
+from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.session import Level, runtime_version
+from widthfold_onnx.tuning.measure.bench import Bench
+from widthfold_onnx.tuning.measure.effort import SPENDING, Spending
+from widthfold_onnx.tuning.measure.successive_halving import Setup
+from widthfold_onnx.tuning.search.gains import gain_of, is_faster
+from widthfold_onnx.tuning.search.level_search import LevelSearch
+from widthfold_onnx.tuning.search.outcomes import Outcomes
+from widthfold_onnx.tuning.search.search_context import SearchContext, find_context
+from widthfold_onnx.tuning.search.settling import Settling
+from widthfold_onnx.tuning.search.trials import Trials
+from widthfold_onnx.tuning.store.identity import device_name
+from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.workload.candidates import lift_of
+from widthfold_onnx.tuning.workload.layers import Layers
+
+CLOSE = 1.05
+"""Layers also race at level EXTENDED if the original is at most this much slower there than at ALL.
+
+They always race at ALL: folded channels fill what its kernels compute, so a model may be fastest
+there once it is folded, even if the original is not.
+"""
+
+
+def search(
+    loaded: LoadedModel,
+    fold: FoldOptions,
+    options: SearchOptions,
+    store: Store,
+    on_progress: Progress,
+) -> Decided:
+    """Measure, choose, try, and return the plan with the outcome of every layer.
+
+    Args:
+        loaded: the model.
+        fold: which sites may be folded, and limits.
+        options: where and how long to measure.
+        store: the known measurements; new ones are added to it.
+        on_progress: gets a step for each stage.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used, or the model does not run.
+    """
+    on_progress(Step("looking for the provider and the shapes of the inputs"))
+    context = find_context(loaded, options, fold.input_shapes, store)
+    options = replace(options, provider=context.provider)
+    with tempfile.TemporaryDirectory() as folder:
+        return _Search(loaded, fold, options, context, store, Path(folder), on_progress).run()
+
+
+class _Raced(NamedTuple):
+    """The races of the layers.
+
+    Attributes:
+        levels: at which they raced, the one first that promises the fastest model.
+        original: its time at level ALL / at EXTENDED; None if there are not both.
+        interrupted: whether the caller ended them.
+    """
+
+    levels: Sequence[LevelSearch]
+    original: Measurement | None
+    interrupted: bool
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The stages of one search: each returns what it found, for the next."""
+
+    loaded: LoadedModel
+    fold: FoldOptions
+    options: SearchOptions
+    context: SearchContext
+    store: Store
+    folder: Path
+    say: Progress
+
+    def run(self) -> Decided:
+        """Draft companions, race the layers, settle on their forms, and try the plan."""
+        empty = drafted(self.loaded.proto, self.fold)
+        matches = matches_of(self.loaded.proto, self.loaded.folder, empty, self.fold.exchanges)
+        bench = self._bench(Level.ALL)
+        trials = Trials(self.loaded, bench, self.context.shapes, self.folder)
+        draft, gains = self._companions(empty, matches, trials)
+        first = self._level(draft, bench)
+        raced = self._race(draft, first, trials)
+        if raced.interrupted:
+            level, forms = raced.levels[0], raced.levels[0].chosen()
+        else:
+            level, forms = Settling(trials, draft, self._spending, self.say).settle(raced.levels)
+        final, chosen = None, level.plan(draft, forms)
+        if chosen.changes:
+            self.say(Step("timing the whole model"))
+            final = trials.decide(chosen, self._spending.final)
+        if final is not None and not is_faster(final):
+            draft, forms = msgspec.structs.replace(empty, frozen=()), {}
+        outcomes = Outcomes(level, forms)
+        reading = self._reading(draft)
+        decisions = decide(reading, self.fold, outcomes.choose)
+        hints = Hints(reading, self.fold)
+        plan = with_layers(draft, decisions)
+        return Decided(
+            plan=self._with_origin(plan, decisions, outcomes, final),
+            sites=[
+                decision.report(self.fold, hints.of(decision), outcomes.gain(decision.linear))
+                for decision in decisions
+            ],
+            companions=companion_reports(
+                matches, {c.companion for c in draft.companions}, "not measured", gains
+            ),
+            search=self._report(raced, level, final, accepted=plan.changes),
+        )
+
+    def _reading(self, draft: Plan) -> Reading:
+        return Reading.of(self.loaded.proto, self.loaded.folder, draft)
+
+    def _with_origin(
+        self,
+        plan: Plan,
+        decisions: Sequence[Decision],
+        outcomes: Outcomes,
+        final: Measurement | None,
+    ) -> Plan:
+        """Return a plan with its origin, and with the gains of the layers that it replaces."""
+        planned = {layer.name for layer in plan.layers}
+        gains = {d.name: outcomes.gain(d.linear) for d in decisions if d.name in planned}
+        how = self.options
+        return msgspec.structs.replace(
+            plan,
+            origin=Origin(
+                widthfold=version("widthfold-onnx"),
+                decision="measured" if how.measure else "predicted",
+                provider=how.provider.value,
+                provider_options=dict(how.provider_options),
+                session_options=dict(how.session_options),
+                threads=how.threads,
+                device=device_name(how.provider) if how.measure else self.context.target.name,
+                runtime=runtime_version() if how.measure else "",
+            ),
+            measured=Measured(
+                whole=None if final is None else gain_of(final),
+                setting=final.setting if final is not None and is_faster(final) else "",
+                shapes=dict(self.context.shapes),
+                layers=tuple(
+                    LayerGain(graph=name.graph, node=name.node, gain=gain)
+                    for name, gain in sorted(gains.items(), key=lambda item: item[0])
+                    if gain is not None
+                ),
+            ),
+        )
+
+    @property
+    def _spending(self) -> Spending:
+        return SPENDING[self.options.effort]
+
+    def _companions(
+        self, empty: Plan, matches: Sequence[Match], trials: Trials
+    ) -> tuple[Plan, dict[Companion, list[Gain]]]:
+        """Draft a plan with the companions that surely make the whole model faster.
+
+        The runtime's PRelu branches on every element: it takes 5 ns for one of random signs, and
+        1 ns where neighbours have the same sign. So a companion is left out that surely makes the
+        model slower on smooth inputs, which are like photographs and recordings. A companion that
+        helps lifted layers must make the model with lifted layers faster than the model as it is,
+        and faster than lifting alone.
+        """
+        names: tuple[Companion, ...] = ()
+        draft, gains = empty, {}
+        equal = {m.companion for m in matches if not isinstance(m.became, Refusal)}
+        for name in sorted(equal):
+            self.say(Step(f"timing the whole model with the companion {name}"))
+            rule = COMPANIONS[name]
+            proto, folder = self.loaded.proto, self.loaded.folder
+            other = with_companions(proto, folder, empty, (*names, name))
+            timed = self._with_companion(draft, other, rule, trials)
+            measurements = [trial for trial in timed if trial is not None and trial.status == "ok"]
+            if len(measurements) < len(timed):
+                continue
+            gains[name] = list(map(gain_of, measurements[:1] if rule.lifts else measurements))
+            sure = measurements if rule.lifts else measurements[:1]
+            is_sure = all(trial.low > 1 for trial in sure)
+            if is_sure and all(trial.high >= 1 for trial in measurements):
+                draft, names = other, (*names, name)
+        return draft, gains
+
+    def _with_companion(
+        self, draft: Plan, other: Plan, rule: Rule, trials: Trials
+    ) -> list[Measurement | None]:
+        """Time a plan that has one more companion against the plan without it.
+
+        On random inputs and, if its time depends on the data, on smooth ones; or between lifted
+        layers, against the model as it is and with lifted layers alone.
+        """
+        seconds = self._spending.probe
+        if rule.lifts:
+            lifted = self._lifted(other)
+            return [trials.compare(base, lifted, seconds) for base in (draft, self._lifted(draft))]
+        varies = rule.branches and not self.options.inputs
+        kinds = [Distribution.NORMAL, *([Distribution.SMOOTH] if varies else [])]
+        return trials.without(other, [draft], len(kinds) * seconds, kinds)
+
+    def _lifted(self, draft: Plan) -> Plan:
+        """Return a plan that lifts every layer of one axis."""
+        lift = partial(lift_of, options=self.fold)
+        return with_layers(draft, decide(self._reading(draft), self.fold, lift))
+
+    def _race(self, draft: Plan, first: LevelSearch, trials: Trials) -> _Raced:
+        """Race the layers at the levels that may suit the model, in equal shares of the time."""
+        original, levels, interrupted = None, [first], False
+        try:
+            if first.layers.workloads and Level.EXTENDED in described(self.options.provider).levels:
+                self.say(Step("timing the original at the levels of the runtime"))
+                original = trials.levels(draft, self._spending.probe)
+            if original is not None and original.status == "ok":
+                levels = self._levels(draft, first, original)
+            if self.options.measure:
+                end = time.monotonic() + (self.options.time_budget or self._spending.race)
+                for done, level in enumerate(levels):
+                    now = time.monotonic()
+                    level.measure(now + (end - now) / (len(levels) - done), self.say)
+        except KeyboardInterrupt:
+            interrupted = True
+        return _Raced(sorted(levels, key=LevelSearch.estimate), original, interrupted)
+
+    def _levels(self, draft: Plan, first: LevelSearch, original: Measurement) -> list[LevelSearch]:
+        """Return the levels at which layers are to race, given the times of the original."""
+        levels = [replace(first, seconds=original.seconds * original.ratio)]
+        if CLOSE * original.ratio > 1:
+            extended = self._level(draft, self._bench(Level.EXTENDED))
+            levels.append(replace(extended, seconds=original.seconds))
+        return levels
+
+    def _bench(self, level: Level) -> Bench:
+        return Bench(Setup(self.options, self.fold, level), self.store, self.context.machine)
+
+    def _level(self, draft: Plan, bench: Bench) -> LevelSearch:
+        aim = self.context.target
+        if bench.setup.level is Level.EXTENDED:
+            aim = aim.without_blocked_kernels()
+        layers = Layers.of(self._reading(draft), self.fold, self.context.shapes, aim)
+        return LevelSearch(layers, bench)
+
+    def _report(
+        self, raced: _Raced, level: LevelSearch, final: Measurement | None, *, accepted: bool
+    ) -> SearchReport:
+        workloads = level.layers.workloads
+        best = [level.best(subject) for subject in workloads]
+        last = final or raced.original
+        return SearchReport(
+            provider=self.options.provider.value,
+            threads=self.options.threads,
+            target=self.context.target.name,
+            shapes={name: list(dims) for name, dims in self.context.shapes.items()},
+            layers=len(workloads),
+            forms=sum(len(workload.forms) for workload in workloads.values()),
+            measured=sum(one.bench.measured for one in raced.levels),
+            left=len(self._left(raced.levels)),
+            predicted=sum(found is not None and found[1].predicted for found in best),
+            interrupted=raced.interrupted,
+            store_read_only=level.bench.read_only,
+            whole=None if final is None else gain_of(final),
+            accepted=accepted,
+            note="" if last is None else last.note,
+            original_setting=final.original_setting if final else _fastest(raced.original),
+            folded_setting=final.setting if final is not None and is_faster(final) else "",
+        )
+
+    def _left(self, levels: Sequence[LevelSearch]) -> set[str]:
+        """Return the subjects of the layers that still lack a measurement."""
+        if not self.options.measure:
+            return set()
+        missing = [workload for at in levels for workload in at.bench.missing(at.promising())]
+        return levels[0].layers.behind(missing)
+
+
+def _fastest(original: Measurement | None) -> str:
+    """Return the level at which the original is fastest; "" where that was not timed."""
+    if original is None:
+        return ""
+    return original.setting if original.ratio > 1 else original.original_setting

@@ -1,0 +1,110 @@
+"""Find the context of a search: provider, shapes, target, and whose measurements count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import onnx
+
+from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.model.proto.dims import dims_of
+from widthfold_onnx.model.read.loader import LoadedModel
+from widthfold_onnx.options import Provider, SearchOptions, Shapes
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.inputs.dimensions import assumed_shapes
+from widthfold_onnx.runtime.running import running
+from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.ports import Port
+from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.tuning.predict.targets import Target, target, usual
+from widthfold_onnx.tuning.store.identity import machine_identity, setting_identity
+from widthfold_onnx.tuning.store.store import Store
+
+
+@dataclass(frozen=True)
+class SearchContext:
+    """The context in which layers run, or would run.
+
+    Attributes:
+        provider: where layers run; not AUTO.
+        shapes: shapes of every input.
+        target: the device that times are predicted for.
+        machine: `identity.machine_identity` of the machine whose measurements count; "" where
+            there is none.
+    """
+
+    provider: Provider
+    shapes: Shapes
+    target: Target
+    machine: str
+
+
+def find_context(
+    loaded: LoadedModel, options: SearchOptions, fixed: Shapes, store: Store
+) -> SearchContext:
+    """Return the context of this machine, or if nothing is to be run of the target's kind.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used, or the model does not run.
+        UsageError: the target is unknown or does not fit the provider; or nothing is to be run,
+            and an input has an open dimension besides its batch.
+    """
+    chosen = _chosen(options, options.provider)  # before anything runs
+    if not options.measure:
+        return _without_running(loaded, options, fixed, store, chosen)
+    provider, shapes = isolated(running, loaded.path, options.provider, dict(fixed), options.inputs)
+    aim = _chosen(options, provider) or target(usual(provider))
+    return SearchContext(provider, shapes, aim, machine_identity(provider))
+
+
+def _without_running(
+    loaded: LoadedModel,
+    options: SearchOptions,
+    fixed: Shapes,
+    store: Store,
+    chosen: Target | None,
+) -> SearchContext:
+    """Return the context of a machine of the target's kind.
+
+    If the store holds one machine of that kind, its measurements count; if several, those of this
+    machine, if it is one of them. Only of this machine the kind of CPU is known.
+    """
+    aim = chosen or target(usual(options.provider))
+    provider = aim.provider if options.provider is Provider.AUTO else options.provider
+    setting = setting_identity(replace(options, provider=provider), Level.ALL)
+    machines = [name for name in store.machines(setting) if aim.device in name]
+    with suppress(UnverifiedError):
+        here = machine_identity(provider)
+        if here in machines and aim.provider is Provider.CPU and aim.name != usual(provider):
+            machines.remove(here)
+        elif here in machines:
+            machines = [here]
+    machine = machines[0] if len(machines) == 1 else ""
+    return SearchContext(provider, assumed_shapes(list(_ports(loaded.proto)), fixed), aim, machine)
+
+
+def _chosen(options: SearchOptions, provider: Provider) -> Target | None:
+    """Return the target that the caller chose, None where the choice was left open.
+
+    Raises:
+        UsageError: no target has that name, or it does not fit the provider.
+    """
+    if options.target is None:
+        return None
+    aim = target(options.target)
+    on_cpu = described(provider).device == "cpu"
+    if provider is not Provider.AUTO and on_cpu != (aim.provider is Provider.CPU):
+        raise UsageError(f"target {aim.name} is of provider {aim.provider}, not {provider}")
+    return aim
+
+
+def _ports(proto: onnx.ModelProto) -> Iterator[Port]:
+    """Yield the inputs that a caller must feed, without their element types."""
+    given = {tensor.name for tensor in proto.graph.initializer}
+    for value in proto.graph.input:
+        if value.name not in given:
+            symbols = (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+            pairs = zip(symbols, dims_of(value) or (), strict=True)
+            yield Port(value.name, "", tuple(symbol or extent for symbol, extent in pairs))

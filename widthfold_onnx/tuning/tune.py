@@ -1,0 +1,173 @@
+"""Measure the layers of many models ahead, so that `optimize` finds all of them in the store."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from widthfold_onnx.decide.companions import drafted
+from widthfold_onnx.errors import UsageError, WidthfoldError
+from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.progress import Progress, Step, silent
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
+from widthfold_onnx.results.store import AS_IS
+from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, Reading
+from widthfold_onnx.rewrite.record import carries_folds
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.environment import cores
+from widthfold_onnx.runtime.running import running
+from widthfold_onnx.tuning.measure.bench import Bench
+from widthfold_onnx.tuning.measure.cluster import Cluster
+from widthfold_onnx.tuning.measure.cluster_pool import ClusterPool
+from widthfold_onnx.tuning.measure.effort import SPENDING
+from widthfold_onnx.tuning.measure.local_pool import LocalPool
+from widthfold_onnx.tuning.measure.measurements import Candidate
+from widthfold_onnx.tuning.measure.successive_halving import Setup
+from widthfold_onnx.tuning.predict.targets import target, usual
+from widthfold_onnx.tuning.search.assign import foresee
+from widthfold_onnx.tuning.search.level_search import racing
+from widthfold_onnx.tuning.store.identity import find_place
+from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.workload.layers import Layers
+from widthfold_onnx.tuning.workload.workloads import Workload, joined, most_work_first
+
+EVERY_FORM = FoldOptions()
+BY_DEFAULT = SearchOptions()
+
+
+def tune(
+    models: Sequence[Path | str],
+    fold_options: FoldOptions = EVERY_FORM,
+    search_options: SearchOptions = BY_DEFAULT,
+    *,
+    jobs: int = 1,
+    dask: str | None = None,
+    on_progress: Progress = silent,
+) -> TuneReport:
+    """Measure every layer of every model, each once, and keep it in the store.
+
+    Args:
+        models: model files. One that cannot be read is reported; the others are tuned.
+        fold_options: select the sites, and limit the forms.
+        search_options: where to measure, the store, and the seconds for all models together.
+        jobs: number of processes that measure on this machine at a time; they disturb each other.
+        dask: address of the scheduler of a Dask cluster, whose workers measure instead.
+        on_progress: gets a step now and then.
+
+    Returns:
+        A report of what is known now. KeyboardInterrupt while measuring only ends the measuring.
+
+    Raises:
+        UsageError: an option does not fit, or there is no such cluster.
+        UnverifiedError: nothing can be measured, because there is no runtime or no worker.
+    """
+    if fold_options.fixed is not None:
+        raise UsageError("tune measures the forms of every factor; give none")
+    spending = SPENDING[search_options.effort]
+    with (
+        Store(search_options.store) as store,
+        _pool(search_options, fold_options, store, jobs, dask) as pool,
+    ):
+        read = []
+        for path in map(Path, models):
+            on_progress(Step(f"reading {path.name}"))
+            read.append(_read(path, pool.reads, fold_options, spending.forms))
+        every = joined(workload for model in read for workload in model.racing)
+        seconds = search_options.time_budget or spending.race * len(models)
+        interrupted = False
+        try:
+            deadline = time.monotonic() + seconds
+            pool.measure(most_work_first(every.values()), deadline, on_progress)
+        except KeyboardInterrupt:
+            interrupted = True
+        return TuneReport(
+            threads=search_options.threads,
+            machines=[
+                TunedMachine(
+                    provider=bench.setup.how.provider,
+                    machine=bench.machine,
+                    measured=bench.measured,
+                )
+                for bench in pool.benches
+            ],
+            models=[_row(model, pool.benches) for model in read],
+            interrupted=interrupted,
+            store_read_only=store.read_only,
+        )
+
+
+@contextlib.contextmanager
+def _pool(
+    options: SearchOptions, fold: FoldOptions, store: Store, jobs: int, dask: str | None
+) -> Iterator[LocalPool | ClusterPool]:
+    if dask is not None:
+        if jobs != 1:
+            raise UsageError("jobs are of this machine; on a cluster every worker measures")
+        with Cluster(dask, options) as cluster:
+            yield ClusterPool(cluster, options, fold, store)
+        return
+    most = max(cores() // options.threads, 1)
+    if not 1 <= jobs <= most:
+        raise UsageError(
+            f"{jobs} jobs of {options.threads} thread(s) on {cores()} core(s) would wait for "
+            f"each other: at most {most}, at least 1"
+        )
+    provider, machine = isolated(find_place, options)
+    setup = Setup(replace(options, provider=provider), fold)
+    yield LocalPool(Bench(setup, store, machine), jobs)
+
+
+class _Read(NamedTuple):
+    """A model that was read.
+
+    Attributes:
+        name: name of its file.
+        layers: its layers, or why it has none.
+        racing: the layers with the forms that race in `optimize`.
+    """
+
+    name: str
+    layers: Layers | Refusal | WidthfoldError
+    racing: Sequence[Workload] = ()
+
+
+def _read(path: Path, provider: Provider, options: FoldOptions, forms: int) -> _Read:
+    try:
+        loaded = load(path)
+        if carries_folds(loaded.proto):
+            return _Read(path.name, ALREADY_FOLDED)
+        used, shapes = isolated(running, path, provider, dict(options.input_shapes))
+        reading = Reading.of(loaded.proto, loaded.folder, drafted(loaded.proto, options))
+        layers = Layers.of(reading, options, shapes, target(usual(used)))
+    except WidthfoldError as error:
+        return _Read(path.name, error)
+    return _Read(path.name, layers, racing(layers, layers.workloads, forms, foresee(layers)))
+
+
+def _row(model: _Read, benches: Sequence[Bench]) -> TunedModel:
+    name, layers, workloads = model
+    if isinstance(layers, WidthfoldError):
+        return TunedModel(model=name, reason=str(layers), code=layers.exit_code)
+    if isinstance(layers, Refusal):
+        return TunedModel(model=name, reason=layers.reason)
+    keys: list[tuple[str, Candidate]] = [(workload.subject, AS_IS) for workload in workloads]
+    keys += [(workload.subject, form.spec) for workload in workloads for form in workload.forms]
+    # On a cluster from which no worker has answered yet, everything is left.
+    left = layers.behind(workload for bench in benches for workload in bench.missing(workloads))
+    found = [(key in b.kept, known) for b in benches for key in keys if (known := b.known(*key))]
+    return TunedModel(
+        model=name,
+        layers=len(layers.workloads),
+        forms=len(keys) - len(workloads),
+        measured=sum(now for now, _ in found),
+        known=sum(not now for now, _ in found),
+        skipped=sum(known.skipped for _, known in found),
+        failed=sum(known.status == "lost" and not known.skipped for _, known in found),
+        left=len(left if benches else layers.workloads),
+    )

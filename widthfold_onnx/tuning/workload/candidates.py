@@ -1,0 +1,97 @@
+"""List every form that a layer may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.forms.enumeration import (
+    LIFT,
+    Outcome,
+    candidates,
+    forms,
+    splits,
+    summed_taps,
+)
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.regrouped import groupings
+from widthfold_onnx.rules.forms.spec import FormSpec, spec_of
+from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.selection import is_of_one_axis, site_problem, width_problem
+
+MAX_WHOLE = 64
+"""Largest number of positions of an axis that may become channels as a whole."""
+
+
+ORDERS = {Layout.AUTO: (False, True), Layout.NCHW: (False,), Layout.NHWC: (True,)}
+"""Channel orders to try by layout: tile-major or not."""
+
+
+LIFTED_RANKS = (1, 2)
+"""Spatial axes of a Conv that may be lifted. The CPU's blocked kernels exist for two axes only: a
+Conv of one axis is lifted to reach them, one of two to avoid them."""
+
+
+def lift_of(site: LinearSite, options: FoldOptions) -> Reformulation | Refusal:
+    """Return the form that lifts a layer of one axis, and changes nothing else."""
+    problem = site_problem(site, options)
+    if problem is None and is_of_one_axis(site):
+        for form in _legal(forms(site, options, (1,) * len(site.positions), lift=1)):
+            if form.axis == LIFT:
+                return form
+    return problem or Refusal(Code.NO_GAIN, "it has no axis to add")
+
+
+def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
+    """Yield every legal form of a site, each once.
+
+    Extents need not be divisible: the cost of extending and cutting is measured with the form. If
+    the options name an axis, channels and groups stay as they are. A wide site, which is of one
+    axis, is lifted only.
+    """
+    if site.is_product:
+        yield from _of_product(site, options)
+        return
+    options = replace(options, ragged=True)
+    unfolded = (1,) * len(site.positions)
+    if width_problem(site, options) is not None:
+        yield from _legal(forms(site, options, unfolded, lift=1))
+        return
+    whole = [n for n in site.positions[1:] if n is not None and n <= MAX_WHOLE]
+    # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
+    ways = [(0, order) for order in ORDERS[options.layout]]
+    ways += [(1, False)] if len(site.axes) in LIFTED_RANKS else []
+    # A factor equal to the dilation removes it: every tile reads positions of its own tile only.
+    dilations = [axis.dilation for axis in site.axes if axis.dilation <= FACTORS[-1]]
+    seen: set[FormSpec] = set()
+    for factor in sorted({1, *FACTORS, *whole, *dilations}):
+        for split in splits(options.axis, factor, len(site.axes)):
+            for lift, order in ways:
+                every = forms(site, options, split, lift=lift, tile_major=order, one_sided=True)
+                for form in _legal(every):
+                    spec = spec_of(site, form)
+                    if spec not in seen:
+                        seen.add(spec)
+                        yield form
+    if options.axis is AxisName.AUTO:
+        yield from summed_taps(site, options)
+        for grouping in groupings(site):
+            yield from _legal(forms(site, options, unfolded, grouping=grouping))
+
+
+def _of_product(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
+    """Yield the legal forms at the usual factors, or if there are none at any factor up to them."""
+    for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
+        legal = [f for factor in factors for f in _legal(candidates(site, options, factor))]
+        if legal:
+            yield from legal
+            return
+
+
+def _legal(outcomes: Iterable[Outcome]) -> Iterator[Reformulation]:
+    """Yield the forms among outcomes."""
+    for _, form in outcomes:
+        if isinstance(form, Reformulation):
+            yield form
