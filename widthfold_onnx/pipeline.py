@@ -14,7 +14,6 @@ from widthfold_onnx.evidence.files import check_file, verify_files
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.model.write.atomic import check_target
 from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
-from widthfold_onnx.options.running import check_fail_under
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
@@ -110,28 +109,6 @@ def verify(
     return verify_files(
         Path(original), Path(rewritten), options, lambda line: on_progress(Step(line))
     )
-
-
-def compare(saved: Path | str, now: Path | str, fail_under: float | None = None) -> VerifyReport:
-    """Judge the speed-up of one JSON report of `verify` against that of another; run nothing.
-
-    Args:
-        saved: the baseline.
-        now: the report to judge.
-        fail_under: the smallest accepted speed-up of `now` / that of `saved`.
-
-    Returns:
-        The report `now` with `timing.baseline`, and a verdict by `fail_under`.
-
-    Raises:
-        UsageError: a file is no report of `verify`, `now` holds no timing, or `fail_under` is no
-            number above 0.
-    """
-    if fail_under is not None:
-        check_fail_under(fail_under)
-    from widthfold_onnx.evidence.timing.baseline import against, read_report  # needs numpy
-
-    return against(read_report(Path(saved)), read_report(Path(now)), Path(saved).name, fail_under)
 
 
 def inspect(model: Path | str, options: FoldOptions) -> InspectReport:

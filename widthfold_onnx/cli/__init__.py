@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from widthfold_onnx.cli.common import INTERRUPTED
-from widthfold_onnx.cli.compare import compare_command
 from widthfold_onnx.cli.inspect import inspect_command
 from widthfold_onnx.cli.mlir import mlir_command
 from widthfold_onnx.cli.optimize import optimize_command
@@ -68,7 +67,6 @@ def main() -> None:
 
 main.add_command(optimize_command)
 main.add_command(verify_command)
-main.add_command(compare_command)
 main.add_command(inspect_command)
 main.add_command(tune_command)
 main.add_command(store_command)

@@ -34,11 +34,11 @@ SECTIONS = {
         "form axis layout ragged guard-shapes mix-samples nonfinite companion groups"
     ),
     "How models run": "provider-option session-option inputs seeds",
-    "What is measured": "effort time-budget streams no-timing store target no-measure jobs dask",
+    "What is measured": "effort time-budget no-timing store target no-measure jobs dask",
     "What has to hold": (
         "rtol atol truth-budget baseline fail-under require-fold no-verify freeze-weights"
     ),
-    "What is printed": "report format exact shared debug help",
+    "What is printed": "report format exact debug help",
 }
 """Names of options by section of `--help`, those that are needed first; a command lists its own."""
 
