@@ -156,8 +156,11 @@ def _insistent() -> Iterator[None]:
     def again(lost: sys.UnraisableHookArgs) -> None:
         main = threading.main_thread().ident
         if lost.exc_type is KeyboardInterrupt and main and hasattr(signal, "pthread_kill"):
+            # A background job ignores SIGINT; there only the other signals interrupt.
+            numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            number = next(n for n in numbers if callable(signal.getsignal(n)))
             # Later, not here, where it would be dropped like the first.
-            threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signal.SIGINT)).start()
+            threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, number)).start()
         else:
             usual(lost)
 
