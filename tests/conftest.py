@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
@@ -24,6 +25,16 @@ hypothesis.settings.load_profile("ci")
 
 PACKAGE = Path(widthfold_onnx.__file__).parent
 ISOLATED = "from widthfold_onnx.runtime.child import isolated"
+
+SLOW_SECONDS = 3600
+"""Time limit of a test that is marked `slow`; that of any other test is in pyproject.toml."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give slow tests more time."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
 
 
 @cache
@@ -87,3 +98,17 @@ def with_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     if request.node.get_closest_marker("processes"):
         for module in isolating():
             monkeypatch.setattr(module, "isolated", child.isolated)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Handle SIGINT and SIGHUP as in a program on a terminal, here and in children.
+
+    A background job of a script inherits an ignored SIGINT, a job under nohup an ignored SIGHUP;
+    Python handles neither, and children inherit that. What is handled is reset by `exec`.
+    """
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

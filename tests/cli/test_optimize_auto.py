@@ -153,6 +153,7 @@ def test_a_terminal_gets_a_table_that_fits(store: Path, columns: int) -> None:
     assert any("search on cpu: " in line for line in shown)
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_while_measuring_writes_the_best_that_is_known(
     number: int, tmp_path: Path, out: Path

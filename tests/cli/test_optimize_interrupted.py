@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,13 +56,12 @@ def wait_for_worker(child: subprocess.Popen) -> int:
     return worker
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("everyone", [True, False])
 def test_an_interrupt_during_verification(tmp_path: Path, number: int, everyone: bool) -> None:
     out, args = busy(tmp_path)
-    # A test run under nohup inherits an ignored SIGHUP, which the tool would respect.
-    heard = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
-    child = start_process(*args, start_new_session=True, preexec_fn=heard)
+    child = start_process(*args, start_new_session=True)
     try:
         worker = wait_for_worker(child)
         time.sleep(0.3)
@@ -100,6 +98,7 @@ def test_nohup_is_respected(tmp_path: Path) -> None:
     assert out.exists()
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("delay", [0.3, 0.6, 0.9])
 def test_an_interrupt_at_any_time_leaves_a_whole_output(tmp_path: Path, delay: float) -> None:
     out, args = busy(tmp_path)
@@ -118,9 +117,12 @@ def test_an_interrupt_at_any_time_leaves_a_whole_output(tmp_path: Path, delay: f
     assert names(tmp_path) == ["out.onnx"]
 
 
-def test_an_interrupt_that_python_drops_is_sent_again() -> None:
+@pytest.mark.parametrize("ignored", [False, True])
+def test_an_interrupt_that_python_drops_is_sent_again(ignored: bool) -> None:
+    """The other signals end a command that ignores SIGINT, as a background job does."""
     script = """
-import time, click
+import signal, time, click
+signal.signal(signal.SIGINT, IGNORED)
 from widthfold_onnx.cli.common import guarded
 
 class Callback:
@@ -135,8 +137,11 @@ def command():
 
 command()
 """
+    script = script.replace(
+        "IGNORED", "signal.SIG_IGN" if ignored else "signal.default_int_handler"
+    )
     child = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, timeout=100, check=False
+        [sys.executable, "-c", script], capture_output=True, timeout=50, check=False
     )
     assert (child.returncode, child.stderr) == (130, b"widthfold: interrupted\n")
 

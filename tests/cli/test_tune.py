@@ -140,6 +140,7 @@ def test_it_fits_a_terminal(tmp_path: Path) -> None:
     assert "No such file" in bare
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_keeps_what_was_measured(store: Path) -> None:
     child = start_process("tune", MODELS / "luma_sr.onnx", THREE)
     end = time.monotonic() + 60

@@ -163,21 +163,23 @@ def test_a_structural_zero_may_have_a_sign(pair: tuple[Path, Path], tmp_path: Pa
     assert (run.code, run.err) == (0, "")
 
 
-def test_a_fold_of_nothing_is_shown_and_passes(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_fold_of_no_node_is_listed_and_passes(pair: tuple[Path, Path], tmp_path: Path) -> None:
     """A record that names no node of the original is no part of the proof."""
     proto = onnx.load(pair[1])
     for entry in folded_conv(proto).metadata_props:
         if entry.key == "widthfold.origin":
             entry.value = "nowhere"
-    run = widthfold("verify", pair[0], save(proto, tmp_path / "t.onnx"), *QUICK)
+    path, report = save(proto, tmp_path / "t.onnx"), tmp_path / "report.json"
+    run = widthfold("verify", pair[0], path, *QUICK, "--report", report)
     assert (run.code, run.err) == (0, "")
-    assert "2 -> 4, folded 8 -> 16" in run.out
+    (fold,) = verify_report(report)["folds"]
+    assert fold["channels"] == "2 -> 4, folded 8 -> 16"
 
 
 AXIS = {
     "axis": "width",
-    "in_digits": 4,
-    "out_digits": 4,
+    "in_tile": 4,
+    "out_tile": 4,
     "blocked": True,
     "in_length": 8,
     "original_kernel": 3,
@@ -185,8 +187,8 @@ AXIS = {
     "stride": 1,
     "taps": [[0, 0, 1, 1]],
 }
-RECORD = {"form": "width by 4", "channels": "2 -> 3", "fold": "every 4", "axes": [AXIS]}
-HUGE = dict.fromkeys(("in_digits", "out_digits", "in_length", "kernel", "stride"), 1 << 30)
+RECORD = {"form": "width by 4", "channels": "2 -> 3", "axes": [AXIS]}
+HUGE = dict.fromkeys(("in_tile", "out_tile", "in_length", "kernel", "stride"), 1 << 30)
 
 
 @contextmanager
@@ -216,15 +218,15 @@ def limited(seconds: int) -> Iterator[None]:
         {"axes": []},
         {"axes": [AXIS] * 40},
         {"axes": [{**AXIS, "in_length": None}]},
-        {"axes": [{**AXIS, "in_digits": 0, "out_digits": 0}]},
+        {"axes": [{**AXIS, "in_tile": 0, "out_tile": 0}]},
         {"axes": [{**AXIS, "kernel": -4}]},
         {"axes": [AXIS | HUGE]},
         {"axes": [{**AXIS, "in_length": 1 << 62}]},
         {"axes": [{**AXIS, "taps": [[1 << 30] * 4] * 10_000}]},
         {"axes": [{**AXIS, "taps": [[-1, 0, 0, 0]]}]},
         {"axes": [{**AXIS, "axis": "\x1b[2J\n" * 1000}]},
-        {"channels": "\x1b[2J\n" * 100, "fold": "\x07" * 2000, "form": "\x1b[2J\n" * 100},
-        {"fold": "x" * 1_000_000},
+        {"channels": "\x07" * 2000, "form": "\x1b[2J\n" * 100},
+        {"form": "x" * 1_000_000},
     ],
 )
 def test_a_hostile_record_is_no_fault_of_ours(

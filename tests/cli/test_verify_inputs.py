@@ -103,12 +103,8 @@ def test_wrong_usage_is_one_line_and_exit_2(pair: tuple[Path, Path]) -> None:
         ("", pair[0]),
         (*pair, "--fail-under", "nan"),
         (*pair, "--fail-under", 0),
-        (*pair, "--shared", "--no-timing"),
-        (*pair, "--shared", "--format", "json"),
         (*pair, "--exact", "--format", "github"),
         (*pair, "--fail-under", 1.0, "--no-timing"),
-        (*pair, "--streams", 0),
-        (*pair, "--streams", 2, "--no-timing"),
         (*pair, "--provider", "cpu", "--provider-option", "use_arena=0"),
     ):
         run = widthfold("verify", *args)

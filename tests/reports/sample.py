@@ -17,7 +17,6 @@ from widthfold_onnx.results import (
     OutputParity,
     Proof,
     Side,
-    Throughput,
     Timing,
     VerifyReport,
     WorstElement,
@@ -70,8 +69,8 @@ def output(name: str, level: str, error: float = 3e-7, *, passed: bool = True) -
 def folded(name: str, axes: list[AxisPattern]) -> FoldedNode:
     return FoldedNode(
         node=name,
+        form="width by 8, view blocked",
         channels="8 -> 8, folded 64 -> 64",
-        fold="eight neighbouring columns became channels",
         axes=axes,
     )
 
@@ -145,16 +144,6 @@ def timing() -> Timing:
         original=side(1.94, layers, 1),
         rewritten=side(1.14, [*layers[:9], "widthfold/reshape_1", "widthfold/reshape_2"], 2),
         verdict="faster",
-        throughput=Throughput(
-            streams=3,
-            original=1432.5,
-            rewritten=2291.25,
-            ratio=1.5995,
-            low=1.52,
-            high=1.68,
-            blocks=16,
-            processes=4,
-        ),
     )
 
 
@@ -219,7 +208,7 @@ def failing(name: str = "note", node: str = "contour/conv_1/Conv") -> VerifyRepo
         integers=None,
         folds=[
             replace(first, node=node),
-            replace(second, channels="", fold="its record cannot be read: no JSON", axes=[]),
+            replace(second, form="unreadable", channels="", axes=[]),
             *rest,
         ],
         verdict="fail",
@@ -246,7 +235,7 @@ def hostile() -> VerifyReport:
         outputs=[replace(row, name=HOSTILE, dtype=HOSTILE, note=HOSTILE) for row in report.outputs],
         proof=replace(DIFFERENT, reason=HOSTILE, functions=[HOSTILE], extents=[{HOSTILE: [1]}]),
         integers=IntegerRun(verdict="different", reason=HOSTILE),
-        folds=[replace(f, node=HOSTILE, channels=HOSTILE, fold=HOSTILE) for f in report.folds],
+        folds=[replace(f, node=HOSTILE, channels=HOSTILE, form=HOSTILE) for f in report.folds],
         timing=replace(
             report.timing, original=before, note=HOSTILE, provider=HOSTILE, gpu=Gpu(name=HOSTILE)
         ),

@@ -106,7 +106,6 @@ def test_verdict_reasons_and_command_are_said(pages: dict[str, str]) -> None:
     assert "max_rel 0.007 > 1e-05 at [0,3,8,8]" in after
     assert "8 neighbouring positions of the input become channels" in after
     assert "--threads 1" in after
-    assert "Throughput: 2291 runs per second in 3 streams at once, the original 1432;" in after
 
 
 def test_a_result_without_time_proof_or_folds_is_a_page_too() -> None:
@@ -146,7 +145,7 @@ def test_a_kernel_whose_taps_are_not_recorded_is_not_drawn() -> None:
 def test_equal_folds_are_drawn_once_and_what_is_left_out_is_counted() -> None:
     wide = pattern("width", ConvAxis(length=64, kernel=3, pad_begin=1, pad_end=1), 8, 8)
     alike = [folded(f"same_{i}", [wide]) for i in range(30)]
-    others = [replace(folded(f"other_{i}", axes()[3:4]), fold=f"fold {i}") for i in range(30)]
+    others = [replace(folded(f"other_{i}", axes()[3:4]), form=f"form {i}") for i in range(30)]
     report = replace(passing(), folds=[*alike, *others], outputs=[], timing=None)
     text = html.render(report)
     assert text.count("<svg") == 2 * html.MOST_FOLDS
@@ -157,7 +156,7 @@ def test_equal_folds_are_drawn_once_and_what_is_left_out_is_counted() -> None:
 def test_a_huge_result_stays_small() -> None:
     name = "<&\u202e>" * 60
     kinds = axes()
-    big = [replace(folded(f"{name}{i}", kinds), fold=f"{name}{i}") for i in range(1000)]
+    big = [replace(folded(f"{name}{i}", kinds), form=f"{name}{i}") for i in range(1000)]
     outputs = [output(f"{name}{i}", "all", 1.0, passed=False) for i in range(1000)]
     text = html.render(replace(passing(), folds=big, outputs=outputs, reasons=[name * 9] * 1000))
     assert len(text.encode()) < 3_000_000

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.cli.tool import MODELS
-from tests.reports.sample import HOSTILE, failing, folded, hostile, output, passing
+from tests.reports.sample import HOSTILE, failing, hostile, output, passing
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.pipeline import inspect
 from widthfold_onnx.reports.text.markdown import LIMIT, code, render
@@ -16,7 +16,7 @@ ENTITY = re.compile(r"&#\d+;")
 
 def test_the_verdict_is_the_first_line() -> None:
     mark, blank, first, *_ = render(passing()).splitlines()
-    assert (mark, blank) == ("<!-- widthfold.verify/6 -->", "")
+    assert (mark, blank) == ("<!-- widthfold.verify/7 -->", "")
     assert "**pass**: the rewritten model computes what the original computes" in first
     assert "**fail**" in render(failing()).splitlines()[2]
 
@@ -24,7 +24,7 @@ def test_the_verdict_is_the_first_line() -> None:
 def test_tables_have_as_many_cells_as_columns() -> None:
     for report in (passing(), failing(), hostile()):
         tables = re.findall(r"(?:^\|.*\n)+", render(report), re.MULTILINE)
-        assert len(tables) == 4
+        assert len(tables) == 3
         for table in tables:
             assert len({line.count("|") for line in table.splitlines()}) == 1
 
@@ -34,7 +34,6 @@ def test_speed_memory_and_size_are_there() -> None:
     for part in ("**time:** <code>faster", "p99 ms", "peak memory", "KiB"):
         assert part in text
     assert code("original / rewritten = 1.702 [1.691, 1.713], A/A control 1.021")[6:-7] in text
-    assert "\n- **throughput:** <code>2291 runs per second in 3 streams at once" in text
 
 
 def test_nodes_are_compared_with_the_limits_of_the_machine_where_these_are_known() -> None:
@@ -68,9 +67,9 @@ def test_names_hold_no_sign_that_means_anything() -> None:
 
 def test_long_tables_fold_and_huge_ones_are_cut() -> None:
     report = passing()
-    many = replace(report, folds=[folded(f"conv_{i}", []) for i in range(30)])
+    many = replace(report, outputs=[output(f"out_{i}", "all") for i in range(30)])
     text = render(many)
-    assert "<details><summary>30 folded nodes</summary>\n\n| folded node" in text
+    assert "<details><summary>30 outputs</summary>\n\n| output" in text
     assert "are not shown" not in text
 
 
@@ -89,10 +88,9 @@ def test_it_always_fits_a_comment(name: str) -> None:
         hostile(),
         original=name,
         outputs=[output(f"{name}{i}", "all", 1.0, passed=False) for i in range(count)],
-        folds=[replace(folded(f"{name}{i}", []), fold=name * 9) for i in range(count)],
         reasons=[name * 9] * count,
     )
     text = render(huge)
     assert 1000 < len(text.encode()) < LIMIT
     cut = set(re.findall(r"\d+ more ([a-z ]*?) ?are not shown", text))
-    assert cut >= {"outputs", "folded nodes", ""}
+    assert cut >= {"outputs", ""}

@@ -24,7 +24,7 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.description import patterns, sentence
+from widthfold_onnx.rewrite.description import patterns
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form
@@ -60,24 +60,17 @@ def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.Mod
 
 
 @pytest.mark.parametrize(
-    ("tiles", "moved", "kernel"),
-    [
-        ((4, 1), "4 output positions", "8 at stride 4"),
-        ((1, 2), "2 input positions (neighbours)", "3 at stride 1"),
-        ((4, 4), "4 input positions (neighbours) and 4 output positions", "3 at stride 1"),
-    ],
+    ("tiles", "kernel", "stride"), [((4, 1), 8, 4), ((1, 2), 3, 1), ((4, 4), 3, 1)]
 )
-def test_the_sentence_names_the_side_that_became_channels(
-    tiles: tuple[int, int], moved: str, kernel: str
+def test_a_description_tells_the_tiles_of_both_sides(
+    tiles: tuple[int, int], kernel: int, stride: int
 ) -> None:
-    stride = 2 if tiles[0] == 1 else 1
-    axis = ConvAxis(length=32, kernel=5, stride=stride, pad_begin=2, pad_end=2)
+    axis = ConvAxis(length=32, kernel=5, stride=2 if tiles[0] == 1 else 1, pad_begin=2, pad_end=2)
     folded_axis = fold_axis(axis, *tiles)
     assert isinstance(folded_axis, FoldedAxis)
-    fold = ConvFold(axes=(folded_axis,))
-    assert sentence(fold, patterns(fold, ["width"], None)) == (
-        f"along the width, {moved} became channels, and 5 taps a kernel of {kernel}"
-    )
+    (pattern,) = patterns(ConvFold(axes=(folded_axis,)), ["width"], None)
+    assert (pattern.out_tile, pattern.in_tile) == tiles
+    assert (pattern.original_kernel, pattern.kernel, pattern.stride) == (5, kernel, stride)
 
 
 def test_the_kernel_grows_by_the_strides_of_the_other_tiles() -> None:

@@ -295,6 +295,7 @@ def is_gone(pid):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_child_dies_with_an_interrupted_parent(tmp_path, number):
     mark, own = tmp_path / "pid", tmp_path / "own"
@@ -310,11 +311,15 @@ def test_the_child_dies_with_an_interrupted_parent(tmp_path, number):
         str(mark),
     )
     environment["TMPDIR"] = str(own)
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as parent:
+    parent = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    try:
         assert wait_for(lambda: mark.exists() and mark.read_text())
         assert len(list(own.glob("widthfold-*/*"))) == 1
         parent.send_signal(number)
         _, errors = parent.communicate(timeout=60)
+    finally:
+        parent.kill()
+        parent.communicate()
     if number == signal.SIGINT:
         assert b"KeyboardInterrupt" in errors
     assert wait_for(lambda: is_gone(int(mark.read_text())))

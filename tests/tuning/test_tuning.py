@@ -130,6 +130,7 @@ def test_a_broken_model_does_not_stop_the_others(tmp_path: Path, options: Search
 
 
 @pytest.mark.processes
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_interrupt_keeps_what_was_measured(
     jobs: int, tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch

@@ -34,11 +34,11 @@ SECTIONS = {
         "form axis layout ragged guard-shapes mix-samples nonfinite companion groups"
     ),
     "How models run": "provider-option session-option inputs seeds",
-    "What is measured": "effort time-budget streams no-timing store target no-measure jobs dask",
+    "What is measured": "effort time-budget no-timing store target no-measure jobs dask",
     "What has to hold": (
         "rtol atol truth-budget baseline fail-under require-fold no-verify partial freeze-weights"
     ),
-    "What is printed": "save-plan report format exact shared debug help",
+    "What is printed": "save-plan report format exact debug help",
 }
 """Names of options by section of `--help`, those that are needed first; a command lists its own."""
 
@@ -156,8 +156,11 @@ def _insistent() -> Iterator[None]:
     def again(lost: sys.UnraisableHookArgs) -> None:
         main = threading.main_thread().ident
         if lost.exc_type is KeyboardInterrupt and main and hasattr(signal, "pthread_kill"):
+            # A background job ignores SIGINT; there only the other signals interrupt.
+            numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            number = next(n for n in numbers if callable(signal.getsignal(n)))
             # Later, not here, where it would be dropped like the first.
-            threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signal.SIGINT)).start()
+            threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, number)).start()
         else:
             usual(lost)
 

@@ -37,14 +37,14 @@ class ReportArguments:
         return destinations(self.reports, self.format, kind, protected)
 
 
-def deliver(result: R, to: Destinations, model: Path, **shown: bool) -> None:
+def deliver(result: R, to: Destinations, model: Path, *, full: bool = False) -> None:
     """Write the files, then print the wanted form, or tables and lines.
 
     Args:
         result: the result.
         to: its destinations.
         model: the model file as the caller named it.
-        shown: what else of `described` is wanted in the tables and lines.
+        full: print a verification in full.
 
     Raises:
         UsageError: a path is no place for a file, or the disk is full.
@@ -55,7 +55,7 @@ def deliver(result: R, to: Destinations, model: Path, **shown: bool) -> None:
 
     to.write(result, model)
     if to.printed is None:
-        show(described(result, **shown))
+        show(described(result, full=full))
         return
     with printing():
         write(render(to.printed, result, model))
@@ -68,7 +68,7 @@ report_arguments = options_of(
         "--report FILE": {
             "type": click.Path(path_type=Path, dir_okay=False),
             "help": "Write a report, too; the suffix chooses its form: .json, .md, .xml, "
-            ".html or .csv (the last three of verify and compare).",
+            ".html or .csv (the last three of verify).",
         },
         "--format": "Print this form instead of tables; with a --report FILE of another suffix, "
         "write it there.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -22,17 +21,11 @@ from widthfold_onnx.cli.running import VERIFYING, verify_options
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
 from widthfold_onnx.options import VerifyOptions
 
-if TYPE_CHECKING:
-    from widthfold_onnx.results import VerifyReport
-
-
 TIMING: Help = {
     "--input-shape": "Sizes to run with where the model leaves them open, e.g. x:1,3,224,224.",
     "--truth-budget": "Seconds for a float64 run of ORIGINAL, the reference for both models; 0 "
     "leaves it out.",
     "--threads": "Threads of one operator (intra-op) while timing.",
-    "--streams N": "Count the runs per second of N sessions of each model at once, too; takes half "
-    "of --time-budget. 1 leaves it out.",
     "--time-budget": "Seconds for timing.",
     "--no-timing": "Compare without timing.",
     "--baseline FILE": {
@@ -52,15 +45,13 @@ TIMING: Help = {
 @click.argument("original", type=MODEL)
 @click.argument("rewritten", type=MODEL)
 @options_of("options", VerifyOptions, {**VERIFYING, **TIMING}, verify_options)
-@click.option("--exact", is_flag=True, help="Print the proof and every fold in full.")
-@click.option("--shared", is_flag=True, help="Draw the latencies of both models over one axis.")
+@click.option("--exact", is_flag=True, help="Print the proof in full.")
 @report_arguments
 def verify_command(
     original: Path,
     rewritten: Path,
     options: VerifyOptions,
     exact: bool,
-    shared: bool,
     reporting: ReportArguments,
 ) -> None:
     """Compare two models: interface, proof, outputs, time.
@@ -71,23 +62,16 @@ def verify_command(
     from widthfold_onnx.pipeline import verify
     from widthfold_onnx.results import VerifyReport
 
-    if shared and not options.timing:
-        raise UsageError("--shared draws the timing, which --no-timing leaves out")
     sources = [original, rewritten, *([] if options.baseline is None else [options.baseline])]
     to = reporting.destinations(VerifyReport, sources)
-    if to.printed is not None and (exact or shared):
-        raise UsageError(f"--exact and --shared belong to the tables, not to --format {to.printed}")
+    if to.printed is not None and exact:
+        raise UsageError(f"--exact belongs to the tables, not to --format {to.printed}")
     with progress() as on_progress:
         result = verify(original, rewritten, options, on_progress=on_progress)
 
     environment = msgspec.structs.replace(result.environment, command=typed_command())
     result = msgspec.structs.replace(result, environment=environment)
-    deliver(result, to, rewritten, full=exact, latencies=shared)
-    leave_by(result)
-
-
-def leave_by(result: VerifyReport) -> None:
-    """Exit as the verdict says, with its reasons; return from a pass."""
+    deliver(result, to, rewritten, full=exact)
     if result.verdict == "fail":
         leave("; ".join(result.reasons), CheckFailedError.exit_code)
     if result.verdict == "unverified":

@@ -42,10 +42,8 @@ def verify_files(
 
         saved, asked = read_report(options.baseline), options.fail_under
         plain = dataclasses.replace(options, baseline=None, fail_under=None)
-        found = verify_files(original, rewritten, plain, on_progress)
-        if found.timing is None:
-            return found
-        return against(saved, found, options.baseline.name, asked)
+        now = verify_files(original, rewritten, plain, on_progress)
+        return against(saved, now, options.baseline.name, asked)
     before = Before()
     try:
         return isolated(_run, original, rewritten, options, on_progress=on_progress)

@@ -1,9 +1,8 @@
-"""Reads, for reports, what the folded nodes of a rewritten model record of their folds.
-
-Their records (`rewrite.record`) prove nothing: a wrong one changes the description, and no verdict.
-"""
+"""Reads the records of folded nodes (`rewrite.record`) for reports; no verdict depends on them."""
 
 from __future__ import annotations
+
+import msgspec
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.graph.document import Document, Node
@@ -11,18 +10,21 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import FoldedNode
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, read_record
 
+UNREADABLE = "unreadable"
+"""Form of a folded node whose record cannot be read."""
+
 
 def recorded_folds(document: Document) -> list[FoldedNode]:
-    """Return what the nodes of a model record, in running order."""
+    """Return the records of a model's folded nodes, in running order."""
     return [read_fold(n) for _, n in document.nodes(OPERATORS) if FOLD_KEY in n.metadata_props]
 
 
 def read_fold(node: Node) -> FoldedNode:
-    """Return what a folded node records."""
+    """Return the record of a folded node."""
     origin = node.metadata_props.get(ORIGIN_KEY) or node.outputs[0].name or ""
     name = node.name or f"{node.op_type} -> {origin}"
     try:
         record = read_record(node.metadata_props[FOLD_KEY])
-    except InvalidModelError as error:
-        return FoldedNode(node=name, fold=f"its record cannot be read: {error}")
-    return FoldedNode(node=name, channels=record.channels, fold=record.fold, axes=record.axes)
+    except InvalidModelError:
+        return FoldedNode(node=name, form=UNREADABLE)
+    return FoldedNode(node=name, **msgspec.structs.asdict(record))

@@ -138,8 +138,6 @@ class VerifyOptions(RuntimeOptions):
         thorough: random inputs of several distributions and batches, and a float64 reference;
             otherwise normal numbers only.
         timing: time both models in alternating pairs.
-        streams: how many sessions of each model also run at once, for their throughput; 1 leaves
-            that out.
         time_budget: seconds that timing may take.
         baseline: JSON report of an earlier `verify`; `fail_under` then judges the speed-up / that.
         fail_under: least original / rewritten; the verdict is fail where the speed-up is below it
@@ -160,7 +158,6 @@ class VerifyOptions(RuntimeOptions):
     needs_proof: bool = False
     thorough: bool = True
     timing: bool = True
-    streams: int = 1
     time_budget: float = 10.0
     baseline: Path | None = None
     fail_under: float | None = None
@@ -171,10 +168,6 @@ class VerifyOptions(RuntimeOptions):
             raise UsageError(f"seeds is {self.seeds}; at most {MAX_SEEDS} are compared")
         if self.seeds < (0 if self.inputs else 1):
             raise UsageError(f"seeds is {self.seeds}; without inputs it must be at least 1")
-        if not 1 <= self.streams <= MAX_THREADS:
-            raise UsageError(f"streams is {self.streams}; it must lie in 1..{MAX_THREADS}")
-        if self.streams > 1 and not self.timing:
-            raise UsageError("streams are timed, and the timing is switched off")
         if not 0 <= self.truth_budget <= MAX_TRUTH_BUDGET:
             raise UsageError(
                 f"truth-budget is {self.truth_budget}; it must lie in 0..{MAX_TRUTH_BUDGET:.0f} s"
@@ -184,7 +177,8 @@ class VerifyOptions(RuntimeOptions):
             raise UsageError("a baseline judges the timing, which is switched off")
         if self.fail_under is None:
             return
-        check_fail_under(self.fail_under)
+        if not 0 < self.fail_under < math.inf:
+            raise UsageError(f"fail-under is {self.fail_under}; it must be a number above 0")
         if not self.timing:
             raise UsageError("fail-under judges the timing, which is switched off")
 
@@ -220,16 +214,6 @@ class SearchOptions(RuntimeOptions):
         object.__setattr__(self, "effort", word("effort", self.effort, Effort))
         if self.time_budget is not None:
             _check_time_budget(self.time_budget)
-
-
-def check_fail_under(least: float) -> None:
-    """Check the smallest accepted speed-up.
-
-    Raises:
-        UsageError: it is none.
-    """
-    if not 0 < least < math.inf:
-        raise UsageError(f"fail-under is {least}; it must be a number above 0")
 
 
 def _check_time_budget(seconds: float) -> None:

@@ -60,18 +60,17 @@ class Description:
     after: Sequence[str] = ()
 
 
-def described(report: Report, *, full: bool = False, latencies: bool = False) -> Description:
+def described(report: Report, *, full: bool = False) -> Description:
     """Describe a result.
 
     Args:
         report: the result.
-        full: of a verification say all of the proof, the folds and the conditions, of
-            `optimize` all of its verification.
-        latencies: draw the latencies of both models in one histogram.
+        full: include the certificate of the proof, the versions and the command of a verification,
+            and all of the verification of `optimize`.
     """
     match report:
         case VerifyReport():
-            return _verified(report, full=full, latencies=latencies)
+            return _verified(report, full=full)
         case OptimizeReport():
             return _optimized(report, full=full)
         case InspectReport():
@@ -99,16 +98,10 @@ def table_of(
     return [Table(title, [columns[i] for i in used], cells, sentences)] if used else []
 
 
-def _verified(report: VerifyReport, *, full: bool, latencies: bool) -> Description:
+def _verified(report: VerifyReport, *, full: bool) -> Description:
     outputs = ["output", "runtime level", "max abs", "max rel", "allowed", "ulp", "cosine"]
     tables = table_of(
         "outputs", [*outputs, "passed", "note"], map(_output, report.outputs), sentences=True
-    )
-    tables += table_of(
-        "folded nodes",
-        ["folded node", "what its record says"],
-        [[f.node, wording.told(f) if full else f.channels or f.fold] for f in report.folds],
-        sentences=True,
     )
     lines = []
     if report.proof is not None:
@@ -121,13 +114,6 @@ def _verified(report: VerifyReport, *, full: bool, latencies: bool) -> Descripti
         lines.append(f"time: {wording.speed(timing)}")
         if gpu := wording.gpu(timing):
             lines.append(f"gpu: {gpu}")
-        if timing.throughput is not None:
-            lines.append(f"throughput: {wording.throughput(timing.throughput)}")
-        if latencies:
-            from widthfold_onnx.reports.text.histogram import histogram  # needs numpy
-
-            columns = ["ms from", "share of runs: original", "rewritten"]
-            tables += table_of("latencies", columns, histogram(timing))
     if full:
         lines += wording.certificate(report.proof) if report.proof is not None else ()
         env = report.environment
@@ -211,7 +197,7 @@ def _optimized(report: OptimizeReport, *, full: bool) -> Description:
     after += filter(None, [wording.spread(report.sites)])
     after += [wording.search(report.search)] if report.search is not None else []
     if (verified := report.verification) is not None:
-        said = _verified(verified, full=full, latencies=False)
+        said = _verified(verified, full=full)
         tables += said.tables if full else ()
         after += [*(said.before if full else ()), said.head]
         after += said.after if full or verified.verdict == "pass" else ()

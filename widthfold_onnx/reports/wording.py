@@ -9,7 +9,6 @@ from widthfold_onnx.results import (
     Baseline,
     CompanionReport,
     Environment,
-    FoldedNode,
     Gain,
     InspectSite,
     IntegerRun,
@@ -20,7 +19,6 @@ from widthfold_onnx.results import (
     RegionReport,
     SearchReport,
     SiteReport,
-    Throughput,
     Timing,
     VerifyReport,
 )
@@ -312,11 +310,6 @@ def certificate(found: Proof) -> Iterator[str]:
     yield f"Operators taken for unknown functions of all that they read: {unknown}."
 
 
-def told(fold: FoldedNode) -> str:
-    """Return what the record of a node says of its fold."""
-    return "; ".join(filter(None, (fold.channels, fold.fold)))
-
-
 def speed(timing: Timing) -> str:
     """Return the verdict on speed and the figures that it rests on."""
     before, after = timing.original, timing.rewritten
@@ -342,16 +335,6 @@ def baseline(saved: Baseline) -> str:
     return (
         f"{saved.verdict} beside {printable(saved.report)}, where it was {saved.speedup:.3f}: "
         f"now / then = {saved.ratio:.3f} [{saved.low:.3f}, {saved.high:.3f}]"
-    )
-
-
-def throughput(found: Throughput) -> str:
-    """Return the throughput of both models, and what it rests on."""
-    return (
-        f"{found.rewritten:.4g} runs per second in {found.streams} streams at once, the original "
-        f"{found.original:.4g}; rewritten / original = {found.ratio:.3f} "
-        f"[{found.low:.3f}, {found.high:.3f}], {counted(found.blocks, 'block')} each in "
-        f"{counted(found.processes, 'process')} (wall time)"
     )
 
 

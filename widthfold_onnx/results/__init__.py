@@ -31,7 +31,6 @@ from widthfold_onnx.results.timing import (
     NodeTime,
     Side,
     SpeedVerdict,
-    Throughput,
     Timing,
 )
 from widthfold_onnx.results.tune import TunedMachine, TunedModel, TuneReport

@@ -12,7 +12,7 @@ import msgspec
 from widthfold_onnx.results.base import Result, Verdict
 from widthfold_onnx.results.timing import Timing
 
-VERIFY_SCHEMA = "widthfold.verify/6"
+VERIFY_SCHEMA = "widthfold.verify/7"
 
 
 class WorstElement(Result, kw_only=True, frozen=True):
@@ -73,13 +73,8 @@ class OutputParity(Result, kw_only=True, frozen=True):
     caveat: Caveat = ""
 
 
-class AxisPattern(
-    Result,
-    kw_only=True,
-    frozen=True,
-    rename={"in_tile": "in_digits", "out_tile": "out_digits"},
-):
-    """The fold of one axis of a site, for drawing. In JSON tiles are called digits.
+class AxisPattern(Result, kw_only=True, frozen=True):
+    """The fold of one axis of a site, for drawing.
 
     Attributes:
         axis: batch, depth, height or width; rows or columns of a product of matrices.
@@ -107,18 +102,19 @@ class AxisPattern(
 
 
 class FoldedNode(Result, kw_only=True, frozen=True):
-    """The record of a folded node; reports show it, and the proof ignores it.
+    """The record of a folded node: the HTML report draws it, and the proof ignores it.
 
     Attributes:
-        node: its name.
+        node: name of the node.
+        form: axes, factor and kind, e.g. "width by 8, view blocked"; "unreadable" if the record
+            cannot be read.
         channels: of the original and of the folded node, e.g. "8 -> 8, folded 64 -> 64".
-        fold: one sentence that says what was done, or why the record cannot be read.
-        axes: the folded axes; empty where the record cannot be read.
+        axes: the folded axes.
     """
 
     node: str
+    form: str
     channels: str = ""
-    fold: str = ""
     axes: list[AxisPattern] = msgspec.field(default_factory=list)
 
 

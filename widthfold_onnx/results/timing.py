@@ -135,31 +135,6 @@ class Baseline(Result, kw_only=True, frozen=True):
     verdict: SpeedVerdict | None = None
 
 
-class Throughput(Result, kw_only=True, frozen=True):
-    """Runs per second of several streams at once, by the wall clock; it is part of no verdict.
-
-    Attributes:
-        streams: how many; each is a thread with a session of its own.
-        original: runs per second of all streams together, the median of the blocks.
-        rewritten: the same.
-        ratio: rewritten / original, so above 1 is faster: exp of the mean over processes of the
-            median log ratio of blocks.
-        low: lower end of the 95 % interval of `ratio`, which covers other processes.
-        high: upper end.
-        blocks: how many each model had, in all.
-        processes: in how many processes.
-    """
-
-    streams: int
-    original: float
-    rewritten: float
-    ratio: float
-    low: float
-    high: float
-    blocks: int
-    processes: int
-
-
 class Timing(Result, kw_only=True, frozen=True):
     """Paired timing of both models; `speedup` is original / rewritten, so above 1 is faster.
 
@@ -181,7 +156,6 @@ class Timing(Result, kw_only=True, frozen=True):
         crowded: the machine was too busy to leave a core to every thread.
         verdict: faster or slower beyond the control, no difference, or inconclusive.
         note: what limits the verdict, "" if nothing.
-        throughput: of several streams at once, None if only one was asked for.
         gpu: the device, None on the CPU.
         baseline: the speed-up beside a saved one, None if none was given.
         fail_under: the speed-up that was asked for, or `baseline.ratio` where there is a baseline;
@@ -208,7 +182,6 @@ class Timing(Result, kw_only=True, frozen=True):
     note: str = ""
     shapes: dict[str, list[int]] = msgspec.field(default_factory=dict)
     limits: dict[str, float] = msgspec.field(default_factory=dict)
-    throughput: Throughput | None = None
     gpu: Gpu | None = None
     baseline: Baseline | None = None
     fail_under: float | None = None

@@ -1,4 +1,4 @@
-"""Describe a fold in words and numbers, when it is made, for readers of a report."""
+"""Describe a fold for readers of a report, when the fold is made."""
 
 from __future__ import annotations
 
@@ -15,18 +15,13 @@ from widthfold_onnx.rules.match.site import LinearSite, axis_names
 
 def describe(site: LinearSite, form: Reformulation) -> FoldRecord:
     """Describe the fold of a site."""
-    fold = form.fold
     names = [form.axis] if site.is_product else axis_names(len(site.axes))[2:]
-    axes = patterns(fold, names, form.in_shape[0])
     times = f" by {form.factor}" if form.factor > 1 else ""
-    filled = "zero" if site.quantization is None else "its zero point"
-    channels = (*site.channels, *fold.channels(*site.channels))
+    channels = (*site.channels, *form.fold.channels(*site.channels))
     return FoldRecord(
         form=f"{form.axis}{times}, {form.form}",
         channels="{} -> {}, folded {} -> {}".format(*channels),
-        fold=f"{sentence(fold, axes)}; {fold.structural_zeros():.0%} of the new weight is {filled} "
-        "by structure",
-        axes=axes,
+        axes=patterns(form.fold, names, form.in_shape[0]),
     )
 
 
@@ -57,41 +52,3 @@ def _pattern(name: str, folded: FoldedAxis) -> AxisPattern:
         stride=folded.stride,
         taps=list(zip(*columns, strict=True)) if folded.k.size <= MOST_TAPS else [],
     )
-
-
-def sentence(fold: ConvFold, axes: Sequence[AxisPattern]) -> str:
-    """Say what a fold does, for the patterns of its folded axes."""
-    before, after = fold.regrouping.before, fold.regrouping.after
-    parts = []
-    if before != after:
-        parts.append(
-            f"{before.inputs} -> {before.outputs} channels (groups: {before.group}) became "
-            f"{after.inputs} -> {after.outputs} (groups: {after.group})"
-        )
-    for axis in axes:
-        layout = "blocks" if axis.blocked else "neighbours"
-        if axis.axis == "batch":
-            way = "one dense group" if fold.dense else f"{axis.in_tile} groups"
-            parts.append(f"every {axis.in_tile} samples became {way} of channels")
-            continue
-        if axis.axis in ("rows", "columns"):
-            parts.append(
-                f"every {axis.in_tile} {axis.axis} ({layout}) became channels of a block-diagonal "
-                "weight"
-            )
-            continue
-        sides = (
-            (axis.in_tile, f"input positions ({layout})"),
-            (axis.out_tile, "output positions"),
-        )
-        moved = " and ".join(f"{digits} {side}" for digits, side in sides if digits > 1)
-        parts.append(
-            f"along the {axis.axis}, {moved} became channels, and {axis.original_kernel} taps "
-            f"a kernel of {axis.kernel} at stride {axis.stride}"
-        )
-    if fold.summed:
-        parts.append(
-            f"the positions of the first axis became samples, and the results of its {fold.sums} "
-            "taps channels, which are shifted and added"
-        )
-    return "; ".join(parts)

@@ -39,13 +39,11 @@ class FoldRecord(msgspec.Struct, frozen=True):
     Attributes:
         form: axes, factor and kind, e.g. "width by 8, move blocked".
         channels: of the original and of the folded node.
-        fold: one sentence that says what was done.
         axes: the folded axes: the batch and three others at most.
     """
 
     form: Text
     channels: Text
-    fold: Text
     axes: Annotated[list[AxisPattern], msgspec.Meta(max_length=4)]
 
 

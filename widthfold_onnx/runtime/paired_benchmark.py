@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -136,28 +136,17 @@ def contest(
     report("timing: alternating runs")
     task = (models, choice.settings, inputs.shared(2 * each.sessions), each)
     processes: list[Process] = []
-    for process, late in in_processes(time_sessions, *task, ends=start + options.time_budget):
-        processes.append(process)
-        pairing = Pairing.of(np.stack([process.runs for process in processes]))
-        if pairing.converged or (late and pairing.pairs >= fewest):
-            break
-    return Contest(models, options, inputs, choice, processes, pairing)
-
-
-def in_processes(
-    function: Callable[..., Result], *task: object, ends: float
-) -> Iterator[tuple[Result, bool]]:
-    """Call a function in one child process after the other; its last argument counts them.
-
-    Yields:
-        What it returns, and whether a further process would last beyond `ends`.
-    """
     longest = 0.0
     for turn in itertools.count():
         began = time.perf_counter()
-        result = isolated(function, *task, turn)
-        longest = max(longest, time.perf_counter() - began)
-        yield result, time.perf_counter() + longest > ends
+        processes.append(isolated(time_sessions, *task, turn))
+        now = time.perf_counter()
+        longest = max(longest, now - began)
+        pairing = Pairing.of(np.stack([process.runs for process in processes]))
+        is_late = now + longest > start + options.time_budget
+        if pairing.converged or (is_late and pairing.pairs >= fewest):
+            break
+    return Contest(models, options, inputs, choice, processes, pairing)
 
 
 def ratio_of(

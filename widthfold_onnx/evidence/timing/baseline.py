@@ -55,11 +55,11 @@ def against(saved: VerifyReport, now: VerifyReport, name: str, least: float | No
         name: of the file of the baseline, for messages.
         least: the smallest accepted speed-up of `now` / that of `saved`; None asks nothing.
 
-    Raises:
-        UsageError: `now` holds no timing.
+    Returns:
+        The report with `timing.baseline`, and the verdict by `least`; unchanged without a timing.
     """
     if now.timing is None:
-        raise UsageError("a baseline judges the timing, and there is none")
+        return now
     baseline, relative = _compared(saved, now, now.timing, name)
     if least is None:
         return msgspec.structs.replace(
@@ -70,10 +70,8 @@ def against(saved: VerifyReport, now: VerifyReport, name: str, least: float | No
         outcome, why = "unverified", f"not comparable with {name}: {'; '.join(baseline.differs)}"
     else:
         outcome, why = gate(relative, least, "now / then")
-    # What `now` was asked itself still counts, as it is among its reasons.
-    reached = _worse(now.timing.fail_under_verdict, outcome)
     timing = msgspec.structs.replace(
-        now.timing, baseline=baseline, fail_under=least, fail_under_verdict=reached
+        now.timing, baseline=baseline, fail_under=least, fail_under_verdict=outcome
     )
     verdict = _worse(now.verdict, outcome)
     reasons = [*now.reasons, f"beside {name}, {why}"] if why else now.reasons

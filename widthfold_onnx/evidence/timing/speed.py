@@ -6,7 +6,6 @@ setting, and where the time of each goes, are reported beside it.
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from pathlib import Path
 
@@ -20,14 +19,13 @@ from widthfold_onnx.evidence.timing.profile import profile
 from widthfold_onnx.evidence.timing.roofline import Roofline
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.progress import Say
-from widthfold_onnx.results import Gpu, Side, Throughput, Timing
+from widthfold_onnx.results import Gpu, Side, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.environment import cores, load_average
 from widthfold_onnx.runtime.nvml import Device
 from widthfold_onnx.runtime.paired_benchmark import Contest, contest
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.settings import open_at
-from widthfold_onnx.runtime.streams import SHARE, throughput
 
 KEPT_SAMPLES = 500
 
@@ -62,20 +60,14 @@ def time_models(
         UsageError: the provider does not take its options.
     """
     busy = min(load_average(), load)
-    streamed = options.time_budget * SHARE if options.streams > 1 else 0.0
-    paired = dataclasses.replace(options, time_budget=options.time_budget - streamed)
-    found = contest(original, rewritten, paired, shapes, report=report)
-    together: Throughput | None = None
-    if streamed:
-        report(f"timing: {options.streams} streams at once")
-        together = throughput(found, streamed)
+    found = contest(original, rewritten, options, shapes, report=report)
     roofline = Roofline(found.options)
     sides = {}
     for number, role in enumerate(("original", "rewritten")):
         report(f"profile of {found.models[number].name}")
         sides[role] = _side(found, number, roofline)
     timing = _timing(found, sides, busy)
-    return msgspec.structs.replace(timing, limits=roofline.limits(), throughput=together)
+    return msgspec.structs.replace(timing, limits=roofline.limits())
 
 
 def _timing(found: Contest, sides: dict[str, Side], busy: float) -> Timing:

@@ -54,8 +54,7 @@ def render(report: VerifyReport) -> str:
     except ImportError as error:
         raise UsageError(MISSING) from error
 
-    folded = [fold for fold in report.folds if fold.axes]
-    drawn = _drawn(folded, drawing)
+    drawn = _drawn(report.folds, drawing)
     timing = report.timing
     pictures: list[tuple[str, Markup]] = []
     if timing is not None:
@@ -77,7 +76,6 @@ def render(report: VerifyReport) -> str:
         reached=wording.reached,
         limits=wording.limits,
         baseline=wording.baseline,
-        throughput=wording.throughput,
         gpu=wording.gpu,
         ulp=wording.ulp,
         provider=wording.provider(report.environment),
@@ -87,13 +85,11 @@ def render(report: VerifyReport) -> str:
             plots.ulps(row, f"ulp{at}") if row.ulp_histogram else ""
             for at, row in enumerate(report.outputs[:MOST_HISTOGRAMS])
         ],
-        sites=report.folds[:MOST_ROWS],
         proof="" if report.proof is None else wording.proof(report.proof),
         integers="" if report.integers is None else wording.integers(report.integers),
         certificate=[] if report.proof is None else list(wording.certificate(report.proof)),
-        told=wording.told,
         drawn=drawn,
-        not_drawn=len(folded) - sum(len(fold.sites) for fold in drawn),
+        not_drawn=len(report.folds) - sum(len(fold.sites) for fold in drawn),
     )
 
 
@@ -102,7 +98,7 @@ def _drawn(sites: list[FoldedNode], drawing: ModuleType) -> list[FoldDrawing]:
     alike: dict[tuple[object, ...], list[FoldedNode]] = {}
     for site in sites:
         shape = msgspec.json.encode(site.axes)
-        alike.setdefault((site.fold, site.channels, shape), []).append(site)
+        alike.setdefault((site.form, site.channels, shape), []).append(site)
     made: list[FoldDrawing] = []
     used = 0
     for at, group in enumerate(list(alike.values())[:MOST_FOLDS]):
