@@ -33,6 +33,7 @@ from widthfold_onnx.plan.store.store import Store
 from widthfold_onnx.plan.workload.candidates import every_form, form_key
 from widthfold_onnx.plan.workload.workloads import _subject
 from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.product_site import ProductSite
 from widthfold_onnx.rules.match.site import LinearSite
 
 GEOMETRY = "follows from the tiles and the layer, which the subject describes"
@@ -158,7 +159,7 @@ def test_every_field_of_a_site_is_in_its_subject_or_has_a_reason() -> None:
     seen = set()
     for site in {id(site): site for site, _ in layers()}.values():
         subject = _subject(site, [1], layer, 0)
-        left_out = NOT_IN_THE_SUBJECT | (NOT_OF_PRODUCTS if site.is_product else {})
+        left_out = NOT_IN_THE_SUBJECT | (NOT_OF_PRODUCTS if isinstance(site, ProductSite) else {})
         for name, other in alterations(site, left_out, ANOTHER):
             assert _subject(other, [1], layer, 0) != subject, name
             seen.add(name)

@@ -10,14 +10,13 @@ from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.results import AxisPattern
 from widthfold_onnx.rewrite.record import MOST_TAPS, FoldRecord
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.site import LinearSite, axis_names
+from widthfold_onnx.rules.match.site import LinearSite
 
 
 def describe(site: LinearSite, form: Reformulation) -> FoldRecord:
     """Describe the fold of a site."""
     fold = form.fold
-    names = [form.axis] if site.is_product else axis_names(len(site.axes))[2:]
-    axes = patterns(fold, names, form.in_shape[0])
+    axes = patterns(fold, site.position_names, form.in_shape[0])
     times = f" by {form.factor}" if form.factor > 1 else ""
     filled = "zero" if site.quantization is None else "its zero point"
     channels = (*site.channels, *fold.channels(*site.channels))

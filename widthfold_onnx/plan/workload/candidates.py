@@ -25,6 +25,9 @@ from widthfold_onnx.rules.forms.enumeration import (
 from widthfold_onnx.rules.forms.form import Candidate, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import groupings
+from widthfold_onnx.rules.forms.windows import SpatialFold
+from widthfold_onnx.rules.match.conv_site import ConvSite
+from widthfold_onnx.rules.match.product_site import ProductSite
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import is_of_one_axis, site_problem, width_problem
 
@@ -112,8 +115,10 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
         options: the limits are used.
     """
     key = msgspec.json.decode(text, type=FormKey)
-    if site.is_product:
-        return legal_form(site, options, rows.candidate(site, key.factor, key.merged))
+    if isinstance(site, ProductSite):
+        candidate = rows.candidate(site, key.factor, key.merged)
+        return legal_form(rows.RowFold(site, options, candidate))
+    assert isinstance(site, ConvSite)
     regrouping = Regrouping(site.grouping, Grouping(*key.channels, key.group))
     if not regrouping.is_possible:
         return Refusal(Code.INCONSISTENT_SHAPES, "its channels cannot form such groups")
@@ -140,7 +145,7 @@ def form_of(site: LinearSite, text: str, options: FoldOptions) -> Reformulation 
     )
     options = replace(options, ragged=True)
     candidate = Candidate(fold=fold, axis=key.axis, factor=key.factor, kind=key.kind)
-    return legal_form(site, options, candidate)
+    return legal_form(SpatialFold(site, options, candidate))
 
 
 def lift_of(site: LinearSite, options: FoldOptions) -> Reformulation | Refusal:
@@ -160,9 +165,10 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     the options name an axis, channels and groups stay as they are. A wide site, which is of one
     axis, is lifted only.
     """
-    if site.is_product:
+    if isinstance(site, ProductSite):
         yield from _of_product(site, options)
         return
+    assert isinstance(site, ConvSite)
     options = replace(options, ragged=True)
     unfolded = (1,) * len(site.positions)
     if width_problem(site, options) is not None:
@@ -190,7 +196,7 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
             yield from _legal(forms(site, options, unfolded, grouping=grouping))
 
 
-def _of_product(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
+def _of_product(site: ProductSite, options: FoldOptions) -> Iterator[Reformulation]:
     """Yield the legal forms at the usual factors, or if there are none at any factor up to them."""
     for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
         legal = [f for factor in factors for f in _legal(candidates(site, options, factor))]
