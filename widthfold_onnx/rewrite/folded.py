@@ -48,7 +48,7 @@ def append_folded(
         _input(chain, site, form, parameters, index) for index in range(len(site.node.inputs))
     ]
     domain, op_type, attributes = site.operator.folded(site.node, form.fold)
-    new = chain.add(
+    new = chain.append(
         op_type,
         "conv" if site.rank else "product",
         {str(index): value for index, value in enumerate(inputs[site.data_index + 1 :])},

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.graph.names import shown_name
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
@@ -160,7 +161,7 @@ def find_sites(document: Document, options: FoldOptions) -> list[Site]:
         UsageError: a node pattern matches none.
     """
     sites = [
-        Site(node, scope, node.name or f"{node.op_type} -> {node.outputs[0].name}", node.op_type)
+        Site(node, scope, shown_name(node), node.op_type)
         for scope, node in document.nodes(OPERATORS)
     ]
     for pattern in (*options.nodes, *options.skip):
