@@ -14,6 +14,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading, apply
 from widthfold_onnx.rules.forms.enumeration import forms
 from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.conv_site import ConvSite
 from widthfold_onnx.rules.match.site import LinearSite
 
 
@@ -24,7 +25,7 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
     """
 
     def choose(site: LinearSite) -> Reformulation | Refusal:
-        if site.op != "Conv" or site.group > 1:
+        if not isinstance(site, ConvSite) or site.op != "Conv" or site.group > 1:
             return Refusal(Code.NO_GAIN, "only a Conv of one group is padded")
         grouping = Grouping(*(-(-channels // TILE) * TILE for channels in site.channels))
         unlimited = FoldOptions(ragged=True, max_flops_growth=1e9, max_bytes_growth=1e9)

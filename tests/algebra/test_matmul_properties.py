@@ -20,27 +20,28 @@ from widthfold_onnx.algebra.packing import Reshape
 from widthfold_onnx.algebra.row_layout import RowLayout
 from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.operators.matmul import GEMM
+from widthfold_onnx.rewrite.parameters import folded_bias, folded_vector, folded_weight
 from widthfold_onnx.rules.forms.rows import candidate, folding, unfolding
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.product_site import ProductSite
 
 EXTENT = st.integers(1, 4)
 
 
-def site(stored: np.ndarray, *, left: bool, turned: bool = False, zero: object = 0) -> LinearSite:
+def site(stored: np.ndarray, *, left: bool, turned: bool = False, zero: object = 0) -> ProductSite:
     """A Gemm with a stored weight; what its fold does not need is left out."""
     flag = ir.AttrInt64("transA" if left else "transB", int(turned))
     node = ir.Node("", "Gemm", [], [flag])
     operator = GEMM[left]
     canonical = operator.canonical(stored, node)
-    rest: Any = dict.fromkeys(field.name for field in fields(LinearSite))
-    return LinearSite(
+    rest: Any = dict.fromkeys(field.name for field in fields(ProductSite))
+    return ProductSite(
         **rest
         | {
             "node": node,
             "operator": operator,
             "weight": SimpleNamespace(shape=stored.shape),
             "weight_shape": canonical.shape,
-            "group": operator.group(node, stored.shape),
+            "group": operator.group(node),
             "zero": np.asarray(zero),
         }
     )
@@ -92,7 +93,7 @@ def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
 
     of = site(stored, left=layout.left)
     fold = candidate(of, layout.factor, 1).fold
-    folded = of.folded_weight(stored, fold)
+    folded = folded_weight(of, stored, fold)
     assert folded.shape == (*batches, *(n * layout.factor for n in w.shape[-2:]))
     assert folded.size == np.prod(fold.weight_shape(of.weight_shape))
     assert fold.channels(*of.channels) == tuple(n * layout.factor for n in (channels, outputs))
@@ -116,9 +117,9 @@ def test_the_gaps_hold_what_stands_for_zero(case, seed: int) -> None:
     zero = integers(rng, *batches, *((outputs, 1) if layout.left else (1, outputs)))
     of = site(w, left=layout.left, zero=zero.reshape(-1, 1, 1))
     fold = candidate(of, layout.factor, 1).fold
-    repeated = of.folded_vector(zero, fold)
-    without = site(w, left=layout.left).folded_weight(w - zero, fold)
-    np.testing.assert_array_equal(of.folded_weight(w, fold) - repeated, without)
+    repeated = folded_vector(of, zero, fold)
+    without = folded_weight(site(w, left=layout.left), w - zero, fold)
+    np.testing.assert_array_equal(folded_weight(of, w, fold) - repeated, without)
 
 
 @given(products(), st.sets(st.integers(0, 2)))
@@ -177,7 +178,7 @@ def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> No
     of = site(w, left=left, turned=trans_weight)
     fold = candidate(of, factor, 1).fold
     packed = run(folding(layout, oriented, transposed=trans_data), x)
-    y = product(packed, of.folded_weight(w, fold), of.folded_bias(c, fold), turned=False)
+    y = product(packed, folded_weight(of, w, fold), folded_bias(of, c, fold), turned=False)
     unfolded = run(unfolding(layout, shape), y)
     np.testing.assert_array_equal(unfolded, product(x, w, c, turned=trans_data))
 
@@ -186,11 +187,11 @@ def test_it_is_the_conv_of_kernel_1() -> None:
     """On the right its dense batch fold, on the left its blocked fold."""
     weight = np.arange(1, 16).reshape(5, 3)
     of = site(weight.T, left=False)
-    right = of.folded_weight(weight.T, candidate(of, 4, 1).fold)
+    right = folded_weight(of, weight.T, candidate(of, 4, 1).fold)
     dense = fold_weight(weight, ConvFold(axes=(), batch=4, dense=True))
     np.testing.assert_array_equal(right, dense.T)
     of = site(weight, left=True)
-    left = of.folded_weight(weight, candidate(of, 4, 1).fold)
+    left = folded_weight(of, weight, candidate(of, 4, 1).fold)
     axis = fold_axis(ConvAxis(length=8, kernel=1), 4, 4, blocked=True)
     blocked = fold_weight(weight[..., None], ConvFold(axes=(axis,)))
     np.testing.assert_array_equal(left, blocked[..., 0])
@@ -201,7 +202,7 @@ def test_numbers_are_copied_bit_for_bit(left: bool) -> None:
     weight = np.array([[np.nan, -np.inf], [-0.0, 1e-45]], np.float32)
     weight.view(np.uint32)[0, 0] = 0x7FC12345
     of = site(weight, left=left)
-    folded = of.folded_weight(weight, candidate(of, 3, 1).fold)
+    folded = folded_weight(of, weight, candidate(of, 3, 1).fold)
     blocks = folded.reshape(2, 3, 2, 3) if left else folded.reshape(3, 2, 3, 2)
     for f in range(3):
         block = blocks[:, f, :, f] if left else blocks[f, :, f]

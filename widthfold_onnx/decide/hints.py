@@ -17,6 +17,7 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rules.match.product_site import ProductSite
 from widthfold_onnx.rules.match.site import Site
 from widthfold_onnx.rules.selection import reformulate
 from widthfold_onnx.text import printable
@@ -72,7 +73,7 @@ class Hints:
         elif refusal.code == Code.MIXES_SAMPLES:
             if self._folds(site, self._reading.planned, mixed):
                 found.append(MIX)
-        elif is_open and not found and linear is not None and linear.is_product:
+        elif is_open and not found and isinstance(linear, ProductSite):
             found = self._openings(site, mixed, f" {MIX}")
         return f"{' or '.join(found)} folds it" if found else ""
 

@@ -6,6 +6,7 @@ import msgspec
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.graph.document import Document, Node
+from widthfold_onnx.model.graph.names import shown_name
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import FoldedNode
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, read_record
@@ -21,8 +22,7 @@ def recorded_folds(document: Document) -> list[FoldedNode]:
 
 def read_fold(node: Node) -> FoldedNode:
     """Return the record of a folded node."""
-    origin = node.metadata_props.get(ORIGIN_KEY) or node.outputs[0].name or ""
-    name = node.name or f"{node.op_type} -> {origin}"
+    name = shown_name(node, node.metadata_props.get(ORIGIN_KEY))
     try:
         record = read_record(node.metadata_props[FOLD_KEY])
     except InvalidModelError:

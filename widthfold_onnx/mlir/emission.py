@@ -25,6 +25,7 @@ from widthfold_onnx.mlir.layers import (
 )
 from widthfold_onnx.mlir.moves import dense, empty, inverted, moved, padded, shape_of
 from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.rewrite.parameters import folded_vector, folded_weight
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 
@@ -117,7 +118,7 @@ def _folded(
     layer: Layer, site: LinearSite, fold: ConvFold, packed: Dims, *, groups: bool
 ) -> Folded:
     """Return the operation for data of the extents [N, C, *spatial], or of a product's."""
-    weight = site.folded_weight(site.stored(), fold)
+    weight = folded_weight(site, site.stored(), fold)
     if layer.kind == MATMUL:
         axis = 1 if layer.right else 0
         result = tuple(weight.shape[i] if i == axis else e for i, e in enumerate(packed))
@@ -175,7 +176,7 @@ def _init(
     if numbers.ndim == 0:
         held = mlir.ir.FloatAttr.get(element, float(numbers))
         return mlir.linalg.fill(mlir.arith.constant(element, held), outs=[result])
-    bias = site.folded_vector(numbers.ravel(), fold).reshape(list(folded.channels.values()))
+    bias = folded_vector(site, numbers.ravel(), fold).reshape(list(folded.channels.values()))
     others = [i for i in range(len(folded.result)) if i not in folded.channels]
     return mlir.linalg.broadcast(dense(bias), outs=[result], dimensions=others).results[0]
 

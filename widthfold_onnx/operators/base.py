@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+from typing import ClassVar, NamedTuple
 
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.conv_axis import ConvAxis
@@ -15,14 +16,6 @@ from widthfold_onnx.refusal import Code, Refusal
 
 MIN_OPSET = 5
 """First operator set whose Reshape takes its shape as an input, which every form needs."""
-
-
-class Positions(Enum):
-    """The layouts of data: the axes of positions that may become channels."""
-
-    SPATIAL = "[N, C, *spatial]"
-    ROWS = "[.., L, C]"
-    COLUMNS = "[.., C, L]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,74 +35,138 @@ class Inputs:
     out_scale: int | None = None
     out_zero: int | None = None
 
-    @property
-    def of_data(self) -> tuple[int | None, ...]:
-        """Scale and zero point of the data."""
-        return (self.data_scale, self.data_zero)
-
-    @property
-    def of_weight(self) -> tuple[int | None, ...]:
-        """Scale and zero point of the weight."""
-        return (self.scale, self.zero)
-
-    @property
-    def of_result(self) -> tuple[int | None, ...]:
-        """Scale and zero point of the result."""
-        return (self.out_scale, self.out_zero)
-
 
 QLINEAR = Inputs(data_scale=1, data_zero=2, weight=3, scale=4, zero=5, out_scale=6, out_zero=7)
 """The inputs of a quantized operator with the weight as second operand."""
 
 
+class Scales(NamedTuple):
+    """A scale and a zero point among the inputs of an operator of integers.
+
+    Attributes:
+        owner: the tensor that they quantize: data, weight or result.
+        indices: index of the scale and of the zero point; None for an input that does not exist.
+        per_channel: they may hold one number per output channel; else one number in all.
+    """
+
+    owner: str
+    indices: tuple[int | None, int | None]
+    per_channel: bool
+
+
+class FoldedOperator(NamedTuple):
+    """The operator of a folded node."""
+
+    domain: str
+    op_type: str
+    attributes: Attributes
+
+
 @dataclass(frozen=True, kw_only=True)
-class Operator:
+class Operator(ABC):
     """An operator, described as a Conv with a weight [O, C/group, *kernel].
 
     Attributes:
-        inputs: where its inputs are.
-        positions: how its data and its result lie.
-        axes: returns the geometry of every axis of positions, from the node, the extents of its
-            data (None where not known) and the canonical shape of its weight.
-        group: returns the number of groups, for a node and the shape of its stored weight.
-        canonical: returns the stored weight of a node as [O, C/group, *kernel]; elements only move.
-        stored: returns a folded weight as the folded node stores it, for the node and the shape of
-            its own stored weight.
-        out_axis: returns the axis of the stored weight that counts output channels, for a node and
-            the rank of that weight; None where there is none.
-        attributes: returns the attributes of the folded node.
-        pads_by_extent: checks whether the pads of an axis depend on the extent of the data.
-        data_transposed: checks whether the data is stored with its two last axes exchanged.
-        weight_transposed: the same for the weight.
-        folded: the operator of the folded node; None for the same.
+        inputs: the indices of its inputs.
         integers: whether it multiplies integers.
         min_opset: first operator set in which it is understood.
     """
 
-    inputs: Inputs
-    positions: Positions = Positions.SPATIAL
-    axes: Callable[[Node, Dims, tuple[int, ...]], tuple[ConvAxis, ...] | Refusal]
-    group: Callable[[Node, tuple[int, ...]], int]
-    canonical: Callable[[Array, Node], Array]
-    stored: Callable[[Array, Node, tuple[int, ...]], Array]
-    out_axis: Callable[[Node, int], int | None]
-    attributes: Callable[[Node, ConvFold], Attributes]
-    pads_by_extent: Callable[[Node, ConvAxis], bool] = lambda node, axis: False
-    data_transposed: Callable[[Node], bool] = lambda node: False
-    weight_transposed: Callable[[Node], bool] = lambda node: False
-    folded: str | None = None
+    inputs: Inputs = Inputs()
     integers: bool = False
     min_opset: int = MIN_OPSET
 
-    @property
-    def is_product(self) -> bool:
-        """True for a product of matrices, whose positions are rows or columns."""
-        return self.positions is not Positions.SPATIAL
+    transposed: ClassVar[bool] = False
+    """Whether it spreads each position of the data over the result, as a ConvTranspose does; its
+    folded node is a Conv."""
+    activates: ClassVar[bool] = False
+    """Whether it applies a function to its sums, so that a sum cannot be computed in parts."""
+    bias_per_channel: ClassVar[bool] = True
+    """Whether its bias is always one number per output channel."""
+    moves_integers: ClassVar[bool] = True
+    """Whether a runtime still computes a dequantized node in integers if moves of integers stand
+    before its DequantizeLinear."""
 
     @property
     def left(self) -> bool:
-        """True for a product with the weight on the left."""
-        return self.positions is Positions.COLUMNS
+        """True if the weight is the first operand."""
+        return self.inputs.weight < self.inputs.data
+
+    def problem(self, node: Node) -> Refusal | None:
+        """Say why this does not describe a node; nothing else is asked of it then."""
+        return None
+
+    @property
+    @abstractmethod
+    def scales(self) -> Sequence[Scales]:
+        """The scales and zero points that may hold several numbers."""
+
+    @abstractmethod
+    def data_problem(self, node: Node, data: Dims, weight: tuple[int, ...]) -> Refusal | None:
+        """Say why data and a stored weight of these extents do not fold."""
+
+    @abstractmethod
+    def logical(self, node: Node, data: Dims, channels: int) -> Dims:
+        """Return the extents of the data as the operator reads it, from those as it is stored.
+
+        Args:
+            node: the node.
+            data: extents as the data is stored; None where not known.
+            channels: number of input channels by the weight.
+        """
+
+    @abstractmethod
+    def axes(
+        self, node: Node, dims: Dims, weight: tuple[int, ...]
+    ) -> tuple[ConvAxis, ...] | Refusal:
+        """Return the geometry of every axis of positions.
+
+        Args:
+            node: the node.
+            dims: extents of the data as the operator reads it; None where not known.
+            weight: extents of the weight as [O, C/group, *kernel].
+
+        Returns:
+            The axes with explicit pads, or a refusal where attributes contradict each other or
+            pads depend on an unknown extent.
+        """
+
+    def pads_by_extent(self, node: Node, axis: ConvAxis) -> bool:
+        """Check whether the pads of an axis depend on the extent of the data."""
+        return False
+
+    def group(self, node: Node) -> int:
+        """Return the number of groups into which the channels are divided."""
+        return 1
+
+    def canonical(self, weight: Array, node: Node) -> Array:
+        """Return a stored weight as [O, C/group, *kernel]; elements only move."""
+        return weight
+
+    def stored(self, weight: Array, node: Node, shape: tuple[int, ...]) -> Array:
+        """Return a folded weight as the folded node stores it.
+
+        Args:
+            weight: [O, C/group, *kernel].
+            node: the original node.
+            shape: extents of its stored weight.
+        """
+        return weight
+
+    def out_axis(self, node: Node, rank: int) -> int | None:
+        """Return the axis of a stored weight of this rank that counts output channels, if any."""
+        return 0
+
+    @abstractmethod
+    def folded(self, node: Node, fold: ConvFold) -> FoldedOperator:
+        """Return the operator of the folded node; it has no other attributes than these."""
+
+
+def misfit(data: Dims, weight: Sequence[int], more: str) -> Refusal:
+    """Return the refusal of extents that do not fit together; `more` names other ones."""
+    return Refusal(
+        Code.INCONSISTENT_SHAPES, f"input {list(data)}, weight {list(weight)}{more} do not fit"
+    )
 
 
 def integers(node: Node, name: str, default: Sequence[int]) -> list[int]:

@@ -2,41 +2,86 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.operators.base import QLINEAR, Inputs, Operator, read_axes
+from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.operators.base import (
+    QLINEAR,
+    FoldedOperator,
+    Inputs,
+    Operator,
+    Scales,
+    misfit,
+    read_axes,
+)
 from widthfold_onnx.refusal import Code, Refusal
 
 
-def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
-    """Return the geometry of every spatial axis of a Conv node.
+@dataclass(frozen=True, kw_only=True)
+class Conv(Operator):
+    """A Conv, whose data is [N, C, *spatial]."""
 
-    Args:
-        node: the Conv.
-        dims: input extents [N, C, *spatial]; None where not known.
-        weight: [O, C/group, *kernel].
+    @property
+    def scales(self) -> Sequence[Scales]:
+        """Those of the weight; data and result have one number each, by the operators' texts."""
+        return [Scales("weight", (self.inputs.scale, self.inputs.zero), per_channel=True)]
 
-    Returns:
-        The axes with explicit pads (SAME as the ONNX operator text defines it), or a refusal
-        where the attributes contradict each other or pads depend on an unknown extent.
-    """
-    axes = read_axes(node, dims[2:], weight[2:])
-    if isinstance(axes, Refusal):
-        return axes
-    auto_pad = auto_pad_of(node)
-    for i, axis in enumerate(axes):
-        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-            pads = _same_pads(axis, auto_pad)
-            if isinstance(pads, Refusal):
-                return pads
-            axes[i] = replace(axis, pad_begin=pads[0], pad_end=pads[1])
-        elif auto_pad == "VALID":
-            axes[i] = replace(axis, pad_begin=0, pad_end=0)
-    return tuple(axes)
+    def data_problem(self, node: Node, data: Dims, weight: tuple[int, ...]) -> Refusal | None:
+        """Refuse ranks that differ or are unusual, and groups that do not divide the weight."""
+        if len(data) != len(weight) or not 3 <= len(data) <= 5:
+            return Refusal(
+                Code.RANK_UNSUPPORTED,
+                f"input of rank {len(data)} and weight of rank {len(weight)}: 1 to 3 spatial axes "
+                "fold",
+            )
+        group = group_of(node)
+        # The groups divide the first axis of the weight, both of a Conv and of a ConvTranspose.
+        if group < 1 or weight[0] % group:
+            return misfit(data, weight, f" and group {group}")
+        return None
+
+    def logical(self, node: Node, data: Dims, channels: int) -> Dims:
+        """Return the extents as they are, with the channels of the weight where they are open."""
+        batch, stated, *spatial = data
+        return (batch, channels if stated is None else stated, *spatial)
+
+    def axes(
+        self, node: Node, dims: Dims, weight: tuple[int, ...]
+    ) -> tuple[ConvAxis, ...] | Refusal:
+        """Return the geometry of every spatial axis, with SAME as the operator text defines it."""
+        axes = read_axes(node, dims[2:], weight[2:])
+        if isinstance(axes, Refusal):
+            return axes
+        auto_pad = auto_pad_of(node)
+        for i, axis in enumerate(axes):
+            if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+                pads = _same_pads(axis, auto_pad)
+                if isinstance(pads, Refusal):
+                    return pads
+                axes[i] = replace(axis, pad_begin=pads[0], pad_end=pads[1])
+            elif auto_pad == "VALID":
+                axes[i] = replace(axis, pad_begin=0, pad_end=0)
+        return tuple(axes)
+
+    def pads_by_extent(self, node: Node, axis: ConvAxis) -> bool:
+        """Check for SAME at a stride."""
+        return axis.stride > 1 and auto_pad_of(node).startswith("SAME")
+
+    def group(self, node: Node) -> int:
+        """Return the attribute."""
+        return group_of(node)
+
+    def folded(self, node: Node, fold: ConvFold) -> FoldedOperator:
+        """Return a Conv; without axes it is a product of matrices."""
+        if not fold.kernel:
+            return FoldedOperator("", "Gemm", {"transB": 1})
+        domain, op_type = operator_of(node)
+        return FoldedOperator(domain, "Conv" if self.transposed else op_type, _attributes(fold))
 
 
 def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
@@ -60,11 +105,7 @@ def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
     return begin, max(0, total - begin)
 
 
-def _pads_by_extent(node: Node, axis: ConvAxis) -> bool:
-    return axis.stride > 1 and auto_pad_of(node).startswith("SAME")
-
-
-def _attributes(node: Node, fold: ConvFold) -> Attributes:
+def _attributes(fold: ConvFold) -> Attributes:
     """Return the attributes of a folded Conv."""
     lift = fold.lift
     return {
@@ -89,15 +130,6 @@ def group_of(node: Node) -> int:
     return node.attributes.get_int("group", 1)
 
 
-CONV = Operator(
-    inputs=Inputs(bias=2),
-    axes=_axes,
-    group=lambda node, shape: group_of(node),
-    canonical=lambda weight, node: weight,
-    stored=lambda weight, node, shape: weight,
-    out_axis=lambda node, rank: 0,
-    attributes=_attributes,
-    pads_by_extent=_pads_by_extent,
-)
-CONV_INTEGER = replace(CONV, inputs=Inputs(data_zero=2, zero=3), integers=True)
-QLINEAR_CONV = replace(CONV, inputs=replace(QLINEAR, bias=8), integers=True)
+CONV = Conv(inputs=Inputs(bias=2))
+CONV_INTEGER = Conv(inputs=Inputs(data_zero=2, zero=3), integers=True)
+QLINEAR_CONV = Conv(inputs=replace(QLINEAR, bias=8), integers=True)

@@ -8,7 +8,8 @@ a Conv of stride 1, base dilation s and pads d*(K - 1) - p, its kernel mirrored 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,45 +18,70 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators.base import integers, read_axes
-from widthfold_onnx.operators.conv import CONV, auto_pad_of, group_of
+from widthfold_onnx.operators.conv import CONV, Conv, auto_pad_of, group_of
 from widthfold_onnx.refusal import Code, Refusal
 
 Pads = tuple[int, int]
 
 
-def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
-    """Return the geometry of every spatial axis, see `Operator.axes`."""
-    axes = read_axes(node, dims[2:], weight[2:])
-    if isinstance(axes, Refusal):
-        return axes
-    rank = len(axes)
-    more = integers(node, "output_padding", [0] * rank)
-    wanted = integers(node, "output_shape", [])
-    pads = [pad for axis in axes for pad in (axis.pad_begin, axis.pad_end)]
-    if len(more) != rank or len(wanted) not in (0, rank) or min(*pads, *more) < 0:
-        return Refusal(
-            Code.INCONSISTENT_ATTRIBUTES,
-            f"pads {pads}, output padding {more}, output shape {wanted} along {rank} axes",
-        )
-    for i, axis in enumerate(axes):
-        s, reach = axis.stride, axis.dilation * (axis.kernel - 1)
-        found = _pads(
-            auto_pad_of(node),
-            (axis.pad_begin, axis.pad_end),
-            None if axis.length is None else s * (axis.length - 1) + reach + 1 + more[i],
-            None if not wanted else wanted[i],
-            reach + 1 + more[i] - s,
-        )
-        if isinstance(found, Refusal):
-            return found
-        if found[1] < 0 and more[i] - found[1] >= s:
+@dataclass(frozen=True, kw_only=True)
+class ConvTranspose(Conv):
+    """A ConvTranspose, whose weight is stored as [C, O/group, *kernel]."""
+
+    transposed: ClassVar[bool] = True
+
+    def axes(
+        self, node: Node, dims: Dims, weight: tuple[int, ...]
+    ) -> tuple[ConvAxis, ...] | Refusal:
+        """Return the geometry of every spatial axis, see the module docstring."""
+        axes = read_axes(node, dims[2:], weight[2:])
+        if isinstance(axes, Refusal):
+            return axes
+        rank = len(axes)
+        more = integers(node, "output_padding", [0] * rank)
+        wanted = integers(node, "output_shape", [])
+        pads = [pad for axis in axes for pad in (axis.pad_begin, axis.pad_end)]
+        if len(more) != rank or len(wanted) not in (0, rank) or min(*pads, *more) < 0:
             return Refusal(
-                Code.OUTPUT_TOO_LARGE,
-                f"an output of {wanted[i]} positions is a stride or more beyond the kernel's reach",
+                Code.INCONSISTENT_ATTRIBUTES,
+                f"pads {pads}, output padding {more}, output shape {wanted} along {rank} axes",
             )
-        before, behind = reach - found[0], reach - found[1] + more[i]
-        axes[i] = replace(axis, stride=1, base_dilation=s, pad_begin=before, pad_end=behind)
-    return tuple(axes)
+        for i, axis in enumerate(axes):
+            s, reach = axis.stride, axis.dilation * (axis.kernel - 1)
+            found = _pads(
+                auto_pad_of(node),
+                (axis.pad_begin, axis.pad_end),
+                None if axis.length is None else s * (axis.length - 1) + reach + 1 + more[i],
+                None if not wanted else wanted[i],
+                reach + 1 + more[i] - s,
+            )
+            if isinstance(found, Refusal):
+                return found
+            if found[1] < 0 and more[i] - found[1] >= s:
+                return Refusal(
+                    Code.OUTPUT_TOO_LARGE,
+                    f"an output of {wanted[i]} positions is a stride or more beyond the kernel's "
+                    "reach",
+                )
+            before, behind = reach - found[0], reach - found[1] + more[i]
+            axes[i] = replace(axis, stride=1, base_dilation=s, pad_begin=before, pad_end=behind)
+        return tuple(axes)
+
+    def pads_by_extent(self, node: Node, axis: ConvAxis) -> bool:
+        """Check for an `output_shape`."""
+        return bool(integers(node, "output_shape", []))
+
+    def canonical(self, weight: Array, node: Node) -> Array:
+        """Return [O, C/group, *kernel], mirrored along every spatial axis."""
+        channels, outputs, *kernel = weight.shape
+        group = group_of(node)
+        grouped = weight.reshape(group, channels // group, outputs, *kernel).swapaxes(1, 2)
+        ordered = grouped.reshape(group * outputs, channels // group, *kernel)
+        return np.flip(ordered, tuple(range(2, weight.ndim)))
+
+    def out_axis(self, node: Node, rank: int) -> int | None:
+        """Return the second axis, which counts the output channels of a group."""
+        return 1
 
 
 def _pads(
@@ -96,20 +122,4 @@ def _pads(
     return (less, larger) if auto_pad == "SAME_UPPER" else (larger, less)
 
 
-def _mirrored(weight: Array, node: Node) -> Array:
-    """Return [C, O/group, *kernel] as [O, C/group, *kernel], mirrored along every spatial axis."""
-    channels, outputs, *kernel = weight.shape
-    group = group_of(node)
-    grouped = weight.reshape(group, channels // group, outputs, *kernel).swapaxes(1, 2)
-    ordered = grouped.reshape(group * outputs, channels // group, *kernel)
-    return np.flip(ordered, tuple(range(2, weight.ndim)))
-
-
-CONV_TRANSPOSE = replace(
-    CONV,
-    axes=_axes,
-    canonical=_mirrored,
-    out_axis=lambda node, rank: 1,
-    pads_by_extent=lambda node, axis: bool(integers(node, "output_shape", [])),
-    folded="Conv",
-)
+CONV_TRANSPOSE = ConvTranspose(inputs=CONV.inputs)

@@ -6,29 +6,37 @@ It adds its input Z, if it has one, and then applies `activation` to every numbe
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
+from typing import ClassVar
 
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.conv_axis import ConvAxis
-from widthfold_onnx.model.graph.document import Attributes, Node
-from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.shapes.inference import ACTIVATION
-from widthfold_onnx.operators.conv import CONV
+from widthfold_onnx.operators.base import FoldedOperator
+from widthfold_onnx.operators.conv import CONV, Conv
 from widthfold_onnx.refusal import Code, Refusal
 
 ADDED = 3
 """Index of Z."""
 
 
-def _axes(node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...] | Refusal:
-    if len(node.inputs) > ADDED and node.inputs[ADDED] is not None:
-        return Refusal(Code.ADDS_A_TENSOR, "it adds another tensor before its activation")
-    return CONV.axes(node, dims, weight)
+@dataclass(frozen=True, kw_only=True)
+class FusedConv(Conv):
+    """A Conv with an activation."""
+
+    activates: ClassVar[bool] = True
+
+    def problem(self, node: Node) -> Refusal | None:
+        """Refuse a node with an input Z."""
+        if len(node.inputs) > ADDED and node.inputs[ADDED] is not None:
+            return Refusal(Code.ADDS_A_TENSOR, "it adds another tensor before its activation")
+        return None
+
+    def folded(self, node: Node, fold: ConvFold) -> FoldedOperator:
+        """Return a FusedConv with the same activation."""
+        domain, op_type, attributes = super().folded(node, fold)
+        kept = {name: node.attributes[name] for name in ACTIVATION if name in node.attributes}
+        return FoldedOperator(domain, op_type, {**attributes, **kept})
 
 
-def _attributes(node: Node, fold: ConvFold) -> Attributes:
-    kept = {name: node.attributes[name] for name in ACTIVATION if name in node.attributes}
-    return {**CONV.attributes(node, fold), **kept}
-
-
-FUSED_CONV = replace(CONV, axes=_axes, attributes=_attributes)
+FUSED_CONV = FusedConv(inputs=CONV.inputs)

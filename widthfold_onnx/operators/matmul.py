@@ -11,16 +11,18 @@ weight is stored again as it was. Only a Gemm knows transA and transB, and C, wh
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.model.graph.document import Attributes, Node
+from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.operators.base import QLINEAR, Inputs, Operator, Positions
+from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.operators.base import QLINEAR, FoldedOperator, Inputs, Operator, Scales
+from widthfold_onnx.refusal import Code, Refusal
 
 SCALES = ("alpha", "beta")
 GEMM_MIN_OPSET = 7
@@ -32,79 +34,108 @@ def flag(node: Node, name: str) -> bool:
     return node.attributes.get_int(name, 0) != 0
 
 
-def matrix_shape(shape: tuple[int, ...], *, left: bool) -> tuple[int, ...]:
-    """Return the extents of a weight as a matrix: a vector is a row on the left, else a column."""
-    if len(shape) != 1:
-        return shape
-    return (1, *shape) if left else (*shape, 1)
+@dataclass(frozen=True, kw_only=True)
+class Product(Operator):
+    """A product of matrices with the weight on one side: its positions are rows or columns."""
+
+    bias_per_channel: ClassVar[bool] = False
+    # With a Reshape of integers before the DequantizeLinear ONNX Runtime 1.31.1 multiplies int8 in
+    # floats.
+    moves_integers: ClassVar[bool] = False
+
+    @property
+    def scales(self) -> Sequence[Scales]:
+        """All: a weight on the left has output channels as rows, as the result has.
+
+        Those of the other operand and of the other side of the result are per position (operator
+        texts, MatMulInteger-10 and QLinearMatMul-21).
+        """
+        at = self.inputs
+        return [
+            Scales("data", (at.data_scale, at.data_zero), per_channel=False),
+            Scales("weight", (at.scale, at.zero), per_channel=True),
+            Scales("result", (at.out_scale, at.out_zero), per_channel=self.left),
+        ]
+
+    def data_problem(self, node: Node, data: Dims, weight: tuple[int, ...]) -> Refusal | None:
+        """Refuse a weight that is a number, and data that is a vector."""
+        if not weight:
+            return Refusal(
+                Code.INCONSISTENT_SHAPES, "the weight is a single number: no product has one"
+            )
+        if len(data) < 2:
+            return Refusal(
+                Code.ONE_POSITION, "the data is a vector: there are no positions to fold"
+            )
+        return None
+
+    def data_transposed(self, node: Node) -> bool:
+        """Check whether the data is stored with its two last axes exchanged."""
+        return flag(node, "transB" if self.left else "transA")
+
+    def weight_transposed(self, node: Node) -> bool:
+        """Check whether the weight is stored with its two last axes exchanged."""
+        return flag(node, self._turned)
+
+    def logical(self, node: Node, data: Dims, channels: int) -> Dims:
+        """Return the extents with the two last axes exchanged if the data is stored so."""
+        return (*data[:-2], data[-1], data[-2]) if self.data_transposed(node) else data
+
+    def axes(self, node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...]:
+        """Return one axis of rows or columns."""
+        return (ConvAxis(length=dims[-1 if self.left else -2], kernel=1),)
+
+    def canonical(self, weight: Array, node: Node) -> Array:
+        """Return all matrices as one [O, C, 1]."""
+        matrix = weight.reshape(self.matrix_shape(weight.shape))
+        oriented = matrix if self._outputs_first(node) else matrix.swapaxes(-1, -2)
+        return oriented.reshape(-1, oriented.shape[-1], 1)
+
+    def stored(self, weight: Array, node: Node, shape: tuple[int, ...]) -> Array:
+        """Return the matrices with the axes that the original has."""
+        matrices = weight.reshape(*shape[:-2], -1, weight.shape[1])
+        return matrices if self._outputs_first(node) else matrices.swapaxes(-1, -2)
+
+    def out_axis(self, node: Node, rank: int) -> int | None:
+        """Return the last axis or the one before; a vector counts input channels alone."""
+        return None if rank == 1 else rank - (2 if self._outputs_first(node) else 1)
+
+    def folded(self, node: Node, fold: ConvFold) -> FoldedOperator:
+        """Return the same operator: data that lay across is transposed before."""
+        attributes = {name: node.attributes[name] for name in SCALES if name in node.attributes}
+        turned = {self._turned: 1} if self.weight_transposed(node) else {}
+        return FoldedOperator(*operator_of(node), {**attributes, **turned})
+
+    def matrix_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the extents of a weight as a matrix: a vector is a row on the left."""
+        if len(shape) != 1:
+            return shape
+        return (1, *shape) if self.left else (*shape, 1)
+
+    @property
+    def _turned(self) -> str:
+        """The attribute that says whether the weight is stored transposed."""
+        return "transA" if self.left else "transB"
+
+    def _outputs_first(self, node: Node) -> bool:
+        """Check whether the rows of the stored weight are output channels."""
+        return self.left != self.weight_transposed(node)
 
 
-def _outputs_first(node: Node, *, left: bool) -> bool:
-    """Check whether the rows of the stored weight are output channels."""
-    return left != flag(node, _flag_of_weight(left=left))
-
-
-def _flag_of_weight(*, left: bool) -> str:
-    return "transA" if left else "transB"
-
-
-def _canonical(weight: Array, node: Node, *, left: bool) -> Array:
-    matrix = weight.reshape(matrix_shape(weight.shape, left=left))
-    oriented = matrix if _outputs_first(node, left=left) else matrix.swapaxes(-1, -2)
-    return oriented.reshape(-1, oriented.shape[-1], 1)
-
-
-def _stored(weight: Array, node: Node, shape: tuple[int, ...], *, left: bool) -> Array:
-    matrices = weight.reshape(*shape[:-2], -1, weight.shape[1])
-    return matrices if _outputs_first(node, left=left) else matrices.swapaxes(-1, -2)
-
-
-def _out_axis(node: Node, rank: int, *, left: bool) -> int | None:
-    if rank == 1:
-        return None  # the axis of a vector counts input channels
-    return rank - (2 if _outputs_first(node, left=left) else 1)
-
-
-def _axes(node: Node, dims: Dims, weight: tuple[int, ...], *, left: bool) -> tuple[ConvAxis, ...]:
-    return (ConvAxis(length=dims[-1 if left else -2], kernel=1),)
-
-
-def _attributes(node: Node, fold: ConvFold, *, left: bool) -> Attributes:
-    """Return the attributes of the folded product: data that lay across is transposed before."""
-    turned = _flag_of_weight(left=left)
-    kept = {name: node.attributes[name] for name in SCALES if name in node.attributes}
-    return {**kept, turned: 1} if flag(node, turned) else kept
-
-
-def _product(inputs: Inputs, *, left: bool) -> Operator:
-    return Operator(
-        inputs=inputs,
-        positions=Positions.COLUMNS if left else Positions.ROWS,
-        axes=partial(_axes, left=left),
-        group=lambda node, shape: math.prod(shape[:-2]),
-        canonical=partial(_canonical, left=left),
-        stored=partial(_stored, left=left),
-        out_axis=partial(_out_axis, left=left),
-        attributes=partial(_attributes, left=left),
-        data_transposed=lambda node: flag(node, _flag_of_weight(left=not left)),
-        weight_transposed=lambda node: flag(node, _flag_of_weight(left=left)),
-    )
-
-
-def _of_bytes(right: Inputs, left: Inputs) -> tuple[Operator, Operator]:
-    pair = _product(right, left=False), _product(left, left=True)
-    return replace(pair[0], integers=True), replace(pair[1], integers=True)
-
-
-MATMUL = _product(Inputs(), left=False), _product(Inputs(data=1, weight=0), left=True)
+MATMUL = Product(), Product(inputs=Inputs(data=1, weight=0))
 """Descriptions for a weight on the right and one on the left."""
 GEMM = (
-    replace(MATMUL[0], inputs=Inputs(bias=2), min_opset=GEMM_MIN_OPSET),
-    replace(MATMUL[1], inputs=Inputs(data=1, weight=0, bias=2), min_opset=GEMM_MIN_OPSET),
+    Product(inputs=Inputs(bias=2), min_opset=GEMM_MIN_OPSET),
+    Product(inputs=Inputs(data=1, weight=0, bias=2), min_opset=GEMM_MIN_OPSET),
 )
-MATMUL_INTEGER = _of_bytes(
-    Inputs(data_zero=2, zero=3), Inputs(data=1, weight=0, data_zero=3, zero=2)
+MATMUL_INTEGER = (
+    Product(inputs=Inputs(data_zero=2, zero=3), integers=True),
+    Product(inputs=Inputs(data=1, weight=0, data_zero=3, zero=2), integers=True),
 )
-QLINEAR_MATMUL = _of_bytes(
-    QLINEAR, replace(QLINEAR, data=3, data_scale=4, data_zero=5, weight=0, scale=1, zero=2)
+QLINEAR_MATMUL = (
+    Product(inputs=QLINEAR, integers=True),
+    Product(
+        inputs=replace(QLINEAR, data=3, data_scale=4, data_zero=5, weight=0, scale=1, zero=2),
+        integers=True,
+    ),
 )

@@ -27,30 +27,66 @@ SHUFFLED = frozenset(
 of a ConvInteger are not among them."""
 
 
-class Chain:
+class NewNodes:
+    """New nodes in the place of an original one, in an order in which they can run.
+
+    Args:
+        document: the model.
+        owner: the original node; names and graph come from it.
+    """
+
+    def __init__(self, document: Document, owner: Node) -> None:
+        self.nodes: list[Node] = []
+        self._document = document
+        self._graph = graph_of(owner)
+        self._base = base_name(owner)
+
+    def add(
+        self,
+        op_type: str,
+        what: str,
+        inputs: Sequence[Value | None],
+        attributes: Attributes,
+        *,
+        metadata: Mapping[str, str],
+        outputs: int = 1,
+        domain: str = "",
+    ) -> Node:
+        """Add a node; `what` ends its name."""
+        node = self._document.node(
+            op_type,
+            inputs,
+            attributes,
+            name=f"{self._base}/{what}",
+            metadata=metadata,
+            outputs=outputs,
+            domain=domain,
+        )
+        self.nodes.append(node)
+        return node
+
+
+class Chain(NewNodes):
     """A straight line of new nodes; `value` is its current end.
 
     Args:
         document: the model.
         start: the value that the chain reads.
-        owner: the original node that they replace; names and scope come from it.
+        owner: the original node that they replace.
         origin: the value of the original that they compute.
     """
 
     def __init__(self, document: Document, start: Value, owner: Node, origin: str) -> None:
-        self.nodes: list[Node] = []
+        super().__init__(document, owner)
         self.value = start
-        self._document = document
-        self._graph = graph_of(owner)
         self._origin = origin
-        self._base = base_name(owner)
 
     def steps(self, steps: Sequence[Move], what: str) -> None:
         """Append the moves of a fold or unfold; those of a pixel shuffle become one node."""
         block = pixel_shuffle(steps)
         if block is not None and self._document.opset >= 11 and self._is_shuffled():
             shuffle: Attributes = {"blocksize": block, "mode": "CRD"}
-            self.add("DepthToSpace", f"{what}_depth_to_space", {}, shuffle)
+            self.append("DepthToSpace", f"{what}_depth_to_space", {}, shuffle)
             return
         for step in steps:
             if isinstance(step, Reshape):
@@ -58,11 +94,11 @@ class Chain:
                     0 if keep and extent is None else -1 if extent is None else extent
                     for extent, keep in zip(step.extents, step.keep, strict=True)
                 ]
-                self.add("Reshape", f"{what}_reshape", {"shape": dims}, {})
+                self.append("Reshape", f"{what}_reshape", {"shape": dims}, {})
             elif isinstance(step, ShiftedSum):
                 self._sum(step)
             else:
-                self.add("Transpose", f"{what}_transpose", {}, {"perm": step.order})
+                self.append("Transpose", f"{what}_transpose", {}, {"perm": step.order})
 
     def _sum(self, step: ShiftedSum) -> None:
         """Append a Pad for each tap, which selects its channels and shifts them, and their Sum."""
@@ -72,13 +108,13 @@ class Chain:
             self.value = start
             self._pad([0, before, -first, *others, 0, behind, -last, *others], "shift", {})
             taps.append(self.value)
-        self.add("Sum", "sum", {}, {}, first=taps[:-1])
+        self.append("Sum", "sum", {}, {}, first=taps[:-1])
 
     def _pad(self, pads: Sequence[int], what: str, value: Mapping[str, Value]) -> None:
         if self._document.opset >= 11:
-            self.add("Pad", what, {"pads": pads, **value}, {})
+            self.append("Pad", what, {"pads": pads, **value}, {})
         else:
-            self.add("Pad", what, {}, {"pads": pads})
+            self.append("Pad", what, {}, {"pads": pads})
 
     def _is_shuffled(self) -> bool:
         return self._document.element(self._graph, self._origin) in SHUFFLED
@@ -93,9 +129,9 @@ class Chain:
         axes, ends = list(lengths), list(lengths.values())
         bounds = {"starts": [0] * len(axes), "ends": ends, "axes": axes}
         if self._document.opset >= 10:
-            self.add("Slice", "cut", bounds, {})
+            self.append("Slice", "cut", bounds, {})
         else:
-            self.add("Slice", "cut", {}, bounds)
+            self.append("Slice", "cut", {}, bounds)
 
     def requantize(self, maker: Node | Refusal | None) -> None:
         """Quantize moved data and dequantize it again, if a node had dequantized it.
@@ -105,10 +141,10 @@ class Chain:
         """
         if isinstance(maker, Node) and self.nodes:
             numbers = dict(zip(("scale", "zero"), maker.inputs[1:], strict=True))
-            self.add("QuantizeLinear", "quantize", numbers, {})
-            self.add("DequantizeLinear", "dequantize", numbers, {})
+            self.append("QuantizeLinear", "quantize", numbers, {})
+            self.append("DequantizeLinear", "dequantize", numbers, {})
 
-    def add(
+    def append(
         self,
         op_type: str,
         what: str,
@@ -123,32 +159,21 @@ class Chain:
 
         A constant that is no Value is added as int64; None is an input that is left out.
         """
-        name = f"{self._base}/{what}"
         inputs: list[Value | None] = [*first, self.value]
         for label, constant in constants.items():
             if constant is None or isinstance(constant, Value):
                 inputs.append(constant)
             else:
-                array = np.array(constant, np.int64)
-                inputs.append(self._document.add_constant(array, f"{name}/{label}", self._graph))
-        node = self._document.node(
-            op_type,
-            inputs,
-            attributes,
-            name=name,
-            metadata={ORIGIN_KEY: self._origin, **(metadata or {})},
-            domain=domain,
-        )
-        self.nodes.append(node)
+                name, array = f"{self._base}/{what}/{label}", np.array(constant, np.int64)
+                inputs.append(self._document.add_constant(array, name, self._graph))
+        metadata = {ORIGIN_KEY: self._origin, **(metadata or {})}
+        node = self.add(op_type, what, inputs, attributes, metadata=metadata, domain=domain)
         self.value = node.outputs[0]
         return node
 
     def beside(self, op_type: str, inputs: Sequence[Value | None], attributes: Attributes) -> Value:
         """Put a node of constants before the next one of the chain; return its output."""
-        name = f"{self._base}/{op_type.lower()}"
-        node = self._document.node(op_type, inputs, attributes, name=name, metadata={})
-        self.nodes.append(node)
-        return node.outputs[0]
+        return self.add(op_type, op_type.lower(), inputs, attributes, metadata={}).outputs[0]
 
 
 def base_name(owner: Node) -> str:

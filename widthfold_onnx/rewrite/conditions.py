@@ -11,25 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from widthfold_onnx.model.graph.document import Attributes, Document, Node, Value
+from widthfold_onnx.model.graph.document import Attributes, Value
+from widthfold_onnx.rewrite.chain import NewNodes
 from widthfold_onnx.rules.forms.open_extents import Extent
 
 GUARD_KEY = "widthfold.guard"
 """Metadata key of the nodes of a guard; for its If, the value names what the guard tests."""
 
 
-class Conditions:
-    """The nodes of the test of a guard.
-
-    Args:
-        document: the model.
-        base: prefix of their names.
-    """
-
-    def __init__(self, document: Document, base: str) -> None:
-        self.nodes: list[Node] = []
-        self._document = document
-        self._base = base
+class Conditions(NewNodes):
+    """The nodes of a guard: those of its test, and then its If."""
 
     def all_of(self, extents: Mapping[Value, Mapping[int, Extent]]) -> Value:
         """Return the value that is true if the folded nodes may run.
@@ -62,7 +53,6 @@ class Conditions:
     def _add(
         self, op_type: str, what: str, inputs: Sequence[Value], attributes: Attributes | None = None
     ) -> Value:
-        name, metadata = f"{self._base}/{what}", {GUARD_KEY: ""}
-        node = self._document.node(op_type, inputs, attributes or {}, name=name, metadata=metadata)
-        self.nodes.append(node)
-        return node.outputs[0]
+        return self.add(op_type, what, inputs, attributes or {}, metadata={GUARD_KEY: ""}).outputs[
+            0
+        ]

@@ -10,12 +10,12 @@ from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.results import AxisPattern
 from widthfold_onnx.rewrite.record import MOST_TAPS, FoldRecord
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.site import LinearSite, axis_names
+from widthfold_onnx.rules.match.site import LinearSite
 
 
 def describe(site: LinearSite, form: Reformulation) -> FoldRecord:
     """Describe the fold of a site."""
-    names = [form.axis] if site.is_product else axis_names(len(site.axes))[2:]
+    names = site.position_names
     times = f" by {form.factor}" if form.factor > 1 else ""
     channels = (*site.channels, *form.fold.channels(*site.channels))
     return FoldRecord(

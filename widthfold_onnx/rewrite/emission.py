@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from widthfold_onnx.algebra.packed_layout import PackedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value
-from widthfold_onnx.rewrite.chain import Chain, base_name, take_over
+from widthfold_onnx.rewrite.chain import Chain, NewNodes, take_over
 from widthfold_onnx.rewrite.folded import append_folded
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import put_guard
@@ -110,11 +110,11 @@ class Emission:
             else:
                 inputs.append(self._read(value, None, reader))
         metadata = {**PACKED, ORIGIN_KEY: node.outputs[0].name or ""}
-        new = self._document.node(
+        new = NewNodes(self._document, node).add(
             node.op_type,
+            "packed",
             inputs,
             {**node.attributes, **propagated_op.form.attributes},
-            name=f"{base_name(node)}/packed",
             metadata=metadata,
             outputs=len(node.outputs),
             domain=node.domain,
@@ -161,10 +161,10 @@ class Emission:
         signed = self._regions.signed(value, layout)
         again = {} if signed is None else dict(zip(("scale", "zero"), signed, strict=True))
         if again:
-            chain.add("DequantizeLinear", f"{what}_dequantize", again, {})
+            chain.append("DequantizeLinear", f"{what}_dequantize", again, {})
         chain.steps(layout.steps(shape, inverse=inverse), what)
         if again:
-            chain.add("QuantizeLinear", f"{what}_quantize", again, {})
+            chain.append("QuantizeLinear", f"{what}_quantize", again, {})
         chain.requantize(exact_dequantizer(self._document, value))
         if not inverse:
             chain.nodes[-1].metadata_props.update(PACKED)

@@ -17,11 +17,14 @@ from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.chain import base_name, take_over
+from widthfold_onnx.rewrite.chain import NewNodes, take_over
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
 from widthfold_onnx.rules.companions.companion import Step
 from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.rules.match.reading import place_problem
+
+Key = tuple[Graph, str, tuple[int, ...], bytes]
+"""A constant by content: its graph, element type, extents and bytes."""
 
 
 @dataclass(frozen=True)
@@ -86,47 +89,44 @@ def _steps(
     return place_problem(document, scope, node) or COMPANIONS[name].equal(document, node)
 
 
-class _Making:
-    """Makes the nodes of steps; equal constants of a graph are added once."""
+def _made(
+    document: Document, node: Node, steps: Sequence[Step], constants: dict[Key, Value]
+) -> list[Node]:
+    """Make the nodes that replace a node, the last of which compute its outputs in order.
 
-    def __init__(self, document: Document) -> None:
-        self._document = document
-        self._constants: dict[tuple[Graph, str, tuple[int, ...], bytes], Value] = {}
+    Args:
+        document: the model.
+        node: the node.
+        steps: the new nodes.
+        constants: the constants that were added for other nodes; equal ones are added once.
+    """
+    new, graph = NewNodes(document, node), graph_of(node)
 
-    def nodes(self, node: Node, steps: Sequence[Step]) -> list[Node]:
-        """Make the nodes that replace a node, the last of which compute its outputs in order."""
-        made: list[Node] = []
-        inner = [node.outputs[0]] * (len(steps) - len(node.outputs))
-        for step, output in zip(steps, (*inner, *node.outputs), strict=True):
-            new = self._document.node(
-                step.op_type,
-                [self._input(item, made, graph_of(node)) for item in step.inputs],
-                step.attributes,
-                name=f"{base_name(node)}/{step.op_type.lower()}",
-                metadata={ORIGIN_KEY: output.name or ""},
-            )
-            made.append(new)
-        take_over(node, made[-1])
-        return made
-
-    def _input(self, item: Value | int | Array, made: Sequence[Node], graph: Graph) -> Value:
+    def value_of(item: Value | int | Array) -> Value:
         if isinstance(item, Value):
             return item
         if isinstance(item, int):
-            return made[item].outputs[0]
+            return new.nodes[item].outputs[0]
         key = graph, item.dtype.str, item.shape, item.tobytes()
-        if key not in self._constants:
+        if key not in constants:
             name = f"widthfold/{item.item()}" if item.size == 1 else "widthfold/weight"
-            self._constants[key] = self._document.add_constant(item, name, graph)
-        return self._constants[key]
+            constants[key] = document.add_constant(item, name, graph)
+        return constants[key]
+
+    inner = [node.outputs[0]] * (len(steps) - len(node.outputs))
+    for step, output in zip(steps, (*inner, *node.outputs), strict=True):
+        inputs, metadata = list(map(value_of, step.inputs)), {ORIGIN_KEY: output.name or ""}
+        new.add(step.op_type, step.op_type.lower(), inputs, step.attributes, metadata=metadata)
+    take_over(node, new.nodes[-1])
+    return new.nodes
 
 
 def _carried_out(document: Document, replaced: Mapping[Node, tuple[Step, ...]]) -> onnx.ModelProto:
     """Put new nodes in the place of others; the document is consumed."""
-    making = _Making(document)
+    constants: dict[Key, Value] = {}
     chains = defaultdict[Graph, dict[Node, list[Node]]](dict)
     for node, steps in replaced.items():
-        chains[graph_of(node)][node] = making.nodes(node, steps)
+        chains[graph_of(node)][node] = _made(document, node, steps, constants)
     for graph, nodes in chains.items():
         values = {
             output: new.outputs[0]

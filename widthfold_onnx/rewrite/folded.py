@@ -10,7 +10,6 @@ import msgspec
 
 from widthfold_onnx.model.graph.document import Node, Value
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.rewrite.chain import Chain
 from widthfold_onnx.rewrite.description import describe
 from widthfold_onnx.rewrite.parameters import Parameters
@@ -48,17 +47,15 @@ def append_folded(
     inputs = [
         _input(chain, site, form, parameters, index) for index in range(len(site.node.inputs))
     ]
-    op, attributes = site.operator.folded or site.op, site.operator.attributes(site.node, form.fold)
-    if not form.fold.kernel:  # a Conv without axes
-        op, attributes = "Gemm", {"transB": 1}
-    new = chain.add(
-        op,
-        "product" if site.is_product else "conv",
+    domain, op_type, attributes = site.operator.folded(site.node, form.fold)
+    new = chain.append(
+        op_type,
+        "conv" if site.rank else "product",
         {str(index): value for index, value in enumerate(inputs[site.data_index + 1 :])},
         attributes,
         metadata,
         first=inputs[: site.data_index],
-        domain=operator_of(site.node)[0] if site.operator.folded is None else "",
+        domain=domain,
     )
     if ends.returns is None:
         chain.steps(form.unfolding, "unfold")
@@ -97,8 +94,9 @@ def _input(
     if parameter.maker is None:
         return numbers
     others = parameters.beside(site, form.fold, parameter)
-    # Another operator stores its output channels first.
-    axis = {"axis": 0 if site.operator.folded else parameter.axis} if any(parameter.vectors) else {}
+    # A Conv stores its output channels first, unlike the ConvTranspose that it replaces.
+    place = 0 if site.operator.transposed else parameter.axis
+    axis = {"axis": place} if any(parameter.vectors) else {}
     return chain.beside("DequantizeLinear", [numbers, *others], axis)
 
 

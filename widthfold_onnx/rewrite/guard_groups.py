@@ -17,7 +17,7 @@ from widthfold_onnx.model.graph.traversal import reads
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.regions import Regions
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.open_extents import EXACT, Extent, needed_extents, stored_axes
+from widthfold_onnx.rules.forms.open_extents import EXACT, Extent, needed_extents
 from widthfold_onnx.rules.match.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.match.site import LinearSite
 
@@ -106,7 +106,7 @@ class GuardGroups:
             return {border[0]: needed[0]}
         axes = sorted({axis for one in needed for axis in one})
         sites = [self._plans[node][0] for node in nodes if node in self._plans]
-        shapes = {site.data: [site.planned[axis] for axis in stored_axes(site)] for site in sites}
+        shapes = {site.data: [site.planned[axis] for axis in site.stored_axes] for site in sites}
         result = {}
         for value in border:
             planned = shapes.get(value)

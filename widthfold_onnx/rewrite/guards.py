@@ -39,21 +39,21 @@ def put_guard(
     }
     originals, copies = _copied(document, group.nodes)
     returned = {value: copies[value] for value in ports}
-    conditions = Conditions(document, base)
+    conditions = Conditions(document, group.nodes[0])
     test = conditions.all_of(group.extents)
     branches = {
         "else_branch": _branch(document, base, "original", originals, returned),
         "then_branch": _branch(document, base, "folded", folded, ports),
     }
-    name, metadata = f"{base}/guard", {GUARD_KEY: EXTENTS}
-    choice = document.node("If", [test], branches, name=name, metadata=metadata, outputs=len(ports))
+    metadata = {GUARD_KEY: EXTENTS}
+    choice = conditions.add("If", "guard", [test], branches, metadata=metadata, outputs=len(ports))
     for output, (value, new) in zip(choice.outputs, ports.items(), strict=True):
         for user, index in list(new.uses()):
             if user not in inside:
                 user.replace_input_with(index, output)
         logical[value] = output
     chains.update({old: [] for old in group.nodes})
-    chains[group.nodes[-1]] = [*conditions.nodes, choice]
+    chains[group.nodes[-1]] = conditions.nodes
     return list(branches.values())
 
 

@@ -16,7 +16,7 @@ import onnx
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.results import AxisPattern
-from widthfold_onnx.rules.match.site import axis_names
+from widthfold_onnx.rules.match.conv_site import axis_names
 
 FOLD_KEY = "widthfold.fold"
 ORIGIN_KEY = "widthfold.origin"

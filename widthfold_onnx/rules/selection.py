@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import candidates
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.open_extents import EXACT, needed_extents
+from widthfold_onnx.rules.match.conv_site import ConvSite
 from widthfold_onnx.rules.match.site import LinearSite
 
 
@@ -67,7 +69,7 @@ def width_problem(site: LinearSite, options: FoldOptions) -> Refusal | None:
     inputs, outputs = site.group_channels
     if min(inputs, outputs) < options.max_channels:
         return None
-    grouped = " per group" if not site.is_product and site.group > 1 else ""
+    grouped = " per group" if site.group > 1 else ""
     return Refusal(
         Code.ALREADY_WIDE,
         f"{inputs} -> {outputs} channels{grouped}; both sides have at least "
@@ -75,13 +77,13 @@ def width_problem(site: LinearSite, options: FoldOptions) -> Refusal | None:
     )
 
 
-def is_of_one_axis(site: LinearSite) -> bool:
+def is_of_one_axis(site: LinearSite) -> TypeGuard[ConvSite]:
     """Check whether it is a Conv of floats along one axis.
 
     A lift gives it another one, and so the runtime's blocked kernels, which are for two axes. That
     may pay at any width.
     """
-    return not site.is_product and len(site.axes) == 1 and site.quantization is None
+    return isinstance(site, ConvSite) and len(site.axes) == 1 and site.quantization is None
 
 
 def cost(r: Reformulation) -> tuple[bool, int, float, int, float]:

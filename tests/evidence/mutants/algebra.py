@@ -19,12 +19,10 @@ from widthfold_onnx.algebra.channels import Regrouping, regroup_weight
 from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.algebra.packing import Packing, pack
-from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.operators.base import Operator
-from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
+from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE, ConvTranspose
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rewrite import parameters
 from widthfold_onnx.rules.forms import enumeration, windows
-from widthfold_onnx.rules.match import reading, site
 
 Planted = Callable[[], Any]
 """A context inside which the package folds wrongly."""
@@ -49,7 +47,7 @@ def weights(alter: Alter) -> Planted:
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((site, "fold_weight"), by=wrong)
+    return code((parameters, "fold_weight"), by=wrong)
 
 
 def biases(alter: Alter) -> Planted:
@@ -58,7 +56,7 @@ def biases(alter: Alter) -> Planted:
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((site, "fold_per_channel"), by=wrong)
+    return code((parameters, "fold_per_channel"), by=wrong)
 
 
 def regrouped(alter: Callable[[Array, Regrouping], Array]) -> Planted:
@@ -87,28 +85,24 @@ def geometry(**steps: int) -> Planted:
     return code((enumeration, "fold_axis"), by=wrong)
 
 
-def read_as(**changes: Callable[..., Any]) -> Planted:
-    """Every ConvTranspose read wrongly."""
-    return described("ConvTranspose", replace(CONV_TRANSPOSE, **changes))
-
-
-def described(op_type: str, *wrong: Operator) -> Planted:
-    """Other descriptions of an operator."""
-    return code((reading, "OPERATORS"), by={**OPERATORS, ("", op_type): wrong})
-
-
 def canonical(alter: Callable[[Array], Array]) -> Planted:
-    return read_as(canonical=lambda w, node: alter(CONV_TRANSPOSE.canonical(w, node)))
+    """The weight of every ConvTranspose read wrongly."""
+    right = CONV_TRANSPOSE.canonical
+    wrong = staticmethod(lambda w, node: alter(right(w, node)))
+    return code((ConvTranspose, "canonical"), by=wrong)
 
 
 def transposed_axes(alter: Callable[[ConvAxis], dict[str, int]]) -> Planted:
+    """The geometry of every ConvTranspose read wrongly."""
+    right = CONV_TRANSPOSE.axes
+
     def wrong(*arguments: Any) -> object:
-        axes = CONV_TRANSPOSE.axes(*arguments)
+        axes = right(*arguments)
         if isinstance(axes, Refusal):
             return axes
         return tuple(replace(axis, **alter(axis)) for axis in axes)
 
-    return read_as(axes=wrong)
+    return code((ConvTranspose, "axes"), by=staticmethod(wrong))
 
 
 def packing(alter: Callable[[dict[str, Any]], dict[str, Any]], *, output_only: bool) -> Planted:

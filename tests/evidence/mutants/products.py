@@ -23,7 +23,7 @@ from tests.evidence.mutants.folded import Array, Fault, Folded, put
 from tests.folding import fold_model
 from tests.rewrite.products import Product
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rewrite import parameters
 
 Plain = {"first": "Tanh", "last": "Asinh", "scale": 1.0}
 Scaled = {"alpha": 0.6, "beta": 0.4}
@@ -276,14 +276,14 @@ IN_MODEL: dict[str, Fault] = {
 
 def coded(name: str, alter: Alter) -> Planted:
     """A fault where a constant is folded."""
-    right: Callable[..., Array] = getattr(LinearSite, name)
+    right: Callable[..., Array] = getattr(parameters, name)
 
     def wrong(*arguments: object, **named: object) -> Array:
         made = right(*arguments, **named)
         altered = alter(made.copy())
         return made if altered is None else altered.astype(made.dtype)
 
-    return code((LinearSite, name), by=wrong)
+    return code((parameters, name), by=wrong)
 
 
 IN_CODE: dict[str, Planted] = {

@@ -17,8 +17,8 @@ from tests.folding import fold_model
 from tests.rewrite.quantized import Case
 from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
+from widthfold_onnx.rewrite import parameters
 from widthfold_onnx.rewrite.record import FOLD_KEY
-from widthfold_onnx.rules.match import site as site_module
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Fault = Callable[[onnx.ModelProto], bool]
@@ -356,9 +356,9 @@ def first_only(numbers: Array, fold: ConvFold) -> Array:
 
 
 IN_CODE: dict[str, Planted] = {
-    "code.gaps_of_0": code((site_module, "fold_weight"), by=gaps_of_0),
+    "code.gaps_of_0": code((parameters, "fold_weight"), by=gaps_of_0),
     **{
-        f"code.per_channel.{by.__name__}": code((site_module, "fold_per_channel"), by=by)
+        f"code.per_channel.{by.__name__}": code((parameters, "fold_per_channel"), by=by)
         for by in (tiled, first_only)
     },
 }

@@ -26,7 +26,7 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.forms import rows
 from widthfold_onnx.rules.forms.form import Candidate
 from widthfold_onnx.rules.forms.rows import candidate
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.product_site import ProductSite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -258,7 +258,7 @@ def other_channels(layout: RowLayout, count: int) -> Array:
     return np.tile(tiles, layout.factor) if layout.left else np.repeat(tiles, layout.factor)
 
 
-def other_weight(site: LinearSite, factor: int, merged: int) -> Candidate:
+def other_weight(site: ProductSite, factor: int, merged: int) -> Candidate:
     """W (x) I for I (x) W, or the other way round."""
     right = candidate(site, factor, merged)
     return replace(right, fold=replace(right.fold, tile_major=not right.fold.tile_major))

@@ -20,7 +20,6 @@ from tests.tuning import tool
 from widthfold_onnx.evidence import proof
 from widthfold_onnx.operators import OPERATORS, base, conv, conv_transpose, matmul
 from widthfold_onnx.operators.base import Operator
-from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.match import reading
 
@@ -70,13 +69,14 @@ def groups_side_by_side(weight: np.ndarray, node: Any) -> np.ndarray:
 
 
 def not_mirrored(weight: np.ndarray, node: Any) -> np.ndarray:
-    return np.flip(CONV_TRANSPOSE.canonical(weight, node), tuple(range(2, weight.ndim)))
+    return np.flip(RIGHT_CANONICAL(weight, node), tuple(range(2, weight.ndim)))
 
 
 def groups_reversed(weight: np.ndarray, node: Any) -> np.ndarray:
     return weight.reshape(conv.group_of(node), -1, *weight.shape[1:])[::-1].reshape(weight.shape)
 
 
+RIGHT_CANONICAL = conv_transpose.CONV_TRANSPOSE.canonical
 RIGHT_INTEGERS = base.integers
 RIGHT_FLAG = matmul.flag
 RIGHT_AUTO_PAD = conv.auto_pad_of
@@ -104,7 +104,7 @@ FAULTS: dict[str, tuple[onnx.ModelProto, object, str, object]] = {
     "strides are ignored": (STRIDED, base, "integers", without("strides")),
     "groups are read in reverse": (
         GROUPS,
-        *described("Conv", replace(conv.CONV, canonical=groups_reversed)),
+        *(conv.Conv, "canonical", staticmethod(groups_reversed)),
     ),
     "strides of a ConvTranspose are ignored": (UP, base, "integers", without("strides")),
     "output_padding is ignored": (UP, conv_transpose, "integers", without("output_padding")),
@@ -117,11 +117,11 @@ FAULTS: dict[str, tuple[onnx.ModelProto, object, str, object]] = {
     ),
     "groups of a ConvTranspose are ignored": (
         UP_GROUPS,
-        *described("ConvTranspose", replace(CONV_TRANSPOSE, canonical=groups_side_by_side)),
+        *(conv_transpose.ConvTranspose, "canonical", staticmethod(groups_side_by_side)),
     ),
     "the kernel of a ConvTranspose is not mirrored": (
         UP,
-        *described("ConvTranspose", replace(CONV_TRANSPOSE, canonical=not_mirrored)),
+        *(conv_transpose.ConvTranspose, "canonical", staticmethod(not_mirrored)),
     ),
     "transA is ignored": (TURNED, matmul, "flag", not_set("transA")),
     "transB is ignored": (TURNED, matmul, "flag", not_set("transB")),

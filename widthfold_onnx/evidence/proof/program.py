@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import defs, helper, numpy_helper
-from onnx.inliner import inline_local_functions
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
@@ -20,7 +19,7 @@ from widthfold_onnx.model.proto.constant_folding import dense, literal
 from widthfold_onnx.model.proto.domain import domain_name, is_default
 from widthfold_onnx.model.proto.functions import (
     check_inlined_size,
-    with_stated_defaults,
+    inline,
 )
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.model.proto.walk import all_nodes
@@ -199,8 +198,8 @@ def program(proto: onnx.ModelProto, folder: Path | None) -> Program:
     if proto.functions:
         try:
             check_inlined_size(proto, lambda _: 1, MAX_NODES, "nodes")
-            proto = inline_local_functions(with_stated_defaults(proto))
-        except (InvalidModelError, RuntimeError) as error:
+            proto = inline(proto)
+        except InvalidModelError as error:
             raise UnverifiedError(f"its functions cannot be inlined: {error}") from error
     if proto.functions:
         names = ", ".join(sorted(printable(function.name) for function in proto.functions))

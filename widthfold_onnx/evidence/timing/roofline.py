@@ -21,6 +21,7 @@ from onnx import numpy_helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.proto.walk import all_graphs
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.ceilings import RUNS, copied, operations
 from widthfold_onnx.runtime.clock import clock_of, seconds_of
@@ -53,12 +54,13 @@ COPIES = [2**exponent for exponent in range(18, 27, 2)]
 """Bytes of the copies that are measured: those of the first caches up to those of memory."""
 
 WEIGHTS = {
-    **dict.fromkeys(("Conv", "FusedConv", "NhwcFusedConv", "ConvTranspose", "ConvInteger"), 1),
-    **dict.fromkeys(("MatMul", "FusedMatMul", "Gemm", "FusedGemm", "MatMulInteger"), 1),
+    **{op: operators[0].inputs.weight for (_, op), operators in OPERATORS.items()},
+    **dict.fromkeys(("NhwcFusedConv", "FusedMatMul", "FusedGemm"), 1),
     **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), 1),
-    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), 3),
+    "QGemm": 3,
 }
-"""Position of the weight among the inputs of the operators that multiply."""
+"""Position of the weight among the inputs of the operators that multiply: the described ones, and
+those of ONNX Runtime's optimized graphs."""
 
 MULTIPLIED = {"DynamicQuantizeMatMul": "uint8"}
 """What operators multiply that is not the type of their first input: this one quantizes it."""

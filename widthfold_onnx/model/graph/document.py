@@ -28,7 +28,7 @@ from widthfold_onnx.model.graph.messages import (
     scopes_of,
     write_back,
 )
-from widthfold_onnx.model.graph.names import NodeName, named_by_training, names_of
+from widthfold_onnx.model.graph.names import NodeName, named_by_training, names_of, shown_name
 from widthfold_onnx.model.proto.constant_folding import evaluated
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.model.shapes.table import ShapeTable
@@ -116,10 +116,8 @@ class Document:
         ONNX lets nodes of a graph share a name; such nodes are named by their output, too. So
         every node has a name of its own, and has it in every copy of the model.
         """
-        name = node.name or node.op_type
-        if self._node_names[scope.path, node.name] != 1:
-            name = f"{name} -> {node.outputs[0].name}"
-        return NodeName(scope.path, name)
+        name, is_shared = shown_name(node), self._node_names[scope.path, node.name] > 1
+        return NodeName(scope.path, f"{name} -> {node.outputs[0].name}" if is_shared else name)
 
     @cached_property
     def _node_names(self) -> Counter[tuple[str, str | None]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import onnx
-from onnx.inliner import inline_selected_functions
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.proto.domain import operator_of
@@ -19,10 +18,9 @@ from widthfold_onnx.model.proto.functions import (
     callees_first,
     check_inlined_size,
     function_key,
-    with_stated_defaults,
+    inline,
 )
 from widthfold_onnx.model.proto.walk import all_nodes
-from widthfold_onnx.text import printable
 
 Sites = Collection[tuple[str, str]]
 
@@ -49,14 +47,11 @@ def inlined(model: onnx.ModelProto, sites: Sites) -> tuple[onnx.ModelProto, str]
         check_inlined_size(model, lambda _: 1, len(nodes) + MAX_NODES, "nodes")
         own = sum(node.ByteSize() for node in nodes)
         check_inlined_size(model, lambda node: node.ByteSize(), own + MAX_BYTES, "bytes")
+        if model.ByteSize() > MAX_BYTES:
+            return model, f"a model of more than {MAX_BYTES} bytes is not inlined"
+        return inline(model, holding), ""
     except InvalidModelError as error:
         return model, str(error)
-    if model.ByteSize() > MAX_BYTES:
-        return model, f"a model of more than {MAX_BYTES} bytes is not inlined"
-    try:
-        return inline_selected_functions(with_stated_defaults(model), sorted(holding)), ""
-    except RuntimeError as error:  # operator sets that differ
-        return model, printable(str(error))
 
 
 def _holding_sites(model: onnx.ModelProto, sites: Sites) -> set[tuple[str, str]]:

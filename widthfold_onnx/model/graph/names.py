@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import onnx
 
+from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.model.graph.messages import Scope
 from widthfold_onnx.model.graph.traversal import values_of
 from widthfold_onnx.model.proto.walk import all_graphs
@@ -28,6 +29,16 @@ def names_of(scopes: Sequence[Scope]) -> set[str]:
     names = {value.name or "" for scope in scopes for value in values_of(scope.graph)}
     names |= {node.name or "" for scope in scopes for node in scope.graph}
     return names | {v.name for s in scopes if s.proto for v in s.proto.value_info}
+
+
+def shown_name(node: ir.Node, output: str | None = None) -> str:
+    """Return the name of a node for reports; of a nameless one its operator and first output.
+
+    Args:
+        node: the node.
+        output: name of the output, if it is another one than the node's first.
+    """
+    return node.name or f"{node.op_type} -> {output or node.outputs[0].name}"
 
 
 def named_by_training(proto: onnx.ModelProto) -> Iterator[str]:

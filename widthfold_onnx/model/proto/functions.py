@@ -1,19 +1,20 @@
-"""Computes how large a model becomes once its local functions are inlined, without inlining."""
+"""Inlines the local functions of a model; computes first how large it becomes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 import onnx
+from onnx.inliner import inline_local_functions, inline_selected_functions
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.proto.domain import domain_name
 from widthfold_onnx.model.proto.scope import text
 from widthfold_onnx.model.proto.walk import all_nodes, attribute_graphs
-from widthfold_onnx.text import quoted
+from widthfold_onnx.text import printable, quoted
 
 MAX_INLINED_NODES = 2_000_000
 
@@ -44,7 +45,30 @@ class _Body:
     calls: Counter[FunctionKey] = field(default_factory=Counter)
 
 
-def with_stated_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
+def inline(
+    model: onnx.ModelProto, names: Collection[tuple[str, str]] | None = None
+) -> onnx.ModelProto:
+    """Inline the local functions of a model, which stays as it is.
+
+    Check the size first (`check_inlined_size`).
+
+    Args:
+        model: the model.
+        names: domains and names of the functions to inline; None for all.
+
+    Raises:
+        InvalidModelError: a function is of another operator set.
+    """
+    stated = _with_stated_defaults(model)
+    try:
+        if names is None:
+            return inline_local_functions(stated)
+        return inline_selected_functions(stated, sorted(names))
+    except RuntimeError as error:
+        raise InvalidModelError(printable(str(error))) from error
+
+
+def _with_stated_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model in which every call states the attributes for which its function has a value.
 
     onnx's inliner (1.23) leaves out those that a call does not state.

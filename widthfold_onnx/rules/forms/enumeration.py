@@ -26,11 +26,14 @@ from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms import rows
 from widthfold_onnx.rules.forms.form import Candidate, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import words
-from widthfold_onnx.rules.match.site import LinearSite, axis_names
+from widthfold_onnx.rules.forms.rows import RowFold
+from widthfold_onnx.rules.forms.windows import SpatialFold
+from widthfold_onnx.rules.match.conv_site import ConvSite, axis_names
+from widthfold_onnx.rules.match.product_site import ProductSite
+from widthfold_onnx.rules.match.site import LinearSite
 
 SUMMED = "summed taps"
 SUMMED_RANKS = (1, 3)
@@ -57,13 +60,13 @@ def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[
         options: axis, layout and limits are used.
         factor: positions that become channels, F >= 2, or `STRIDES_ALONE`.
     """
+    if isinstance(site, ProductSite):
+        if options.axis is AxisName.AUTO and factor != STRIDES_ALONE:
+            yield site.position_names[0], legal_form(RowFold.of(site, options, factor))
+        return
+    assert isinstance(site, ConvSite)
     if factor == STRIDES_ALONE:
         yield from _of_strides(site, options)
-        return
-    if site.is_product:
-        if options.axis is AxisName.AUTO:
-            candidate = rows.candidate(site, factor, rows.fewest(site, options, factor))
-            yield candidate.axis, legal_form(site, options, candidate)
         return
     tile_major = options.layout is Layout.NHWC
     for split in splits(options.axis, factor, len(site.axes)):
@@ -71,7 +74,7 @@ def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[
 
 
 def forms(
-    site: LinearSite,
+    site: ConvSite,
     options: FoldOptions,
     split: Split,
     *,
@@ -95,7 +98,7 @@ def forms(
     """
     regrouping = Regrouping(site.grouping, grouping or site.grouping)
     regrouped = words(regrouping.before, regrouping.after)
-    names = axis_names(len(site.axes))
+    names = site.axis_names
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
     factor = math.prod(split)
     if options.ragged and (short := _too_short(site, split)):
@@ -105,7 +108,7 @@ def forms(
     for kinds, axes in _axis_forms(site.axes, split[1:], one_sided=one_sided):
         batch, lifted = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
         kind = [*batch, *kinds, *lifted, *regrouped]
-        if not kind and site.operator.folded is None:
+        if not kind and not site.operator.transposed:
             continue  # the node as it is
         if isinstance(axes, Refusal):
             yield label, axes
@@ -126,10 +129,10 @@ def forms(
             candidate = Candidate(
                 fold=fold, axis=folded or LIFT, factor=factor, kind="+".join(kind) or "mirrored"
             )
-            yield label, legal_form(site, options, candidate)
+            yield label, legal_form(SpatialFold(site, options, candidate))
 
 
-def _of_strides(site: LinearSite, options: FoldOptions) -> Iterator[Outcome]:
+def _of_strides(site: ConvSite, options: FoldOptions) -> Iterator[Outcome]:
     """Yield the forms that fold strides and nothing else; none if all strides are 1."""
     if not any(axis.stride > 1 or axis.base_dilation > 1 for axis in site.axes):
         return
@@ -139,15 +142,15 @@ def _of_strides(site: LinearSite, options: FoldOptions) -> Iterator[Outcome]:
         yield form.axis if isinstance(form, Reformulation) else "strides", form
 
 
-def summed_taps(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
+def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]:
     """Yield the forms of a Conv without its first axis: each tap has output channels of its own.
 
     Runtimes have slower kernels for three axes than for two, and multiply matrices faster than
     they compute a Conv of one axis. Strides of the axis are folded. No tap may meet padding only,
     one tap must meet every position of the result if there is a bias, and all extents are known.
     """
-    rank, (first, *others) = len(site.axes), site.axes
-    fits = rank in SUMMED_RANKS and site.op in ("Conv", "ConvTranspose") and site.group == 1
+    rank, (first, *others) = site.rank, site.axes
+    fits = rank in SUMMED_RANKS and not site.operator.activates and site.group == 1
     if not fits or site.quantization or (rank == 1 and site.opset < GEMM_OPSET):
         return
     if first.length is None or None in (*site.planned, *site.output):
@@ -163,13 +166,13 @@ def summed_taps(site: LinearSite, options: FoldOptions) -> Iterator[Reformulatio
         positions = -(-first.length // taps.in_tile)
         is_met = all(positions + min(a, 0) + min(b, 0) > 0 for a, b in fold.shifts)
         if is_met and (site.bias is None or fold.whole is not None):
-            candidate = Candidate(fold=fold, axis=axis_names(rank)[2], factor=1, kind=SUMMED)
-            form = legal_form(site, options, candidate)
+            candidate = Candidate(fold=fold, axis=site.axis_names[2], factor=1, kind=SUMMED)
+            form = legal_form(SpatialFold(site, options, candidate))
             if isinstance(form, Reformulation):
                 yield form
 
 
-def _too_short(site: LinearSite, split: Split) -> Refusal | None:
+def _too_short(site: ConvSite, split: Split) -> Refusal | None:
     """Refuse an axis with fewer positions than are to become channels."""
     for factor, extent in zip(split, site.positions, strict=True):
         if extent is not None and 1 < factor > extent:

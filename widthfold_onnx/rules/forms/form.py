@@ -1,14 +1,21 @@
-"""Define a form: an equivalent replacement for a site, and its predicted cost."""
+"""Define a form: an equivalent replacement for a site, and its predicted cost.
+
+A site is proposed to be folded; a `Proposal` says what its family makes of the fold. The form of a
+proposal that is legal (`rules.forms.legality`) is a `Reformulation`.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packed_layout import PackedLayout
 from widthfold_onnx.algebra.packing import Move, Step
 from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.match.site import LinearSite
 
@@ -101,6 +108,47 @@ class Reformulation(Candidate):
         """View or move, the kind of fold, and the layout if it is not NCHW, for reports."""
         way = "view" if self.is_view else "move"
         return f"{way} {self.kind}{' in NHWC' if self.channels_last else ''}"
+
+
+@dataclass(frozen=True)
+class Proposal(ABC):
+    """A fold that is proposed for a site.
+
+    Attributes:
+        site: the site.
+        options: layout, limits, and which extents may be extended or guarded.
+        candidate: the fold.
+    """
+
+    site: LinearSite
+    options: FoldOptions
+    candidate: Candidate
+
+    @abstractmethod
+    def extended(self) -> tuple[Dims, Dims] | Refusal:
+        """Return the extents of input and output that the fold needs, or why it has none."""
+
+    @abstractmethod
+    def mixes_samples(self) -> str:
+        """Say why a NaN of one sample may reach others; "" if it reaches none."""
+
+    @abstractmethod
+    def form(self, shapes: tuple[Dims, Dims], *, assumed: bool) -> Reformulation:
+        """Return the form of the fold.
+
+        Args:
+            shapes: the extents of input and output (`extended`).
+            assumed: state the assumed extents of all axes, not of the folded ones only.
+        """
+
+    @abstractmethod
+    def misses_extent(self, form: Reformulation, assumed: Iterable[int]) -> bool:
+        """Check whether no Reshape of a form sees another extent than an assumed one.
+
+        Args:
+            form: the form.
+            assumed: axes of the data whose extents are assumed, and which the form folds.
+        """
 
 
 def bytes_growth(site: LinearSite, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:

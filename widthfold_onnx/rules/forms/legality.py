@@ -11,33 +11,30 @@ from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms import rows, windows
-from widthfold_onnx.rules.forms.form import Candidate, Reformulation
+from widthfold_onnx.rules.forms.form import Proposal, Reformulation
 from widthfold_onnx.rules.forms.open_extents import guard_problem, open_extents_problem
 from widthfold_onnx.rules.match.site import LinearSite
 
 MAX_WEIGHT_BYTES = 256 << 20
 
 
-def legal_form(
-    site: LinearSite, options: FoldOptions, candidate: Candidate
-) -> Reformulation | Refusal:
+def legal_form(proposal: Proposal) -> Reformulation | Refusal:
     """Return the form of a fold, or why it is not legal under policy and limits."""
-    moves = rows if site.is_product else windows
-    shapes = moves.extended(site, options, candidate)
+    site, options = proposal.site, proposal.options
+    shapes = proposal.extended()
     if isinstance(shapes, Refusal):
         return shapes
     problem = _integers_problem(site, shapes)
     if problem is None and not options.mix_samples and not site.is_finite:
-        why = moves.mixes_samples(site, candidate)
+        why = proposal.mixes_samples()
         problem = Refusal(Code.MIXES_SAMPLES, why) if why else None
-    problem = problem or _spread_problem(site, options, candidate.fold)
+    problem = problem or _spread_problem(site, options, proposal.candidate.fold)
     if problem is not None:
         return problem
     # With all assumed extents stated and tested, Reshapes have fewer to infer.
     for assumed in (False, True) if options.guard_shapes else (False,):
-        form = moves.form(site, options, candidate, shapes, assumed=assumed)
-        problem = open_extents_problem(site, options, form)
+        form = proposal.form(shapes, assumed=assumed)
+        problem = open_extents_problem(proposal, form)
         if problem is None:
             problem = _too_large(site, options, form) or guard_problem(site, form, options)
             return problem or form

@@ -7,14 +7,12 @@ folded nodes: it must be the planned one, or if none was planned a multiple of t
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
-from widthfold_onnx.algebra.axis import fold_axis
-from widthfold_onnx.algebra.packing import Reshape, pixel_shuffle
+from widthfold_onnx.algebra.packing import Reshape
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Proposal, Reformulation
 from widthfold_onnx.rules.match.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.match.site import LinearSite
 
@@ -41,7 +39,7 @@ def needed_extents(
     """Return the conditions on the extents of the data, by axis of the data as it is stored."""
     if not options.guard_shapes:
         return {}
-    axes, extents = stored_axes(site), zip(site.static, plan.stated, plan.rests, strict=True)
+    axes, extents = site.stored_axes, zip(site.static, plan.stated, plan.rests, strict=True)
     needed = {
         axis: Extent(0, rest) if stated is None else Extent(stated, EXACT)
         for axis, (fixed, stated, rest) in zip(axes, extents, strict=True)
@@ -70,27 +68,14 @@ def unguardable(site: LinearSite) -> Refusal | None:
     return None
 
 
-def stored_axes(site: LinearSite) -> list[int]:
-    """Return the axis of the stored data for every axis that the site reads."""
-    axes = list(range(len(site.static)))
-    if site.transposed:
-        axes[-2:] = axes[:-3:-1]
-    return axes
-
-
-def open_extents_problem(
-    site: LinearSite, options: FoldOptions, form: Reformulation
-) -> Refusal | None:
+def open_extents_problem(proposal: Proposal, form: Reformulation) -> Refusal | None:
     """Refuse a form that constant Reshapes cannot express, or whose Reshapes miss another extent.
 
     A Reshape copies dimensions and infers one. If an assumed extent is folded without a guard, the
-    first Reshape must fail when the real extent differs, and so may not infer. If the output alone
-    is folded, no Reshape sees the input: at a stride the Conv has the same number of outputs for
-    several extents, and a pixel shuffle accepts any number of them, which is right unless the form
-    is bound to the assumed extent.
+    first Reshape must fail when the real extent differs, and so may not infer.
     """
-    fold, guarded = form.fold, options.guard_shapes
-    if not guarded and any(not fold.axes[i].folded for i in site.sized_pads):
+    site, guarded = proposal.site, proposal.options.guard_shapes
+    if not guarded and any(not form.fold.axes[i].folded for i in site.sized_pads):
         return Refusal(
             Code.UNGUARDED_EXTENT,
             "SAME padding at a stride depends on an assumed extent that is not folded",
@@ -102,25 +87,12 @@ def open_extents_problem(
             "more than one extent beside the folded axis is not known; a Reshape infers one",
         )
     assumed = {i for i in form.binds if site.static[i] is None and form.stated[i] is not None}
-    is_shuffled = pixel_shuffle(form.unfolding) is not None
-    unseen = not site.is_product and any(
-        fold.axes[i - 2].in_tile == 1
-        and (fold.axes[i - 2].stride > 1 or (is_shuffled and _is_bound(site, form, i)))
-        for i in assumed - {0}
-    )
-    if assumed and not guarded and (len(assumed) > 1 or inferred[0] or unseen):
+    if guarded or not assumed:
+        return None
+    if len(assumed) > 1 or inferred[0] or proposal.misses_extent(form, assumed):
         return Refusal(
             Code.UNGUARDED_EXTENT,
             "at other extents than the assumed ones the fold would give wrong results without an "
             "error",
         )
     return None
-
-
-def _is_bound(site: LinearSite, form: Reformulation, axis: int) -> bool:
-    """Check whether a form is right only for the planned extent of a spatial axis."""
-    known = form.fold.axes[axis - 2]
-    free = replace(site.axes[axis - 2], length=None)
-    every = fold_axis(free, known.out_tile, known.in_tile, blocked=known.blocked)
-    is_same = not isinstance(every, Refusal) and every.geometry == known.geometry
-    return axis - 2 in site.sized_pads or not is_same

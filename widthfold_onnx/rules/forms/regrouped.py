@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from widthfold_onnx.algebra.channels import Grouping
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.conv_site import ConvSite
 
 ALIGNMENTS = (4, 8, 16)
 """Multiples that kernels ask for: 4 channels of ONNX Runtime's blocked kernels on the CPU
@@ -19,7 +19,7 @@ ALIGNMENTS = (4, 8, 16)
 of AVX-512."""
 
 
-def groupings(site: LinearSite) -> Iterator[Grouping]:
+def groupings(site: ConvSite) -> Iterator[Grouping]:
     """Yield every grouping that a site is tried with, each once, without its own."""
     if site.quantization is not None:
         return  # added channels would need scales, and the zero point of each channel

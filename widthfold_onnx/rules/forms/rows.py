@@ -7,6 +7,8 @@ transposed is transposed first, the one case in which elements move.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from widthfold_onnx.algebra.axis import fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
@@ -16,111 +18,133 @@ from widthfold_onnx.algebra.row_layout import RowLayout
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.form import Candidate, Ends, Reformulation, bytes_growth
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.forms.form import (
+    Candidate,
+    Ends,
+    Proposal,
+    Reformulation,
+    bytes_growth,
+)
+from widthfold_onnx.rules.match.product_site import ProductSite
 
 
-def name(site: LinearSite) -> str:
-    """Return the name of the positions."""
-    return "columns" if site.left else "rows"
-
-
-def candidate(site: LinearSite, factor: int, merged: int) -> Candidate:
+def candidate(site: ProductSite, factor: int, merged: int) -> Candidate:
     """Return the fold of a product: a Conv of kernel 1, every matrix a group."""
     axis = fold_axis(ConvAxis(length=None, kernel=1), factor, factor, blocked=site.left)
     assert not isinstance(axis, Refusal)
     return Candidate(
-        fold=ConvFold(axes=(axis,), group=site.group, tile_major=not site.left),
-        axis=name(site),
+        fold=ConvFold(axes=(axis,), group=site.matrices, tile_major=not site.left),
+        axis=site.position_names[0],
         factor=factor,
         kind="blocked" if site.left else "interleaved",
         merged=merged,
     )
 
 
-def fewest(site: LinearSite, options: FoldOptions, factor: int) -> int:
-    """Return the fewest axes of positions that the factor divides; 1 if it divides none."""
-    for merged in range(1, _most(site) + 1):
-        if _positions(site, options, factor, merged) is not None:
-            return merged
-    return 1
+@dataclass(frozen=True)
+class RowFold(Proposal):
+    """A fold of the rows or columns of a product."""
 
+    site: ProductSite
 
-def extended(
-    site: LinearSite, options: FoldOptions, candidate: Candidate
-) -> tuple[Dims, Dims] | Refusal:
-    """Return the extents of input and output, or why the factor does not divide them."""
-    factor, what = candidate.factor, name(site)
-    if _positions(site, options, factor, candidate.merged) is not None:
-        return site.planned, site.output
-    extents = site.planned[_span(site, _most(site))]
-    shown = " x ".join("?" if e is None else str(e) for e in extents)
-    if None in extents:
+    @classmethod
+    def of(cls, site: ProductSite, options: FoldOptions, factor: int) -> RowFold:
+        """Propose to fold the fewest axes that the factor divides; one if it divides none."""
+        proposals = [
+            cls(site, options, candidate(site, factor, merged))
+            for merged in range(1, _most(site) + 1)
+        ]
+        return next((p for p in proposals if p._positions is not None), proposals[0])
+
+    def extended(self) -> tuple[Dims, Dims] | Refusal:
+        """Return the extents of input and output, or why the factor does not divide them."""
+        site, factor = self.site, self.candidate.factor
+        what = self.candidate.axis
+        if self._positions is not None:
+            return site.planned, site.output
+        extents = site.planned[_span(site, _most(site))]
+        shown = " x ".join("?" if e is None else str(e) for e in extents)
+        if None in extents:
+            return Refusal(
+                Code.UNKNOWN_EXTENT,
+                f"{shown} {what}: whether {factor} divides their number is not known",
+            )
+        count = math.prod(e for e in extents if e is not None)
+        if count == 1:
+            return Refusal(
+                Code.ONE_POSITION, f"the data has one of its {what}, so there is none to move"
+            )
         return Refusal(
-            Code.UNKNOWN_EXTENT,
-            f"{shown} {what}: whether {factor} divides their number is not known",
+            Code.FACTOR_DOES_NOT_DIVIDE, f"{count} {what} are not a multiple of {factor}"
         )
-    count = math.prod(e for e in extents if e is not None)
-    if count == 1:
-        return Refusal(
-            Code.ONE_POSITION, f"the data has one of its {what}, so there is none to move"
+
+    def mixes_samples(self) -> str:
+        """Say why a NaN of one sample may reach others: several come together in one position."""
+        site = self.site
+        if not site.samples.mixed(site.planned, self._span, self.candidate.factor):
+            return ""
+        return (
+            f"the {self.candidate.axis} may be samples of a batch, and a NaN of one would reach "
+            "others"
         )
-    return Refusal(Code.FACTOR_DOES_NOT_DIVIDE, f"{count} {what} are not a multiple of {factor}")
+
+    def form(self, shapes: tuple[Dims, Dims], *, assumed: bool) -> Reformulation:
+        """Return the form of the fold, see `Proposal.form`."""
+        site, factor, planned = self.site, self.candidate.factor, self._positions
+        assert planned is not None
+        span, layout = self._span, RowLayout(factor, site.left, self.candidate.merged)
+        others = site.planned if assumed else site.static
+        shape = (*others[: span.start], *planned, *others[span.stop :])
+        channel = len(shape) - (2 if site.left else 1)
+        shape = tuple(site.channels[0] if i == channel else e for i, e in enumerate(shape))
+        moves = folding(layout, shape, transposed=site.transposed)
+        rest = factor // math.gcd(factor, math.prod(extent or 1 for extent in planned))
+        binds = frozenset(range(span.start, span.stop))
+        return Reformulation(
+            **vars(self.candidate),
+            is_view=all(isinstance(step, Reshape) for step in moves),
+            in_shape=site.planned,
+            out_shape=site.output,
+            flops_ratio=self.candidate.fold.flops_growth(),
+            bytes_ratio=bytes_growth(site, self.candidate.fold, *shapes),
+            stated=shape,
+            binds=binds,
+            rests=tuple(rest if i in binds else 1 for i in range(len(shape))),
+            folding=moves,
+            unfolding=unfolding(layout, site.result(shape), flat=site.flat),
+            ends=_ends(site, layout, shape),
+        )
+
+    def misses_extent(self, form: Reformulation, assumed: Iterable[int]) -> bool:
+        """Return False: the first Reshape states all positions."""
+        return False
+
+    @property
+    def _span(self) -> slice:
+        """The axes of the data that make up the positions."""
+        return _span(self.site, self.candidate.merged)
+
+    @property
+    def _positions(self) -> Dims | None:
+        """The extents of the positions that the form is planned for; None if it cannot be.
+
+        The extents that the model fixes are enough if the factor divides their product and at most
+        one other is open: it is inferred. Otherwise all must be planned: the Reshape fails if the
+        factor does not divide the real ones. Or a guard tests the one open extent, if no input
+        shape assumes it: the factor does not divide an assumed one here, so the guard would never
+        choose the fold.
+        """
+        static, planned = self.site.static[self._span], self.site.planned[self._span]
+        for extents, open_ones in ((static, 1), (planned, 0)):
+            known = [e for e in extents if e is not None]
+            is_divided = math.prod(known) % self.candidate.factor == 0
+            if len(extents) - len(known) <= open_ones and is_divided:
+                return extents
+        guarded = self.options.guard_shapes and planned == static and planned.count(None) == 1
+        return planned if guarded and not _varies(self.site) else None
 
 
-def mixes_samples(site: LinearSite, candidate: Candidate) -> str:
-    """Say why a NaN of one sample may reach others: several come together in one position."""
-    assert site.samples is not None
-    if not site.samples.mixed(site.planned, _span(site, candidate.merged), candidate.factor):
-        return ""
-    return f"the {name(site)} may be samples of a batch, and a NaN of one would reach others"
-
-
-def form(
-    site: LinearSite,
-    options: FoldOptions,
-    candidate: Candidate,
-    shapes: tuple[Dims, Dims],
-    *,
-    assumed: bool,
-) -> Reformulation:
-    """Return the form of a fold.
-
-    Args:
-        site: the site.
-        options: whether extents are guarded.
-        candidate: the fold.
-        shapes: extents of input and output, after extension.
-        assumed: state the assumed extents of all axes, not of the folded ones only.
-    """
-    factor, merged = candidate.factor, candidate.merged
-    span, layout = _span(site, merged), RowLayout(factor, site.left, merged)
-    planned = _positions(site, options, factor, merged)
-    assert planned is not None
-    others = site.planned if assumed else site.static
-    shape = (*others[: span.start], *planned, *others[span.stop :])
-    channel = len(shape) - (2 if site.left else 1)
-    shape = tuple(site.channels[0] if i == channel else e for i, e in enumerate(shape))
-    moves = folding(layout, shape, transposed=site.transposed)
-    rest = factor // math.gcd(factor, math.prod(extent or 1 for extent in planned))
-    binds = frozenset(range(span.start, span.stop))
-    return Reformulation(
-        **vars(candidate),
-        is_view=all(isinstance(step, Reshape) for step in moves),
-        in_shape=site.planned,
-        out_shape=site.output,
-        flops_ratio=candidate.fold.flops_growth(),
-        bytes_ratio=bytes_growth(site, candidate.fold, *shapes),
-        stated=shape,
-        binds=binds,
-        rests=tuple(rest if i in binds else 1 for i in range(len(shape))),
-        folding=moves,
-        unfolding=unfolding(layout, site.result(shape), flat=site.flat),
-        ends=_ends(site, layout, shape),
-    )
-
-
-def _ends(site: LinearSite, layout: RowLayout, shape: Dims) -> Ends:
+def _ends(site: ProductSite, layout: RowLayout, shape: Dims) -> Ends:
     """Return the layouts at both ends; none for transposed data or a result without channels.
 
     A product of dequantized operands has none: it has Reshapes of its own.
@@ -169,25 +193,7 @@ def unfolding(layout: RowLayout, shape: Dims, *, flat: bool = False) -> tuple[St
     return (Reshape(step.rank, extents, tuple(step.keep[i] for i in others)),)
 
 
-def _positions(site: LinearSite, options: FoldOptions, factor: int, merged: int) -> Dims | None:
-    """Return the extents of the positions that a form is planned for; None if it cannot be.
-
-    The extents that the model fixes are enough if the factor divides their product and at most one
-    other is open: it is inferred. Otherwise all must be planned: the Reshape fails if the factor
-    does not divide the real ones. Or a guard tests the one open extent, if no input shape assumes
-    it: the factor does not divide an assumed one here, so the guard would never choose the fold.
-    """
-    span = _span(site, merged)
-    for extents, open_ones in ((site.static[span], 1), (site.planned[span], 0)):
-        known = [e for e in extents if e is not None]
-        if len(extents) - len(known) <= open_ones and math.prod(known) % factor == 0:
-            return extents
-    unknown = site.planned[span]
-    guarded = options.guard_shapes and unknown == site.static[span] and unknown.count(None) == 1
-    return unknown if guarded and not _varies(site) else None
-
-
-def _varies(site: LinearSite) -> bool:
+def _varies(site: ProductSite) -> bool:
     """Check whether C differs between positions: then it fixes their number."""
     if site.bias is None:
         return False
@@ -195,12 +201,12 @@ def _varies(site: LinearSite) -> bool:
     return extents[-1 if site.left else -2] > 1
 
 
-def _span(site: LinearSite, merged: int) -> slice:
+def _span(site: ProductSite, merged: int) -> slice:
     """Return the axes of the data that make up the positions."""
     end = len(site.planned) - (0 if site.left else 1)
     return slice(end - merged, end)
 
 
-def _most(site: LinearSite) -> int:
+def _most(site: ProductSite) -> int:
     """Return how many axes can be positions: axes before the rows too, if one matrix serves all."""
     return 1 if site.left or site.batches else len(site.planned) - 1

@@ -21,6 +21,9 @@ from widthfold_onnx.rules.forms import rows
 from widthfold_onnx.rules.forms.enumeration import LIFT
 from widthfold_onnx.rules.forms.form import Candidate, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
+from widthfold_onnx.rules.forms.windows import SpatialFold
+from widthfold_onnx.rules.match.conv_site import ConvSite
+from widthfold_onnx.rules.match.product_site import ProductSite
 from widthfold_onnx.rules.match.site import LinearSite
 
 MAX_TILE = 1 << 16
@@ -124,8 +127,10 @@ def form_of(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Reformula
         spec: the form.
         options: the limits and `guard_shapes` are used.
     """
-    if site.is_product:
-        return legal_form(site, options, rows.candidate(site, spec.factor, spec.merged))
+    if isinstance(site, ProductSite):
+        candidate = rows.candidate(site, spec.factor, spec.merged)
+        return legal_form(rows.RowFold(site, options, candidate))
+    assert isinstance(site, ConvSite)
     regrouping = Regrouping(site.grouping, Grouping(*spec.channels, spec.group))
     if not regrouping.is_possible:
         return Refusal(Code.INCONSISTENT_SHAPES, "its channels cannot form such groups")
@@ -153,4 +158,4 @@ def form_of(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Reformula
         summed=spec.summed,
     )
     candidate = Candidate(fold=fold, axis=spec.axis, factor=spec.factor, kind=spec.kind)
-    return legal_form(site, replace(options, ragged=True), candidate)
+    return legal_form(SpatialFold(site, replace(options, ragged=True), candidate))

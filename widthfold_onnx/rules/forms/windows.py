@@ -2,129 +2,157 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
+from widthfold_onnx.algebra.axis import fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.packing import Packing, Reshape, ShiftedSum, pack, pack_positions
+from widthfold_onnx.algebra.conv_axis import FoldedAxis
+from widthfold_onnx.algebra.packing import (
+    Packing,
+    Reshape,
+    ShiftedSum,
+    pack,
+    pack_positions,
+    pixel_shuffle,
+)
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.form import Candidate, Ends, Reformulation, bytes_growth, elements
-from widthfold_onnx.rules.match.site import LinearSite, axis_names
+from widthfold_onnx.rules.forms.form import Ends, Proposal, Reformulation, bytes_growth, elements
+from widthfold_onnx.rules.match.conv_site import ConvSite
 
 
-def extended(
-    site: LinearSite, options: FoldOptions, candidate: Candidate
-) -> tuple[Dims, Dims] | Refusal:
-    """Return the extents of input and output that the fold needs, or why it cannot have them."""
-    fold, names = candidate.fold, axis_names(len(site.axes))
-    for axis, tiles in enumerate(fold.layout(output=False).factors):
-        open_ = tiles > 1 and site.planned[axis] is None
-        if open_ and not (options.guard_shapes and site.quantization is None):
-            return Refusal(
-                Code.UNKNOWN_EXTENT,
-                f"the extent of the {names[axis]} is not known; {tiles} would have to divide it",
-            )
-    in_shape = _extended(site, fold, output=False)
-    out_shape = _extended(site, fold, output=True)
-    for actual, wanted in ((site.planned, in_shape), (site.output, out_shape)):
-        if actual != wanted and not options.ragged:
-            axis = next(i for i, (a, w) in enumerate(zip(actual, wanted, strict=True)) if a != w)
-            return Refusal(
-                Code.FACTOR_DOES_NOT_DIVIDE,
-                f"{'input' if actual is site.planned else 'output'} extent {actual[axis]} would "
-                f"have to be {wanted[axis]}",
-            )
-    return in_shape, out_shape
+@dataclass(frozen=True)
+class SpatialFold(Proposal):
+    """A fold of the batch or the spatial axes of a Conv."""
 
+    site: ConvSite
 
-def mixes_samples(site: LinearSite, candidate: Candidate) -> str:
-    """Say why a NaN of one sample may reach others; see `rows.mixes_samples`."""
-    return "one dense group lets a NaN of one sample reach others" if candidate.fold.dense else ""
+    def extended(self) -> tuple[Dims, Dims] | Refusal:
+        """Return the extents of input and output that the fold needs, or why it has none."""
+        site, fold, options = self.site, self.candidate.fold, self.options
+        for axis, tiles in enumerate(fold.layout(output=False).factors):
+            open_ = tiles > 1 and site.planned[axis] is None
+            if open_ and not (options.guard_shapes and site.quantization is None):
+                return Refusal(
+                    Code.UNKNOWN_EXTENT,
+                    f"the extent of the {site.axis_names[axis]} is not known; {tiles} would have "
+                    "to divide it",
+                )
+        in_shape = _extended(site, fold, output=False)
+        out_shape = _extended(site, fold, output=True)
+        for actual, wanted in ((site.planned, in_shape), (site.output, out_shape)):
+            if actual != wanted and not options.ragged:
+                axis = next(
+                    i for i, (a, w) in enumerate(zip(actual, wanted, strict=True)) if a != w
+                )
+                return Refusal(
+                    Code.FACTOR_DOES_NOT_DIVIDE,
+                    f"{'input' if actual is site.planned else 'output'} extent {actual[axis]} "
+                    f"would have to be {wanted[axis]}",
+                )
+        return in_shape, out_shape
 
+    def mixes_samples(self) -> str:
+        """Say why a NaN of one sample may reach others: structural zeros lie between samples."""
+        dense = self.candidate.fold.dense
+        return "one dense group lets a NaN of one sample reach others" if dense else ""
 
-def form(
-    site: LinearSite,
-    options: FoldOptions,
-    candidate: Candidate,
-    shapes: tuple[Dims, Dims],
-    *,
-    assumed: bool,
-) -> Reformulation:
-    """Return the form of a fold; see `rows.form`."""
-    fold = candidate.fold
-    if site.is_dequantized and fold.group > 1:
-        fold = replace(fold, tile_major=False)  # no layout describes tile-major groups
-    if fold.summed:
-        return _summed(site, candidate, shapes)
-    (in_shape, out_shape), logical = shapes, (site.planned, site.output)
-    before, after = (
-        _packed(fold, _kept(site, shape, fold, assumed=assumed), output=output)
-        for shape, output in ((in_shape, False), (out_shape, True))
-    )
-    views = before.is_view and after.is_view
-    last = fold.tile_major and not views
-    fold = replace(fold, tile_major=last)
-    tested = {i for i, extent in enumerate(before.shape) if extent is not None}
-    tested |= {i + 2 for i in site.sized_pads}
-    produced = (out_shape[0], 1, *out_shape[2:])
-    multiplied = (site.positions[0], 1, *site.positions[1:])
-    return Reformulation(
-        **vars(replace(candidate, fold=fold)),
-        is_view=views and shapes == logical,
-        channels_last=last,
-        in_shape=in_shape,
-        out_shape=out_shape,
-        flops_ratio=fold.flops_growth(elements(produced) / elements(multiplied)),
-        bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
-        stated=tuple(e if i in tested else None for i, e in enumerate(site.planned)),
-        binds=frozenset(
-            i
-            for i, is_ in enumerate((fold.batch > 1, False, *(a.folded for a in fold.axes)))
-            if is_
-        ),
-        rests=fold.layout(output=False).factors,
-        folding=before.steps(tile_major=last),
-        unfolding=after.steps(tile_major=last, inverse=True),
-        ends=_ends(site, fold, shapes, before.shape, after.shape),
-    )
+    def form(self, shapes: tuple[Dims, Dims], *, assumed: bool) -> Reformulation:
+        """Return the form of the fold, see `Proposal.form`."""
+        site, fold = self.site, self.candidate.fold
+        if site.is_dequantized and fold.group > 1:
+            fold = replace(fold, tile_major=False)  # no layout describes tile-major groups
+        if fold.summed:
+            return self._summed(shapes)
+        (in_shape, out_shape), logical = shapes, (site.planned, site.output)
+        before, after = (
+            _packed(fold, _kept(site, shape, fold, assumed=assumed), output=output)
+            for shape, output in ((in_shape, False), (out_shape, True))
+        )
+        views = before.is_view and after.is_view
+        last = fold.tile_major and not views
+        fold = replace(fold, tile_major=last)
+        tested = {i for i, extent in enumerate(before.shape) if extent is not None}
+        tested |= {i + 2 for i in site.sized_pads}
+        produced = (out_shape[0], 1, *out_shape[2:])
+        multiplied = (site.positions[0], 1, *site.positions[1:])
+        return Reformulation(
+            **vars(replace(self.candidate, fold=fold)),
+            is_view=views and shapes == logical,
+            channels_last=last,
+            in_shape=in_shape,
+            out_shape=out_shape,
+            flops_ratio=fold.flops_growth(elements(produced) / elements(multiplied)),
+            bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
+            stated=tuple(e if i in tested else None for i, e in enumerate(site.planned)),
+            binds=frozenset(
+                i
+                for i, is_ in enumerate((fold.batch > 1, False, *(a.folded for a in fold.axes)))
+                if is_
+            ),
+            rests=fold.layout(output=False).factors,
+            folding=before.steps(tile_major=last),
+            unfolding=after.steps(tile_major=last, inverse=True),
+            ends=_ends(site, fold, shapes, before.shape, after.shape),
+        )
 
+    def misses_extent(self, form: Reformulation, assumed: Iterable[int]) -> bool:
+        """Check whether no Reshape of a form sees another extent than an assumed one.
 
-def _summed(site: LinearSite, candidate: Candidate, shapes: tuple[Dims, Dims]) -> Reformulation:
-    """Return the form that computes each position as a sample, and adds what its taps give.
+        If the output alone is folded, no Reshape sees the input: at a stride the Conv has the same
+        number of outputs for several extents, and a pixel shuffle accepts any number of them, which
+        is right unless the form is bound to the assumed extent.
+        """
+        is_shuffled = pixel_shuffle(form.unfolding) is not None
+        spatial = ((i - 2, form.fold.axes[i - 2]) for i in assumed if i)
+        return any(
+            axis.in_tile == 1 and (axis.stride > 1 or (is_shuffled and self._is_bound(i, axis)))
+            for i, axis in spatial
+        )
 
-    All extents are known (`enumeration.summed_taps`).
-    """
-    fold, (in_shape, out_shape) = candidate.fold, shapes
-    first = fold.axes[0]
-    before, _ = pack_positions(in_shape, first.in_tile)
-    _, after = pack_positions(out_shape, first.out_tile)
-    batch, positions = in_shape[0], elements(in_shape[2:3]) // first.in_tile
-    channels = fold.channels(*site.channels)[1]
-    parted = (batch, positions, channels, *out_shape[3:])
-    produced = elements((batch, positions * first.out_tile, *out_shape[3:]))
-    return Reformulation(
-        **vars(candidate),
-        is_view=False,
-        in_shape=in_shape,
-        out_shape=out_shape,
-        flops_ratio=fold.flops_growth(produced / elements(site.positions)),
-        bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
-        stated=site.planned,
-        binds=frozenset(range(len(in_shape))) - {1},  # its Reshapes state all of them
-        rests=(1,) * len(in_shape),
-        folding=before.steps(tile_major=False),
-        unfolding=(
-            Reshape(len(parted) - 1, parted, (False,) * len(parted)),
-            ShiftedSum(fold.shifts, channels // fold.sums, len(parted)),
-            *after.steps(tile_major=False, inverse=True),
-        ),
-        ends=Ends(site.data_index, None, None, in_shape, out_shape),
-    )
+    def _is_bound(self, index: int, axis: FoldedAxis) -> bool:
+        """Check whether the fold of a spatial axis is right only for its planned extent."""
+        free = replace(self.site.axes[index], length=None)
+        every = fold_axis(free, axis.out_tile, axis.in_tile, blocked=axis.blocked)
+        is_same = not isinstance(every, Refusal) and every.geometry == axis.geometry
+        return index in self.site.sized_pads or not is_same
+
+    def _summed(self, shapes: tuple[Dims, Dims]) -> Reformulation:
+        """Return the form that computes each position as a sample, and adds what its taps give.
+
+        All extents are known (`enumeration.summed_taps`).
+        """
+        site, fold, (in_shape, out_shape) = self.site, self.candidate.fold, shapes
+        first = fold.axes[0]
+        before, _ = pack_positions(in_shape, first.in_tile)
+        _, after = pack_positions(out_shape, first.out_tile)
+        batch, positions = in_shape[0], elements(in_shape[2:3]) // first.in_tile
+        channels = fold.channels(*site.channels)[1]
+        parted = (batch, positions, channels, *out_shape[3:])
+        produced = elements((batch, positions * first.out_tile, *out_shape[3:]))
+        return Reformulation(
+            **vars(self.candidate),
+            is_view=False,
+            in_shape=in_shape,
+            out_shape=out_shape,
+            flops_ratio=fold.flops_growth(produced / elements(site.positions)),
+            bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
+            stated=site.planned,
+            binds=frozenset(range(len(in_shape))) - {1},  # its Reshapes state all of them
+            rests=(1,) * len(in_shape),
+            folding=before.steps(tile_major=False),
+            unfolding=(
+                Reshape(len(parted) - 1, parted, (False,) * len(parted)),
+                ShiftedSum(fold.shifts, channels // fold.sums, len(parted)),
+                *after.steps(tile_major=False, inverse=True),
+            ),
+            ends=Ends(site.data_index, None, None, in_shape, out_shape),
+        )
 
 
 def _ends(
-    site: LinearSite, fold: ConvFold, shapes: tuple[Dims, Dims], in_shape: Dims, out_shape: Dims
+    site: ConvSite, fold: ConvFold, shapes: tuple[Dims, Dims], in_shape: Dims, out_shape: Dims
 ) -> Ends:
     """Return the layouts at both ends.
 
@@ -153,7 +181,7 @@ def _packed(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:
     )
 
 
-def _extended(site: LinearSite, fold: ConvFold, *, output: bool) -> Dims:
+def _extended(site: ConvSite, fold: ConvFold, *, output: bool) -> Dims:
     """Return the shape of the input or output after extension to the extents of the fold."""
     shape = site.output if output else site.planned
     lengths = [a.out_length if output else a.in_length for a in fold.axes]
@@ -162,7 +190,7 @@ def _extended(site: LinearSite, fold: ConvFold, *, output: bool) -> Dims:
     return (batch, fold.regrouping.channels(*site.channels)[output], *spatial)
 
 
-def _kept(site: LinearSite, shape: Dims, fold: ConvFold, *, assumed: bool) -> Dims:
+def _kept(site: ConvSite, shape: Dims, fold: ConvFold, *, assumed: bool) -> Dims:
     """Return the shape to write into the graph: of kept axes only static extents, or `assumed`."""
     batch = shape[0] if assumed or fold.batch > 1 or site.static[0] is not None else None
     spatial = (

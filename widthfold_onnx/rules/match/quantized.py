@@ -121,15 +121,7 @@ def read_scales(
     inputs = operator.inputs
     axis = operator.out_axis(node, len(weight))
     found: dict[int, Parameter] = {}
-    for owner, indices in (
-        ("data", inputs.of_data),
-        ("weight", inputs.of_weight),
-        ("result", inputs.of_result),
-    ):
-        # A weight on the left has output channels as rows, as the result has.
-        of_channels = owner == "weight" or (operator.left and owner == "result")
-        if not operator.is_product and not of_channels:
-            continue  # one number, by the operator's text
+    for owner, indices, of_channels in operator.scales:
         for what, index in zip(("scale", "zero point"), indices, strict=True):
             value = input_of(node, index)
             if value is None or index is None:
@@ -219,10 +211,9 @@ def quantization_problem(
         numbers = document.read(scale).astype(np.float64)
         if not (np.isfinite(numbers).all() and (numbers > 0).all()):
             return Refusal(Code.QUANTIZED, "a scale is not a positive number")
-    if not operator.is_product or not quantization.dequantized:
+    if operator.moves_integers or not quantization.dequantized:
         return None
-    # With a Reshape of integers before the DequantizeLinear ONNX Runtime 1.31.1 multiplies int8 in
-    # floats, so the data of a product is quantized again behind its moves.
+    # The data is quantized again behind its moves.
     exact = exact_dequantizer(document, node.inputs[inputs.data])
     if isinstance(exact, Refusal):
         return exact

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -17,9 +17,12 @@ from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import MIN_OPSET, Operator
+from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.match.conv_site import ConvSite
 from widthfold_onnx.rules.match.dequantized import data_dequantizer, exact_dequantizer, is_finite
 from widthfold_onnx.rules.match.parameter import Parameter, read_parameter
+from widthfold_onnx.rules.match.product_site import ProductSite
 from widthfold_onnx.rules.match.quantized import (
     BYTES,
     Extents,
@@ -67,8 +70,11 @@ def read_site(
         return axes
     maker = exact_dequantizer(document, data)
     is_float = quantization is None or quantization.dequantized
-    turned = operator.data_transposed(node)
-    result = LinearSite(
+    family: Callable[..., LinearSite] = ConvSite
+    if isinstance(operator, Product):
+        turned = operator.data_transposed(node)
+        family = partial(ProductSite, samples=samples_of(document, fixed, transposed=turned))
+    result = family(
         **vars(site),
         operator=operator,
         static=fixed,
@@ -76,7 +82,7 @@ def read_site(
         opset=document.opset,
         weight=weight.constant,
         weight_shape=shape,
-        group=operator.group(node, weight.constant.shape),
+        group=operator.group(node),
         axes=axes,
         sized_pads=_sized_pads(node, axes, fixed, operator),
         parameters=parameters,
@@ -84,10 +90,9 @@ def read_site(
         zero=_zero(document, weight, shape),
         is_finite=not is_float or is_finite(document, data),
         dequantizer=maker if isinstance(maker, Node) else None,
-        samples=samples_of(document, fixed, transposed=turned) if operator.is_product else None,
         stored=lambda: document.read(weight.constant),
     )
-    return _shape_problem(result) or _overflow(document, result) or result
+    return result.problem() or _overflow(document, result) or result
 
 
 def place_problem(document: Document, scope: Scope, node: Node) -> Refusal | None:
@@ -102,12 +107,16 @@ def place_problem(document: Document, scope: Scope, node: Node) -> Refusal | Non
 
 
 def _operator(document: Document, node: Node) -> Operator | Refusal:
-    """Return the description for the operand that is constant."""
-    descriptions = OPERATORS[operator_of(node)]
-    least = descriptions[0].min_opset
-    if document.opset < least:
-        what = "opset" if least == MIN_OPSET else f"{node.op_type} at opset"
-        return Refusal(Code.OPSET_TOO_OLD, f"{what} {document.opset} is below {least}")
+    """Return the description that holds for a node, for the operand that is constant."""
+    descriptions, problems = [], []
+    for operator in OPERATORS[operator_of(node)]:
+        problem = _opset_problem(document, node, operator) or operator.problem(node)
+        if problem is None:
+            descriptions.append(operator)
+        else:
+            problems.append(problem)
+    if not descriptions:
+        return problems[0]
     if len(descriptions) == 1:
         return descriptions[0]
     found = {}
@@ -128,6 +137,14 @@ def _operator(document: Document, node: Node) -> Operator | Refusal:
     return Refusal(Code(f"weight-{code}"), reason)
 
 
+def _opset_problem(document: Document, node: Node, operator: Operator) -> Refusal | None:
+    least = operator.min_opset
+    if document.opset >= least:
+        return None
+    what = "opset" if least == MIN_OPSET else f"{node.op_type} at opset"
+    return Refusal(Code.OPSET_TOO_OLD, f"{what} {document.opset} is below {least}")
+
+
 def _parameters(
     document: Document, node: Node, operator: Operator, extents: Extents
 ) -> tuple[Mapping[int, Parameter], Quantization | None] | Refusal:
@@ -137,7 +154,7 @@ def _parameters(
         return quantization
     integers = quantization is not None and quantization.dequantized
     inputs = operator.inputs
-    between = not operator.is_product and data_dequantizer(node.inputs[inputs.data]) is not None
+    between = operator.bias_per_channel and data_dequantizer(node.inputs[inputs.data]) is not None
     weight = read_parameter(document, node, inputs.weight, dequantized=integers)
     bias = read_parameter(document, node, inputs.bias, dequantized=integers or between)
     if isinstance(weight, Refusal):
@@ -178,75 +195,17 @@ def _shapes(
     """
     if static is None or planned is None:
         return Refusal(Code.UNKNOWN_SHAPE, "the rank of the input is not known")
-    rank, weight_rank = len(planned), len(weight.shape)
-    if not operator.is_product:
-        if rank != weight_rank or not 3 <= rank <= 5:
-            return Refusal(
-                Code.RANK_UNSUPPORTED,
-                f"input of rank {rank} and weight of rank {weight_rank}: 1 to 3 spatial axes fold",
-            )
-    elif not weight_rank:
-        return Refusal(
-            Code.INCONSISTENT_SHAPES, "the weight is a single number: no product has one"
-        )
-    elif rank < 2:
-        return Refusal(Code.ONE_POSITION, "the data is a vector: there are no positions to fold")
+    problem = operator.data_problem(node, planned, weight.shape)
+    if problem is not None:
+        return problem
     if 0 in planned or 0 in weight.shape:
         return Refusal(
             Code.EMPTY_TENSOR, f"input {list(planned)} or weight {list(weight.shape)} is empty"
         )
-    group = operator.group(node, weight.shape)
-    # The groups divide the first axis of the weight, both of a Conv and of a ConvTranspose.
-    if not operator.is_product and (group < 1 or weight.shape[0] % group):
-        return _misfit(planned, weight, f" and group {group}")
     shape = operator.canonical(np.broadcast_to(np.int8(0), weight.shape), node).shape
-    if not operator.is_product:  # the weight tells the channels
-        static, planned = (
-            (n, shape[1] * group if c is None else c, *spatial)
-            for n, c, *spatial in (static, planned)
-        )
-    elif operator.data_transposed(node):
-        static, planned = ((*dims[:-2], dims[-1], dims[-2]) for dims in (static, planned))
-    return static, planned, shape
-
-
-def _misfit(dims: Dims, weight: Constant, more: str) -> Refusal:
-    return Refusal(
-        Code.INCONSISTENT_SHAPES,
-        f"input {list(dims)}, weight {list(weight.shape)}{more} do not fit",
-    )
-
-
-def _shape_problem(site: LinearSite) -> Refusal | None:
-    """Refuse a site whose data, weight and bias do not fit together."""
-    bias = "" if site.bias is None else f" and C {list(site.bias.shape)}"
-    if site.is_product:
-        return None if _matrices_fit(site) else _misfit(site.planned, site.weight, bias)
-    outputs, rank = site.channels[1], len(site.weight_shape)
-    axis = site.operator.out_axis(site.node, rank)
-    assert axis is not None
-    known = {1, outputs, site.weight.shape[axis]}
-    vectors = [v for parameter in site.parameters.values() for v in parameter.vectors]
-    fits = (
-        site.planned[1] == site.channels[0]
-        and (site.bias is None or site.bias.shape == (outputs,))
-        and all(math.prod(vector.shape) in known for vector in vectors)
-    )
-    return None if fits else _misfit(site.planned, site.weight, f" and group {site.group}")
-
-
-def _matrices_fit(site: LinearSite) -> bool:
-    data, (channels, _) = site.planned, site.channels
-    pairs = zip(reversed(data[:-2]), reversed(site.batches), strict=False)
-    fits = data[-2 if site.left else -1] in (None, channels)
-    fits = fits and all(a in (None, b) or 1 in (a, b) for a, b in pairs)
-    if site.operator.inputs.bias is not None:
-        fits = fits and len(data) == len(site.weight.shape) == 2
-    if site.bias is None or not fits:
-        return fits
-    wanted, extents = site.output, (1,) * (2 - len(site.bias.shape)) + site.bias.shape
-    ends = zip(extents, wanted, strict=False)
-    return len(extents) == 2 and all(e in (1, w) or w is None for e, w in ends)
+    channels = shape[1] * operator.group(node)
+    fixed, assumed = (operator.logical(node, dims, channels) for dims in (static, planned))
+    return fixed, assumed, shape
 
 
 def _overflow(document: Document, site: LinearSite) -> Refusal | None:

@@ -56,12 +56,12 @@ class Work:
             dtype=site.weight.dtype,
             itemsize=site.itemsize,
             channels=site.channels,
-            group=1 if site.is_product else site.group,
+            group=site.group,
             taps=math.prod(site.weight_shape[2:]),
-            rank=0 if site.is_product else len(site.axes),
+            rank=site.rank,
             inputs=math.prod(shape),
             outputs=math.prod(out_shape),
-            transposed=site.operator.folded is not None,
+            transposed=site.operator.transposed,
             strided=any(axis.stride > 1 for axis in site.axes),
         )
 

@@ -18,6 +18,8 @@ from widthfold_onnx.rules.forms.enumeration import (
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.regrouped import groupings
 from widthfold_onnx.rules.forms.spec import FormSpec, spec_of
+from widthfold_onnx.rules.match.conv_site import ConvSite
+from widthfold_onnx.rules.match.product_site import ProductSite
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import is_of_one_axis, site_problem, width_problem
 
@@ -51,9 +53,10 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     the options name an axis, channels and groups stay as they are. A wide site, which is of one
     axis, is lifted only.
     """
-    if site.is_product:
+    if isinstance(site, ProductSite):
         yield from _of_product(site, options)
         return
+    assert isinstance(site, ConvSite)
     options = replace(options, ragged=True)
     unfolded = (1,) * len(site.positions)
     if width_problem(site, options) is not None:
@@ -81,7 +84,7 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
             yield from _legal(forms(site, options, unfolded, grouping=grouping))
 
 
-def _of_product(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
+def _of_product(site: ProductSite, options: FoldOptions) -> Iterator[Reformulation]:
     """Yield the legal forms at the usual factors, or if there are none at any factor up to them."""
     for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
         legal = [f for factor in factors for f in _legal(candidates(site, options, factor))]

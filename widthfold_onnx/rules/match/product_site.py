@@ -1,0 +1,129 @@
+"""Define the sites that are products of matrices, with the weight on one side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from widthfold_onnx.model.proto.dims import Dims, size_of
+from widthfold_onnx.operators.base import misfit
+from widthfold_onnx.operators.matmul import Product
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.match.samples import Samples
+from widthfold_onnx.rules.match.site import LinearSite
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ProductSite(LinearSite):
+    """A product of matrices; its rows, or with the weight on the left its columns, are folded.
+
+    Attributes:
+        operator: its description.
+        samples: where rows or columns may be samples of a batch.
+    """
+
+    operator: Product
+    samples: Samples
+
+    @property
+    def transposed(self) -> bool:
+        """True if the data is stored with its two last axes exchanged."""
+        return self.operator.data_transposed(self.node)
+
+    @property
+    def flat(self) -> bool:
+        """True if the weight is a vector, so that the result has no axis of channels."""
+        return len(self.weight.shape) == 1
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Leading extents of the weight; none where one matrix serves all."""
+        return self.weight.shape[:-2]
+
+    @property
+    def matrices(self) -> int:
+        """Matrices in the weight, one for every batch."""
+        return math.prod(self.batches)
+
+    @property
+    def rank(self) -> int:
+        """Spatial axes: none."""
+        return 0
+
+    @property
+    def position_names(self) -> tuple[str, ...]:
+        """Rows or columns."""
+        return ("columns" if self.left else "rows",)
+
+    @property
+    def stored_axes(self) -> tuple[int, ...]:
+        """The axis of the stored data for every axis that the site reads."""
+        *leading, first, second = super().stored_axes
+        return (*leading, second, first) if self.transposed else (*leading, first, second)
+
+    def result(self, data: Dims) -> Dims:
+        """Return [.., L, O] or with the weight on the left [.., O, L], see `LinearSite.result`."""
+        leading, outputs = _broadcast(data[:-2], self.batches), self.channels[1]
+        return (*leading, outputs, data[-1]) if self.left else (*leading, data[-2], outputs)
+
+    @property
+    def macs(self) -> int | None:
+        """Multiply-adds of one run, None where an extent is not known."""
+        return size_of((*self.output, self.channels[0]))
+
+    @property
+    def signature(self) -> dict[str, object]:
+        """Its geometry without extents and element type; of JSON's types."""
+        beside = {str(i): list(p.constant.shape) for i, p in self.beside.items()}
+        return {
+            "weight": list(self.operator.matrix_shape(self.weight.shape)),
+            "left": self.left,
+            "transposed": self.transposed,
+            "turned": self.operator.weight_transposed(self.node),
+            "flat": self.flat,
+            "bias": None if self.bias is None else list(self.bias.shape),
+            **({"dequantized": True} if self.is_dequantized else {}),
+            **({"beside": beside} if beside else {}),
+        }
+
+    @property
+    def geometry(self) -> Hashable:
+        """The values that determine its forms besides extents, element size and weight."""
+        return (super().geometry, self.matrices, self.transposed, self.flat, self.samples)
+
+    @property
+    def attributes(self) -> str:
+        """For reports: the side of the weight, and what is transposed or added."""
+        turned = self.operator.weight_transposed(self.node)
+        text = f"weight {'left' if self.left else 'right'}"
+        text += ", data transposed" * self.transposed + ", weight transposed" * turned
+        return text if self.bias is None else f"{text}, C {list(self.bias.shape)}"
+
+    def problem(self) -> Refusal | None:
+        """Say why data, weight and C do not fit together."""
+        if self._fits():
+            return None
+        bias = "" if self.bias is None else f" and C {list(self.bias.shape)}"
+        return misfit(self.planned, self.weight.shape, bias)
+
+    def _fits(self) -> bool:
+        data, inputs = self.planned, self.channels[0]
+        pairs = zip(reversed(data[:-2]), reversed(self.batches), strict=False)
+        fits = data[-2 if self.left else -1] in (None, inputs)
+        fits = fits and all(a in (None, b) or 1 in (a, b) for a, b in pairs)
+        if self.operator.inputs.bias is not None:
+            fits = fits and len(data) == len(self.weight.shape) == 2
+        if self.bias is None or not fits:
+            return fits
+        extents = (1,) * (2 - len(self.bias.shape)) + self.bias.shape
+        ends = zip(extents, self.output, strict=False)
+        return len(extents) == 2 and all(e in (1, w) or w is None for e, w in ends)
+
+
+def _broadcast(data: Dims, weight: tuple[int, ...]) -> Dims:
+    """Return the leading extents of the result; open if the data's are and the weight's are 1."""
+    rank = max(len(data), len(weight))
+    one = (1,) * (rank - len(data)) + tuple(data)
+    other = (1,) * (rank - len(weight)) + tuple(weight)
+    return tuple(b if b != 1 else a for a, b in zip(one, other, strict=True))
