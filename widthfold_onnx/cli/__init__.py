@@ -40,9 +40,6 @@ class OneLineErrors(click.Group):
             return super().main(args, prog_name, complete_var, standalone_mode, **extra)
         try:
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-        except click.exceptions.NoArgsIsHelpError as error:
-            error.show()
-            sys.exit(error.exit_code)
         except click.UsageError as error:
             command = error.ctx.command_path if error.ctx else "widthfold"
             line = " ".join(error.format_message().split())
@@ -56,14 +53,20 @@ class OneLineErrors(click.Group):
 
 @click.group(
     cls=OneLineErrors,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done; 1 a check failed; 2 usage; 3 invalid or unsupported model; "
     "4 could not verify; 5 nothing changed under --require-fold; 70 internal error of widthfold; "
     "130 interrupted.",
 )
 @click.version_option(package_name="widthfold-onnx", prog_name="widthfold")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Make the few-channel layers of an ONNX model faster, exactly, and prove it."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(click.UsageError.exit_code)
 
 
 main.add_command(optimize_command)

@@ -13,15 +13,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import click
 
 from widthfold_onnx.errors import WidthfoldError
 from widthfold_onnx.progress import Progress, silent
 from widthfold_onnx.text import printable
-
-W = TypeVar("W", bound=StrEnum)
 
 INTERRUPTED = 130
 INTERNAL = 70
@@ -69,22 +67,23 @@ class ModelType(click.Path):
 MODEL = ModelType(path_type=Path)
 
 
-class Word(click.Choice[W]):
+class Word(click.Choice):  # type: ignore[type-arg] # not generic in click 8.1
     """A word of an enumeration, also one that it does not list; the command gets the member."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> W:
+    def __init__(self, words: type[StrEnum]) -> None:
+        """Show the words that the enumeration lists."""
+        super().__init__([word.value for word in words])
+        self.words = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the member; another word is refused with those that are listed."""
         try:
-            return type(self.choices[0])(value)
+            return self.words(value)
         except ValueError:
             return super().convert(value, param, ctx)
 
-    def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
-        """Return the member's own text, where click would take its name in capitals."""
-        return str(choice)
 
-
-class ShapeType(click.ParamType[tuple[str, tuple[int, ...]]]):
+class ShapeType(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.1
     """NAME:1,3,224,224 -> ("NAME", (1, 3, 224, 224)); the name may hold colons."""
 
     name = "NAME:DIMS"

@@ -13,7 +13,7 @@ from widthfold_onnx.options import FoldOptions, Form
 from widthfold_onnx.text import printable
 
 
-class FactorType(click.ParamType[int | None]):
+class FactorType(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.1
     """auto, which is None, or a number."""
 
     name = "N|auto"

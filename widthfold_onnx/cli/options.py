@@ -26,7 +26,7 @@ Help = Mapping[str, str | Mapping[str, Any]]
 Command = Callable[..., Any]
 
 
-class AxisType(click.ParamType[AxisName | int]):
+class AxisType(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.1
     """auto, batch, height, width, depth, or an index into the Conv's input shape."""
 
     name = "AXIS"

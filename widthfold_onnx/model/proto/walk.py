@@ -91,7 +91,7 @@ def all_tensors(message: Message) -> Iterator[onnx.TensorProto]:
     """
     for field, value in message.ListFields():
         if field.message_type is not None and field.message_type.name in _HOLDERS:
-            for item in value if field.is_repeated else [value]:
+            for item in [value] if isinstance(value, Message) else value:
                 if isinstance(item, onnx.TensorProto):
                     yield item
                 else:
