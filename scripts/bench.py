@@ -6,12 +6,13 @@ usage: bench.py [--suite suite] [--budget 20] [--search SECONDS] [--store PATH] 
        bench.py --report [--suite suite] [--out DIR] [--readme]
 
 Without MODEL: models/, and the real models beside the repository where there are any, at one
-thread; or, with --suite architectures, the nets of architectures.py at one and at two. Every model
-runs as it is, folded at factor 8, folded by auto, with the channels of every Conv padded to
-multiples of 8, and, as it is, in OpenVINO where that is installed (extra `bench`). Each of these
-alternates with the original in one process, with a second copy of the original as control (A/A),
-each side at the better of the runtime's levels. The forms that auto measured at one thread are
-compared with their predictions (rank correlation).
+thread; with --suite architectures, the nets of architectures.py at one and at two; with --suite
+published_layers, layers whose times others published (`gpu.published`) at one. Every model runs as
+it is, folded at factor 8, folded by auto, with the channels of every Conv padded to multiples of 8,
+and, as it is, in OpenVINO where that is installed (extra `bench`). Each of these alternates with
+the original in one process, with a second copy of the original as control (A/A), each side at the
+better of the runtime's levels. The forms that auto measured at one thread are compared with their
+predictions (rank correlation).
 
 The folder --out (benchmarks/) gets <suite>.json after every model, and history.jsonl a line with
 commit, machine and versions; then <suite>.md, <suite>.svg and history.svg, the course of each model
@@ -28,8 +29,10 @@ import tempfile
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
+import published_layers
 from architectures import NETS, OUT
 from bench_history import Commit, append, draw_history, history
 from bench_openvino import against_openvino
@@ -85,11 +88,19 @@ def published() -> list[Path]:
     return write({name: net() for name, net in NETS.items()}, OUT)
 
 
-SUITES: dict[str, tuple[Callable[[], list[Path]], tuple[int, ...]]] = {
-    "suite": (ours, (1,)),
-    "architectures": (published, (1, 2)),
+class Subject(NamedTuple):
+    """What a suite runs: models, the numbers of threads for each, and what its page adds."""
+
+    models: Callable[[], list[Path]]
+    threads: tuple[int, ...]
+    context: Callable[[], str] = str
+
+
+SUITES = {
+    "suite": Subject(ours, (1,)),
+    "architectures": Subject(published, (1, 2)),
+    "published_layers": Subject(published_layers.models, (1,), published_layers.context),
 }
-"""The models of a suite, and at how many threads each of them runs."""
 
 
 def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, list[Compared]]:
@@ -215,13 +226,13 @@ def main() -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure all models; what was found so far is in the file after each one."""
-    models, threads = SUITES[arguments.suite]
+    subject = SUITES[arguments.suite]
     code = Commit.of(ROOT)
     before, rows, layers = Before(), [], []
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         store = arguments.store or Path(folder) / "store.sqlite"
-        for model, count in product(arguments.models or models(), threads):
+        for model, count in product(arguments.models or subject.models(), subject.threads):
             search = SearchOptions(time_budget=arguments.search, store=store, threads=count)
             row, found = measure(model, search, arguments.budget)
             rows.append(row)
@@ -241,7 +252,8 @@ def publish(out: Path, name: str) -> Suite:
         UsageError: there are none that this code reads.
     """
     suite = read(out / f"{name}.json")
-    (out / f"{name}.md").write_text(suite.markdown())
+    parts = filter(None, (suite.markdown(), SUITES[name].context()))
+    (out / f"{name}.md").write_text("\n".join(parts))
     draw(suite, out / f"{name}.svg")
     if entries := history(out):
         draw_history(entries, out / "history.svg")

@@ -122,7 +122,7 @@ class _Line:
             "ConvTranspose" if layer.transposed else "Conv",
             room,
             group=layer.group,
-            pads=[pad for side in zip(*layer.ends, strict=True) for pad in side],
+            pads=layer.onnx_pads,
             strides=[layer.stride] * len(layer.kernel),
         )
         if self._last:

@@ -48,6 +48,7 @@ class Layer:
         pads: before and behind every axis; None for those that keep the extents at stride 1.
         group: groups; a ConvTranspose has one.
         transposed: whether it is a ConvTranspose.
+        name: what it is called in results; "": by its geometry.
     """
 
     channels: tuple[int, int]
@@ -58,20 +59,32 @@ class Layer:
     pads: tuple[int, int] | None = None
     group: int = 1
     transposed: bool = False
+    name: str = ""
 
     def __str__(self) -> str:
-        """Name it, the kernel height first."""
+        """Name it."""
+        return self.name or self.geometry
+
+    @property
+    def geometry(self) -> str:
+        """Operator, channels and kernel, its height first."""
         inputs, outputs = self.channels
         words = ["ConvTranspose"] if self.transposed else []
         words += [f"{inputs}->{outputs}", "x".join(map(str, self.kernel))]
         words += [f"s{self.stride}"] if self.stride > 1 else []
-        words += ["depthwise"] if self.group > 1 else []
+        if self.group > 1:
+            words += ["depthwise" if self.group == inputs == outputs else f"{self.group} groups"]
         return " ".join(words)
 
     @property
     def ends(self) -> list[tuple[int, int]]:
         """Pads before and behind each axis."""
         return [self.pads or (k // 2, k // 2) for k in self.kernel]
+
+    @property
+    def onnx_pads(self) -> list[int]:
+        """Pads as ONNX lists them: before all axes, then behind all."""
+        return [pad for side in zip(*self.ends, strict=True) for pad in side]
 
     @property
     def axes(self) -> tuple[ConvAxis, ...]:
@@ -189,17 +202,18 @@ def users(dtype: str, *, quick: bool = False) -> list[Layer]:
         *(Layer((c, c), (31,), 1, dtype, (16, 1024), group=c) for c in (256, 512, 768)),
         Layer((12288, 12288), (4,), 1, dtype, (1, 16384), (3, 0), 12288),
     ]
-    return [_small(layer) for layer in found] if quick else found
+    return [shrink(layer) for layer in found] if quick else found
 
 
-def _small(layer: Layer) -> Layer:
-    """Divide the channels by 16, and leave 8 positions where there is a stride, else 64."""
+def shrink(layer: Layer) -> Layer:
+    """Divide channels and groups by 16, and leave 8 positions where there is a stride, else 64."""
     inputs, outputs = (max(count // 16, 1) for count in layer.channels)
-    length = 64 if layer.stride == 1 else 8
+    lengths = [64 if layer.stride == 1 else 8] * len(layer.kernel)
     if layer.stride > 1 and not layer.transposed:
-        length = layer.kernel[0] + 7 * layer.stride
-    group = inputs if layer.group > 1 else 1
-    return replace(layer, channels=(inputs, outputs), group=group, extents=(8, length))
+        reach = (k - sum(pads) for k, pads in zip(layer.kernel, layer.ends, strict=True))
+        lengths = [math.ceil(n / layer.stride + 7) * layer.stride for n in reach]
+    group = max(layer.group // 16, 1)
+    return replace(layer, channels=(inputs, outputs), group=group, extents=(8, *lengths))
 
 
 def forms(layer: Layer) -> list[Form]:
@@ -242,6 +256,8 @@ def _every_form(layer: Layer) -> Iterator[Form]:
         tiles = dict.fromkeys(_spatial(layer), (1, layer.stride))
         yield from _axis_form("space-to-depth", layer, tiles)
     for size in GROUPS if layer.group > 1 else ():
+        if layer.group % size:
+            continue
         before, after = (Grouping(*layer.channels, n) for n in (layer.group, layer.group // size))
         joined = ConvFold(axes=kept, group=after.group, regrouping=Regrouping(before, after))
         yield Form(f"groups of {size}", joined)
