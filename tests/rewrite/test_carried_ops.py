@@ -22,6 +22,7 @@ from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import AxisName, FoldOptions
+from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.record import LAYOUT_KEY
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.forms.enumeration import forms
@@ -234,7 +235,7 @@ def lifted(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with every Conv lifted, which only `auto` does."""
     document = Document(model, None, OPERATORS)
     chosen = []
-    for _, site in read_sites(document, FoldOptions()):
+    for _, site in read_sites(Reading(document, {}), FoldOptions()):
         assert isinstance(site, LinearSite)
         ((_, form),) = forms(site, FoldOptions(), (1, 1), lift=1)
         assert isinstance(form, Reformulation)

@@ -18,7 +18,7 @@ from widthfold_onnx.tuning.measure.bench import Bench
 from widthfold_onnx.tuning.measure.measurements import Outcome
 from widthfold_onnx.tuning.measure.successive_halving import Began, Setup
 from widthfold_onnx.tuning.store.store import Store
-from widthfold_onnx.tuning.workload.workloads import Form, Workload
+from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload
 
 LOG = "WIDTHFOLD_TEST_LOG"
 SETUP = Setup(SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH), FOLD)
@@ -26,7 +26,7 @@ SETUP = Setup(SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH), FOLD
 
 def workload(subject: str, *forms: str) -> Workload:
     """A layer that runs by its subject, and forms that run by their names."""
-    return Workload(subject, b"", tuple(Form(form, 1.0, 1.0) for form in forms), 1, 1.0)
+    return Workload(subject, b"", tuple(PredictedForm(form, 1.0, 1.0) for form in forms), 1, 1.0)
 
 
 def bench(store: Store) -> Bench:

@@ -20,7 +20,7 @@ from widthfold_onnx.tuning.search.assign import SMALLEST_GAIN, assign, foresee
 from widthfold_onnx.tuning.workload.layers import Layers
 from widthfold_onnx.tuning.workload.layout_edges import Link
 from widthfold_onnx.tuning.workload.packed_workload import inside_subject
-from widthfold_onnx.tuning.workload.workloads import Form
+from widthfold_onnx.tuning.workload.workloads import PredictedForm
 
 RESIDUAL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -86,7 +86,7 @@ def world(found_layers: Layers, rng: np.random.Generator) -> Known:
     return lambda *key: times.get(key)
 
 
-def cost(found_layers: Layers, known: Known, choice: Mapping[str, Form | None]) -> float:
+def cost(found_layers: Layers, known: Known, choice: Mapping[str, PredictedForm | None]) -> float:
     """What a choice costs, by trying all layouts of every link."""
     total, ends = 0.0, {}
     for subject, form in choice.items():

@@ -17,6 +17,7 @@ from tests.tuning.tool import workload as sole_workload
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.tuning.predict.cost import conv_seconds, layer_seconds
 from widthfold_onnx.tuning.predict.targets import Target, names, target
 from widthfold_onnx.tuning.predict.work import Work
@@ -36,7 +37,9 @@ def workload(shape: list[int], weight: list[int], attributes: str, aim: Target =
         [conv] c = Conv <{attributes}> (x, w, b)
         y = Relu (c)
     }}""".replace("'", "")
-    layers = Layers.of(Document(build(text), None, OPERATORS), EVERY, {"x": tuple(shape)}, aim)
+    layers = Layers.of(
+        Reading(Document(build(text), None, OPERATORS), {}), EVERY, {"x": tuple(shape)}, aim
+    )
     (found,) = layers.workloads.values()
     return found
 

@@ -27,6 +27,7 @@ from widthfold_onnx.options import (
     Provider,
     SearchOptions,
 )
+from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.spec import spec_of
 from widthfold_onnx.rules.match.product_site import ProductSite
@@ -69,7 +70,7 @@ LAYERS = (
 def layers() -> Iterator[tuple[LinearSite, Reformulation]]:
     """A layer of every family, in all its forms."""
     for model in LAYERS:
-        for _, site in read_sites(Document(model, None, OPERATORS), FOLD):
+        for _, site in read_sites(Reading(Document(model, None, OPERATORS), {}), FOLD):
             assert isinstance(site, LinearSite)
             yield from ((site, form) for form in every_form(site, FOLD))
 

@@ -17,6 +17,7 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.spec import form_of, spec_of
 from widthfold_onnx.rules.match.site import LinearSite
@@ -79,7 +80,9 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_form_is_found_again_by_its_key(name: str) -> None:
-    ((_, site),) = read_sites(Document(LAYERS[name].model(), None, OPERATORS), fold_of(name))
+    ((_, site),) = read_sites(
+        Reading(Document(LAYERS[name].model(), None, OPERATORS), {}), fold_of(name)
+    )
     assert isinstance(site, LinearSite)
     for form in every_form(site, fold_of(name)):
         again = form_of(site, spec_of(site, form), fold_of(name))
@@ -179,7 +182,9 @@ TALL = {
 def test_tall_and_skinny_products_are_predicted(shape: tuple[int, int, int]) -> None:
     rows, channels, outputs = shape
     model = Product(shape=[rows, channels], weight=[channels, outputs]).model()
-    found = Layers.of(Document(model, None, OPERATORS), MIXED, {}, target("cpu-avx512"))
+    found = Layers.of(
+        Reading(Document(model, None, OPERATORS), {}), MIXED, {}, target("cpu-avx512")
+    )
     (layer,) = found.workloads.values()
     (by_8,) = [form for form in layer.forms if form.spec.factor == 8]
     assert TALL[shape](layer.predicted / by_8.predicted), layer.predicted / by_8.predicted

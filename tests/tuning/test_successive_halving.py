@@ -29,7 +29,7 @@ from widthfold_onnx.tuning.measure.successive_halving import (
     out_of_reach,
     race,
 )
-from widthfold_onnx.tuning.workload.workloads import Form, Workload
+from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload
 
 MILLI = 1e-3
 PEAK = 1e9
@@ -81,7 +81,9 @@ def raced(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(successive_halving, "_Runner", lambda setup, folder: track)
         monkeypatch.setattr(successive_halving, "reformed", reformed)
         workloads = [
-            Workload(own, own.encode(), tuple(Form(key, macs, macs) for key in forms), 1, 1.0)
+            Workload(
+                own, own.encode(), tuple(PredictedForm(key, macs, macs) for key in forms), 1, 1.0
+            )
             for own, *forms in layers
         ]
         said: list[Began | Outcome] = []

@@ -13,6 +13,7 @@ from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, NonFinite
+from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
@@ -29,7 +30,7 @@ def summed(
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     document = Document(copy, None, OPERATORS)
-    ((_, site), *_) = read_sites(document, options)
+    ((_, site), *_) = read_sites(Reading(document, {}), options)
     assert isinstance(site, LinearSite)
     forms = [form for form in every_form(site, options) if form.fold.summed]
     assert len(forms) <= 1

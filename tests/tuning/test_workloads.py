@@ -21,12 +21,13 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Layout, NonFinite
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.spec import form_of, spec_of
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.tuning.workload.build import reformed
 from widthfold_onnx.tuning.workload.candidates import every_form
-from widthfold_onnx.tuning.workload.workloads import ALIKE, Form, Workload, in_order
+from widthfold_onnx.tuning.workload.workloads import ALIKE, PredictedForm, Workload, in_order
 
 LAYERS = {
     "same": conv([1, 2, 6, 16], (3, 2, 3, 3), pads=[1, 1, 1, 1]),
@@ -64,7 +65,7 @@ LAYERS = {
 
 
 def site_of(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> LinearSite:
-    ((_, found),) = read_sites(Document(model, None, OPERATORS), fold)
+    ((_, found),) = read_sites(Reading(Document(model, None, OPERATORS), {}), fold)
     assert isinstance(found, LinearSite)
     return found
 
@@ -282,7 +283,10 @@ def test_keys_are_the_same_in_every_process() -> None:
 
 
 def test_of_forms_that_are_predicted_alike_the_simpler_come_first() -> None:
-    alike = [(Form("two steps", 1.0, 1.0), 1), (Form("one step", 1.0, 0.9 * ALIKE), 0)]
-    others = [(Form("slow", 1.0, 1.1 * ALIKE), 0), (Form("slower", 1.0, 9.0), 0)]
+    alike = [
+        (PredictedForm("two steps", 1.0, 1.0), 1),
+        (PredictedForm("one step", 1.0, 0.9 * ALIKE), 0),
+    ]
+    others = [(PredictedForm("slow", 1.0, 1.1 * ALIKE), 0), (PredictedForm("slower", 1.0, 9.0), 0)]
     names = [form.spec for form in in_order([*others, *alike])]
     assert names == ["one step", "two steps", "slow", "slower"]

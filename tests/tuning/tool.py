@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Shapes
+from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.tuning.predict.targets import target
 from widthfold_onnx.tuning.workload.layers import Layers
 from widthfold_onnx.tuning.workload.workloads import Workload
@@ -69,7 +70,12 @@ def layers(
     model: onnx.ModelProto, fold: FoldOptions = FOLD, shapes: Shapes | None = None
 ) -> Layers:
     """The layers of a model, measured at the given shapes of its inputs."""
-    return Layers.of(Document(model, None, OPERATORS), fold, shapes or {}, target("cpu-avx512"))
+    return Layers.of(
+        Reading(Document(model, None, OPERATORS), fold.input_shapes),
+        fold,
+        shapes or {},
+        target("cpu-avx512"),
+    )
 
 
 def workload(

@@ -94,7 +94,7 @@ class World:
             report(Began(workload.subject, AS_IS))
             report(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             for key in (form.spec for form in workload.forms):
-                found = self.alone(json.loads(workload.subject), json.loads(key))
+                found = self.alone(json.loads(workload.subject), msgspec.to_builtins(key))
                 if isinstance(found, str):
                     report(Outcome(workload.subject, key, lost(found)))
                 else:
