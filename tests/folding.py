@@ -8,11 +8,16 @@ from typing import Any
 import onnx
 
 from widthfold_onnx import pipeline
+from widthfold_onnx.decide.decisions import Choose, decide
 from widthfold_onnx.decide.fixed import decide_fixed
+from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.read.check import check_model
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.results import OptimizeReport, SiteReport
-from widthfold_onnx.rewrite.apply import apply
+from widthfold_onnx.rewrite.apply import Reading, apply
+from widthfold_onnx.rewrite.rewriting import Rewriting
+from widthfold_onnx.rules.forms.form import Reformulation
 
 
 def fold_model(
@@ -23,6 +28,27 @@ def fold_model(
     decided = decide_fixed(proto, folder, options)
     folded = apply(proto, folder, decided.plan) if decided.plan.changes else proto
     return folded, list(decided.sites)
+
+
+def read(model: onnx.ModelProto, options: FoldOptions) -> Reading:
+    """Read a copy of a model, as it is, at the assumed sizes of the options."""
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    return Reading(Document(copy, None, OPERATORS), options.input_shapes)
+
+
+def rewriting(reading: Reading, options: FoldOptions, choose: Choose) -> Rewriting:
+    """Settle on the forms that `choose` returns; layers that it refuses stay."""
+    layers = [
+        (decision.linear, decision.outcome)
+        for decision in decide(reading, options, choose)
+        if decision.linear is not None and isinstance(decision.outcome, Reformulation)
+    ]
+    return Rewriting.of(reading.document, layers, options)
+
+
+def rewritten(model: onnx.ModelProto, options: FoldOptions, choose: Choose) -> onnx.ModelProto:
+    """Return a model in which layers take the forms that `choose` returns."""
+    return rewriting(read(model, options), options, choose).carry_out()
 
 
 def optimize(*arguments: Any, **options: Any) -> OptimizeReport:

@@ -18,11 +18,9 @@ import onnxscript.rewriter
 import onnxscript.rewriter.rules.common as rules
 import pytest
 
-from tests.folding import fold_model
-from widthfold_onnx import CheckFailedError, interop
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx import CheckFailedError
 from widthfold_onnx.passes import WidthFold
-from widthfold_onnx.results import SiteReport
+from widthfold_onnx.rewrite.rewriting import Rewriting
 
 MODELS = Path(__file__).parents[1] / "models"
 BRANCHES = """<ir_version: 8, opset_import: ["" : 17]>
@@ -101,7 +99,7 @@ def test_what_stays_keeps_its_analysis_and_shares_its_tensors() -> None:
         "spare", const_value=ir.tensor(np.arange(3), name="spare")
     )
     model.graph.outputs.append(spare)
-    result = WidthFold(options=FoldOptions(factor=2, nodes=("*head*",))).call(model).model
+    result = WidthFold(factor=2, nodes=("*head*",)).call(model).model
     again = {node.outputs[0].name: node for node in result.graph}
     assert again[kept.outputs[0].name].meta == {"seen": 7}
     assert result.graph.inputs[0].meta == {"unit": "Hz"}
@@ -116,7 +114,7 @@ def test_a_node_that_gets_attributes_keeps_its_analysis() -> None:
         { y = Conv <strides = [2, 2]> (x, w) }"""
     model = ir.from_proto(onnx.parser.parse_model(text))
     model.graph[0].meta["seen"] = 7
-    result = WidthFold(options=FoldOptions(form="strides"))(model)
+    result = WidthFold(form="strides")(model)
     assert result.modified
     assert "dilations" in result.model.graph[-1].attributes
     assert result.model.graph[-1].meta == {"seen": 7}
@@ -201,18 +199,20 @@ def test_other_passes_before_and_after(
 
 
 def test_a_wrong_fold_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    def off_by_one(*given: object) -> tuple[onnx.ModelProto, list[SiteReport]]:
-        folded, sites = fold_model(*given)
+    carry_out = Rewriting.carry_out
+
+    def off_by_one(rewriting: Rewriting) -> onnx.ModelProto:
+        folded = carry_out(rewriting)
         (weight,) = [t for t in folded.graph.initializer if t.name.endswith("/widthfold")][:1]
         numbers = onnx.numpy_helper.to_array(weight).copy()
         numbers.flat[0] += 1
         weight.CopyFrom(onnx.numpy_helper.from_array(numbers, weight.name))
-        return folded, sites
+        return folded
 
-    monkeypatch.setattr(interop, "fold_model", off_by_one)
+    monkeypatch.setattr(Rewriting, "carry_out", off_by_one)
     with pytest.raises(CheckFailedError, match="proof: different"):
         WidthFold()(pitch_cnn())
-    WidthFold(prove=False)(pitch_cnn())
+    WidthFold(no_verify=True)(pitch_cnn())
 
 
 @pytest.fixture

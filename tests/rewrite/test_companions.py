@@ -328,7 +328,7 @@ def test_functions_are_not_inlined_for_a_number() -> None:
     before = parser.parse_model(text)
     before.graph.value_info.append(helper.make_tensor_value_info("z", 1, [2, 3, 1]))
     after, (match,) = exchanged(before, None, SCALAR)
-    assert (match.node, len(after.functions)) == ("Add -> y", 1)
+    assert (match.name.node, len(after.functions)) == ("Add -> y", 1)
 
 
 def gated(

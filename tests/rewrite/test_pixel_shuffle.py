@@ -6,15 +6,12 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.folding import fold_model
+from tests.folding import fold_model, rewritten
 from tests.rewrite import quantized
 from tests.rewrite.graphs import Builder, ops
 from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized import Case
 from tests.running import LEVELS, run
-from widthfold_onnx.decide.decisions import plan, rewriting
-from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.forms.enumeration import candidates
 from widthfold_onnx.rules.forms.form import Reformulation
@@ -39,8 +36,7 @@ def sub_pixel_and_square(site: LinearSite) -> Reformulation:
 
 
 def folded(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
-    document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS)
-    result = rewriting(document, plan(document, LOOSE, sub_pixel_and_square), LOOSE).carry_out()
+    result = rewritten(model, LOOSE, sub_pixel_and_square)
     onnx.checker.check_model(result, full_check=True)
     dims = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(0).integers(-3, 4, dims).astype(np.float32)
@@ -89,8 +85,7 @@ def test_odd_extents_are_cut_and_so_shuffled_at_once() -> None:
 
     g = Builder([1, 3, 5, 7], np.random.default_rng(5))
     value = upsampling(g, "x", 2, pads=[1, 1, 2, 2])
-    document = Document(g.model([g.op("Relu", value)]), None, OPERATORS)
-    result = rewriting(document, plan(document, ragged, first), ragged).carry_out()
+    result = rewritten(g.model([g.op("Relu", value)]), ragged, first)
     assert ops(result) == ["Conv", "DepthToSpace", "Slice", "Relu"]
 
 

@@ -8,11 +8,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from tests.folding import read, rewriting
 from tests.rewrite.graphs import Builder
 from tests.rewrite.quantized_models import qdq_chain
-from widthfold_onnx.decide.decisions import plan, rewriting
-from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.results import RegionReport
 from widthfold_onnx.rewrite.region_report import region_reports
@@ -26,18 +24,14 @@ def builder(*shape: int | str) -> Builder:
 
 
 def regions(model: onnx.ModelProto, options: FoldOptions = WIDTH) -> list[RegionReport]:
-    before = model.SerializeToString()
-    document = Document(model, None, OPERATORS)
-    factor = options.factor
+    reading, factor = read(model, options), options.factor
+    before = reading.document.proto.SerializeToString()
     assert factor is not None
-    decisions = plan(
-        document, options, functools.partial(reformulate, options=options, factor=factor)
-    )
-    found = region_reports(
-        rewriting(document, decisions, options), {one.site.node: one.site.name for one in decisions}
-    )
-    assert model.SerializeToString() == before
-    return found
+    choose = functools.partial(reformulate, options=options, factor=factor)
+    names = {site.node: site.name for site in reading.sites.values()}
+    reports = region_reports(rewriting(reading, options, choose), names)
+    assert reading.document.proto.SerializeToString() == before
+    return reports
 
 
 def stops(region: RegionReport) -> list[tuple[str, str]]:

@@ -6,12 +6,11 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.folding import read, rewritten
 from tests.rewrite.graphs import Builder, ops
 from tests.rewrite.proved import assert_proved, proof
 from tests.running import LEVELS, run
-from widthfold_onnx.decide.decisions import plan, rewriting
-from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.decide.decisions import decide
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import forms
@@ -42,8 +41,7 @@ def sub_pixel(
         found.extend(outcome for _, outcome in forms(site, options, (1, 1, 1)))
         return found[0]
 
-    document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS)
-    return rewriting(document, plan(document, options, choose), options).carry_out(), found
+    return rewritten(model, options, choose), found
 
 
 @pytest.mark.parametrize("dims", [[2, 3, "h", 7], [2, 3, 5, "w"]])
@@ -93,19 +91,13 @@ def test_what_states_extents_is_recorded_with_them(dims: list[int | str]) -> Non
     def sub_pixels(site: LinearSite) -> list[Reformulation]:
         return [form for form in every_form(site, options) if form.factor == 1]
 
-    def opened() -> Document:
-        return Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS)
-
     every: list[Reformulation] = []
-    plan(
-        opened(),
+    decide(
+        read(model, options),
         options,
         lambda site: every.extend(sub_pixels(site)) or Refusal(Code.NO_GAIN, "later"),
     )
     assert every
     for index in range(len(every)):
-        document = opened()
-        decisions = plan(document, options, lambda site, i=index: sub_pixels(site)[i])
-        assert_proved(
-            model, rewriting(document, decisions, options).carry_out(), 1, options.input_shapes
-        )
+        result = rewritten(model, options, lambda site, i=index: sub_pixels(site)[i])
+        assert_proved(model, result, 1, options.input_shapes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +9,7 @@ import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 import pytest
 
+from tests.folding import read, rewritten
 from tests.oracle import conv
 from tests.rewrite.graphs import Builder, ops
 from tests.rewrite.proved import assert_proved, proof
@@ -19,9 +19,7 @@ from tests.running import LEVELS, run
 from widthfold_onnx.algebra.axis import fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
-from widthfold_onnx.decide.decisions import plan, rewriting
-from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.decide.decisions import decide
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.description import patterns
@@ -38,15 +36,6 @@ def sub_pixels(site: LinearSite, options: FoldOptions = OPTIONS) -> list[Reformu
     return [form for form in every_form(site, options) if "sub-pixel" in form.kind]
 
 
-def folded(
-    model: onnx.ModelProto,
-    choose: Callable[[LinearSite], Reformulation],
-    options: FoldOptions = OPTIONS,
-) -> onnx.ModelProto:
-    document = Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS)
-    return rewriting(document, plan(document, options, choose), options).carry_out()
-
-
 def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.ModelProto]:
     """The model of one Conv in its smallest sub-pixel forms."""
     found: list[Reformulation] = []
@@ -55,8 +44,8 @@ def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.Mod
         found.extend(sub_pixels(site, options))
         return found[0]
 
-    plan(Document(model, None, OPERATORS), options, first)
-    return [folded(model, lambda site, form=form: form, options) for form in found[:SMALLEST]]
+    decide(read(model, options), options, first)
+    return [rewritten(model, options, lambda site, form=form: form) for form in found[:SMALLEST]]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +117,7 @@ def test_what_folds_both_sides_reads_it_packed() -> None:
         forms = every_form(site, OPTIONS)
         return next(f for f in forms if (f.kind, f.axis, f.factor) == wanted)
 
-    result = folded(model, by_4)
+    result = rewritten(model, OPTIONS, by_4)
     assert ops(result)[:4] == ["Conv", "Relu", "Conv", "Relu"]
     x = np.random.default_rng(0).integers(-3, 4, (1, 3, 5, 16)).astype(np.float32)
     for level in LEVELS:
@@ -186,7 +175,7 @@ def test_the_proof_misses_the_test_of_an_extent_that_was_open() -> None:
     def by_4(site: LinearSite) -> Reformulation:
         return next(f for f in sub_pixels(site) if (f.kind, f.axis) == ("sub-pixel", "width"))
 
-    result = folded(closed, by_4)
+    result = rewritten(closed, OPTIONS, by_4)
     assert_proved(closed, result, 1)
     result.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "w"
     assert proof(opened, result).verdict == "different"
@@ -204,7 +193,7 @@ def test_an_open_extent_does_not_fold_alone(stride: int, axis: AxisName) -> None
         forms.extend(sub_pixels(site, options))
         return Refusal(Code.NOT_SELECTED, "only counted")
 
-    plan(Document(model, None, OPERATORS), options, none)
+    decide(read(model, options), options, none)
     assert all(form.axis == "height" for form in forms)
     assert bool(forms) == (axis is AxisName.AUTO)
 
@@ -257,14 +246,10 @@ def test_what_is_carried_opens_with_the_conv_or_not_at_all(dims, assumed, kernel
         forms.extend(every_form(site, options))
         return forms[0]
 
-    plan(
-        Document(onnx.ModelProto.FromString(model.SerializeToString()), None, OPERATORS),
-        options,
-        first,
-    )
+    decide(read(model, options), options, first)
     assert len(forms) >= 30
     for form in forms:
-        result = folded(model, lambda site, form=form: form, options)
+        result = rewritten(model, options, lambda site, form=form: form)
         session = ort.InferenceSession(result.SerializeToString(), silent)
         for shape in (assumed, *others):
             x = np.random.default_rng(4).integers(-3, 4, shape).astype(np.float32)

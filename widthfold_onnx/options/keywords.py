@@ -25,14 +25,11 @@ class RuntimeKeywords(TypedDict, total=False):
     provider: Provider | str
     provider_option: Mapping[str, str]
     session_option: Mapping[str, str]
-    threads: int
 
 
-class FoldKeywords(TypedDict, total=False):
-    """Keywords of calls that decide forms (`FoldOptions`)."""
+class LimitKeywords(TypedDict, total=False):
+    """Keywords that limit layers and forms (`FoldOptions`)."""
 
-    factor: int | Literal["auto"]
-    form: Form | str
     axis: AxisName | str | int
     layout: Layout | str
     ragged: bool
@@ -45,16 +42,29 @@ class FoldKeywords(TypedDict, total=False):
     nodes: Sequence[str]
     skip: Sequence[str]
     input_shape: Mapping[str, Sequence[int]]
+
+
+class FoldKeywords(LimitKeywords, total=False):
+    """Keywords of calls that decide forms (`FoldOptions`)."""
+
+    factor: int | Literal["auto"]
+    form: Form | str
     companion: Sequence[Companion | str]
     freeze_weights: bool
 
 
-class SearchKeywords(RuntimeKeywords, total=False):
-    """Keywords of calls that measure forms (`SearchOptions`)."""
+class MeasureKeywords(RuntimeKeywords, total=False):
+    """Keywords of calls that measure layers (`SearchOptions`)."""
 
+    threads: int
     effort: Effort | str
     time_budget: float
     store: str | PathLike[str]
+
+
+class SearchKeywords(MeasureKeywords, total=False):
+    """Keywords of calls that search forms (`SearchOptions`)."""
+
     target: str
     no_measure: bool
     inputs: Sequence[str | PathLike[str]]
@@ -77,7 +87,7 @@ class OptimizeKeywords(PlanKeywords, CheckKeywords, total=False):
     """Keywords of `optimize`."""
 
 
-class TuneKeywords(FoldKeywords, SearchKeywords, total=False):
+class TuneKeywords(LimitKeywords, MeasureKeywords, total=False):
     """Keywords of `tune`."""
 
     jobs: int
@@ -87,6 +97,7 @@ class TuneKeywords(FoldKeywords, SearchKeywords, total=False):
 class VerifyKeywords(CheckKeywords, total=False):
     """Keywords of `verify`."""
 
+    threads: int
     input_shape: Mapping[str, Sequence[int]]
     truth_budget: float
     time_budget: float

@@ -233,6 +233,12 @@ def _lines(part: object) -> str:
     return "[\n" + ",\n".join(f"    {json.dumps(element)}" for element in part) + "\n  ]"
 
 
+class _Header(msgspec.Struct):
+    """What any plan file has; a field with a default could be missing."""
+
+    schema: str
+
+
 def read_plan(path: Path | str) -> Plan:
     """Read a plan file.
 
@@ -250,6 +256,7 @@ def read_plan(path: Path | str) -> Plan:
     if len(content) > MAX_BYTES:
         raise UsageError(f"{shown}: more than {MAX_BYTES >> 20} MiB are no plan")
     try:
+        msgspec.json.decode(content, type=_Header)
         return msgspec.json.decode(content, type=Plan)
     except (msgspec.DecodeError, RecursionError, ValueError, UsageError) as error:
         raise UsageError(

@@ -10,13 +10,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from tests.folding import read, rewriting
 from widthfold_onnx.algebra.channels import Grouping
-from widthfold_onnx.decide.decisions import plan
-from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.forms.enumeration import candidates, forms
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
@@ -101,16 +98,10 @@ def original(base: Base) -> onnx.ModelProto:
 
 def folded(base: Base, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """A model, by default the original, with every node folded as the base says."""
-    document = Document(original(base) if model is None else model, None, OPERATORS)
-    forms_of = []
-    for decision in plan(document, base.options, partial(chosen, base)):
-        if decision.linear is None:
-            continue
-        outcome = decision.outcome
-        assert isinstance(outcome, Reformulation), outcome
-        forms_of.append((decision.linear, outcome))
-    assert len(forms_of) == base.sites
-    return Rewriting.of(document, forms_of, base.options).carry_out()
+    reading = read(original(base) if model is None else model, base.options)
+    prepared = rewriting(reading, base.options, partial(chosen, base))
+    assert sum(map(len, prepared.plans.values())) == base.sites
+    return prepared.carry_out()
 
 
 def chosen(base: Base, site: LinearSite) -> Reformulation | Refusal:

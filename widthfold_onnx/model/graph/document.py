@@ -8,7 +8,6 @@ does not carry: sparse tensors, training_info, map types (`model.graph.reduced`)
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -111,18 +110,11 @@ class Document:
                     yield scope, node
 
     def name_of(self, scope: Scope, node: Node) -> NodeName:
-        """Return the name of a node: its own, or if it has none its operator and first output.
+        """Return the name of a node, which it has in every copy of the model.
 
-        ONNX lets nodes of a graph share a name; such nodes are named by their output, too. So
-        every node has a name of its own, and has it in every copy of the model.
+        No two nodes of a checked graph have one name (`model.read.check`).
         """
-        name, is_shared = shown_name(node), self._node_names[scope.path, node.name] > 1
-        return NodeName(scope.path, f"{name} -> {node.outputs[0].name}" if is_shared else name)
-
-    @cached_property
-    def _node_names(self) -> Counter[tuple[str, str | None]]:
-        """How many nodes of a graph have a name; none of them counts without one."""
-        return Counter((s.path, node.name) for s in self.scopes for node in s.graph if node.name)
+        return NodeName(scope.path, shown_name(node))
 
     def constant(self, value: Value) -> Constant | Refusal:
         """Return the constant behind a value; see `model.graph.constants`."""

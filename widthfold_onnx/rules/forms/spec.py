@@ -18,7 +18,7 @@ from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms import rows
-from widthfold_onnx.rules.forms.enumeration import LIFT
+from widthfold_onnx.rules.forms.enumeration import LIFT, summed_taps
 from widthfold_onnx.rules.forms.form import Candidate, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.windows import SpatialFold
@@ -95,6 +95,9 @@ class FormSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         return self.is_lifted and self.axis == LIFT
 
 
+NO_SUCH_FORM = Refusal(Code.INCONSISTENT_ATTRIBUTES, "the layer has no such form")
+
+
 @cache
 def _text(spec: FormSpec) -> str:
     return msgspec.json.encode(spec, order="sorted").decode()
@@ -124,13 +127,24 @@ def form_of(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Reformula
 
     Args:
         site: the site.
-        spec: the form.
+        spec: the form; it may come from anywhere, and is refused if the site has no such form.
         options: the limits and `guard_shapes` are used.
     """
+    form = _made(site, spec, options)
+    if isinstance(form, Refusal) or spec_of(site, form) == spec:
+        return form
+    return NO_SUCH_FORM
+
+
+def _made(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Reformulation | Refusal:
     if isinstance(site, ProductSite):
         candidate = rows.candidate(site, spec.factor, spec.merged)
         return legal_form(rows.RowFold(site, options, candidate))
     assert isinstance(site, ConvSite)
+    options = replace(options, ragged=True)
+    if spec.summed:
+        forms = (form for form in summed_taps(site, options) if spec_of(site, form) == spec)
+        return next(forms, NO_SUCH_FORM)
     regrouping = Regrouping(site.grouping, Grouping(*spec.channels, spec.group))
     if not regrouping.is_possible:
         return Refusal(Code.INCONSISTENT_SHAPES, "its channels cannot form such groups")
@@ -155,7 +169,6 @@ def form_of(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Reformula
         tile_major=spec.tile_major,
         lift=spec.lift,
         regrouping=regrouping,
-        summed=spec.summed,
     )
     candidate = Candidate(fold=fold, axis=spec.axis, factor=spec.factor, kind=spec.kind)
-    return legal_form(SpatialFold(site, replace(options, ragged=True), candidate))
+    return legal_form(SpatialFold(site, options, candidate))

@@ -1,0 +1,238 @@
+"""Each call takes a model in any form, gives it back in that form, and names what is wrong."""
+
+from __future__ import annotations
+
+import inspect as python_inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs  # noqa: TID251 - made here, handed to the package
+import onnx_ir as ir  # noqa: TID251
+import onnxruntime as ort  # noqa: TID251 - runs what came back
+import pytest
+
+import widthfold_onnx as wf
+from widthfold_onnx import CheckFailedError, UsageError, delivery
+from widthfold_onnx.cli import main
+from widthfold_onnx.options import Provider, VerifyOptions, keywords
+from widthfold_onnx.results import VerifyReport
+
+MODELS = Path(__file__).parents[1] / "models"
+MODEL = MODELS / "paper_conv.onnx"
+CHAIN = MODELS / "chain.onnx"
+
+
+def run(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    session = ort.InferenceSession(proto.SerializeToString())
+    return session.run(None, {session.get_inputs()[0].name: x})[0]
+
+
+def check(folded: onnx.ModelProto) -> None:
+    original = onnx.load(MODEL)
+    x = np.random.default_rng(0).standard_normal((1, 1, 32, 64)).astype(np.float32)
+    np.testing.assert_allclose(run(folded, x), run(original, x), rtol=0, atol=1e-6)
+    assert len(original.graph.node) < len(folded.graph.node)
+
+
+def as_message(model: Any) -> onnx.ModelProto:
+    if isinstance(model, Path):
+        return onnx.load(model)
+    if isinstance(model, ir.Model):
+        return ir.to_proto(model)
+    return gs.export_onnx(model) if isinstance(model, gs.Graph) else model
+
+
+KINDS: dict[str, tuple[Callable[[], Any], type]] = {
+    "path": (lambda: MODEL, onnx.ModelProto),
+    "text": (lambda: str(MODEL), onnx.ModelProto),
+    "message": (lambda: onnx.load(MODEL), onnx.ModelProto),
+    "onnx_ir": (lambda: ir.load(MODEL), ir.Model),
+    "graphsurgeon": (lambda: gs.import_onnx(onnx.load(MODEL)), gs.Graph),
+}
+
+
+def test_dir_shows_the_api_and_nothing_else() -> None:
+    code = "import widthfold_onnx as wf; wf.fold; print(*dir(wf))"
+    names = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert names == sorted(wf.__all__)
+    assert {"optimize", "fold", "apply", "plan", "verify", "inspect", "tune"} < set(names)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_call_takes_a_model_of_each_kind_and_gives_it_back(kind: str) -> None:
+    make, returned = KINDS[kind]
+    model = make()
+    plan = wf.plan(model, factor=8)
+    for folded in (wf.fold(model), wf.apply(model, plan), wf.optimize(model, factor=8).model):
+        assert isinstance(folded, returned)
+        check(as_message(folded))
+    assert [layer.op for layer in wf.inspect(model).sites] == ["Conv"]
+    assert wf.verify(model, wf.fold(model), no_timing=True, seeds=1).verdict == "pass"
+
+
+@pytest.mark.parametrize("kind", ["message", "onnx_ir", "graphsurgeon"])
+def test_a_model_in_which_nothing_changes_is_given_back_itself(kind: str) -> None:
+    model = KINDS[kind][0]()
+    assert wf.fold(model, skip=["*"]) is model
+    assert wf.apply(model, wf.plan(model, factor=8, skip=["*"])) is model
+
+
+@pytest.mark.parametrize("kind", ["path", "message", "onnx_ir"])
+def test_forms_are_measured_for_a_model_in_memory_too(kind: str) -> None:
+    make, returned = KINDS[kind]
+    result = wf.optimize(make(), effort="quick", time_budget=1.0)
+    assert isinstance(result.model, returned)
+    assert result.report.search is not None
+    assert result.report.written is not None
+    assert len(result.plan.layers) == result.report.summary.folded
+
+
+def test_a_path_with_out_becomes_that_file(tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    assert wf.fold(str(MODEL), out, factor=4) == out
+    check(onnx.load(out))
+    result = wf.optimize(MODEL, out, factor=4)
+    assert (result.model, result.report.verification.verdict) == (out, "pass")
+    assert wf.apply(MODEL, result.plan, out) == out
+
+
+def test_all_options_of_a_fold_count() -> None:
+    """The factor was dropped where other options were given."""
+    result = wf.optimize(onnx.load(CHAIN), factor=4, skip=["third*"], axis="width")
+    assert {site.factor for site in result.report.sites if site.status == "folded"} == {4}
+    assert {layer.form.factor for layer in result.plan.layers} == {4}
+    strides = wf.plan(MODELS / "pitch_cnn.onnx", form="strides")
+    assert [layer.form.kind for layer in strides.layers] == ["space-to-depth"]
+
+
+def test_the_provider_of_the_measurement_verifies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It verified on the provider AUTO, whatever had measured."""
+    seen: list[VerifyOptions] = []
+    verify_files = delivery.verify_files
+
+    def spy(first: Path, second: Path, options: VerifyOptions, say: object) -> VerifyReport:
+        seen.append(options)
+        return verify_files(first, second, options, say)
+
+    monkeypatch.setattr(delivery, "verify_files", spy)
+    session = {"session.intra_op.allow_spinning": "0"}
+    wf.optimize(
+        MODEL, tmp_path / "o.onnx", factor=8, provider="cpu", session_option=session, seeds=2
+    )
+    assert [(o.provider, o.session_options, o.seeds) for o in seen] == [(Provider.CPU, session, 2)]
+
+
+def test_weights_that_are_frozen() -> None:
+    model = onnx.load(MODEL)
+    for tensor in model.graph.initializer:
+        kind = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        model.graph.input.append(kind)
+    assert wf.fold(model) is model
+    folded = wf.fold(model, freeze_weights=True)
+    assert [value.name for value in folded.graph.input] == [model.graph.input[0].name]
+    check(folded)
+
+
+def test_a_file_that_does_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verify_files = delivery.verify_files
+
+    def failing(*given: object, **named: object) -> VerifyReport:
+        report = verify_files(*given, **named)
+        verdict = {"verdict": "fail", "reasons": ["it differs"]}
+        return msgspec.structs.replace(report, **verdict)
+
+    monkeypatch.setattr(delivery, "verify_files", failing)
+    out = tmp_path / "out.onnx"
+    with pytest.raises(CheckFailedError, match="it differs"):
+        wf.fold(MODEL, out)
+    with pytest.raises(CheckFailedError, match="it differs"):
+        wf.apply(MODEL, wf.plan(MODEL, factor=8), out)
+    result = wf.optimize(MODEL, out, factor=8)
+    assert result.model is result.report.written is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_graph_of_graphsurgeon_folds_again_as_that_library_drops_the_metadata() -> None:
+    once = wf.fold(gs.import_onnx(onnx.load(MODEL)), factor=2)
+    twice = wf.fold(once, factor=2)
+    assert twice is not once
+    check(gs.export_onnx(twice))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: wf.optimize(MODEL, facter=8), TypeError, "'facter'; did you mean 'factor'"),
+        (lambda: wf.fold(MODEL, effort="quick"), TypeError, r"fold\(\) got .* 'effort'"),
+        (lambda: wf.verify(MODEL, MODEL, timing=False), TypeError, "did you mean 'no_timing'"),
+        (lambda: wf.inspect(MODEL, provider="cpu"), TypeError, "'provider'"),
+        (lambda: wf.apply(MODEL, wf.Plan(), factor=8), TypeError, "'factor'"),
+        (lambda: wf.plan(MODEL, factor=8, rtol=1.0), TypeError, "'rtol'"),
+        (lambda: wf.tune([MODEL], seeds=3), TypeError, "'seeds'"),
+        (lambda: wf.fold(MODEL, factor=1), UsageError, "factor is 1"),
+        (lambda: wf.fold(MODEL, factor="many"), UsageError, "factor is 'many'"),
+        (lambda: wf.fold(MODEL, skip="head"), UsageError, "skip takes a tuple of words"),
+        (lambda: wf.fold(MODEL, form="strides", factor=8), UsageError, "give no factor"),
+        (lambda: wf.optimize(MODEL, effort="slow"), UsageError, "effort is 'slow'"),
+        (lambda: wf.optimize(MODEL, factor=8, rtol=1.0), UsageError, "rtol compares"),
+        (lambda: wf.inspect(MODEL, factor="auto"), UsageError, "give a number"),
+        (lambda: wf.fold(onnx.load(MODEL), "x.onnx"), UsageError, "out is for a model .* path"),
+        (lambda: wf.fold(b"model"), UsageError, "not bytes"),
+        (lambda: wf.fold("missing.onnx"), UsageError, "missing.onnx: No such file"),
+        (lambda: wf.apply(MODEL, "missing.json"), UsageError, "missing.json: No such file"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    call: Callable[[], object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+ELSEWHERE = {"check", "report", "format", "debug", "help", "save_plan", "exact", "partial"}
+"""Options of commands that are about the terminal or files, or are parameters of a call."""
+
+
+@pytest.mark.parametrize("name", ["optimize", "verify", "inspect", "apply", "tune"])
+def test_keywords_are_the_options_of_the_command(name: str) -> None:
+    command = main.commands[name]
+    options = {
+        max(parameter.opts, key=len).removeprefix("--").replace("-", "_")
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+    }
+    call = getattr(wf, name)
+    types = {
+        "inspect": keywords.FoldKeywords,
+        "optimize": keywords.OptimizeKeywords,
+        "verify": keywords.VerifyKeywords,
+        "apply": keywords.CheckKeywords,
+        "tune": keywords.TuneKeywords,
+    }
+    parameters = set(python_inspect.signature(call).parameters)
+    taken = set(types[name].__annotations__) | parameters
+    assert options - taken <= ELSEWHERE
+    models = {"model", "models", "original", "rewritten", "plan", "out"}
+    assert taken - options - models == {"keywords", "on_progress"} & parameters
+
+
+def test_no_name_of_the_api_is_hidden_by_a_module() -> None:
+    code = (
+        "import pkgutil, importlib, widthfold_onnx as wf\n"
+        "for module in pkgutil.iter_modules(wf.__path__):\n"
+        "    if module.name not in ('olive', 'mlir'):\n"
+        "        importlib.import_module(f'widthfold_onnx.{module.name}')\n"
+        "assert all(callable(getattr(wf, name)) for name in wf.__all__)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
