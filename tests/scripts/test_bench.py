@@ -217,3 +217,27 @@ def test_the_readme_shows_no_other_suite(
     with pytest.raises(SystemExit, match="2"):
         bench.main()
     assert "README.md shows the table of `suite`" in capsys.readouterr().err
+
+
+def test_published_layers_are_models_of_one_node(scripts: Path) -> None:
+    """With the extents and the weight of the layer that a GPU measures, in float32."""
+    published = importlib.import_module("published_layers")
+    build = importlib.import_module("make_models").build
+    for entry in published.PUBLISHED:
+        layer = entry.on_cpu
+        graph = build(str(layer), published.source(entry)).graph  # checks the shapes, too
+        (node,), (x,), (y,), (weight,) = graph.node, graph.input, graph.output, graph.initializer
+        found = [[dim.dim_value for dim in it.type.tensor_type.shape.dim] for it in (x, y)]
+        assert [tuple(dims) for dims in found] == list(layer.shapes)
+        assert tuple(weight.dims) == layer.weight_shape
+        assert node.op_type == ("ConvTranspose" if layer.transposed else "Conv")
+
+
+def test_the_page_of_published_layers_ends_with_what_was_published(
+    bench: ModuleType, report: ModuleType, tmp_path: Path
+) -> None:
+    (tmp_path / "published_layers.json").write_bytes(msgspec.json.encode(suite(report)))
+    bench.publish(tmp_path, "published_layers")
+    text = (tmp_path / "published_layers.md").read_text()
+    assert text.startswith(suite(report).markdown())
+    assert "| rwkv_depthwise | 768->768 768 depthwise | 1x768x768 | 14 ms PyTorch, " in text
