@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import msgspec
+import onnx
 import pytest
 
 from tests.cli.tool import build, save
@@ -231,6 +232,10 @@ def test_published_layers_are_models_of_one_node(scripts: Path) -> None:
         assert [tuple(dims) for dims in found] == list(layer.shapes)
         assert tuple(weight.dims) == layer.weight_shape
         assert node.op_type == ("ConvTranspose" if layer.transposed else "Conv")
+        given = {it.name: onnx.helper.get_attribute_value(it) for it in node.attribute}
+        rank = len(layer.kernel)
+        assert (given["group"], given["strides"]) == (layer.group, [layer.stride] * rank)
+        assert list(zip(given["pads"][:rank], given["pads"][rank:], strict=True)) == layer.ends
 
 
 def test_the_page_of_published_layers_ends_with_what_was_published(

@@ -126,17 +126,17 @@ def test_the_layers_of_users_have_their_forms_and_fit_a_device(layers) -> None:
 
 
 PUBLISHED = {
-    "einnet_conv5x5": ((16, 32, 224, 224), (1, 32, 5, 5), (16, 1, 224, 224)),
-    "einnet_conv3x3": ((1, 512, 7, 7), (512, 512, 3, 3), (1, 512, 7, 7)),
-    "einnet_deconv4x4": ((16, 256, 2, 2), (256, 448, 4, 4), (16, 448, 4, 4)),
-    "spider_3x3": ((1, 1, 10240, 10240), (1, 1, 3, 3), (1, 1, 10240, 10240)),
-    "spider_5x5": ((1, 1, 10240, 10240), (1, 1, 5, 5), (1, 1, 10240, 10240)),
-    "spider_7x7": ((1, 1, 10240, 10240), (1, 1, 7, 7), (1, 1, 10240, 10240)),
-    "mobileclip_64_groups": ((1, 64, 64, 64), (128, 1, 7, 7), (1, 128, 32, 32)),
-    "mobileclip_32_groups": ((1, 64, 64, 64), (128, 2, 7, 7), (1, 128, 32, 32)),
-    "rwkv_depthwise": ((32, 768, 768), (768, 1, 768), (32, 768, 768)),
+    "einnet_conv5x5": ((16, 32, 224, 224), (1, 32, 5, 5), (16, 1, 224, 224), (2, 2), 1, 1),
+    "einnet_conv3x3": ((1, 512, 7, 7), (512, 512, 3, 3), (1, 512, 7, 7), (1, 1), 1, 1),
+    "einnet_deconv4x4": ((16, 256, 2, 2), (256, 448, 4, 4), (16, 448, 4, 4), (1, 1), 2, 1),
+    "spider_3x3": ((1, 1, 10240, 10240), (1, 1, 3, 3), (1, 1, 10240, 10240), (1, 1), 1, 1),
+    "spider_5x5": ((1, 1, 10240, 10240), (1, 1, 5, 5), (1, 1, 10240, 10240), (2, 2), 1, 1),
+    "spider_7x7": ((1, 1, 10240, 10240), (1, 1, 7, 7), (1, 1, 10240, 10240), (3, 3), 1, 1),
+    "mobileclip_64_groups": ((1, 64, 64, 64), (128, 1, 7, 7), (1, 128, 32, 32), (3, 3), 2, 64),
+    "mobileclip_32_groups": ((1, 64, 64, 64), (128, 2, 7, 7), (1, 128, 32, 32), (3, 3), 2, 32),
+    "rwkv_depthwise": ((32, 768, 768), (768, 1, 768), (32, 768, 768), (767, 0), 1, 768),
 }
-"""Input, weight and output, as the sources state them."""
+"""Input, weight, output, pads before and behind an axis, stride and groups."""
 
 BANDS = {"band 8", "band 16"}
 FORMS = {
@@ -153,7 +153,11 @@ FORMS = {
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_published_layers_are_those_of_their_sources(layers, published, dtype) -> None:
     found = published.published(dtype)
-    assert {str(it): (it.shapes[0], it.weight_shape, it.shapes[1]) for it in found} == PUBLISHED
+    stated = {
+        str(it): (it.shapes[0], it.weight_shape, it.shapes[1], *set(it.ends), it.stride, it.group)
+        for it in found
+    }
+    assert stated == PUBLISHED
     assert {layer.dtype for layer in found} == {dtype}
     assert {str(it): {form.name for form in layers.forms(it)} for it in found} == FORMS
     others = [*layers.users(dtype), *layers.paper(dtype, 512 << 20)]
