@@ -210,6 +210,21 @@ def test_a_suite_runs_at_each_number_of_threads_and_is_kept_after_every_model(
     assert "<!-- two, 2 threads -->" in (tmp_path / "history.svg").read_text()
 
 
+def test_a_model_that_is_measured_again_replaces_its_row_alone(
+    bench: ModuleType, report: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept = suite(report)
+    rows = [*kept.rows, report.Row(model="other", layers=1)]
+    path = tmp_path / "suite.json"
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(kept, rows=rows)))
+    again = report.Row(model="chain", layers=7)
+    monkeypatch.setattr(bench, "measure", lambda *given: (again, []))
+    monkeypatch.setattr(sys, "argv", f"bench.py --out {tmp_path} chain.onnx".split())
+    bench.main()
+    assert bench.read(path).rows == [again, rows[1]]
+    assert bench.read(path).ranks == kept.ranks
+
+
 def test_the_readme_shows_no_other_suite(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
