@@ -217,7 +217,7 @@ def test_a_model_that_is_measured_again_replaces_its_row_alone(
     rows = [*kept.rows, report.Row(model="other", layers=1)]
     path = tmp_path / "suite.json"
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(kept, rows=rows)))
-    again = report.Row(model="chain", layers=7)
+    again = report.Row(model="chain", layers=7, cells=kept.rows[0].cells)
     monkeypatch.setattr(bench, "measure", lambda *given: (again, []))
     monkeypatch.setattr(sys, "argv", f"bench.py --out {tmp_path} chain.onnx".split())
     bench.main()
