@@ -14,6 +14,9 @@ the original in one process, with a second copy of the original as control (A/A)
 better of the runtime's levels. The forms that auto measured at one thread are compared with their
 predictions (rank correlation).
 
+MODELs replace their own rows of the table and leave the others, so that disturbed rows can be
+repeated; the line on the machine is that of the last run.
+
 The folder --out (benchmarks/) gets <suite>.json after every model, and history.jsonl a line with
 commit, machine and versions; then <suite>.md, <suite>.svg and history.svg, the course of each model
 over commits, which --report makes again of the numbers. --readme puts the rows of `suite` that auto
@@ -228,18 +231,24 @@ def run(arguments: argparse.Namespace) -> None:
     """Measure all models; what was found so far is in the file after each one."""
     subject = SUITES[arguments.suite]
     code = Commit.of(ROOT)
-    before, rows, layers = Before(), [], []
+    before, layers = Before(), []
     arguments.out.mkdir(parents=True, exist_ok=True)
+    path = arguments.out / f"{arguments.suite}.json"
+    earlier = read(path) if arguments.models and path.exists() else None
+    rows = {str(row): row for row in earlier.rows} if earlier else {}
     with tempfile.TemporaryDirectory() as folder:
         store = arguments.store or Path(folder) / "store.sqlite"
         for model, count in product(arguments.models or subject.models(), subject.threads):
             search = SearchOptions(time_budget=arguments.search, store=store, threads=count)
             row, found = measure(model, search, arguments.budget)
-            rows.append(row)
+            rows[str(row)] = row
             layers += found if count == 1 else []  # predictions are of one core
             where = environment(VerifyOptions(provider=Provider.CPU), before)
-            suite = Suite(rows=rows, ranks=ranked(layers), environment=msgspec.to_builtins(where))
-            path = arguments.out / f"{arguments.suite}.json"
+            suite = Suite(
+                rows=list(rows.values()),
+                ranks=earlier.ranks if earlier else ranked(layers),
+                environment=msgspec.to_builtins(where),
+            )
             path.write_bytes(msgspec.json.format(msgspec.json.encode(suite)))
             append(arguments.out, code, where, row)
             print(table([row])[-1], flush=True)

@@ -29,7 +29,7 @@ from widthfold_onnx.tuning.predict.cost import layer_seconds
 from widthfold_onnx.tuning.predict.targets import Target
 from widthfold_onnx.tuning.predict.work import Work
 
-FOLDER = Path(__file__).resolve().parents[1] / "widthfold_onnx" / "tuning" / "predict" / "targets"
+FOLDER = Path(targets.__file__).parent
 TYPES = {"float32": "FLOAT", "float16": "FLOAT16"}
 DIGITS = 4
 

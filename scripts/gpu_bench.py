@@ -9,7 +9,8 @@ Every run first compares one Conv with the CPU; a wrong or missing device ends i
 
 ceilings  bandwidth, peak and launch overhead
 grid      layers of few channels in all forms and both layouts, and with padded channels
-torch     the layers of grid and users through PyTorch with cuDNN's own tuning, and kernel names
+published layers whose times others published, in the same way
+torch     these layers and those of users through PyTorch with cuDNN's own tuning, and kernel names
 users     1-D layers that users report as slow: ISTFT, STFT, depthwise
 models    MODELs, else models/ and three others, by `widthfold optimize` and `widthfold verify`
 
@@ -55,7 +56,7 @@ FIRST = (
 repository, if anywhere."""
 
 NEEDED = ("numpy", "onnx", "onnxruntime")
-PARTS = ("ceilings", "grid", "torch", "users", "models")
+PARTS = ("ceilings", "grid", "published", "torch", "users", "models")
 KEPT = ("device", "provider", "onnxruntime", "quick")
 """What must be equal in all runs whose results share a folder."""
 
@@ -101,7 +102,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[Path, int]:
         CheckFailedError: the device computes wrong.
         UsageError: the folder holds results of another device, provider, runtime or scale.
     """
-    from gpu import device, grid, layers, rival, watch, wholes
+    from gpu import device, grid, layers, published, rival, watch, wholes
     from gpu.results import Results
     from gpu.stage import FULL, QUICK, Stage
 
@@ -126,12 +127,15 @@ def _measure(arguments: argparse.Namespace) -> tuple[Path, int]:
     scale = QUICK if arguments.quick else FULL
     few = layers.paper(arguments.dtype, scale.layer_bytes)[: 1 if arguments.quick else None]
     users = layers.users(arguments.dtype, quick=arguments.quick)
-    users = users[2::2] if arguments.quick else users  # of each kind
+    known = published.published(arguments.dtype, quick=arguments.quick)
+    if arguments.quick:  # some of each kind
+        users, known = users[2::2], known[::2]
     models = arguments.models or _models(quick=arguments.quick)
     steps: dict[str, Callable[[Stage], None]] = {
         "ceilings": device.ceilings,
         "grid": lambda stage: grid.run_grid(stage, "grid", few, device.rate(out)),
-        "torch": lambda stage: rival.run_rival(stage, [*few, *users]),
+        "published": lambda stage: grid.run_grid(stage, "published", known, device.rate(out)),
+        "torch": lambda stage: rival.run_rival(stage, [*few, *known, *users]),
         "users": lambda stage: grid.run_grid(stage, "users", users, device.rate(out)),
         "models": lambda stage: wholes.run_models(stage, models),
     }

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from gpu.graphs import packings
 from gpu.layers import AS_IS, Form, Layer, forms, paper, users
+from gpu.published import PUBLISHED, published
 from gpu.stage import FULL
-from gpu.tables import CLAIM, Section
+from gpu.tables import CLAIM, Section, published_times
 
 from widthfold_onnx.algebra.axis import keep_axis
 from widthfold_onnx.algebra.conv import ConvFold
@@ -22,13 +23,14 @@ from widthfold_onnx.tuning.predict.targets import Target, target
 from widthfold_onnx.tuning.predict.work import Work
 
 DEVICES = ("a100", "h100", "h200")
-TITLE = "PREDICTED times of float16 layers, none measured"
+TITLE = "PREDICTED times of layers, none measured"
 NOTES = (
-    "Microseconds of a layer and the Neg behind it in NCHW, by `tuning/predict/cost.py` and the "
-    "data sheets in `tuning/predict/targets/` (`scripts/gpu_predict.py`): gain is the faster of as "
-    "it is and padded / best fold; the floors are the least bytes at full bandwidth and "
-    "multiply-adds in whole tiles (64 output channels x 16 products) at full peak, which a kernel "
-    "without tensor cores does not pay; the larger one of the fold binds it.",
+    "Microseconds of a layer and the Neg behind it in NCHW, in float16 unless TF32 is named, by "
+    "`tuning/predict/cost.py` and the data sheets in `tuning/predict/targets/` "
+    "(`scripts/gpu_predict.py`): gain is the faster of as it is and padded / best fold; the floors "
+    "are the least bytes at full bandwidth and multiply-adds in whole tiles (64 output channels x "
+    "16 products) at full peak, which a kernel without tensor cores does not pay; the larger one "
+    "of the fold binds it.",
     f"The paper's claim, at least {CLAIM:g}x for float16 layers with one input channel against the "
     "vendor's library, is refuted for a layer if the fastest of the layer as it is in both "
     f"layouts, padded, and through PyTorch takes less than {CLAIM:g} times as long as the fastest "
@@ -105,17 +107,22 @@ def table(device: Target, layers: Sequence[Layer], title: str) -> Section:
     reached: list[bool] = []
     for layer in layers:
         found = {form: predicted(layer, form, device) for form in (AS_IS, *forms(layer))}
-        best = min((form for form in found if form.fold), key=lambda form: found[form])
         rivals = {form: seconds for form, seconds in found.items() if not form.fold}
+        least, tiles = floors(layer, AS_IS, device)
+        pad = next((_us(seconds) for form, seconds in rivals.items() if form.padded), "")
+        row = [str(layer), _us(rivals[AS_IS]), pad]
+        folds = [form for form in found if form.fold]
+        if not folds:
+            body.append([*row, "", "none", "", _us(least), _us(tiles), "", ""])
+            continue
+        best = min(folds, key=lambda form: found[form])
         gain = min(rivals.values()) / found[best]
         if layer.channels[0] == 1 and len(layer.kernel) > 1:
             reached.append(gain >= CLAIM)
-        least, tiles = floors(layer, AS_IS, device)
         _, folded_tiles = floors(layer, best, device)
+        row += [_us(found[best]), best.name, f"{gain:.2f}x"]
         binds = "bytes" if least > folded_tiles else "tiles"
-        pad = next((_us(seconds) for form, seconds in rivals.items() if form.padded), "")
-        times = [_us(rivals[AS_IS]), pad, _us(found[best]), best.name, f"{gain:.2f}x"]
-        body.append([str(layer), *times, *map(_us, (least, tiles, folded_tiles)), binds])
+        body.append([*row, *map(_us, (least, tiles, folded_tiles)), binds])
     notes = [f"{sum(reached)} of {len(reached)} layers with one input channel gain {CLAIM:g}x."]
     head = ["layer", "as it is", "padded", "best fold", "form", "gain", "bytes", "tiles as it is"]
     head += ["tiles of the fold", "binds"]
@@ -130,8 +137,11 @@ def text() -> str:
         for title, layers in (
             ("layers", paper("float16", FULL.layer_bytes)),
             ("layers of users", users("float16")),
+            ("published layers", published("float16")),
+            ("published layers in TF32", published("float32")),
         )
     ]
+    made.append(published_times([entry.layer for entry in PUBLISHED]))
     return "\n".join([f"# {TITLE}", "", *NOTES, "", *(section.markdown() for section in made)])
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.runtime.clock import Clock, Run, Times, alternate
 from widthfold_onnx.runtime.intervals import judge, one_session
+
+if TYPE_CHECKING:  # a GPU host may lack what it needs
+    from widthfold_onnx.results import SpeedVerdict
 
 FEWEST = 30
 SECONDS = 1.5

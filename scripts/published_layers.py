@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu.published import HEAD, PUBLISHED, Published
-from gpu.tables import Section
+from gpu.published import PUBLISHED, Published
+from gpu.tables import published_times
 from graph_text import Net
 from make_models import write
 from model_sources import Source
@@ -40,8 +40,4 @@ def models() -> list[Path]:
 
 def context() -> str:
     """What others published of the layers, as Markdown."""
-    notes = [
-        "Published times are context, not rivals: other devices, and each timed in its own way."
-    ]
-    body = [entry.described(entry.on_cpu) for entry in PUBLISHED]
-    return Section("What others published", notes, HEAD, body).markdown()
+    return published_times([entry.on_cpu for entry in PUBLISHED]).markdown()

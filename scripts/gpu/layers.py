@@ -22,8 +22,14 @@ ALIGN = 8
 
 BLOCKS = (8, 16, 32, 64)
 BANDS = (8, 16)
+PIXELS = 4
+"""Positions of the output, along every axis with more than a tap, that become channels: 16 of an
+image. The input stays as it is, and is read with a stride."""
 GROUPS = (8, 16)
-"""Channels of a group that depthwise layers are joined to."""
+"""Groups of a layer that are joined to one."""
+
+HEAVY = 2.0
+"""A form is left out if its weight takes so many times the bytes of the layer: it is read, too."""
 
 BATCH = 8
 
@@ -217,28 +223,26 @@ def shrink(layer: Layer) -> Layer:
 
 
 def forms(layer: Layer) -> list[Form]:
-    """Return the forms that the extents allow, the layer as it is left out.
-
-    A folded weight may take no more bytes than the tensors: it is read as well.
-    """
-    elements = math.prod(layer.weight_shape) * layer.itemsize
+    """Return the forms that the extents allow and that are not `HEAVY`; the layer is none."""
+    weight = math.prod(layer.weight_shape) * layer.itemsize
     return [
         form
         for form in _every_form(layer)
-        if form.fold is None or elements * form.fold.weight_growth() <= layer.bytes
+        if form.fold is None or weight * form.fold.weight_growth() < HEAVY * layer.bytes
     ]
 
 
 def _every_form(layer: Layer) -> Iterator[Form]:
     inputs, outputs = (-(-count // ALIGN) * ALIGN for count in layer.channels)
-    padded = Form(f"pad {ALIGN}", padded=(inputs, outputs))
+    padded = []
+    if (inputs, outputs) != layer.channels and layer.group == 1:
+        padded = [Form(f"pad {ALIGN}", padded=(inputs, outputs))]
     if layer.transposed:
         tiles = dict.fromkeys(_spatial(layer), (layer.stride, 1))
         yield from _axis_form("sub-pixel", layer, tiles)
-        yield padded  # last, since it takes seconds
+        yield from padded  # last, since it takes seconds
         return
-    if (inputs, outputs) != layer.channels and layer.group == 1:
-        yield padded
+    yield from padded
     kept = tuple(map(keep_axis, layer.axes))
     if layer.extents[0] % BATCH == 0:
         yield Form(f"batch {BATCH}", ConvFold(axes=kept, group=layer.group, batch=BATCH))
@@ -252,6 +256,9 @@ def _every_form(layer: Layer) -> Iterator[Form]:
     for factor in BANDS:
         tiles = {along: (factor, factor * layer.stride)}
         yield from _axis_form(f"band {factor}", layer, tiles)
+    if layer.channels[1] < ALIGN:
+        tiles = {i: (PIXELS, 1) for i in _spatial(layer) if layer.kernel[i] > 1}
+        yield from _axis_form(f"pixels {PIXELS}", layer, tiles)
     if layer.stride > 1:
         tiles = dict.fromkeys(_spatial(layer), (1, layer.stride))
         yield from _axis_form("space-to-depth", layer, tiles)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpu.results import Row
-from gpu.tables import FOLDED, RIVALS, bandwidth, fastest, floor_share
+from gpu.tables import KINDS, bandwidth, fastest, floor_share
 
-COLORS = dict(zip((*RIVALS, FOLDED), ("0.75", "0.55", "0.35", "tab:orange"), strict=True))
+COLORS = dict(zip(KINDS, ("0.75", "0.55", "0.35", "tab:orange"), strict=True))
 
 
 def draw(rows: Sequence[Row], folder: Path) -> None:
@@ -27,7 +27,7 @@ def _draw(found: dict[str, dict[str, Row]], rows: Sequence[Row], path: Path, tit
     """Draw a bar per layer and kind: the fastest of the kind."""
     from matplotlib import pyplot as plt
 
-    kinds = [kind for kind in (*RIVALS, FOLDED) if any(kind in own for own in found.values())]
+    kinds = [kind for kind in KINDS if any(kind in own for own in found.values())]
     size = (9, 1.5 + 0.4 * len(found))
     figure, axes = plt.subplots(figsize=size, layout="constrained")
     height = 0.8 / len(kinds)

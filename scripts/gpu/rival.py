@@ -100,16 +100,22 @@ def _runtime(stage: Stage, layer: Layer, last: bool) -> Bound:
 def _layer(torch: Any, layer: Layer, last: bool, device: str) -> Callable[[], Any]:
     form = torch.channels_last if last else torch.contiguous_format
     flat = (1,) * (2 - len(layer.kernel))
+    samples, channels, *lengths = layer.shapes[0]
+    # PyTorch pads both ends of an axis alike: what one end has more is zeros of the input.
+    least = [min(ends) for ends in layer.ends]
+    more = [(a - n, b - n) for (a, b), n in zip(layer.ends, least, strict=True)]
+    array = noise((samples, channels, *flat, *lengths), layer.dtype)
+    outputs, inputs, *kernel = layer.weight_shape
     x, w = (
-        torch.from_numpy(noise((*shape[:2], *flat, *shape[2:]), layer.dtype))
-        .to(device)
-        .to(memory_format=form)
-        for shape in (layer.shapes[0], layer.weight_shape)
+        torch.from_numpy(given).to(device).to(memory_format=form)
+        for given in (
+            np.pad(array, [(0, 0)] * (2 + len(flat)) + more),
+            noise((outputs, inputs, *flat, *kernel), layer.dtype),
+        )
     )
     functional = torch.nn.functional
     conv = functional.conv_transpose2d if layer.transposed else functional.conv2d
-    # Of unequal pads PyTorch takes the larger one at both ends: at most 3 positions more.
-    pads = [0] * len(flat) + [max(ends) for ends in layer.ends]
+    pads = [0] * len(flat) + least
     strides = [1] * len(flat) + [layer.stride] * len(layer.kernel)
 
     def run() -> Any:

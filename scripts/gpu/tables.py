@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gpu.layers import Layer
+from gpu.published import CONTEXT, HEAD, PUBLISHED
 from gpu.results import Row, is_lone, of
 
 MIN_CLEAR = 6
@@ -16,6 +18,15 @@ AS_IS, PADDED, PYTORCH, FOLDED = "as it is", "padded", "PyTorch", "folded"
 RIVALS = (AS_IS, PADDED, PYTORCH)
 """What folding must beat: the layer as it is, of which cuDNN pads the channels itself where it
 wants tensor cores, the layer with channels padded before, and what PyTorch's tuning finds."""
+
+KINDS = (*RIVALS, FOLDED)
+
+LAYERS = {
+    "grid": "Layers",
+    "published": "Layers whose times others published",
+    "users": "Layers of users",
+}
+"""Parts that measure layers in all forms, and the titles of their tables."""
 
 CLAIM = 3.0
 """The gain that the paper on width folding claims for float16 layers with one input channel."""
@@ -63,7 +74,7 @@ def sections(rows: Sequence[Row]) -> list[Section]:
             section = table(found, rows)
             section.notes.extend(_reason(row) for row in found if "reason" in row and is_lone(row))
             made.append(section)
-    return [*made, *_verdict(rows)]
+    return [*made, *_verdict(rows), *_beside_published(rows)]
 
 
 def bandwidth(rows: Iterable[Row], dtype: str) -> float | None:
@@ -84,7 +95,7 @@ def fastest(rows: Iterable[Row]) -> dict[tuple[str, str], dict[str, Row]]:
     """Return the fastest row of each kind, of both layouts, by layer and type."""
     best: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
-        if row["part"] in ("grid", "users", "torch") and "us" in row:
+        if row["part"] in (*LAYERS, "torch") and "us" in row:
             found, kind = best.setdefault((row["layer"], row["dtype"]), {}), _kind(row)
             if kind not in found or row["us"] < found[kind]["us"]:
                 found[kind] = row
@@ -151,8 +162,7 @@ def _grid(found: Sequence[Row], rows: Sequence[Row]) -> Section:
         numbers = [_us(row), _gbs(row), _floor(row, rows), _ratio(row), against, _control(row)]
         body.append([*start, *numbers, _pair(row["transposes"])])
     head = ["layer", "type", "layout", "form", "us", "GB/s", "floor", "ratio", "best", "A/A", "T"]
-    title = "Layers" if found[0]["part"] == "grid" else "Layers of users"
-    return Section(title, _cancelled(found), head, body)
+    return Section(LAYERS[found[0]["part"]], _cancelled(found), head, body)
 
 
 def _cancelled(found: Sequence[Row]) -> list[str]:
@@ -209,8 +219,7 @@ def _models(found: Sequence[Row], rows: Sequence[Row]) -> Section:
 
 TABLES = {
     "ceilings": _ceilings,
-    "grid": _grid,
-    "users": _grid,
+    **dict.fromkeys(LAYERS, _grid),
     "torch": _torch,
     "models": _models,
 }
@@ -254,6 +263,29 @@ def _verdict(rows: Sequence[Row]) -> list[Section]:
         )
     head = ["layer", "type", *(f"{kind} us" for kind in RIVALS), "folded us", "fold", "gain"]
     return [Section("Against the fastest rival", notes, [*head, "floor"], body)] if body else []
+
+
+def published_times(layers: Sequence[Layer]) -> Section:
+    """Return what others published of layers that are in `PUBLISHED`."""
+    cells = {entry.layer.name: entry.cells for entry in PUBLISHED}
+    body = []
+    for layer in layers:
+        shape = "x".join(map(str, layer.shapes[0]))
+        body.append([layer.name, layer.geometry, shape, *cells[layer.name]])
+    return Section("Published times", [CONTEXT], ["layer", "operator", "input here", *HEAD], body)
+
+
+def _beside_published(rows: Sequence[Row]) -> list[Section]:
+    """Return a table of what was measured of published layers, beside what was published."""
+    cells = {entry.layer.name: entry.cells for entry in PUBLISHED}
+    body = []
+    for (layer, dtype), own in fastest(rows).items():
+        if layer in cells:
+            times = [_us(own[kind]) if kind in own else "" for kind in KINDS]
+            body.append([layer, dtype, *times, *cells[layer]])
+    notes = [f"{CONTEXT} Here a Neg runs behind each layer, and float32 is TF32 on CUDA."]
+    head = ["layer", "type", *(f"{kind} us" for kind in KINDS), *HEAD]
+    return [Section("Beside published times", notes, head, body)] if body else []
 
 
 def _reason(row: Row) -> str:

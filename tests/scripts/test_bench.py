@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import msgspec
+import onnx
 import pytest
 
 from tests.cli.tool import build, save
@@ -209,6 +210,21 @@ def test_a_suite_runs_at_each_number_of_threads_and_is_kept_after_every_model(
     assert "<!-- two, 2 threads -->" in (tmp_path / "history.svg").read_text()
 
 
+def test_a_model_that_is_measured_again_replaces_its_row_alone(
+    bench: ModuleType, report: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept = suite(report)
+    rows = [*kept.rows, report.Row(model="other", layers=1)]
+    path = tmp_path / "suite.json"
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(kept, rows=rows)))
+    again = report.Row(model="chain", layers=7, cells=kept.rows[0].cells)
+    monkeypatch.setattr(bench, "measure", lambda *given: (again, []))
+    monkeypatch.setattr(sys, "argv", f"bench.py --out {tmp_path} chain.onnx".split())
+    bench.main()
+    assert bench.read(path).rows == [again, rows[1]]
+    assert bench.read(path).ranks == kept.ranks
+
+
 def test_the_readme_shows_no_other_suite(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,3 +233,31 @@ def test_the_readme_shows_no_other_suite(
     with pytest.raises(SystemExit, match="2"):
         bench.main()
     assert "README.md shows the table of `suite`" in capsys.readouterr().err
+
+
+def test_published_layers_are_models_of_one_node(scripts: Path) -> None:
+    """With the extents and the weight of the layer that a GPU measures, in float32."""
+    published = importlib.import_module("published_layers")
+    build = importlib.import_module("make_models").build
+    for entry in published.PUBLISHED:
+        layer = entry.on_cpu
+        graph = build(str(layer), published.source(entry)).graph  # checks the shapes, too
+        (node,), (x,), (y,), (weight,) = graph.node, graph.input, graph.output, graph.initializer
+        found = [[dim.dim_value for dim in it.type.tensor_type.shape.dim] for it in (x, y)]
+        assert [tuple(dims) for dims in found] == list(layer.shapes)
+        assert tuple(weight.dims) == layer.weight_shape
+        assert node.op_type == ("ConvTranspose" if layer.transposed else "Conv")
+        given = {it.name: onnx.helper.get_attribute_value(it) for it in node.attribute}
+        rank = len(layer.kernel)
+        assert (given["group"], given["strides"]) == (layer.group, [layer.stride] * rank)
+        assert list(zip(given["pads"][:rank], given["pads"][rank:], strict=True)) == layer.ends
+
+
+def test_the_page_of_published_layers_ends_with_what_was_published(
+    bench: ModuleType, report: ModuleType, tmp_path: Path
+) -> None:
+    (tmp_path / "published_layers.json").write_bytes(msgspec.json.encode(suite(report)))
+    bench.publish(tmp_path, "published_layers")
+    text = (tmp_path / "published_layers.md").read_text()
+    assert text.startswith(suite(report).markdown())
+    assert "| rwkv_depthwise | 768->768 768 depthwise | 1x768x768 | 14 ms PyTorch, " in text

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from widthfold_onnx.tuning.predict import targets
 from widthfold_onnx.tuning.predict.cost import layer_seconds
 from widthfold_onnx.tuning.predict.targets import Target, target
 
@@ -133,6 +134,10 @@ def test_what_cannot_be_fitted_is_one_line(
     monkeypatch.setattr("sys.argv", ["fit_target.py", str(tmp_path), name])
     assert fit.main() == 2
     assert capsys.readouterr().err.startswith(f"fit_target: {said}")
+
+
+def test_a_target_is_written_where_predictions_read_it(fit: ModuleType) -> None:
+    assert (fit.FOLDER / f"h200{targets.SUFFIX}").is_file()
 
 
 def test_the_file_is_a_target_and_says_how_well_it_predicts(

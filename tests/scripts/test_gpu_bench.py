@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import json
 import re
 import subprocess
@@ -30,7 +31,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_whole_run_with_the_processor(finished: Path) -> None:
     assert [row["dtype"] for row in rows_of(finished, "conv")] == ["float32", "float16"]
     assert len(rows_of(finished, "end")) == 1
-    rows = rows_of(finished, "grid") + rows_of(finished, "users")
+    parts = [rows_of(finished, part) for part in ("grid", "published", "users")]
+    assert all(parts)
+    rows = list(itertools.chain(*parts))
     assert not [row for row in rows if "error" in row or "wrong" in row]
     timed = [row for row in rows if "ratio" in row]
     assert {row["layout"] for row in timed} == {"nchw", "nhwc"}
@@ -48,6 +51,11 @@ def test_the_whole_run_with_the_processor(finished: Path) -> None:
     table = (finished / "table.md").read_text()
     for title in ("Ceilings", "Layers", "Layers of users", "Whole models"):
         assert f"## {title}\n" in table
+    assert "## Layers whose times others published\n" in table
+    beside = table.partition("## Beside published times\n")[2]
+    assert re.search(
+        r"\| einnet_conv5x5 \| float16 \| \d.* ms cuDNN .* \| A100, float32 \|", beside
+    )
     assert "## Against the fastest rival\n" in table
     assert "A quick run: the figures say nothing." in table
     assert "The claim" not in table

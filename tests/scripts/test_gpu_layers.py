@@ -26,6 +26,11 @@ def graphs(scripts: Path) -> ModuleType:
     return importlib.import_module("gpu.graphs")
 
 
+@pytest.fixture
+def published(scripts: Path) -> ModuleType:
+    return importlib.import_module("gpu.published")
+
+
 def integers(shape: tuple[int, ...], seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
 
@@ -72,6 +77,7 @@ def test_every_form_is_the_layer_bit_for_bit(layers, graphs, tmp_path, channels,
     names = check_every_form(layers, graphs, tmp_path, layer)
     assert {"batch 8", "block 8", "band 8"} <= set(names)
     assert ("pad 8" in names) == (channels != (8, 8))
+    assert ("pixels 4" in names) == (channels[1] < 8)
     assert ("space-to-depth" in names) == (layer.stride == 2)
 
 
@@ -119,6 +125,58 @@ def test_the_layers_of_users_have_their_forms_and_fit_a_device(layers) -> None:
         assert form.macs(istft) == pytest.approx(istft.macs, rel=0.01)
 
 
+PUBLISHED = {
+    "einnet_conv5x5": ((16, 32, 224, 224), (1, 32, 5, 5), (16, 1, 224, 224), (2, 2), 1, 1),
+    "einnet_conv3x3": ((1, 512, 7, 7), (512, 512, 3, 3), (1, 512, 7, 7), (1, 1), 1, 1),
+    "einnet_deconv4x4": ((16, 256, 2, 2), (256, 448, 4, 4), (16, 448, 4, 4), (1, 1), 2, 1),
+    "spider_3x3": ((1, 1, 10240, 10240), (1, 1, 3, 3), (1, 1, 10240, 10240), (1, 1), 1, 1),
+    "spider_5x5": ((1, 1, 10240, 10240), (1, 1, 5, 5), (1, 1, 10240, 10240), (2, 2), 1, 1),
+    "spider_7x7": ((1, 1, 10240, 10240), (1, 1, 7, 7), (1, 1, 10240, 10240), (3, 3), 1, 1),
+    "mobileclip_64_groups": ((1, 64, 64, 64), (128, 1, 7, 7), (1, 128, 32, 32), (3, 3), 2, 64),
+    "mobileclip_32_groups": ((1, 64, 64, 64), (128, 2, 7, 7), (1, 128, 32, 32), (3, 3), 2, 32),
+    "rwkv_depthwise": ((32, 768, 768), (768, 1, 768), (32, 768, 768), (767, 0), 1, 768),
+}
+"""Input, weight, output, pads before and behind an axis, stride and groups."""
+
+BANDS = {"band 8", "band 16"}
+FORMS = {
+    "einnet_conv5x5": {"pad 8", "batch 8", "block 8", "block 16", *BANDS, "pixels 4"},
+    "einnet_conv3x3": set(),
+    "einnet_deconv4x4": {"sub-pixel"},
+    **{f"spider_{n}x{n}": {"pad 8", *BANDS, "pixels 4"} for n in (3, 5, 7)},
+    "mobileclip_64_groups": {"band 8", "space-to-depth", "groups of 8", "groups of 16"},
+    "mobileclip_32_groups": {"band 8", "space-to-depth", "groups of 8", "groups of 16"},
+    "rwkv_depthwise": {"batch 8", "band 8", "band 16", "groups of 8", "groups of 16"},
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_published_layers_are_those_of_their_sources(layers, published, dtype) -> None:
+    found = published.published(dtype)
+    stated = {
+        str(it): (it.shapes[0], it.weight_shape, it.shapes[1], *set(it.ends), it.stride, it.group)
+        for it in found
+    }
+    assert stated == PUBLISHED
+    assert {layer.dtype for layer in found} == {dtype}
+    assert {str(it): {form.name for form in layers.forms(it)} for it in found} == FORMS
+    others = [*layers.users(dtype), *layers.paper(dtype, 512 << 20)]
+    assert not set(PUBLISHED) & set(map(str, others))  # results are known by these names
+    assert all(cell for entry in published.PUBLISHED for cell in entry.cells)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_form_of_the_published_layers_is_the_layer(layers, published, graphs, tmp_path, name):
+    small = {str(layer): layer for layer in published.published("float32", quick=True)}
+    assert set(small) == set(PUBLISHED)
+    assert len(check_every_form(layers, graphs, tmp_path, small[name])) > 2
+
+
+def test_a_group_of_several_channels_is_no_depthwise_layer(layers) -> None:
+    grouped = layers.Layer((64, 128), (7, 7), 2, "float16", (1, 64, 64), group=64)
+    assert str(grouped) == "64->128 7x7 s2 64 groups"
+
+
 def test_multiply_adds_count_zeros_and_padding(layers) -> None:
     layer = layers.Layer((3, 5), (1, 5), 1, "float16", (16, 32, 64))
     macs = {form.name: form.macs(layer) / layer.macs for form in layers.forms(layer)}
@@ -127,6 +185,7 @@ def test_multiply_adds_count_zeros_and_padding(layers) -> None:
     assert macs["batch 8"] == 1
     assert macs["block 16"] == 16
     assert macs["band 8"] == pytest.approx(8 * 3 / 5)  # P * K' / K
+    assert macs["pixels 4"] == pytest.approx(8 / 5)  # the taps of four positions: 5 + 3
     assert layer.bytes == 2 * (16 * 32 * 64) * (3 + 3 * 5) + 2 * 75
 
 

@@ -29,14 +29,16 @@ def test_the_file_is_what_the_script_prints_and_says_that_it_is_predicted(predic
     text = FILE.read_text(encoding="utf-8")
     assert text == predict.text()
     titles = [line for line in text.splitlines() if line.startswith("#")]
-    assert len(titles) == 7
+    assert len(titles) == 14
+    assert titles.pop() == "## Published times"
     assert all("PREDICTED" in title for title in titles)
 
 
 @pytest.mark.parametrize("device", ["a100", "h100", "h200"])
 def test_nothing_is_predicted_below_its_floor(predict, device) -> None:
     aim = target(device)
-    for layer in [*predict.paper("float16", 512 << 20), *predict.users("float16")]:
+    layers = [*predict.paper("float16", 512 << 20), *predict.users("float16")]
+    for layer in [*layers, *predict.published("float16"), *predict.published("float32")]:
         for form in (predict.AS_IS, *predict.forms(layer)):
             least = max(predict.floors(layer, form, aim))
             assert predict.predicted(layer, form, aim) >= least, (layer, form.name)
@@ -58,9 +60,10 @@ def test_floors_are_those_of_a_sheet_of_paper(predict) -> None:
         assert found == pytest.approx((moved, positions * macs / 494.5e12)), name
 
 
-@pytest.mark.parametrize("index", [0, 3, 13, -10, -7, -4])
+@pytest.mark.parametrize("index", [0, 3, 13, 35, 37, 41, 42, 43, -10, -7, -4])
 def test_the_work_is_that_of_the_model_that_is_measured(predict, index) -> None:
-    layers = [*predict.paper("float16", 1 << 16), *predict.users("float16", quick=True)]
+    layers = predict.paper("float16", 1 << 16)
+    layers += predict.published("float16", quick=True) + predict.users("float16", quick=True)
     graphs = importlib.import_module("gpu.graphs")
     layer = layers[index]
     weight = np.ones(layer.weight_shape, layer.dtype)

@@ -62,6 +62,26 @@ def test_a_whole_model_says_what_was_left_and_why_it_failed(scripts: Path) -> No
     assert "| n | nchw |  |  |  |  | optimize ended with 4: x |  |" in text
 
 
+def test_published_layers_stand_beside_what_was_published(scripts: Path) -> None:
+    tables, module = (importlib.import_module(f"gpu.{name}") for name in ("tables", "published"))
+    run = {"part": "run", "device": "X", "provider": "cuda", "onnxruntime": "1", "python": "3"}
+    run |= {"quick": False, "date": "2026-01-01", "command": "gpu_bench.py", "parts": []}
+    layer = {"part": "published", "layer": "einnet_conv5x5", "dtype": "float32", "bytes": 1}
+    none = layer | {"layout": "nchw", "form": "none", "us": 900.0, "transposes": [0, 0]}
+    last = none | {"layout": "nhwc", "us": 800.0}
+    fold = none | {"form": "batch 8", "us": 400.0, "ratio": 2.0, "low": 1.9, "high": 2.1}
+    fold |= {"control": 0.01, "rounds": 30}
+    torch = {"part": "torch", "us": 700.0, "layout": "nchw"}
+    torch |= {key: layer[key] for key in ("layer", "dtype", "bytes")}
+    other = none | {"layer": "1->1 3x3"}
+    section = tables.sections([run, none, last, fold, torch, other])[-1]
+    (entry,) = (it for it in module.PUBLISHED if str(it.layer) == "einnet_conv5x5")
+    assert section.title == "Beside published times"
+    assert section.body == [
+        ["einnet_conv5x5", "float32", "800.0", "", "700.0", "400.0", *entry.cells]
+    ]
+
+
 def test_the_newest_row_of_a_subject_counts_and_what_a_part_said_last(scripts: Path) -> None:
     results = importlib.import_module("gpu.results")
     run = {"part": "run", "parts": ["grid", "torch"]}

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-from widthfold_onnx.tuning.search.choice import ORIGINAL, document_of
-
-from tests.cli.tool import build, save
-from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.tuning.predict.targets import target
-from widthfold_onnx.tuning.workload.layers import Layers
+from tests.cli.tool import build
+from tests.tuning.tool import layers
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[1,2,37] x) => (float[1,5,29] y)
@@ -20,10 +14,8 @@ net (float[1,2,37] x) => (float[1,5,29] y)
   t = Transpose<perm = [1,0,2]> (b)  c = Transpose<perm = [1,0,2]> (t)  y = Conv (c, lone) }"""
 
 
-def test_a_layer_behind_an_op_that_needs_the_logical_tensor_is_no_neighbour(tmp_path: Path) -> None:
-    loaded = load(save(build(TEXT), tmp_path / "model.onnx"))
-    document = document_of(ORIGINAL, loaded)
-    layers = Layers.of(document, FoldOptions(), {"x": (1, 2, 37)}, target("cpu-avx512"))
-    assert len(layers.workloads) == 3
-    weights = [json.loads(subject)["weight"] for subject in layers.neighbours]
+def test_a_layer_behind_an_op_that_needs_the_logical_tensor_is_no_neighbour() -> None:
+    every = layers(build(TEXT), shapes={"x": (1, 2, 37)})
+    assert len(every.workloads) == 3
+    weights = [json.loads(subject)["weight"] for subject in every.neighbours]
     assert sorted(weights) == [[3, 2, 3], [7, 3, 3]]

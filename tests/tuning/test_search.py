@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from widthfold_onnx.tuning.search.found import SLIGHT
 
 from tests.cli.tool import build, save
 from tests.folding import optimize
@@ -21,6 +20,7 @@ from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure.effort import SPENDING
 from widthfold_onnx.tuning.search import search_context
 from widthfold_onnx.tuning.search.assign import SMALLEST_GAIN
+from widthfold_onnx.tuning.search.outcomes import NEGLIGIBLE
 from widthfold_onnx.tuning.search.search import CLOSE
 from widthfold_onnx.tuning.store.store import Store
 from widthfold_onnx.tuning.tune import tune
@@ -188,7 +188,7 @@ def test_an_interrupt_decides_with_what_is_known(
 
     world = enter(monkeypatch, World(alone, ALL))
     report = found(model)
-    assert len(world.compared) == 1  # the choice against the original, and no other trial
+    assert len(world.compared) == 1  # the plan against the original, and no other trial
     assert report.search.interrupted
     assert report.search.accepted
     assert sorted(status(report).values()) == ["folded", "folded", "no-gain"]
@@ -270,10 +270,10 @@ def test_lifted_layers_are_timed_at_the_level_that_suits_each_side(
     assert world.compared == [(set(), ALL.keys())]
 
 
-def test_a_choice_that_was_timed_is_not_left_for_one_that_was_not(
+def test_a_plan_that_was_timed_is_not_left_for_one_that_was_not(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a later `tune` finds between packed tensors makes another choice the best on paper."""
+    """What a later `tune` finds between packed tensors makes another plan the best on paper."""
 
     def alone(layer, form):
         found = two_then_four(form)
@@ -336,7 +336,7 @@ def test_what_cannot_move_the_model_does_not_race(
     monkeypatch.setattr("tests.tuning.world.WHOLE", 1000.0)
     report = found(model, effort=Effort.DEFAULT)
     assert (world.raced, report.search.left, report.search.whole) == ([], 0, None)
-    assert {site.reason for site in report.sites} == {SLIGHT}
+    assert {site.reason for site in report.sites} == {NEGLIGIBLE}
     report = found(model, effort=Effort.THOROUGH)
     assert len(world.raced) == 6
 

@@ -26,7 +26,7 @@ from widthfold_onnx.progress import Step
 from widthfold_onnx.results.store import AS_IS
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.effort import SPENDING
-from widthfold_onnx.tuning.search import trials, tuning
+from widthfold_onnx.tuning.search import trials
 from widthfold_onnx.tuning.store.store import Store
 from widthfold_onnx.tuning.tune import EVERY_FORM, tune
 
@@ -87,7 +87,7 @@ def test_a_layer_of_two_models_is_measured_once_and_never_again(
 def test_jobs_measure_at_a_time(
     tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "cores", lambda: 3)
+    monkeypatch.setattr("widthfold_onnx.tuning.tune.cores", lambda: 3)
     monkeypatch.setattr(children, "race", meeting)
     monkeypatch.setenv(MEETING, str(tmp_path / "meeting"))
     steps: list[Step] = []
@@ -101,7 +101,7 @@ def test_jobs_measure_at_a_time(
 def test_more_jobs_than_cores_are_refused(
     options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "cores", lambda: 4)
+    monkeypatch.setattr("widthfold_onnx.tuning.tune.cores", lambda: 4)
     for jobs, threads in ((5, 1), (3, 2), (2, 4), (0, 1)):
         with pytest.raises(UsageError, match=rf"^{jobs} jobs of {threads} thread"):
             tune([SIGNAL], search_options=replace(options, threads=threads), jobs=jobs)
@@ -135,7 +135,7 @@ def test_a_broken_model_does_not_stop_the_others(tmp_path: Path, options: Search
 def test_an_interrupt_keeps_what_was_measured(
     jobs: int, tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "cores", lambda: 2)
+    monkeypatch.setattr("widthfold_onnx.tuning.tune.cores", lambda: 2)
     monkeypatch.setattr(children, "race", halting)
     go_on = tmp_path / "go on"
     monkeypatch.setenv(GO_ON, str(go_on))
