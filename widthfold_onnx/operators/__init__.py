@@ -4,8 +4,8 @@ A description says where the inputs of a node are, how its data lies, how its st
 [O, C/group, *kernel] and back, and which attributes the folded node gets. To add an operator, write
 a description and a line of `OPERATORS`.
 
-A description may import `fold`, `model` and `refusal`; `rules` and the packages that use them may
-import descriptions. `evidence.proof` has definitions of its own.
+A description may import `algebra`, `model` and `refusal`; `rules` and the packages that use them
+may import descriptions. `evidence.proof` has definitions of its own.
 """
 
 from __future__ import annotations

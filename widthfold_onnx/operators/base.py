@@ -66,6 +66,9 @@ class FoldedOperator(NamedTuple):
 class Operator(ABC):
     """An operator, described as a Conv with a weight [O, C/group, *kernel].
 
+    A node is read in this order, which ends at the first refusal: `problem`, its constants and
+    `scales`, `data_problem`, `logical`, `axes`. The defaults describe a Conv of one group.
+
     Attributes:
         inputs: the indices of its inputs.
         integers: whether it multiplies integers.

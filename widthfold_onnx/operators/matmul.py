@@ -122,20 +122,15 @@ class Product(Operator):
         return self.left != self.weight_transposed(node)
 
 
-MATMUL = Product(), Product(inputs=Inputs(data=1, weight=0))
-"""Descriptions for a weight on the right and one on the left."""
-GEMM = (
-    Product(inputs=Inputs(bias=2), min_opset=GEMM_MIN_OPSET),
-    Product(inputs=Inputs(data=1, weight=0, bias=2), min_opset=GEMM_MIN_OPSET),
-)
-MATMUL_INTEGER = (
-    Product(inputs=Inputs(data_zero=2, zero=3), integers=True),
-    Product(inputs=Inputs(data=1, weight=0, data_zero=3, zero=2), integers=True),
-)
-QLINEAR_MATMUL = (
-    Product(inputs=QLINEAR, integers=True),
-    Product(
-        inputs=replace(QLINEAR, data=3, data_scale=4, data_zero=5, weight=0, scale=1, zero=2),
-        integers=True,
-    ),
-)
+def _sides(right: Product) -> tuple[Product, Product]:
+    """Return a description for a weight on the right, and the same for one on the left."""
+    at = right.inputs
+    left = replace(at, data=at.weight, data_scale=at.scale, data_zero=at.zero)
+    left = replace(left, weight=at.data, scale=at.data_scale, zero=at.data_zero)
+    return right, replace(right, inputs=left)
+
+
+MATMUL = _sides(Product())
+GEMM = _sides(Product(inputs=Inputs(bias=2), min_opset=GEMM_MIN_OPSET))
+MATMUL_INTEGER = _sides(Product(inputs=Inputs(data_zero=2, zero=3), integers=True))
+QLINEAR_MATMUL = _sides(Product(inputs=QLINEAR, integers=True))

@@ -20,7 +20,7 @@ GUARD_KEY = "widthfold.guard"
 
 
 class Conditions(NewNodes):
-    """The nodes of a guard: those of its test, and then its If."""
+    """The nodes of a guard: first the nodes of its test, then its If."""
 
     def all_of(self, extents: Mapping[Value, Mapping[int, Extent]]) -> Value:
         """Return the value that is true if the folded nodes may run.

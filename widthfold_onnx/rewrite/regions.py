@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from widthfold_onnx.algebra.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Node, Value
@@ -39,67 +39,69 @@ class PropagatedOp:
     data: frozenset[int]
 
 
+@dataclass(frozen=True, eq=False)
 class Regions:
     """The folded nodes of one graph, and the ops that run packed between them.
 
-    Args:
+    Attributes:
         document: the model.
         nodes: all nodes of the graph, in an order in which they can run.
         sites: the folded nodes.
-
-    Attributes:
-        nodes: the nodes of the graph.
-        sites: the folded nodes.
+        sources: the integers that every DequantizeLinear reads, by its result.
         propagated: the ops that run on packed tensors.
         refusals: why other ops that read a packed tensor cannot run on it.
         dequantized: the DequantizeLinear that run on packed tensors, by result and layout.
         shapes: logical extents of every tensor, by each layout that it has or could have; a layout
             fixes the extents of the axes that it folds, others may be open.
+        homes: the layout in which each output is made; None for logical.
+        folded: tensors that folded nodes read in a layout.
     """
 
-    def __init__(
-        self, document: Document, nodes: Iterable[Node], sites: Mapping[Node, Ends]
-    ) -> None:
-        self.nodes = list(nodes)
-        self.sites = sites
-        self.propagated: dict[Node, PropagatedOp] = {}
-        self.refusals: dict[Node, Refusal] = {}
-        self.dequantized: dict[tuple[Value, PackedLayout], PropagatedOp] = {}
-        self.shapes: dict[tuple[Value, PackedLayout], Dims] = {}
-        self._document = document
-        self._sources = _sources(self.nodes)
-        self._homes: dict[Value | None, PackedLayout | None] = {}
-        self._folded: set[tuple[Value, PackedLayout]] = set()
+    document: Document
+    nodes: Sequence[Node]
+    sites: Mapping[Node, Ends]
+    sources: Mapping[Value, Value]
+    propagated: dict[Node, PropagatedOp] = field(default_factory=dict)
+    refusals: dict[Node, Refusal] = field(default_factory=dict)
+    dequantized: dict[Packed, PropagatedOp] = field(default_factory=dict)
+    shapes: dict[Packed, Dims] = field(default_factory=dict)
+    homes: dict[Value | None, PackedLayout | None] = field(default_factory=dict)
+    folded: set[Packed] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, document: Document, nodes: Sequence[Node], sites: Mapping[Node, Ends]) -> Regions:
+        """Choose the ops that run packed.
+
+        Args:
+            document: the model.
+            nodes: all nodes of the graph, in an order in which they can run.
+            sites: the folded nodes.
+        """
+        regions = cls(document, nodes, sites, _sources(nodes))
         for node, ends in sites.items():
-            self._homes[node.outputs[0]] = ends.returns
-            data = node.inputs[ends.data]
-            if ends.reads is not None and data is not None:
-                self._dequantize(data, ends.reads, ends.in_shape)
-                self.shapes[data, ends.reads] = ends.in_shape
-                self._folded.add((data, ends.reads))
-            if ends.returns is not None:
-                self.shapes[node.outputs[0], ends.returns] = ends.out_shape
-        for node in self.nodes:
+            regions._place(node, ends)
+        for node in nodes:
             if node not in sites:
-                self._propagate_through(node)
-        candidates = list(self.propagated.items())
+                regions._propagate_through(node)
+        candidates = list(regions.propagated.items())
         for node, _ in reversed(candidates):
-            self._settle(node, None)
+            regions._settle(node, None)
         for node, propagated_op in candidates:
-            if any(self.home(value) == propagated_op.layout for value in node.inputs):
-                self._settle(node, propagated_op)
+            if any(regions.home(value) == propagated_op.layout for value in node.inputs):
+                regions._settle(node, propagated_op)
+        return regions
 
     def home(self, value: Value | None) -> PackedLayout | None:
         """Return the layout in which a value is made; None for logical."""
-        source = None if value is None else self._sources.get(value)
+        source = None if value is None else self.sources.get(value)
         if value is None or source is None:
-            return self._homes.get(value)
-        home = self._homes.get(source)
+            return self.homes.get(value)
+        home = self.homes.get(source)
         return home if home is not None and (value, home) in self.dequantized else None
 
     def is_fixed(self, value: Value) -> bool:
         """Check whether anything but nodes of the graph reads a value, so that it stays logical."""
-        return self._document.is_fixed(value)
+        return self.document.is_fixed(value)
 
     def needed(self, value: Value) -> set[PackedLayout | None]:
         """Return the layouts in which a value is read; None for logical."""
@@ -107,7 +109,7 @@ class Regions:
         for node, index in value.uses():
             propagated_op, site = self.propagated.get(node), self.sites.get(node)
             result = node.outputs[0]
-            if self._sources.get(result) is value and index == 0:
+            if self.sources.get(result) is value and index == 0:
                 read = self.needed(result) or {None}  # one that nobody reads stays as it is
                 layouts |= {s if s and (result, s) in self.dequantized else None for s in read}
             elif propagated_op is not None:
@@ -139,21 +141,21 @@ class Regions:
 
     def is_superseded(self, node: Node) -> bool:
         """Check whether the result of a DequantizeLinear is read in packed layouts only."""
-        layouts = self.needed(node.outputs[0]) if node.outputs[0] in self._sources else set()
+        layouts = self.needed(node.outputs[0]) if node.outputs[0] in self.sources else set()
         return bool(layouts) and all(
             s and (node.outputs[0], s) in self.dequantized for s in layouts
         )
 
     def origin(self, value: Value, layout: PackedLayout) -> Value:
         """Return the integers of a value that is dequantized in a layout, else the value."""
-        return self._sources[value] if (value, layout) in self.dequantized else value
+        return self.sources[value] if (value, layout) in self.dequantized else value
 
     def forms(self, value: Value, layout: PackedLayout) -> list[Value]:
         """Return a value in a layout, and the values that are dequantized from it there."""
         results = [user.outputs[0] for user, _ in value.uses()]
         return [
             value,
-            *(r for r in results if r in self._sources and self.origin(r, layout) is value),
+            *(r for r in results if r in self.sources and self.origin(r, layout) is value),
         ]
 
     def signed(self, value: Value, layout: PackedLayout) -> tuple[Value, Value] | None:
@@ -166,7 +168,7 @@ class Regions:
         maker = value.producer()
         node = maker if maker in self.propagated else None
         for user, _ in value.uses():
-            if (user.outputs[0], layout) in self.dequantized and self._sources.get(
+            if (user.outputs[0], layout) in self.dequantized and self.sources.get(
                 user.outputs[0]
             ) is value:
                 node = user
@@ -175,29 +177,40 @@ class Regions:
         if len(node.inputs) < 3:
             return None
         _, scale, zero = node.inputs[:3]
-        step, known = (constant_of(self._document, value) for value in (scale, zero))
+        step, known = (constant_of(self.document, value) for value in (scale, zero))
         if scale is None or zero is None or step is None or known is None:
             return None
         one = math.prod(known.shape) == math.prod(step.shape) == 1
         return (scale, zero) if one and known.dtype == "INT8" else None
 
+    def _place(self, node: Node, ends: Ends) -> None:
+        """Record the packed tensors that a folded node reads and returns."""
+        result, data = node.outputs[0], node.inputs[ends.data]
+        self.homes[result] = ends.returns
+        if ends.reads is not None and data is not None:
+            self._dequantize(data, ends.reads, ends.in_shape)
+            self.shapes[data, ends.reads] = ends.in_shape
+            self.folded.add((data, ends.reads))
+        if ends.returns is not None:
+            self.shapes[result, ends.returns] = ends.out_shape
+
     def _dequantize(self, value: Value, layout: PackedLayout, shape: Dims) -> None:
         """Record that a DequantizeLinear makes a value in a layout, if it can."""
-        source, node = self._sources.get(value), value.producer()
+        source, node = self.sources.get(value), value.producer()
         if source is None or node is None:
             return
         others = (None,) * (len(node.inputs) - 1)
-        form = propagate(Op(self._document, node, layout, (shape, *others)))
+        form = propagate(Op(self.document, node, layout, (shape, *others)))
         if isinstance(form, PackedOp):
             self.dequantized[value, layout] = PropagatedOp(layout, form, frozenset({0}))
             self.shapes[source, layout] = self.shapes[value, layout] = shape
-            self._folded.add((source, layout))
+            self.folded.add((source, layout))
 
     def _propagate_through(self, node: Node) -> None:
         """Carry a node if it can be."""
-        if node.outputs[0] in self._sources:
-            source = self._sources[node.outputs[0]]
-            layout = self._homes.get(source)
+        if node.outputs[0] in self.sources:
+            source = self.sources[node.outputs[0]]
+            layout = self.homes.get(source)
             if layout is not None:
                 self._dequantize(node.outputs[0], layout, self.shapes[source, layout])
             return
@@ -207,10 +220,10 @@ class Regions:
             there = {
                 i: self.shapes[value, layout]
                 for i, value in enumerate(node.inputs)
-                if value and (self.home(value) == layout or (value, layout) in self._folded)
+                if value and (self.home(value) == layout or (value, layout) in self.folded)
             }
             shapes = tuple(there.get(i) for i in range(len(node.inputs)))
-            form = propagate(Op(self._document, node, layout, shapes))
+            form = propagate(Op(self.document, node, layout, shapes))
             if isinstance(form, PackedOp):
                 for value, shape in zip(node.outputs, form.shapes, strict=True):
                     self.shapes[value, layout] = shape
@@ -222,7 +235,7 @@ class Regions:
     def _settle(self, node: Node, choice: PropagatedOp | None) -> None:
         """Carry a node, or with None make it logical, unless that moves more elements."""
         values = {value for value in (*node.inputs, *node.outputs) if value is not None}
-        values |= {self._sources[value] for value in values if value in self._sources}
+        values |= {self.sources[value] for value in values if value in self.sources}
         now = self.propagated.get(node)
         before = sum(map(self._moved, values))
         self._set(node, choice)
@@ -235,13 +248,13 @@ class Regions:
         else:
             self.propagated[node] = choice
         for value in node.outputs:
-            self._homes[value] = None if choice is None else choice.layout
+            self.homes[value] = None if choice is None else choice.layout
 
     def _moved(self, value: Value) -> int:
         """Return the number of elements copied to provide a value in all layouts that are read."""
         home = self.home(value)
         others = self.needed(value) - {home}
-        if value in self._sources:  # a dequantized layout is paid for by moving its integers
+        if value in self.sources:  # a dequantized layout is paid for by moving its integers
             others = {s for s in others if s is not None and (value, s) not in self.dequantized}
         if home is not None and others:
             others |= {None, home}  # every other layout is folded from the logical tensor

@@ -50,7 +50,7 @@ class Rewriting:
         for site, form in chosen:
             plans.setdefault(graph_of(site.node), {})[site.node] = (site, form)
         groups = {
-            graph: GuardGroups(document, list(graph), found, options)
+            graph: GuardGroups.of(document, list(graph), found, options)
             for graph, found in plans.items()
         }
         return cls(document, plans, groups)

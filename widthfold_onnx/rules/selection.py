@@ -66,7 +66,7 @@ def site_problem(site: LinearSite, options: FoldOptions) -> Refusal | None:
 
 def width_problem(site: LinearSite, options: FoldOptions) -> Refusal | None:
     """Refuse a site whose input and output channels fill the lanes already, in every group."""
-    inputs, outputs = site.group_channels
+    inputs, outputs = (channels // site.group for channels in site.channels)
     if min(inputs, outputs) < options.max_channels:
         return None
     grouped = " per group" if site.group > 1 else ""

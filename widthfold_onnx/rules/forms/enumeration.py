@@ -98,7 +98,7 @@ def forms(
     """
     regrouping = Regrouping(site.grouping, grouping or site.grouping)
     regrouped = words(regrouping.before, regrouping.after)
-    names = site.axis_names
+    names = axis_names(site.rank)
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
     factor = math.prod(split)
     if options.ragged and (short := _too_short(site, split)):
@@ -166,7 +166,7 @@ def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]
         positions = -(-first.length // taps.in_tile)
         is_met = all(positions + min(a, 0) + min(b, 0) > 0 for a, b in fold.shifts)
         if is_met and (site.bias is None or fold.whole is not None):
-            candidate = Candidate(fold=fold, axis=site.axis_names[2], factor=1, kind=SUMMED)
+            candidate = Candidate(fold=fold, axis=axis_names(rank)[2], factor=1, kind=SUMMED)
             form = legal_form(SpatialFold(site, options, candidate))
             if isinstance(form, Reformulation):
                 yield form

@@ -141,7 +141,6 @@ class Proposal(ABC):
             assumed: state the assumed extents of all axes, not of the folded ones only.
         """
 
-    @abstractmethod
     def misses_extent(self, form: Reformulation, assumed: Iterable[int]) -> bool:
         """Check whether no Reshape of a form sees another extent than an assumed one.
 
@@ -149,6 +148,7 @@ class Proposal(ABC):
             form: the form.
             assumed: axes of the data whose extents are assumed, and which the form folds.
         """
+        return False  # the first Reshape states them
 
 
 def bytes_growth(site: LinearSite, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:

@@ -7,7 +7,6 @@ transposed is transposed first, the one case in which elements move.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from widthfold_onnx.algebra.axis import fold_axis
@@ -114,10 +113,6 @@ class RowFold(Proposal):
             unfolding=unfolding(layout, site.result(shape), flat=site.flat),
             ends=_ends(site, layout, shape),
         )
-
-    def misses_extent(self, form: Reformulation, assumed: Iterable[int]) -> bool:
-        """Return False: the first Reshape states all positions."""
-        return False
 
     @property
     def _span(self) -> slice:

@@ -19,7 +19,7 @@ from widthfold_onnx.algebra.packing import (
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Ends, Proposal, Reformulation, bytes_growth, elements
-from widthfold_onnx.rules.match.conv_site import ConvSite
+from widthfold_onnx.rules.match.conv_site import ConvSite, axis_names
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class SpatialFold(Proposal):
             if open_ and not (options.guard_shapes and site.quantization is None):
                 return Refusal(
                     Code.UNKNOWN_EXTENT,
-                    f"the extent of the {site.axis_names[axis]} is not known; {tiles} would have "
-                    "to divide it",
+                    f"the extent of the {axis_names(site.rank)[axis]} is not known; {tiles} would "
+                    "have to divide it",
                 )
         in_shape = _extended(site, fold, output=False)
         out_shape = _extended(site, fold, output=True)

@@ -36,14 +36,9 @@ class ConvSite(LinearSite):
         return len(self.axes)
 
     @property
-    def axis_names(self) -> tuple[str, ...]:
-        """Names of the axes of its data."""
-        return axis_names(len(self.axes))
-
-    @property
     def position_names(self) -> tuple[str, ...]:
         """Names of the spatial axes."""
-        return self.axis_names[2:]
+        return axis_names(self.rank)[2:]
 
     @property
     def positions(self) -> Dims:

@@ -135,12 +135,6 @@ class LinearSite(Site, ABC):
         return per_group * self.group, outputs // self.matrices
 
     @property
-    def group_channels(self) -> tuple[int, int]:
-        """Input and output channels of one group."""
-        inputs, outputs = self.channels
-        return inputs // self.group, outputs // self.group
-
-    @property
     def grouping(self) -> Grouping:
         """Its channels and groups."""
         return Grouping(*self.channels, self.group)
