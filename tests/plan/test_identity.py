@@ -15,6 +15,7 @@ from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.plan.store import identity
 from widthfold_onnx.plan.store.identity import canonical, machine_identity, setting_identity
 from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.system import Processor
 
 PROVIDERS = [Provider.CPU, Provider.CUDA, Provider.TENSORRT]
 
@@ -60,7 +61,7 @@ def test_every_fact_of_the_machine_counts(monkeypatch: pytest.MonkeyPatch) -> No
     for name, changed in (
         ("machine", lambda: "Other"),
         ("cores", lambda: 99),
-        ("cpu_info", lambda field: iter(["other"])),
+        ("processor", lambda: Processor("", "other", False)),
         ("runtime_version", lambda: "0.0"),
         ("u8s8_error", lambda: 7),
         ("version", lambda *names: f"0 {names[0]}"),

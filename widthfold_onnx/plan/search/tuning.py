@@ -34,8 +34,8 @@ from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
 from widthfold_onnx.results.store import AS_IS
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.environment import cores
 from widthfold_onnx.runtime.running import running
+from widthfold_onnx.system import cores
 
 EVERY_FORM = FoldOptions()
 BY_DEFAULT = SearchOptions()
