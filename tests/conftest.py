@@ -13,8 +13,11 @@ from typing import Any
 
 import hypothesis
 import pytest
+from onnx import parser
 
 import widthfold_onnx
+from tests.lacking import lacking
+from tests.node_names import naming, parses_names
 from widthfold_onnx.errors import InternalError, UnverifiedError, WidthfoldError
 from widthfold_onnx.runtime import child
 
@@ -22,6 +25,9 @@ from widthfold_onnx.runtime import child
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
 hypothesis.settings.load_profile("ci")
+
+if not parses_names():
+    parser.parse_model = naming(parser.parse_model)
 
 PACKAGE = Path(widthfold_onnx.__file__).parent
 ISOLATED = "from widthfold_onnx.runtime.child import isolated"
@@ -35,6 +41,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Skip a test that needs what an older release of onnx or of the runtime lacks."""
+    try:
+        return (yield)
+    except Exception as error:
+        if reason := lacking(error):
+            pytest.skip(reason)
+        raise
 
 
 @cache

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "widthfold_onnx"
 LARGEST_FOLDER = 14
 
 ORDER = (
-    ("arrays", "errors", "progress", "refusal", "text"),
+    ("arrays", "errors", "progress", "refusal", "system", "text"),
     ("options", "results"),
     ("algebra", "model"),
     ("operators",),

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from pathlib import Path
 
 import jsonschema
@@ -44,6 +45,10 @@ with open(sys.argv[1], "w") as report:
     json.dump([os.waitstatus_to_exitcode(status), usage.ru_maxrss], report)
 """
 OLD = b"what the user had"
+
+# click 8.1 mixes both outputs unless it is told not to, and later ones cannot be told.
+_APART = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+RUNNER = CliRunner(**_APART)
 
 TWO_LAYERS = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -87,7 +92,7 @@ class Run:
 def widthfold(*args: object, typed: bytes = b"", env: dict[str, str] | None = None) -> Run:
     """Run in this process, between pipes."""
     words = [str(arg) for arg in args]
-    result = CliRunner().invoke(main, words, input=typed, env=env, prog_name="widthfold")
+    result = RUNNER.invoke(main, words, input=typed, env=env, prog_name="widthfold")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return Run(result.exit_code, result.stdout, result.stderr)
 

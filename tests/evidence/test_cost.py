@@ -1,5 +1,3 @@
-import resource
-
 import numpy as np
 import onnx
 import pytest
@@ -81,9 +79,3 @@ def test_what_the_caller_holds_does_not_count(tmp_path):
     held = np.ones(1 << 30, np.uint8)
     assert peak_mib(path, Level.ALL, ones(2)) < 700
     assert held[-1] == 1
-
-
-def test_without_the_status_of_a_process_the_usage_of_resources_is_read(monkeypatch, tmp_path):
-    monkeypatch.setattr(cost, "_STATUS", tmp_path / "none")
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * cost._RSS_UNIT
-    assert cost._own_peak() >= rss > 1 << 20

@@ -10,6 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.folding import fold_model
+from tests.lacking import IS_OLD
 from tests.rewrite.graphs import ops
 from tests.rewrite.linear import Linear, perceptron
 from tests.rewrite.proved import assert_proved
@@ -44,6 +45,8 @@ def test_the_runtime_fuses_as_much_as_before(
 ) -> None:
     model = perceptron(*shape)
     before = optimized(model, level, tmp_path)
+    if IS_OLD and "Add" in before:
+        pytest.skip("ONNX Runtime fuses no Add into a MatMul of rank 3")
     assert {"Add", "MatMul"}.isdisjoint(before)
     after = optimized(fold_model(model, BY_3)[0], level, tmp_path)
     if len(shape) == 2:

@@ -1,86 +1,30 @@
 import json
-import os
 from importlib import metadata
 
 import pytest
 
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import environment as environment_module
-from widthfold_onnx.runtime.environment import (
-    Before,
-    clock_mhz,
-    cores,
-    environment,
-    last_cache_bytes,
-    load_average,
-)
+from widthfold_onnx.runtime.environment import Before, environment
+from widthfold_onnx.system import Processor
 
 OPTIONS = VerifyOptions(provider=Provider.CPU)
 
-CPU_INFO = """processor\t: 0
-cpu MHz limit\t: 9999
-model name\t: Some CPU @ 2 GHz
-cpu MHz\t\t: 2000.5
-processor\t: 1
-model name\t: Some CPU @ 2 GHz
-cpu MHz\t\t: 3000.1
-"""
-
 
 @pytest.fixture
-def machine(monkeypatch, tmp_path):
-    info, caches = tmp_path / "cpuinfo", tmp_path / "cache"
-    info.write_text(CPU_INFO)
-    caches.mkdir()
-    monkeypatch.setattr(environment_module, "_CPU_INFO", info)
-    monkeypatch.setattr(environment_module, "_CACHES", caches)
-    monkeypatch.setattr(os, "getloadavg", lambda: (1.234, 7.0, 8.0))
-    return tmp_path
+def machine(monkeypatch):
+    facts = {"clock_mhz": 2500.3, "load_average": 1.234}
+    for name in facts:
+        monkeypatch.setattr(environment_module, name, lambda name=name: facts[name])
+    monkeypatch.setattr(
+        environment_module, "processor", lambda: Processor("Some CPU @ 2 GHz", "1", True)
+    )
+    return facts
 
 
-def test_the_clock_is_the_mean_of_the_cores(machine):
-    assert clock_mhz() == 2500.3
-    (machine / "cpuinfo").write_text("processor : 0\n")
-    assert clock_mhz() is None
-    (machine / "cpuinfo").unlink()
-    assert clock_mhz() is None
-
-
-def cache(machine, **sizes):
-    for name, text in sizes.items():
-        folder = machine / "cache" / name
-        folder.mkdir()
-        (folder / "size").write_text(text)
-
-
-def test_the_last_cache_is_the_largest(machine):
-    assert last_cache_bytes() == 32 << 20
-    cache(machine, index0="48K\n", index3="33792K\n", index2="2048K")
-    assert last_cache_bytes() == 33792 << 10
-    cache(machine, index4="unknown", index5="9999999", index6="K")
-    assert last_cache_bytes() == 33792 << 10
-
-
-def test_the_load_is_that_of_the_last_minute(machine, monkeypatch):
-    assert load_average() == 1.234
-    monkeypatch.delattr(os, "getloadavg")
-    assert load_average() == 0.0
-
-
-def test_only_cores_that_the_process_may_use_count(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7}, raising=False)
-    assert cores() == 3
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    assert cores() == 6
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert cores() == 1
-
-
-def test_a_change_during_the_work_shows(machine, monkeypatch):
-    before = Before()
-    (machine / "cpuinfo").write_text(CPU_INFO.replace("3000.1", "1000.1"))
-    monkeypatch.setattr(os, "getloadavg", lambda: (3.006, 0.0, 0.0))
+def test_a_change_during_the_work_shows(machine):
+    before = Before(load=machine["load_average"], mhz=machine["clock_mhz"])
+    machine |= {"clock_mhz": 1500.3, "load_average": 3.006}
     found = environment(OPTIONS, before)
     assert (found.load_before, found.load_after) == (1.23, 3.01)
     assert (found.mhz_before, found.mhz_after) == (2500.3, 1500.3)

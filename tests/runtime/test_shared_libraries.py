@@ -69,7 +69,6 @@ def test_those_of_tensorrt_are_loaded_in_the_order_of_their_needs(
     assert loaded.names == ["libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="names of Linux")
 def test_the_first_library_that_lacks_is_named(tmp_path, loaded, monkeypatch):
     capi = tmp_path / "onnxruntime" / "capi"
     capi.mkdir(parents=True)

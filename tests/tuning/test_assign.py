@@ -255,11 +255,11 @@ def test_linear_layers_that_gain_only_together_are_folded_together(tmp_path, mon
 
 
 def test_links_are_what_a_state_passes_through(every: Layers) -> None:
-    outputs = {subject: output for (_, output), subject in every.subjects.items()}
+    names = {subject: name.node for name, subject in every.subjects.items()}
     seen = [
         (
-            {outputs[s] for s in link.makers},
-            {outputs[s] for s in link.readers},
+            {names[s] for s in link.makers},
+            {names[s] for s in link.readers},
             link.made,
             link.read,
         )
@@ -267,9 +267,9 @@ def test_links_are_what_a_state_passes_through(every: Layers) -> None:
     ]
     assert len(seen) == 4
     for link in (
-        (set(), {"a"}, True, False),
-        ({"c"}, {"d"}, False, False),
-        ({"a", "d"}, {"c", "z"}, False, True),
-        ({"z"}, set(), False, True),
+        (set(), {"first"}, True, False),
+        ({"second"}, {"third"}, False, False),
+        ({"first", "third"}, {"second", "fourth"}, False, True),
+        ({"fourth"}, set(), False, True),
     ):
         assert link in seen

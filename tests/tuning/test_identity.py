@@ -13,6 +13,7 @@ import pytest
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.system import Processor
 from widthfold_onnx.tuning.store import identity
 from widthfold_onnx.tuning.store.identity import canonical, machine_identity, setting_identity
 
@@ -60,7 +61,7 @@ def test_every_fact_of_the_machine_counts(monkeypatch: pytest.MonkeyPatch) -> No
     for name, changed in (
         ("machine", lambda: "Other"),
         ("cores", lambda: 99),
-        ("cpu_info", lambda field: iter(["other"])),
+        ("processor", lambda: Processor("", "other", False)),
         ("runtime_version", lambda: "0.0"),
         ("u8s8_error", lambda: 7),
         ("version", lambda *names: f"0 {names[0]}"),

@@ -7,6 +7,7 @@ import pytest
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider
+from widthfold_onnx.system import Processor
 from widthfold_onnx.tuning.predict import targets
 from widthfold_onnx.tuning.predict.targets import Target, names, target, usual
 
@@ -66,14 +67,11 @@ def test_data_that_do_not_fit_are_refused(change: dict[str, object]) -> None:
         msgspec.convert({**GIVEN, **change}, Target)
 
 
-@pytest.mark.parametrize(
-    ("flags", "name"),
-    [("sse avx2 avx512f", "cpu-avx512"), ("sse avx2", "cpu-avx2"), ("", "cpu-avx2")],
-)
-def test_the_flags_of_the_processor_choose(
-    flags: str, name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("has_avx512", "name"), [(True, "cpu-avx512"), (False, "cpu-avx2")])
+def test_the_processor_chooses(
+    has_avx512: bool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(targets, "cpu_info", lambda wanted: iter([flags] if flags else []))
+    monkeypatch.setattr(targets, "processor", lambda: Processor("", "", has_avx512))
     assert usual(Provider.AUTO) == usual(Provider.CPU) == name
     assert usual(Provider.OPENVINO) == name
     assert usual(Provider.CUDA) == "a100"

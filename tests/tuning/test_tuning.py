@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import widthfold_onnx
+from tests.folding import optimize
 from tests.tuning.workers import (
     GO_ON,
     MEETING,
@@ -58,7 +59,7 @@ def test_what_was_tuned_is_not_measured_by_optimize(
         assert len(store) == row.measured
     monkeypatch.setattr(children, "race", hopeless)
     monkeypatch.setattr(trials, "ratio_of_levels", slow_at_extended)
-    found = widthfold_onnx.optimize(SIGNAL, None, EVERY_FORM, search_options=options).search
+    found = optimize(SIGNAL, None, EVERY_FORM, search_options=options).search
     assert found is not None
     # One of them has the least predicted cost in the whole model.
     assert found.forms >= row.forms == SPENDING[options.effort].forms
@@ -183,5 +184,10 @@ def test_without_a_runtime_nothing_is_kept(
         assert len(store) == 0
 
 
-def test_it_is_a_verb_of_the_package() -> None:
-    assert widthfold_onnx.tune is tune
+@pytest.mark.usefixtures("fast")
+def test_it_is_a_verb_of_the_package(options: SearchOptions) -> None:
+    report = widthfold_onnx.tune([SIGNAL], store=options.store, provider="cpu", jobs=1)
+    (row,) = report.models
+    assert row.measured == 1 + row.forms > 1
+    (again,) = tune([SIGNAL], search_options=options).models
+    assert (again.measured, again.known) == (0, row.measured)

@@ -86,7 +86,9 @@ def check_forms(found: Workload, fold: FoldOptions = FOLD, dtype: type = np.floa
     return wanted
 
 
-def check_inside(found: Workload, form: Form, fold: FoldOptions, x: np.ndarray, wanted) -> None:
+def check_inside(
+    found: Workload, form: PredictedForm, fold: FoldOptions, x: np.ndarray, wanted
+) -> None:
     """A form between packed tensors reads and returns them packed."""
     model = reformed(replace(found, inside=True), form.spec, fold)
     assert model is not None

@@ -19,6 +19,7 @@ import click
 
 from widthfold_onnx.errors import WidthfoldError
 from widthfold_onnx.progress import Progress, silent
+from widthfold_onnx.system import END_SIGNALS, interrupt
 from widthfold_onnx.text import printable
 
 INTERRUPTED = 130
@@ -110,9 +111,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
     @functools.wraps(command)
     def run(*, debug: bool, **arguments: Any) -> None:
-        for name in ("SIGTERM", "SIGHUP"):  # SIGHUP stays ignored under nohup
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+        for number in END_SIGNALS:
+            if signal.getsignal(number) is signal.SIG_DFL:  # SIGHUP stays ignored under nohup
                 signal.signal(number, _terminate)
         with _exit_codes(debug=debug), _insistent(), warnings.catch_warnings():
             if not debug:
@@ -154,12 +154,9 @@ def _insistent() -> Iterator[None]:
 
     def again(lost: sys.UnraisableHookArgs) -> None:
         main = threading.main_thread().ident
-        if lost.exc_type is KeyboardInterrupt and main and hasattr(signal, "pthread_kill"):
-            # A background job ignores SIGINT; there only the other signals interrupt.
-            numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-            number = next(n for n in numbers if callable(signal.getsignal(n)))
+        if lost.exc_type is KeyboardInterrupt and main:
             # Later, not here, where it would be dropped like the first.
-            threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, number)).start()
+            threading.Timer(_AGAIN_SECONDS, interrupt, (main,)).start()
         else:
             usual(lost)
 

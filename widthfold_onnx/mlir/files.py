@@ -45,7 +45,8 @@ def fold_file(
         text = source.read_bytes() if source.suffix in (".mlir", ".mlirbc") else _imported(source)
     folded, sites = fold_module(text, options, groups=groups)
     with temporary(out) as file, writing(out):
-        file.path.write_text(folded)
+        file.write(folded.encode())
+        file.finish()
         file.publish()
     return sites
 
@@ -87,7 +88,7 @@ def _imported(model: Path) -> bytes:
 
 def _run(tool: str, *arguments: str) -> None:
     command = [sys.executable, "-m", f"{mlir.tools.__name__}.{tool}", *arguments]
-    done = run(command, capture_output=True, text=True, check=False)
+    done = run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["it does not say why"]
         why = next((line for line in lines if "error: " in line), lines[-1])

@@ -16,12 +16,13 @@ from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.options import Companion
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.chain import NewNodes, take_over
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
 from widthfold_onnx.rules.companions.companion import Step
 from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.rules.match.reading import place_problem
+from widthfold_onnx.runtime.prelu import prelu_keeps_inf
 
 Key = tuple[Graph, str, tuple[int, ...], bytes]
 """A constant by content: its graph, element type, extents and bytes."""
@@ -86,6 +87,8 @@ def _steps(
 ) -> tuple[Step, ...] | Refusal | None:
     if scope.proto is None and not COMPANIONS[name].inlines:
         return None
+    if name is Companion.PRELU and not prelu_keeps_inf():
+        return Refusal(Code.INEXACT, "PRelu of this ONNX Runtime returns NaN for an Inf")
     return place_problem(document, scope, node) or COMPANIONS[name].equal(document, node)
 
 

@@ -4,7 +4,7 @@ A fresh interpreter is started, never a fork (CUDA does not survive one) and nev
 own script (which need not guard its main part). Both ends are ours: pickles, which tell where they
 end, go over two pipes.
 A thread inside the runtime does not see Ctrl-C until it returns, so the parent waits in Python
-and kills the child's process group.
+and kills the child with all that it started.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from types import MappingProxyType
 from typing import IO, Any, TypeVar
 
 from widthfold_onnx.errors import InternalError, UnverifiedError, WidthfoldError
+from widthfold_onnx.system import OWN_GROUP, TEMPORARY, end_tree, limit_memory
 from widthfold_onnx.text import printable
 
 Result = TypeVar("Result")
@@ -38,8 +39,8 @@ _START = (
     "import json, sys; sys.path[:], folder = json.loads(sys.argv[1]); "
     "from widthfold_onnx.runtime.child import serve; serve(folder)"
 )
-_LONGEST = 1e9
-"""Seconds that a wait lasts at most: it cannot be infinite."""
+_STEP = 1.0
+"""Seconds of one wait at most: on Windows Ctrl-C is not heard before it ends."""
 
 _TAIL = 2000
 """Bytes of the child's own output that are looked at for an error message."""
@@ -61,7 +62,8 @@ def isolated(
         args: picklable.
         timeout: seconds until the child is killed.
         silence: seconds without a report until the child is killed.
-        memory: most bytes of address space; leave it None for CUDA, which reserves far more.
+        memory: most bytes of address space, where the system can limit it; leave it None for CUDA,
+            which reserves far more.
         on_progress: called in this process with every report.
 
     Raises:
@@ -79,7 +81,7 @@ def isolated(
             left = max(deadline - time.monotonic(), 0.0)
             wait = min(left, silence)
             try:
-                kind, value = messages.get(timeout=min(wait, _LONGEST))
+                kind, value = _next(messages, time.monotonic() + wait)
             except queue.Empty:
                 late = (
                     f"no result after {timeout:g} s" if left == wait else f"silent for {wait:g} s"
@@ -87,6 +89,8 @@ def isolated(
                 raise UnverifiedError(f"{late}; stopped") from None
             if kind == "progress" and on_progress is not None:
                 on_progress(value)
+            elif kind == "unlimited":
+                memory = None
             elif kind == "result":
                 return value  # type: ignore[no-any-return] # what the function returned
             elif kind == "error":
@@ -108,8 +112,8 @@ def _child(noise: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=noise,
-            env={**os.environ, "TMPDIR": folder},
-            start_new_session=True,
+            env=os.environ | dict.fromkeys(TEMPORARY, folder),
+            **OWN_GROUP,
         )
         try:
             yield child
@@ -119,10 +123,7 @@ def _child(noise: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     if child.poll() is None:  # not reaped yet, so its id is still its own
-        if hasattr(os, "killpg"):
-            os.killpg(child.pid, signal.SIGKILL)
-        else:
-            child.kill()
+        end_tree(child.pid)
         child.wait()
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
@@ -152,6 +153,17 @@ def _messages(child: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[
     return messages
 
 
+def _next(messages: queue.SimpleQueue[tuple[str, Any]], end: float) -> tuple[str, Any]:
+    """Return the next message; raise queue.Empty if none has come until `end`."""
+    while True:
+        wait = max(end - time.monotonic(), 0.0)
+        try:
+            return messages.get(timeout=min(wait, _STEP))
+        except queue.Empty:
+            if wait <= _STEP:
+                raise
+
+
 def serve(folder: str) -> None:
     """Read one task as the child, answer, end. Only `isolated` starts it, in its `folder`."""
     source, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -170,8 +182,9 @@ def serve(folder: str) -> None:
     try:
         function, args, reports, memory = pickle.load(source)
         threading.Thread(target=_end_with_parent, args=(source, folder), daemon=True).start()
-        if memory is not None:
-            _cap(memory)
+        if memory is not None and not limit_memory(memory):
+            memory = None
+            answer("unlimited", None)
         options = {"report": lambda line: answer("progress", line)} if reports else {}
         answer("result", function(*args, **options))
     except WidthfoldError as error:
@@ -193,12 +206,6 @@ def _end_with_parent(source: IO[bytes], folder: str) -> None:
     source.read(1)  # returns when the parent's end closes, even if the parent was killed
     shutil.rmtree(folder, ignore_errors=True)  # a parent that was killed cannot
     os._exit(1)
-
-
-def _cap(memory: int) -> None:
-    import resource  # only POSIX has it, and only this limit needs it
-
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
 
 def _view(items: dict[Any, Any]) -> MappingProxyType[Any, Any]:

@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.evidence.mutants.judge import ConvTranspose
+from tests.evidence.mutants.judge import ConvTranspose, QLinearConv
 
 Array = np.ndarray[Any, Any]
 
@@ -25,9 +25,9 @@ SIZES = ({"n": 2, "l": 24}, {"n": 3, "l": 19}, {"n": 5, "l": 25}, {"n": 4, "l": 
 
 def differ(original: onnx.ModelProto, other: onnx.ModelProto) -> bool | None:
     """Compare on random inputs of several sizes; None where one model alone fails."""
-    right = ReferenceEvaluator(widened(original), new_ops=[ConvTranspose])
+    right = ReferenceEvaluator(widened(original), new_ops=[ConvTranspose, QLinearConv])
     try:
-        wrong = ReferenceEvaluator(widened(other), new_ops=[ConvTranspose])
+        wrong = ReferenceEvaluator(widened(other), new_ops=[ConvTranspose, QLinearConv])
     except Exception:  # it raises different errors for every way of not knowing an operator
         return None
     for number, sizes in enumerate(SIZES):

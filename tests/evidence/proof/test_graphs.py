@@ -152,7 +152,7 @@ def test_extents_that_are_demanded_are_the_only_ones() -> None:
 
 
 def test_an_original_that_cannot_be_evaluated_is_unverified() -> None:
-    broken = program(parsed(f"{MAIN} {{ z = Concat <axis = 5> (x, x) y = Relu (z) }}"), None)
+    broken = program(parsed(f"{MAIN} {{ z = Transpose <perm = [0, 5]> (x) y = Relu (z) }}"), None)
     with pytest.raises(UnverifiedError, match="the original cannot be evaluated"):
         prove(broken, program(PLAIN, None), {"x": (2, 3)})
 

@@ -31,10 +31,10 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.rules.match.dequantized import REMOVED, SELECTING
-from widthfold_onnx.runtime.environment import cores
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
 from widthfold_onnx.runtime.sessions.session_options import SIGNED
+from widthfold_onnx.system import cores
 
 INT8, UINT8 = TensorProto.INT8, TensorProto.UINT8
 MICROSOFT = "com.microsoft"

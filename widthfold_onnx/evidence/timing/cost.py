@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import resource
-import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -15,14 +13,10 @@ from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.nvml import Device
 from widthfold_onnx.runtime.sessions.session import Feeds
 from widthfold_onnx.runtime.settings import Setting, open_at, rounds_of
+from widthfold_onnx.system import peak_bytes
 
 SECONDS = 2.0
 """Time of the runs whose energy is taken; the counter moves in steps."""
-
-_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes of a unit of ru_maxrss (getrusage(2))."""
-
-_STATUS = Path("/proc/self/status")
 
 
 class Cost(NamedTuple):
@@ -55,7 +49,7 @@ def _cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
     free = device.used_mib()
     run = rounds_of(open_at(model, setting), [feeds])
     run(0)
-    peak = round(_own_peak() / (1 << 20), 1)
+    peak = round(peak_bytes() / (1 << 20), 1)
     if not device.answers:
         return Cost(peak, None, None)
     before, start = device.energy_mj(), time.perf_counter()
@@ -68,19 +62,6 @@ def _cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
     memory = None if free is None or used is None else round(used - free, 1)
     energy = None if before is None or after is None else round((after - before) / count, 4)
     return Cost(peak, memory, energy)
-
-
-def _own_peak() -> int:
-    """Return the most bytes that were resident since this program began.
-
-    Linux starts the ru_maxrss of a new program at the size of the process that spawned it
-    (fs/exec.c), which here holds both models; VmHWM belongs to the new program alone.
-    """
-    if _STATUS.is_file():
-        for line in _STATUS.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) << 10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
 
 
 def file_bytes(model: Path) -> int:

@@ -21,11 +21,11 @@ from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.progress import Say
 from widthfold_onnx.results import Gpu, Side, Timing
 from widthfold_onnx.runtime.clock import clock_name
-from widthfold_onnx.runtime.environment import cores, load_average
 from widthfold_onnx.runtime.nvml import Device
 from widthfold_onnx.runtime.paired_benchmark import Contest, contest
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.settings import open_at
+from widthfold_onnx.system import cores, load_average
 
 KEPT_SAMPLES = 500
 

@@ -17,6 +17,7 @@ from onnx import helper, numpy_helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.proto.external import is_external
 from widthfold_onnx.model.proto.reference import run_reference
+from widthfold_onnx.model.proto.tensors import has_arrays
 from widthfold_onnx.refusal import Code, Refusal
 
 MAX_ELEMENTS = 1 << 26
@@ -119,6 +120,7 @@ def _refused(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:
     if node.op_type == "Cast":
         to = onnx.TensorProto.DataType.Name(attributes.get("to", 0))
         known = kind in (*_INTEGERS, *_FLOATS) and to in (*_INTEGERS, *_FLOATS)
+        known = known and has_arrays(attributes["to"])
         # Results out of range are undefined, and the runtime rounds twice, by way of float.
         inexact = (kind in _FLOATS and to in _INTEGERS) or (kind, to) == ("DOUBLE", "FLOAT16")
         return f"from {kind} to {to}" if inexact or not known else ""

@@ -18,6 +18,7 @@ import onnx
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.proto.tensors import check_declaration, describe, stored_bytes
 from widthfold_onnx.model.proto.walk import all_tensors
+from widthfold_onnx.system import NO_LINK, READ
 from widthfold_onnx.text import quoted
 
 _MAX_DIGITS = 19  # of 2**63 - 1
@@ -110,8 +111,7 @@ def open_external(location: str, folder: Path) -> BinaryIO:
     what = "external data"
     path = _location(location, what)
     expected = _lstat(folder, path, what)
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    descriptor = os.open(folder / path, flags | getattr(os, "O_BINARY", 0))
+    descriptor = os.open(folder / path, READ | NO_LINK)
     file = os.fdopen(descriptor, "rb", buffering=0)
     if os.path.samestat(os.fstat(descriptor), expected):
         return cast("BinaryIO", file)

@@ -5,8 +5,13 @@ from __future__ import annotations
 import math
 import re
 
+import onnx
 from onnx import TensorProto
-from onnx.helper import tensor_dtype_to_field
+from onnx.helper import (
+    np_dtype_to_tensor_dtype,
+    tensor_dtype_to_field,
+    tensor_dtype_to_np_dtype,
+)
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.text import quoted
@@ -25,6 +30,19 @@ BITS = {
 }
 """Bits of one element of a stored tensor, by element type: the first number in most names."""
 
+
+def has_arrays(kind: int) -> bool:
+    """Return whether onnx reads tensors of an element type as arrays of that very type.
+
+    Older releases read BFLOAT16 as float32, and INT4 as int8.
+    """
+    try:
+        return np_dtype_to_tensor_dtype(tensor_dtype_to_np_dtype(kind)) == kind
+    except (KeyError, ValueError):
+        return False
+
+
+_WITH_ARRAYS = frozenset(filter(has_arrays, DTYPES))
 _FIELDS = sorted(set(map(tensor_dtype_to_field, DTYPES)))
 
 
@@ -55,12 +73,15 @@ def check_declaration(tensor: TensorProto) -> None:
     """Check the declaration of a tensor, before any of its data.
 
     Raises:
-        InvalidModelError: unknown element type, a negative dim, a rank above
-            `MAX_RANK`, or a segment of a larger tensor.
+        InvalidModelError: unknown element type, or one that the installed onnx has no arrays of;
+            a negative dim, a rank above `MAX_RANK`, or a segment of a larger tensor.
     """
     what = describe(tensor)
     if tensor.data_type not in DTYPES:
         raise InvalidModelError(f"{what}: unknown element type {tensor.data_type}")
+    if tensor.data_type not in _WITH_ARRAYS:
+        name = TensorProto.DataType.Name(tensor.data_type)
+        raise InvalidModelError(f"{what}: onnx {onnx.__version__} has no arrays of {name}")
     if len(tensor.dims) > MAX_RANK:
         raise InvalidModelError(f"{what}: rank {len(tensor.dims)}, at most {MAX_RANK} is supported")
     for dim in tensor.dims:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError, UsageError
 from widthfold_onnx.model.read.preflight import scan_wire
+from widthfold_onnx.system import READ
 from widthfold_onnx.text import printable
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def load_with_data(model: Path, most: int) -> onnx.ModelProto:
 def _read(path: Path) -> bytes:
     # Opening a FIFO blocks and opening a device may do anything, so look first, and again after.
     _check_status(path.stat())
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    descriptor = os.open(path, READ)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         _check_status(status)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.system import sync_folder
 from widthfold_onnx.text import printable, quoted
 
 TEMPORARY_PREFIX = ".wf-"
@@ -169,14 +170,3 @@ def temporary(target: Path) -> Iterator[Temporary]:
     finally:
         with writing(target):
             made.discard()
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk, on systems whose folders can be synced."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -144,7 +144,9 @@ def say(line: str, *, command: bool = False) -> None:
 
 
 def write(text: str) -> None:
-    """Print a whole document as it is; its form has escaped what is in it."""
+    """Print a whole document as it is, in UTF-8; its form has escaped what is in it."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     sys.stdout.write(text)
 
 

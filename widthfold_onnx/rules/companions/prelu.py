@@ -18,7 +18,8 @@ Exact: bit for bit, but for the sign of some zeros. LeakyRelu is defined alike, 
     which they are where subnormals are flushed. The product of a negative x may be -0: kernels of
     ONNX Runtime for a PRelu of double, and some of float16, return +0 there.
 Refuses: slopes that may give the result other extents than the data. A slope of -0 among others:
-    ONNX Runtime's Where returns 0 for it.
+    ONNX Runtime's Where returns 0 for it. `rewrite.exchange` refuses all where the runtime's PRelu
+    does not keep an Inf (`runtime.prelu`).
 """
 
 from __future__ import annotations

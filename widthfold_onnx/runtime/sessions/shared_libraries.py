@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import importlib.util
 import io
-import sys
 from pathlib import Path
 
 from widthfold_onnx.options import Provider
@@ -48,7 +47,7 @@ def missing_library(provider: Provider) -> str | None:
             ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
         for found in own:
             ctypes.CDLL(str(found))
-        for name in known.opened_later if own and sys.platform == "linux" else ():
+        for name in known.opened_later if any(file.suffix == ".so" for file in own) else ():
             ctypes.CDLL(name)
     except OSError as error:
         return printable(str(error).replace(f"{folder}/", ""))

@@ -6,7 +6,6 @@ a new child.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results.store import AS_IS, NO_TIME, lost
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.system import memory_bytes
 from widthfold_onnx.tuning.measure.measurements import Outcome
 from widthfold_onnx.tuning.measure.successive_halving import Began, Setup, race
 from widthfold_onnx.tuning.workload.workloads import Workload
@@ -149,4 +149,4 @@ def _memory(provider: Provider) -> int | None:
     """Return the bytes that a child may use; CUDA reserves far more address space than it uses."""
     if described(provider).device != "cpu":
         return None
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_SHARE)
+    return int(memory_bytes() * MEMORY_SHARE)

@@ -11,16 +11,14 @@ from typing import NamedTuple
 
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.environment import cores, cpu_info, machine, version
+from widthfold_onnx.runtime.environment import machine, version
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import Level, resolved, runtime_version
+from widthfold_onnx.system import cores, processor
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
 _SECONDS = 20
-
-_STEPPING = ("cpu family", "model", "stepping")
-"""Fields that tell processors apart to which a virtual machine gives the same name."""
 
 
 def canonical(value: object) -> str:
@@ -69,7 +67,7 @@ def machine_identity(provider: Provider) -> str:
     _check_chosen(provider)
     found: dict[str, object] = {
         "cpu": machine(),
-        "stepping": [next(cpu_info(name), "") for name in _STEPPING],
+        "stepping": processor().signature,
         "cores": cores(),
         "onnxruntime": runtime_version(),
         "u8s8": u8s8_error(),

@@ -16,8 +16,8 @@ from msgspec import Meta
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.environment import cpu_info
 from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.system import processor
 from widthfold_onnx.text import quoted
 
 SUFFIX = ".toml"
@@ -112,5 +112,4 @@ def usual(provider: Provider) -> str:
     """
     if name := described(provider).target:
         return name
-    wide = any("avx512f" in flags.split() for flags in cpu_info("flags"))
-    return "cpu-avx512" if wide else "cpu-avx2"
+    return "cpu-avx512" if processor().has_avx512 else "cpu-avx2"

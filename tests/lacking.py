@@ -1,0 +1,90 @@
+"""What older releases of onnx and ONNX Runtime lack, as the reasons why tests are skipped there.
+
+With the newest releases nothing is lacking, and no test is skipped for what a message says.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import onnx
+import onnxruntime as ort  # noqa: TID251 - the tests judge by the runtime itself
+from onnx import defs, parser
+
+NEWEST_OPSET = 25
+"""Highest operator set of the tests."""
+
+MESSAGES = {
+    r"opset (\d+) of 'ai.onnx' is unknown": r"onnx has no operator set \1",
+    r"No schema registered for '?(\w+)'?": r"onnx has no \1",
+    r"No Op registered for (\w+) with domain_version of (\d+)": (
+        r"ONNX Runtime has no \1 of operator set \2"
+    ),
+    r"Could not find an implementation for (\w+)\((\d+)\)": (
+        r"ONNX Runtime has no kernel of these types for \1 of operator set \2"
+    ),
+    r"(?:has no arrays of |Unable to convert type dtype\(')(\w+)": r"onnx has no arrays of \1",
+    r"unknown element type (\d+)": r"onnx has no element type \1",
+    r"(?:device_)?configurations?$": "onnx has no configurations of devices",
+    r"PRelu of this ONNX Runtime returns NaN": "ONNX Runtime's PRelu of an Inf is NaN",
+    r"float\(\) argument must be .* not 'complex'": "onnx makes no typed tensor of complex numbers",
+    r"pads\.valid is does not run": "onnx's reference Conv takes no auto_pad VALID",
+    r"Opset (\d+) is under development": r"ONNX Runtime has no operator set \1",
+    r"zero point of per-channel filter must be same": (
+        "ONNX Runtime's QLinearConv takes one zero point for all channels of a weight"
+    ),
+    r"Node \(MatMulBnFusion_Gemm\)": (
+        "ONNX Runtime makes a Gemm of a MatMul of rank 3 and a BatchNormalization"
+    ),
+}
+"""By pattern of a message, what is lacking."""
+
+
+def model(graph: str, opset: int = 17, ir: int = 8) -> onnx.ModelProto:
+    return parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}]> {graph}')
+
+
+LINE = np.ones((1, 1, 4), np.float32)
+
+
+def outputs(proto: onnx.ModelProto, **feeds: np.ndarray) -> list[np.ndarray] | None:
+    """The outputs of a model; None where the runtime does not run it."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = ort.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return session.run(None, feeds)
+    except Exception:  # its exceptions have no common base
+        return None
+
+
+def ends_windows_in_the_data() -> bool:
+    """Whether a pool that rounds up leaves out a window behind the data, as ONNX defines it."""
+    pool = "MaxPool <kernel_shape = [1], strides = [2], ceil_mode = 1>"
+    (y,) = outputs(model(f"g (float[1,1,4] x) => (float[1,1,n] y) {{ y = {pool} (x) }}"), x=LINE)
+    return y.shape == (1, 1, 2)
+
+
+def runs_newest_opset() -> bool:
+    graph = "g (float[1] x) => (float[1] y) { y = Neg (x) }"
+    return defs.onnx_opset_version() >= NEWEST_OPSET and bool(
+        outputs(model(graph, NEWEST_OPSET, 10), x=np.ones(1, np.float32))
+    )
+
+
+IS_OLD = not runs_newest_opset()
+"""Whether something may be lacking."""
+
+
+def lacking(error: BaseException) -> str | None:
+    """What is lacking, by the message of an error; None where all is there."""
+    if isinstance(error, BaseExceptionGroup):
+        reasons = [lacking(each) for each in error.exceptions]
+        return None if None in reasons else reasons[0]
+    for pattern, reason in MESSAGES.items() if IS_OLD else ():
+        if match := re.search(pattern, str(error), re.MULTILINE):
+            return match.expand(reason)
+    return None

@@ -1,0 +1,36 @@
+"""Names of nodes in the text syntax of ONNX, `[name] y = Op(x)`, where onnx cannot read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import onnx
+from onnx import parser
+
+from widthfold_onnx.model.proto.walk import model_nodes
+
+MARK = "_named_"
+NAMED = re.compile(r"\[(?P<name>[^\[\]\d=,][^\[\]=,]*)\](?P<rest>\s*[^=\[\]{}()<>]*=\s*[\w.]+)")
+
+
+def parses_names() -> bool:
+    """Say whether this onnx reads names of nodes."""
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y) {[n] y = Neg(x)}'
+    try:
+        return bool(parser.parse_model(text).graph.node[0].name)
+    except parser.ParseError:
+        return False
+
+
+def naming(parse: Callable[[str], onnx.ModelProto]) -> Callable[[str], onnx.ModelProto]:
+    """Make a parser of models read names: while the text is parsed, operators carry them."""
+
+    def parse_model(text: str) -> onnx.ModelProto:
+        model = parse(NAMED.sub(lambda m: f"{m['rest']}{MARK}{m['name'].encode().hex()}", text))
+        for node in model_nodes(model):
+            node.op_type, _, name = node.op_type.partition(MARK)
+            node.name = bytes.fromhex(name).decode()
+        return model
+
+    return parse_model

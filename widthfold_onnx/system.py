@@ -1,0 +1,183 @@
+"""Asks the operating system and the processor; no other file knows where systems differ.
+
+psutil and archspec answer on Linux, macOS and Windows. What only some systems have is looked for by
+its own name, never by the name of the system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+try:
+    import resource
+except ImportError:  # as on Windows
+    resource = None  # type: ignore[assignment]
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_STATUS = Path("/proc/self/status")
+
+READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""Flags of os.open to read a file: a FIFO does not block, and line ends stay as they are."""
+
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+"""Flag of os.open that refuses a symbolic link."""
+
+OWN_GROUP: dict[str, Any] = {
+    "start_new_session": True,
+    "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+}
+"""Arguments of Popen for a process that gets no Ctrl-C from the terminal."""
+
+TEMPORARY = ("TMPDIR", "TEMP", "TMP")
+"""Environment variables that name the folder of temporary files."""
+
+END_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Signals that ask a process to end."""
+
+
+class Processor(NamedTuple):
+    """A processor.
+
+    Attributes:
+        name: the maker's name, or that of the microarchitecture where the processor tells none.
+        signature: tells processors apart to which a virtual machine gives the same name: family,
+            model and stepping as CPUID encodes them, or else the microarchitecture.
+        has_avx512: whether it has AVX-512F.
+    """
+
+    name: str
+    signature: str
+    has_avx512: bool
+
+
+@cache
+def processor() -> Processor:
+    """Return the processor of this machine."""
+    from archspec import cpu
+    from archspec.cpu.detect import CpuidInfoCollector
+
+    host = cpu.host()
+    name, signature = None, host.name
+    # Only x86 has CPUID, and some systems let no process write code into its memory.
+    with contextlib.suppress(SystemError, OSError):
+        name = cpu.brand_string()
+        signature = f"{CpuidInfoCollector().cpuid.registers_for(eax=1, ecx=0).eax:x}"
+    return Processor(" ".join((name or host.name).split()), signature, "avx512f" in host)
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    import psutil
+
+    process = psutil.Process()
+    if hasattr(process, "cpu_affinity"):
+        return len(process.cpu_affinity())
+    return psutil.cpu_count() or 1
+
+
+def clock_mhz() -> float | None:
+    """Return the mean clock of the cores in MHz, None if the system does not say."""
+    import psutil
+
+    try:
+        clock = psutil.cpu_freq()
+    except (AttributeError, NotImplementedError, OSError):
+        return None
+    return round(clock.current, 1) if clock else None
+
+
+def load_average() -> float:
+    """Return the number of runnable processes, averaged over the last minute."""
+    import psutil
+
+    return psutil.getloadavg()[0]
+
+
+def last_cache_bytes() -> int:
+    """Return the size of the last cache of the first core; 32 MiB if the system does not say."""
+    sizes = [path.read_text().strip() for path in _CACHES.glob("index*/size")]
+    known = [int(size[:-1]) << 10 for size in sizes if size.endswith("K") and size[:-1].isdigit()]
+    return max(known, default=32 << 20)
+
+
+def memory_bytes() -> int:
+    """Return the size of the machine's memory."""
+    import psutil
+
+    return psutil.virtual_memory().total
+
+
+def peak_bytes() -> int:
+    """Return the most bytes that were resident since this program began.
+
+    Linux starts the ru_maxrss of a new program at the size of the process that spawned it
+    (fs/exec.c); VmHWM belongs to the new program alone. Where nothing tells the peak, it is what
+    is resident now.
+    """
+    import psutil
+
+    memory = psutil.Process().memory_info()
+    if peak := getattr(memory, "peak_wset", None):  # Windows
+        return int(peak)
+    if _STATUS.is_file():
+        fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+        return int(fields["VmHWM"].split()[0]) << 10
+    if resource:
+        unit = 1 if psutil.MACOS else 1024  # getrusage(2)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return memory.rss
+
+
+def limit_memory(size: int) -> bool:
+    """Limit the address space of this process to `size` bytes, where the system can.
+
+    Returns:
+        Whether the limit is set.
+    """
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    except (AttributeError, ValueError, OSError):  # Windows has no limits, macOS refuses this one
+        return False
+    return True
+
+
+def end_tree(pid: int) -> None:
+    """Kill a process, which nobody has waited for yet, and all that it has started."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for process in [*root.children(recursive=True), root]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def interrupt(thread: int) -> None:
+    """Interrupt a thread of this process, also if it waits in a call of the system.
+
+    A background job of a shell ignores SIGINT; there the other signals interrupt.
+    """
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    numbers = (getattr(signal, name) for name in names if hasattr(signal, name))
+    number = next(n for n in numbers if callable(signal.getsignal(n)))
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(thread, number)
+    else:
+        signal.raise_signal(number)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk, on systems whose folders can be synced."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
