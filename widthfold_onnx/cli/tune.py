@@ -60,7 +60,7 @@ def tune_command(
         load(models[0])
     from widthfold_onnx.plan.search.tuning import tune
     from widthfold_onnx.plan.store.store import default_path
-    from widthfold_onnx.reports.wording import UNKEPT
+    from widthfold_onnx.reports.described.tuning import UNKEPT
     from widthfold_onnx.results import TuneReport
 
     to = reporting.destinations(TuneReport, models)

@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-from widthfold_onnx.reports import wording
+from widthfold_onnx.reports.described.timing import speed
+from widthfold_onnx.reports.described.verification import (
+    difference,
+    integers,
+    proof,
+    provider,
+    verdict,
+)
 from widthfold_onnx.reports.files import signature
+from widthfold_onnx.reports.words import clauses
 from widthfold_onnx.results import OutputParity, Timing, VerifyReport
 from widthfold_onnx.text import printable
 
@@ -26,10 +34,10 @@ def render(report: VerifyReport) -> str:
         suite.add_property(name, printable(value, _LONGEST))
     suite.add_testcases([_output(row) for row in report.outputs])
     if report.proof is not None:
-        line = "; ".join(filter(None, (wording.proof(report.proof), report.proof.reason)))
+        line = clauses(proof(report.proof), report.proof.reason)
         suite.add_testcase(_judged("proof by evaluation", report.proof.verdict, line))
     if report.integers is not None:
-        line = wording.integers(report.integers)
+        line = integers(report.integers)
         suite.add_testcase(_judged("new nodes on integers", report.integers.verdict, line))
     if report.timing is not None:
         suite.add_testcase(_timing(report.timing))
@@ -49,7 +57,7 @@ def _properties(report: VerifyReport) -> dict[str, str]:
         "widthfold": env.widthfold,
         "onnxruntime": env.onnxruntime,
         "python": env.python,
-        "provider": wording.provider(env),
+        "provider": provider(env),
         "machine": env.machine,
         "cores": str(env.cores),
         "input_sets": str(report.input_sets),
@@ -81,7 +89,7 @@ def _output(row: OutputParity) -> TestCase:
     if row.caveat == "unsteady":
         found = Skipped(row.note)
     elif not row.passed:
-        found = Failure(printable(wording.difference(row), _LONGEST), "difference")
+        found = Failure(printable(difference(row), _LONGEST), "difference")
     return _case(f"{printable(row.name, _LONGEST)} at level {row.level}", "outputs", found)
 
 
@@ -95,13 +103,13 @@ def _judged(name: str, verdict: str, line: str) -> TestCase:
 
 def _timing(timing: Timing) -> TestCase:
     """Return the case of the timing; a slowdown passes here, the verdict's case judges it."""
-    line = printable(wording.speed(timing), _LONGEST)
+    line = printable(speed(timing), _LONGEST)
     found = Skipped(line) if timing.verdict == "inconclusive" else line
     return _case("original / rewritten", "timing", found, timing.rewritten.median_ms / 1000)
 
 
 def _verdict(report: VerifyReport) -> TestCase:
-    why = printable("; ".join([wording.verdict(report), *report.reasons]), _LONGEST)
+    why = printable(clauses(verdict(report), *report.reasons), _LONGEST)
     found: dict[str, Found] = {
         "fail": Failure(why, "fail"),
         "unverified": Error(why, "unverified"),
