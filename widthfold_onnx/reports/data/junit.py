@@ -23,8 +23,8 @@ from widthfold_onnx.text import printable
 
 _LONGEST = 2000
 
-Found = str | Error | Failure | Skipped
-"""Text of a case that passed, or what became of another."""
+Outcome = str | Error | Failure | Skipped
+"""The text of a case that passed, or the result of another case."""
 
 
 def render(report: VerifyReport) -> str:
@@ -51,7 +51,7 @@ def render(report: VerifyReport) -> str:
 
 def _properties(report: VerifyReport) -> dict[str, str]:
     env, timing = report.environment, report.timing
-    found = {
+    properties = {
         "original": report.original,
         "rewritten": report.rewritten,
         "widthfold": env.widthfold,
@@ -64,33 +64,33 @@ def _properties(report: VerifyReport) -> dict[str, str]:
         "command": env.command,
     }
     if timing is not None:
-        found |= {
+        properties |= {
             "threads": str(timing.threads),
             "speedup": f"{timing.speedup:.4f}",
             "speedup_low": f"{timing.low:.4f}",
             "speedup_high": f"{timing.high:.4f}",
             "control": f"{timing.control:.4f}",
         }
-    return found
+    return properties
 
 
-def _case(name: str, group: str, found: Found, seconds: float = 0.0) -> TestCase:
-    """Return a case; one of which a text is found has passed."""
+def _case(name: str, group: str, outcome: Outcome, seconds: float = 0.0) -> TestCase:
+    """Return a case; a case with a text as outcome has passed."""
     case = TestCase(name, group, seconds)
-    if not isinstance(found, str):
-        case.result = [found]
-    elif found:
-        case.system_out = found
+    if not isinstance(outcome, str):
+        case.result = [outcome]
+    elif outcome:
+        case.system_out = outcome
     return case
 
 
 def _output(row: OutputParity) -> TestCase:
-    found: Found = printable(row.note, _LONGEST)
+    outcome: Outcome = printable(row.note, _LONGEST)
     if row.caveat == "unsteady":
-        found = Skipped(row.note)
+        outcome = Skipped(row.note)
     elif not row.passed:
-        found = Failure(printable(difference(row), _LONGEST), "difference")
-    return _case(f"{printable(row.name, _LONGEST)} at level {row.level}", "outputs", found)
+        outcome = Failure(printable(difference(row), _LONGEST), "difference")
+    return _case(f"{printable(row.name, _LONGEST)} at level {row.level}", "outputs", outcome)
 
 
 def _judged(name: str, verdict: str, line: str) -> TestCase:
@@ -104,15 +104,15 @@ def _judged(name: str, verdict: str, line: str) -> TestCase:
 def _timing(timing: Timing) -> TestCase:
     """Return the case of the timing; a slowdown passes here, the verdict's case judges it."""
     line = printable(speed(timing), _LONGEST)
-    found = Skipped(line) if timing.verdict == "inconclusive" else line
-    return _case("original / rewritten", "timing", found, timing.rewritten.median_ms / 1000)
+    outcome = Skipped(line) if timing.verdict == "inconclusive" else line
+    return _case("original / rewritten", "timing", outcome, timing.rewritten.median_ms / 1000)
 
 
 def _verdict(report: VerifyReport) -> TestCase:
     why = printable(clauses(verdict(report), *report.reasons), _LONGEST)
-    found: dict[str, Found] = {
+    outcomes: dict[str, Outcome] = {
         "fail": Failure(why, "fail"),
         "unverified": Error(why, "unverified"),
         "pass": why,
     }
-    return _case("verdict", "verdict", found[report.verdict])
+    return _case("verdict", "verdict", outcomes[report.verdict])

@@ -49,34 +49,33 @@ SITES: tuple[Column[SiteReport], ...] = (
 
 def describe(report: OptimizeReport, detail: Detail) -> Description:
     """Describe the result of `optimize`."""
-    counts, remarks = report.summary, []
+    full, counts, checks = detail >= Detail.FULL, report.summary, report.verification
+    remarks = list(map(companion, report.companions))
     if any(site.code == "already-folded" for site in report.sites):
-        remarks.append(already_folded(report.model))
-    remarks += map(companion, report.companions)
-    if counts.frozen:
-        remarks.append(Line("", frozen(counts)))
+        remarks.insert(0, already_folded(report.model))
+    remarks += [Line("", frozen(counts))] if counts.frozen else []
     remarks += map(region, report.regions)
-    if infinite := spread(report):
-        remarks.append(Line("", infinite))
+    remarks += [Line("", line) for line in [spread(report)] if line]
     if report.search is not None:
         remarks.append(Line(f"search on {report.search.provider}", search(report.search)))
     description = Description(
-        head=Line(report.model if detail >= Detail.FULL else "", _summary(report)),
+        head=Line(report.model if full else "", _summary(report)),
         tables=tabulated("sites", SITES, report.sites),
         remarks=remarks,
     )
-    if (checks := report.verification) is not None:
-        described = verification.describe(checks, detail)
-        remarks.append(described.head)
-        if detail >= Detail.FULL or checks.verdict == "pass":
-            remarks += described.remarks
-        if report.written is not None and checks.unrun:
-            remarks.append(Line("written without having been run", checks.unrun))
-        if detail >= Detail.FULL:
-            tables = [*description.tables, *described.tables]
-            facts, certificate = described.facts, described.certificate
-            return replace(description, tables=tables, facts=facts, certificate=certificate)
-    return description
+    if checks is None:
+        return description
+    verified = verification.describe(checks, detail)
+    remarks.append(verified.head)
+    remarks += verified.remarks if full or checks.verdict == "pass" else ()
+    if report.written is not None and checks.unrun:
+        remarks.append(Line("written without having been run", checks.unrun))
+    if not full:
+        return description
+    tables = [*description.tables, *verified.tables]
+    return replace(
+        description, tables=tables, facts=verified.facts, certificate=verified.certificate
+    )
 
 
 def _summary(report: OptimizeReport) -> str:

@@ -62,19 +62,19 @@ def _planned(site: SiteReport) -> str:
 
 
 def _failures(report: VerifyReport) -> list[Finding]:
-    found = []
+    failures: list[Finding] = []
     for row in report.outputs:
         if not row.passed:
             fault = "unsteady" if row.caveat == "unsteady" else "differs"
             title = f"output {short(row.name, _NAME)} {fault}"
-            found.append((title, f"{difference(row)} (level {row.level})"))
+            failures.append((title, f"{difference(row)} (level {row.level})"))
     if report.proof is not None and report.proof.verdict == "different":
-        found.append(("proof: different", report.proof.reason))
+        failures.append(("proof: different", report.proof.reason))
     if report.integers is not None and report.integers.verdict == "different":
-        found.append(("a new node differs on integers", report.integers.reason))
-    if report.verdict != "pass" and not found:
-        found = [(report.verdict, reason) for reason in report.reasons]
-    return found
+        failures.append(("a new node differs on integers", report.integers.reason))
+    if report.verdict != "pass" and not failures:
+        failures = [(report.verdict, reason) for reason in report.reasons]
+    return failures
 
 
 def _lines(kind: str, findings: list[Finding], file: Path) -> str:
