@@ -14,8 +14,9 @@ from tests.reports.sample import passing
 from widthfold_onnx import UsageError
 from widthfold_onnx.evidence.timing.baseline import against, differences, read_report
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.reports import Format, wording
+from widthfold_onnx.reports import Format
 from widthfold_onnx.reports.data.json import encode
+from widthfold_onnx.reports.described.timing import baseline
 from widthfold_onnx.reports.formats import render
 from widthfold_onnx.results import Baseline, VerifyReport
 
@@ -109,7 +110,7 @@ def test_what_differs_is_named_and_nothing_is_judged(changes: dict[str, Any]) ->
     assert [text.partition(":")[0] for text in found.differs] == [name]
     assert judged.verdict == "unverified"
     assert f"not comparable with old.json: {name}" in " ".join(judged.reasons)
-    assert wording.baseline(found).startswith("not judged against old.json")
+    assert baseline(found).startswith("not judged against old.json")
 
 
 def test_another_version_of_widthfold_or_rewritten_model_is_compared() -> None:

@@ -162,7 +162,7 @@ def test_any_number_that_is_read_can_be_drawn(number: int) -> None:
         axis["taps"] = [[number] * 4] * MOST_TAPS
         found = told(replaced(right, ("axes",), [axis]))
         assert found.axes
-        assert len(html.render(structs.replace(passing(), folds=[found]))) < 3_000_000
+        assert len(html.page(structs.replace(passing(), folds=[found]))) < 3_000_000
 
 
 def lost(entry: onnx.StringStringEntryProto) -> None:

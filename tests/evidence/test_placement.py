@@ -107,7 +107,7 @@ def test_every_form_shows_it(report: VerifyReport, capsys, tmp_path) -> None:
     (line,) = (line for line in out.splitlines() if "conv_1  " in line)
     assert CUDA not in line
     assert "FALLBACK in the rewritten model: FusedConv" in out
-    assert "fell back" in html.render(report)
+    assert "fell back" in html.page(report)
     assert "FALLBACK" in markdown.render(report)
     text = github.render(report, tmp_path / "m.onnx")
     assert text.startswith("::warning ")

@@ -11,7 +11,7 @@ from tests.reports.sample import DIFFERENT, passing, timing
 from widthfold_onnx import UsageError
 from widthfold_onnx.evidence.timing.regression_threshold import gate
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.reports import wording
+from widthfold_onnx.reports.described.verification import meaning
 from widthfold_onnx.results import Timing
 from widthfold_onnx.runtime.intervals import judge, noise
 
@@ -99,10 +99,10 @@ def test_a_report_tells_slow_from_wrong() -> None:
     report = passing()
     assert report.timing is not None
     slow = replace(report, verdict="fail", timing=replace(report.timing, fail_under_verdict="fail"))
-    assert wording.meaning(slow).endswith("computes what the original computes, but is too slow")
+    assert meaning(slow).endswith("computes what the original computes, but is too slow")
     wrong = replace(slow, proof=DIFFERENT)
-    assert wording.meaning(wrong).endswith("does not compute what the original computes")
+    assert meaning(wrong).endswith("does not compute what the original computes")
     unsure = replace(
         report, verdict="unverified", timing=replace(report.timing, fail_under_verdict="unverified")
     )
-    assert wording.meaning(unsure).endswith("but may be too slow")
+    assert meaning(unsure).endswith("but may be too slow")

@@ -1,20 +1,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from operator import itemgetter
 
 import pytest
 from msgspec.structs import replace
 
 from tests.cli.tool import MODELS, build, on_terminal, save
 from tests.reports.sample import output
-from widthfold_onnx.reports import wording
-from widthfold_onnx.reports.described import table_of
+from widthfold_onnx.reports.described.verification import ulp
+from widthfold_onnx.reports.description import Cell, Column, Table, tabulated
 from widthfold_onnx.reports.text.console import table
 
 
+def table_of(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    columns = [Column(name, itemgetter(at)) for at, name in enumerate(headings)]
+    (made,) = tabulated("rows", columns, rows)
+    return made
+
+
 def test_a_long_cell_in_a_pipe_widens_no_other_row(capsys: pytest.CaptureFixture[str]) -> None:
-    (made,) = table_of("sites", ["node", "status"], [["x" * 300, "folded"], ["short", "refused"]])
-    table(made)
+    table(table_of(["node", "status"], [["x" * 300, "folded"], ["short", "refused"]]))
     head, long, short = capsys.readouterr().out.splitlines()
     assert long == "x" * 300 + "  folded"
     assert len(short) < 70
@@ -24,8 +31,7 @@ def test_a_long_cell_in_a_pipe_widens_no_other_row(capsys: pytest.CaptureFixture
 def test_lines_in_a_pipe_are_one_row_without_blanks_at_its_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (made,) = table_of("sites", ["a", "b", "c"], [["1", "", ["x", "y"]], ["22", "", []]])
-    table(made)
+    table(table_of(["a", "b", "c"], [["1", "", ["x", "y"]], ["22", "", []]]))
     assert capsys.readouterr().out == "a   c\n1   x; y\n22\n"
 
 
@@ -58,8 +64,8 @@ def test_a_terminal_wraps_a_sentence_between_words(tmp_path) -> None:
 
 def test_ulps_next_to_zero_are_told_from_errors() -> None:
     row = output("y", "all", error=1e-5)
-    assert wording.ulp(replace(row, ulp=80)) == "80"
-    assert wording.ulp(replace(row, ulp=874_512_384)) == "8.7e+08 near 0"
-    assert wording.ulp(replace(row, ulp=874_512_384, max_rel=900.0)) == "874512384"
-    assert wording.ulp(replace(row, ulp=None)) == "-"
-    assert wording.ulp(replace(row, ulp=7, max_rel=None)) == "7"
+    assert ulp(replace(row, ulp=80)) == "80"
+    assert ulp(replace(row, ulp=874_512_384)) == "8.7e+08 near 0"
+    assert ulp(replace(row, ulp=874_512_384, max_rel=900.0)) == "874512384"
+    assert ulp(replace(row, ulp=None)) == "-"
+    assert ulp(replace(row, ulp=7, max_rel=None)) == "7"

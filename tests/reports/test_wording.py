@@ -10,8 +10,17 @@ from msgspec.structs import replace
 
 from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, output, passing, timing
 from widthfold_onnx.evidence.parity.comparison import UNSTEADY
-from widthfold_onnx.reports import wording
 from widthfold_onnx.reports.data import junit
+from widthfold_onnx.reports.described.optimization import region
+from widthfold_onnx.reports.described.timing import gpu
+from widthfold_onnx.reports.described.verification import (
+    certificate,
+    difference,
+    integers,
+    meaning,
+    verdict,
+)
+from widthfold_onnx.reports.described.verification import proof as proof_line
 from widthfold_onnx.reports.page import plots
 from widthfold_onnx.reports.text import github
 from widthfold_onnx.results import Gpu, GpuState, IntegerRun, Proof, RegionReport, Stop
@@ -21,26 +30,26 @@ def test_an_output_that_fails_within_the_tolerance_is_too_far_from_the_truth() -
     row = replace(
         output("z", "disabled", 1.2e-6, passed=False), truth_original=6e-8, truth_rewritten=7e-7
     )
-    assert wording.difference(row) == (
+    assert difference(row) == (
         "max_rel 1.2e-06 would do, but too far from float64: 7e-07, the original 6e-08 "
         "at [0,3,8,8]: 0.7 became 0.7000012"
     )
     beyond = replace(row, max_rel=2e-5)
-    assert wording.difference(beyond).startswith("max_rel 2e-05 > 1e-05 at ")
+    assert difference(beyond).startswith("max_rel 2e-05 > 1e-05 at ")
 
 
 def test_the_reason_why_a_region_ends_is_not_cut() -> None:
     """Names of torch's exporter and of long operators left no room for it."""
     reason = "no rule runs GlobalAveragePool on packed tensors"
     stop = Stop(node="/pool/GlobalAveragePool", op="GlobalAveragePool", code="", reason=reason)
-    region = RegionReport(graph="", folded=["/conv/Conv"], carried=[], stops=[stop])
-    assert wording.region(region).endswith(f"GlobalAveragePool /pool/GlobalAveragePool ({reason})")
+    ended = RegionReport(graph="", folded=["/conv/Conv"], carried=[], stops=[stop])
+    assert region(ended).text.endswith(f"GlobalAveragePool /pool/GlobalAveragePool ({reason})")
 
 
 def test_an_output_that_cannot_be_judged_does_not_differ() -> None:
     row = replace(output("y", "all", 0.0, passed=False), note=UNSTEADY, caveat="unsteady")
     report = replace(passing(), verdict="unverified", outputs=[row], reasons=["y: " + UNSTEADY])
-    assert wording.difference(row) == UNSTEADY
+    assert difference(row) == UNSTEADY
     root = ElementTree.fromstring(junit.render(report))
     (case,) = (c for c in root.iter("testcase") if c.get("classname") == "outputs")
     assert [(child.tag, child.get("message")) for child in case] == [("skipped", UNSTEADY)]
@@ -51,21 +60,19 @@ def test_an_output_that_cannot_be_judged_does_not_differ() -> None:
 @pytest.mark.parametrize("proof", [DIFFERENT, NOT_PROVABLE, SKIPPED])
 def test_what_is_not_proved_is_not_called_the_same(proof: Proof) -> None:
     same = "the rewritten model computes what the original computes"
-    assert wording.meaning(passing()) == same
+    assert meaning(passing()) == same
     report = replace(passing(), proof=proof)
-    assert wording.meaning(report) != same
-    assert wording.verdict(report).endswith(
-        f"; proof: {proof.verdict}; 6 new nodes exact on integers"
-    )
-    assert wording.proof(proof).startswith(f"{proof.verdict}: ")
+    assert meaning(report) != same
+    assert verdict(report).endswith(f"; proof: {proof.verdict}; 6 new nodes exact on integers")
+    assert proof_line(proof).startswith(f"{proof.verdict}: ")
     assert proof.reason in ElementTree.fromstring(junit.render(report)).find(
         ".//testcase[@classname='proof']/*"
     ).get("message")
-    assert list(wording.certificate(proof)) == []
+    assert list(certificate(proof)) == []
 
 
 def test_a_certificate_names_all_that_a_sceptic_needs() -> None:
-    text = " ".join(wording.certificate(EQUAL))
+    text = " ".join(map(str, certificate(EQUAL)))
     for part in (
         "8388593, 8388587",
         "audio [1, 43844, 1]; then audio [3, 87689, 1]",
@@ -75,34 +82,34 @@ def test_a_certificate_names_all_that_a_sceptic_needs() -> None:
     ):
         assert part in text
     bare = replace(EQUAL, functions=[], extents=[{}])
-    text = " ".join(wording.certificate(bare))
+    text = " ".join(map(str, certificate(bare)))
     assert "there are no inputs" in text
     assert text.endswith("read: none.")
 
 
 def test_the_run_on_integers_is_said() -> None:
     reason = "Conv c: 3 of 7 integers differ"
-    for verdict, words in (
+    for outcome, words in (
         ("exact", "2 new nodes exact on integers"),
         ("different", f"a new node is not exact on integers: {reason}"),
         ("skipped", f"2 new nodes exact on integers, not all could be run: {reason}"),
     ):
-        run = IntegerRun(verdict=verdict, reason=reason, nodes=2)
-        assert wording.integers(run) == words
+        run = IntegerRun(verdict=outcome, reason=reason, nodes=2)
+        assert integers(run) == words
         report = replace(passing(), integers=run)
         assert words in junit.render(report)
-        assert ("<failure" in junit.render(report)) == (verdict == "different")
-        assert ("<skipped" in junit.render(report)) == (verdict == "skipped")
+        assert ("<failure" in junit.render(report)) == (outcome == "different")
+        assert ("<skipped" in junit.render(report)) == (outcome == "skipped")
         failed = replace(report, verdict="fail", reasons=["-"])
         assert (reason in github.render(failed, Path("m")).splitlines()[0]) == (
-            verdict == "different"
+            outcome == "different"
         )
 
 
 def test_the_gpu_is_one_line() -> None:
-    assert wording.gpu(timing()) == ""
+    assert gpu(timing()) == ""
     missing = Gpu(missing="nvidia-ml-py is missing")
-    assert wording.gpu(replace(timing(), gpu=missing)) == missing.missing
+    assert gpu(replace(timing(), gpu=missing)) == missing.missing
     known = Gpu(
         name="NVIDIA H200",
         driver="580.65",
@@ -114,7 +121,7 @@ def test_the_gpu_is_one_line() -> None:
         throttled=[[], ["SwPowerCap"], [], ["HwSlowdown", "SwPowerCap"]],
     )
     old = replace(timing().original, gpu_mib=512.0, gpu_mj=12.14)
-    assert wording.gpu(replace(timing(), gpu=known, original=old)) == (
+    assert gpu(replace(timing(), gpu=known, original=old)) == (
         "NVIDIA H200, driver 580.65, for CUDA up to 13.0, CUDA 12.9.79, cuDNN 9.14.0; "
         "1980 MHz before, 1755 after, memory 3201 MHz; "
         "throttled in 2 of 4 processes: HwSlowdown, SwPowerCap; "
@@ -123,13 +130,13 @@ def test_the_gpu_is_one_line() -> None:
 
 
 def test_one_input_set_is_no_plural() -> None:
-    assert wording.verdict(replace(passing(), input_sets=1)).startswith("pass; 1 input set, ")
+    assert verdict(replace(passing(), input_sets=1)).startswith("pass; 1 input set, ")
 
 
 def test_the_picture_shows_where_a_verdict_begins() -> None:
     timing = passing().timing
     assert timing is not None
     for control, least in ((0.021, "below 0.960 or above 1.042"), (0.001, "above 1.020")):
-        picture = plots.speed(replace(timing, control=control))
+        picture = plots.speed(timing.speedup, timing.low, timing.high, control, "speed")
         assert f"{least}</title>" in picture
         assert "right of the band" not in picture

@@ -14,7 +14,7 @@ from tests.folding import optimize
 from tests.tuning.world import World, doubled, enter, folded
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
-from widthfold_onnx.reports import wording
+from widthfold_onnx.reports.described import optimization
 from widthfold_onnx.results import OptimizeReport
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure.effort import SPENDING
@@ -131,7 +131,7 @@ def test_what_the_original_gains_by_its_level_alone_is_said(
     world.advice = "it is faster otherwise"
     report = found(model)
     assert (report.search.accepted, report.search.note) == (False, world.advice)
-    assert wording.search(report.search).endswith(
+    assert optimization.search(report.search).endswith(
         "], not faster beyond noise; it is faster otherwise"
     )
 
@@ -143,7 +143,7 @@ def test_a_model_that_does_not_run_is_not_shipped(
     report = found(model)
     assert model.with_name("out.onnx").read_bytes() == model.read_bytes()
     assert not report.search.accepted
-    assert wording.search(report.search).endswith("folded, the whole model did not run")
+    assert optimization.search(report.search).endswith("folded, the whole model did not run")
 
 
 @pytest.mark.parametrize(("together", "count"), [(0.02, 3), (-0.02, 1)])
@@ -193,13 +193,13 @@ def test_an_interrupt_decides_with_what_is_known(
     assert report.search.accepted
     assert sorted(status(report).values()) == ["folded", "folded", "no-gain"]
     assert report.search.left >= 1  # the last, and what was to run between packed tensors
-    assert f", ended early, {report.search.left} layer" in wording.search(report.search)
+    assert f", ended early, {report.search.left} layer" in optimization.search(report.search)
 
 
 def test_what_was_not_measured_in_time_is_not_called_known(model: Path) -> None:
     report = found(model, time_budget=1e-6)
     assert (report.search.measured, report.search.left) == (1, 3)  # the original at its levels
-    said = wording.search(report.search)
+    said = optimization.search(report.search)
     assert (
         "1 measurement taken, 3 layers left to measure; no choice of forms that was measured gains"
         in said
@@ -302,7 +302,7 @@ def test_layers_race_where_the_original_is_fast_and_the_best_level_is_named(
     assert {Level.ALL, Level.EXTENDED} == set(world.at)
     assert len(world.raced) == 2 * 6
     assert (report.search.original_setting, report.search.folded_setting) == ("all", "all")
-    assert wording.search(report.search).endswith(
+    assert optimization.search(report.search).endswith(
         "; deploy it at level all (the original is fastest at all)"
     )
     only = enter(monkeypatch, World(doubled, ALL, levels=0.9 / CLOSE))
@@ -323,7 +323,7 @@ def test_the_level_counts_that_promises_the_fastest_model(
     model.with_name("store.sqlite").unlink()
     report = found(model)
     assert (report.search.original_setting, report.search.folded_setting) == ("extended", "")
-    assert wording.search(report.search).endswith(
+    assert optimization.search(report.search).endswith(
         "no choice of forms gains; it is faster otherwise"
     )
 

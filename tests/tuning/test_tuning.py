@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,15 +142,15 @@ def test_an_interrupt_keeps_what_was_measured(
     go_on = tmp_path / "go on"
     monkeypatch.setenv(GO_ON, str(go_on))
 
-    pressed = False
+    def press() -> None:
+        with Store(options.store) as store:
+            while sum(key.candidate == AS_IS for key, _ in store.items()) < jobs:
+                time.sleep(0.05)
+        time.sleep(1)  # for the forms of these layers
+        os.kill(os.getpid(), signal.SIGINT)
 
-    def press(step: Step) -> None:
-        nonlocal pressed
-        if step.text.startswith("measuring layer") and not pressed:
-            pressed = True
-            threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
-
-    report = tune([THREE], search_options=options, jobs=jobs, on_progress=press)
+    threading.Thread(target=press, daemon=True).start()
+    report = tune([THREE], search_options=options, jobs=jobs)
     playing = [thread for thread in threading.enumerate() if "play" in thread.name]
     assert bool(playing) == (jobs > 1)  # nobody waited for the children
     go_on.touch()

@@ -43,11 +43,12 @@ def mlir_command(source: Path, out: Path, fold: FoldOptions, groups: bool) -> No
     MLIR's verifier, but nothing was run: compare it with SOURCE before it is deployed.
     """
     from widthfold_onnx.mlir.files import fold_file
-    from widthfold_onnx.reports import wording
-    from widthfold_onnx.reports.described import Description, site_table
+    from widthfold_onnx.reports.described.optimization import SITES
+    from widthfold_onnx.reports.description import Description, Line, tabulated
     from widthfold_onnx.reports.text.console import show
+    from widthfold_onnx.reports.words import kinds
 
     sites = fold_file(source, out, fold, groups=groups)
     folded = sum(site.status == "folded" for site in sites)
-    found = f"{folded} of {len(sites)} {wording.kinds(sites)} layers folded"
-    show(Description(site_table(sites), head=f"{found}; wrote {out.name}"))
+    head = f"{folded} of {len(sites)} {kinds(sites)} layers folded; wrote {out.name}"
+    show(Description(Line("", head), tabulated("sites", SITES, sites)))

@@ -105,8 +105,9 @@ def optimize_command(
             require_fold=require_fold,
             on_progress=on_progress,
         )
+    from widthfold_onnx.reports.described.optimization import changes
     from widthfold_onnx.reports.text.console import printing, say
-    from widthfold_onnx.reports.wording import changes, kinds
+    from widthfold_onnx.reports.words import kinds
 
     deliver(result, to, model)
     if result.written is None and result.verification is not None:

@@ -23,7 +23,7 @@ from widthfold_onnx.text import quoted
 def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
     """Exit 1 if anything of MODELS would be changed; nothing is written."""
     from widthfold_onnx.pipeline import optimize
-    from widthfold_onnx.reports.wording import changes
+    from widthfold_onnx.reports.described.optimization import changes
 
     found = []
     for model in models:

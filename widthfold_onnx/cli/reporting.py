@@ -50,12 +50,13 @@ def deliver(result: R, to: Destinations, model: Path, *, full: bool = False) -> 
         UsageError: a path is no place for a file, or the disk is full.
     """
     from widthfold_onnx.reports.described import described
+    from widthfold_onnx.reports.description import Detail
     from widthfold_onnx.reports.formats import render
     from widthfold_onnx.reports.text.console import printing, show, write
 
     to.write(result, model)
     if to.printed is None:
-        show(described(result, full=full))
+        show(described(result, Detail.FULL if full else Detail.BRIEF))
         return
     with printing():
         write(render(to.printed, result, model))
@@ -67,8 +68,8 @@ report_arguments = options_of(
     {
         "--report FILE": {
             "type": click.Path(path_type=Path, dir_okay=False),
-            "help": "Write a report, too; the suffix chooses its form: .json, .md, .xml, "
-            ".html or .csv (the last three of verify).",
+            "help": "Write a report, too; the suffix chooses its form: .json, .md, .html, or of "
+            "verify .xml or .csv.",
         },
         "--format": "Print this form instead of tables; with a --report FILE of another suffix, "
         "write it there.",

@@ -58,7 +58,7 @@ def tune_command(
     """
     if len(models) == 1:  # nothing else is tuned, so there is no table to name it in
         load(models[0])
-    from widthfold_onnx.reports.wording import UNKEPT
+    from widthfold_onnx.reports.described.tuning import UNKEPT
     from widthfold_onnx.results import TuneReport
     from widthfold_onnx.tuning.store.store import default_path
     from widthfold_onnx.tuning.tune import tune

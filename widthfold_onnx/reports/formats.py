@@ -17,9 +17,9 @@ from widthfold_onnx.text import quoted
 
 OFFERED: dict[type[Report], tuple[Format, ...]] = {
     VerifyReport: tuple(Format),
-    OptimizeReport: (Format.JSON, Format.MARKDOWN, Format.GITHUB),
-    InspectReport: (Format.JSON, Format.MARKDOWN),
-    TuneReport: (Format.JSON, Format.MARKDOWN),
+    OptimizeReport: (Format.JSON, Format.MARKDOWN, Format.HTML, Format.GITHUB),
+    InspectReport: (Format.JSON, Format.MARKDOWN, Format.HTML),
+    TuneReport: (Format.JSON, Format.MARKDOWN, Format.HTML),
 }
 
 
@@ -124,8 +124,7 @@ def render(form: Format, result: Report, model: Path) -> str:
         case Format.HTML:
             from widthfold_onnx.reports.page import html
 
-            assert isinstance(result, VerifyReport)
-            return html.render(result)
+            return html.page(result)
         case Format.CSV:
             from widthfold_onnx.reports.data import samples
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import groupby
 
-from widthfold_onnx.reports.described import Table
+from widthfold_onnx.reports.description import Column, tabulated
 from widthfold_onnx.reports.text.console import printing, say, table
 from widthfold_onnx.results import Entry, Key, Measurement, StoreReport
 
@@ -20,9 +20,8 @@ def show_store(report: StoreReport) -> None:
     for (machine, setting), entries in groupby(sorted(report.measurements, key=_place), _place):
         say(f"machine: {machine}")
         say(f"setting: {setting}")
-        columns = ["subject", "candidate", "as-is / candidate", "status", "age"]
-        rows = [_row(entry.key, entry.measurement) for entry in entries]
-        table(Table("measurements", columns, rows, sentences=False))
+        for each in tabulated("measurements", COLUMNS, entries):
+            table(each)
     say(f"{len(report.measurements)} measurement(s)")
 
 
@@ -33,17 +32,6 @@ def store_report(items: Iterable[tuple[Key, Measurement]]) -> StoreReport:
 
 def _place(entry: Entry) -> tuple[str, str]:
     return entry.key.machine, entry.key.setting
-
-
-def _row(key: Key, measurement: Measurement) -> list[str]:
-    ratio = f"{measurement.ratio:.2f} [{measurement.low:.2f}, {measurement.high:.2f}]"
-    return [
-        _plain(key.subject),
-        _plain(key.candidate),
-        measurement.reason or ratio,
-        "skipped" if measurement.skipped else measurement.status,
-        _age(measurement.time),
-    ]
 
 
 def _plain(text: str) -> str:
@@ -60,3 +48,20 @@ def _age(time: datetime) -> str:
         if seconds >= length:
             return f"{seconds // length:.0f} {unit}"
     return "new"
+
+
+def _ratio(measurement: Measurement) -> str:
+    ratio = f"{measurement.ratio:.2f} [{measurement.low:.2f}, {measurement.high:.2f}]"
+    return measurement.reason or ratio
+
+
+COLUMNS: tuple[Column[Entry], ...] = (
+    Column("subject", lambda entry: _plain(entry.key.subject)),
+    Column("candidate", lambda entry: _plain(entry.key.candidate)),
+    Column("as-is / candidate", lambda entry: _ratio(entry.measurement)),
+    Column(
+        "status",
+        lambda entry: "skipped" if entry.measurement.skipped else entry.measurement.status,
+    ),
+    Column("age", lambda entry: _age(entry.measurement.time)),
+)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from widthfold_onnx.results.base import Result, Verdict
+from widthfold_onnx.results.base import Report, Result, Verdict
 from widthfold_onnx.results.timing import Timing
 
 VERIFY_SCHEMA = "widthfold.verify/7"
@@ -185,7 +185,7 @@ class Environment(Result, kw_only=True, frozen=True):
     command: str
 
 
-class VerifyReport(Result, kw_only=True, frozen=True):
+class VerifyReport(Report, kw_only=True, frozen=True):
     """Result of `verify`.
 
     Attributes:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from widthfold_onnx.results.base import Result
+from widthfold_onnx.results.base import Report, Result
 from widthfold_onnx.results.evidence import VerifyReport
 from widthfold_onnx.results.search import Gain, SearchReport
 
@@ -123,7 +123,7 @@ class OptimizeSummary(Result, kw_only=True, frozen=True):
         return self.folded + self.exchanged + self.frozen > 0
 
 
-class OptimizeReport(Result, kw_only=True, frozen=True):
+class OptimizeReport(Report, kw_only=True, frozen=True):
     """Result of `optimize`.
 
     Attributes:
@@ -186,7 +186,7 @@ class InspectSite(Result, kw_only=True, frozen=True):
     hint: str
 
 
-class InspectReport(Result, kw_only=True, frozen=True):
+class InspectReport(Report, kw_only=True, frozen=True):
     """Result of `inspect`.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from widthfold_onnx.results.base import Result
+from widthfold_onnx.results.base import Report, Result
 
 TUNE_SCHEMA = "widthfold.tune/3"
 
@@ -45,7 +45,7 @@ class TunedMachine(Result, kw_only=True, frozen=True):
     measured: int
 
 
-class TuneReport(Result, kw_only=True, frozen=True):
+class TuneReport(Report, kw_only=True, frozen=True):
     """Result of `tune`.
 
     Attributes:

@@ -1,4 +1,4 @@
 """Render a report for programs: JSON and JUnit XML.
 
-It imports `reports.wording` and `results`; `reports.formats` imports it.
+It imports `reports.described`, `reports.words` and `results`; `reports.formats` imports it.
 """

@@ -8,15 +8,23 @@ from __future__ import annotations
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-from widthfold_onnx.reports import wording
+from widthfold_onnx.reports.described.timing import speed
+from widthfold_onnx.reports.described.verification import (
+    difference,
+    integers,
+    proof,
+    provider,
+    verdict,
+)
 from widthfold_onnx.reports.files import signature
+from widthfold_onnx.reports.words import clauses
 from widthfold_onnx.results import OutputParity, Timing, VerifyReport
 from widthfold_onnx.text import printable
 
 _LONGEST = 2000
 
-Found = str | Error | Failure | Skipped
-"""Text of a case that passed, or what became of another."""
+Outcome = str | Error | Failure | Skipped
+"""The text of a case that passed, or the result of another case."""
 
 
 def render(report: VerifyReport) -> str:
@@ -26,10 +34,10 @@ def render(report: VerifyReport) -> str:
         suite.add_property(name, printable(value, _LONGEST))
     suite.add_testcases([_output(row) for row in report.outputs])
     if report.proof is not None:
-        line = "; ".join(filter(None, (wording.proof(report.proof), report.proof.reason)))
+        line = clauses(proof(report.proof), report.proof.reason)
         suite.add_testcase(_judged("proof by evaluation", report.proof.verdict, line))
     if report.integers is not None:
-        line = wording.integers(report.integers)
+        line = integers(report.integers)
         suite.add_testcase(_judged("new nodes on integers", report.integers.verdict, line))
     if report.timing is not None:
         suite.add_testcase(_timing(report.timing))
@@ -43,46 +51,46 @@ def render(report: VerifyReport) -> str:
 
 def _properties(report: VerifyReport) -> dict[str, str]:
     env, timing = report.environment, report.timing
-    found = {
+    properties = {
         "original": report.original,
         "rewritten": report.rewritten,
         "widthfold": env.widthfold,
         "onnxruntime": env.onnxruntime,
         "python": env.python,
-        "provider": wording.provider(env),
+        "provider": provider(env),
         "machine": env.machine,
         "cores": str(env.cores),
         "input_sets": str(report.input_sets),
         "command": env.command,
     }
     if timing is not None:
-        found |= {
+        properties |= {
             "threads": str(timing.threads),
             "speedup": f"{timing.speedup:.4f}",
             "speedup_low": f"{timing.low:.4f}",
             "speedup_high": f"{timing.high:.4f}",
             "control": f"{timing.control:.4f}",
         }
-    return found
+    return properties
 
 
-def _case(name: str, group: str, found: Found, seconds: float = 0.0) -> TestCase:
-    """Return a case; one of which a text is found has passed."""
+def _case(name: str, group: str, outcome: Outcome, seconds: float = 0.0) -> TestCase:
+    """Return a case; a case with a text as outcome has passed."""
     case = TestCase(name, group, seconds)
-    if not isinstance(found, str):
-        case.result = [found]
-    elif found:
-        case.system_out = found
+    if not isinstance(outcome, str):
+        case.result = [outcome]
+    elif outcome:
+        case.system_out = outcome
     return case
 
 
 def _output(row: OutputParity) -> TestCase:
-    found: Found = printable(row.note, _LONGEST)
+    outcome: Outcome = printable(row.note, _LONGEST)
     if row.caveat == "unsteady":
-        found = Skipped(row.note)
+        outcome = Skipped(row.note)
     elif not row.passed:
-        found = Failure(printable(wording.difference(row), _LONGEST), "difference")
-    return _case(f"{printable(row.name, _LONGEST)} at level {row.level}", "outputs", found)
+        outcome = Failure(printable(difference(row), _LONGEST), "difference")
+    return _case(f"{printable(row.name, _LONGEST)} at level {row.level}", "outputs", outcome)
 
 
 def _judged(name: str, verdict: str, line: str) -> TestCase:
@@ -95,16 +103,16 @@ def _judged(name: str, verdict: str, line: str) -> TestCase:
 
 def _timing(timing: Timing) -> TestCase:
     """Return the case of the timing; a slowdown passes here, the verdict's case judges it."""
-    line = printable(wording.speed(timing), _LONGEST)
-    found = Skipped(line) if timing.verdict == "inconclusive" else line
-    return _case("original / rewritten", "timing", found, timing.rewritten.median_ms / 1000)
+    line = printable(speed(timing), _LONGEST)
+    outcome = Skipped(line) if timing.verdict == "inconclusive" else line
+    return _case("original / rewritten", "timing", outcome, timing.rewritten.median_ms / 1000)
 
 
 def _verdict(report: VerifyReport) -> TestCase:
-    why = printable("; ".join([wording.verdict(report), *report.reasons]), _LONGEST)
-    found: dict[str, Found] = {
+    why = printable(clauses(verdict(report), *report.reasons), _LONGEST)
+    outcomes: dict[str, Outcome] = {
         "fail": Failure(why, "fail"),
         "unverified": Error(why, "unverified"),
         "pass": why,
     }
-    return _case("verdict", "verdict", found[report.verdict])
+    return _case("verdict", "verdict", outcomes[report.verdict])

@@ -1,4 +1,4 @@
-"""Render a report as one HTML page with its pictures.
+"""Renders a report as one HTML page with its pictures.
 
-It imports `reports.wording` and `results`; `reports.formats` imports it.
+It imports `results`, `reports.described` and `reports.words`; `reports.formats` imports it.
 """

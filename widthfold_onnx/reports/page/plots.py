@@ -9,7 +9,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from widthfold_onnx.reports.page.svg import AFTER, BEFORE, INK, MUTED, RULE, draw
-from widthfold_onnx.reports.wording import short
+from widthfold_onnx.reports.words import short
 from widthfold_onnx.results import NodeTime, OutputParity, Timing
 from widthfold_onnx.runtime.intervals import noise
 
@@ -21,39 +21,41 @@ _BINS = 40
 _NAME = 44
 
 
-def speed(timing: Timing) -> Markup:
+def speed(ratio: float, low: float, high: float, control: float, key: str) -> Markup:
     """Draw the speed-up with its interval, over the band in which two copies of one model differ.
 
-    The dashed lines are where a verdict begins, which is further out than the band.
+    The dashed lines are where a verdict begins, which is further out than the band. A control of 0
+    is an unknown one: no band is drawn.
     """
-    band = (1 / (1 + timing.control), 1 + timing.control)
-    bars = (1 / noise(timing.control), noise(timing.control))
+    band = (1 / (1 + control), 1 + control)
+    bars = (1 / noise(control), noise(control))
 
     def paint(axes: Axes) -> None:
-        axes.axvspan(*band, color=RULE, label="A/A control", lw=0)
+        if control:
+            axes.axvspan(*band, color=RULE, label="A/A control", lw=0)
         axes.axvline(1, color=MUTED, lw=1)
         for bar, label in zip(bars, ("verdict", "_"), strict=True):
             axes.axvline(bar, color=INK, lw=1, ls="--", label=label)
-        axes.plot([timing.low, timing.high], [0, 0], color=AFTER, lw=5, solid_capstyle="butt",
+        axes.plot([low, high], [0, 0], color=AFTER, lw=5, solid_capstyle="butt",
                   label="95 % interval")  # fmt: skip
-        axes.plot(timing.speedup, 0, "|", color=INK, ms=18, mew=1.5, label="mean")
-        low, high = min(timing.low, bars[0]), max(timing.high, bars[1])
-        margin = 0.12 * (high - low) + 0.01
-        axes.set(xlim=(low - margin, high + margin), ylim=(-1, 1), yticks=[])
+        axes.plot(ratio, 0, "|", color=INK, ms=18, mew=1.5, label="mean")
+        left, right = min(low, bars[0]), max(high, bars[1])
+        margin = 0.12 * (right - left) + 0.01
+        axes.set(xlim=(left - margin, right + margin), ylim=(-1, 1), yticks=[])
         axes.set_xlabel("original / rewritten (all of the interval right of the lines: faster)")
         axes.spines["left"].set_visible(False)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=7,
                     columnspacing=1, handlelength=1.6)  # fmt: skip
 
     title = (
-        f"Speed-up {timing.speedup:.3f}, interval {timing.low:.3f} to {timing.high:.3f}, "
-        f"A/A control {band[0]:.3f} to {band[1]:.3f}, "
+        f"Speed-up {ratio:.3f}, interval {low:.3f} to {high:.3f}, "
+        f"{f'A/A control {band[0]:.3f} to {band[1]:.3f}, ' if control else ''}"
         f"a verdict needs all of the interval below {bars[0]:.3f} or above {bars[1]:.3f}"
     )
-    return draw("speed", title, (WIDTH, 1.35), paint)
+    return draw(key, title, (WIDTH, 1.35), paint)
 
 
-def latency(timing: Timing) -> Markup:
+def latency(timing: Timing, key: str) -> Markup:
     """Draw both latency distributions over one axis; the slowest percent is cut off."""
     sides = (("original", timing.original, BEFORE), ("rewritten", timing.rewritten, AFTER))
     samples = [value for _, side, _ in sides for value in side.runs_ms]
@@ -80,10 +82,10 @@ def latency(timing: Timing) -> Markup:
         f"{name} p50 {side.median_ms:.3f} ms, p90 {side.p90:.3f} ms, p99 {side.p99:.3f} ms"
         for name, side, _ in sides
     )
-    return draw("latency", title, (WIDTH, 2.4), paint)
+    return draw(key, title, (WIDTH, 2.4), paint)
 
 
-def nodes(timing: Timing) -> Markup:
+def nodes(timing: Timing, key: str) -> Markup:
     """Draw the times of the slowest nodes of either model, before and after."""
     rows = _slowest(timing.original.nodes, timing.rewritten.nodes)
 
@@ -105,7 +107,7 @@ def nodes(timing: Timing) -> Markup:
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, fontsize=7)
 
     title = f"Time of the {len(rows)} slowest nodes in both models"
-    return draw("nodes", title, (WIDTH, 0.9 + 0.36 * len(rows)), paint)
+    return draw(key, title, (WIDTH, 0.9 + 0.36 * len(rows)), paint)
 
 
 def _slowest(

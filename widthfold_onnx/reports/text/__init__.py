@@ -1,4 +1,4 @@
 """Render a report as text: for a terminal, a pipe, Markdown, and GitHub's log.
 
-It imports `reports.wording` and `results`; `reports.formats` imports it.
+It imports `reports.described`, `reports.words` and `results`; `reports.formats` imports it.
 """

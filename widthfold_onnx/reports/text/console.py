@@ -16,8 +16,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.reports.described import Cell, Description, Table
-from widthfold_onnx.reports.wording import short
+from widthfold_onnx.reports.description import Cell, Description, Table
+from widthfold_onnx.reports.words import short
 from widthfold_onnx.text import printable
 
 STYLES = {
@@ -57,11 +57,12 @@ def printing() -> Iterator[None]:
 
 
 @printing()
-def show(said: Description) -> None:
-    """Print a description: tables, then lines."""
-    for each in said.tables:
+def show(description: Description) -> None:
+    """Print a description: tables, facts, summary, remarks."""
+    for each in description.tables:
         table(each)
-    for line in filter(None, [*said.before, said.head, *said.after]):
+    lines = (*description.facts, *description.certificate, description.head, *description.remarks)
+    for line in filter(None, map(str, lines)):
         say(line)
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from widthfold_onnx.reports import wording
-from widthfold_onnx.reports.wording import short
+from widthfold_onnx.reports.described.optimization import companion, frozen, search
+from widthfold_onnx.reports.described.verification import difference, verdict
+from widthfold_onnx.reports.words import clauses, gain, kinds, short
 from widthfold_onnx.results import OptimizeReport, SiteReport, VerifyReport
 from widthfold_onnx.text import printable
 
@@ -34,7 +35,7 @@ def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
         lines = _lines("error", _failures(report), file)
         if report.verdict == "pass":
             lines = _lines("warning", [("pass, but", why) for why in report.reasons], file)
-        return lines + _last(wording.verdict(report))
+        return lines + _last(verdict(report))
     lines = ""
     if report.verification is not None:
         lines += _lines("error", _failures(report.verification), file)
@@ -45,36 +46,35 @@ def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
             [(f"{short(s.node, _NAME)} can be folded", _planned(s)) for s in planned],
             file,
         )
-    found = f"{len(report.sites)} {wording.kinds(report.sites)} nodes"
-    last = f"{report.summary.folded} of {found} folded"
-    for companion in report.companions:
-        last += f"; {wording.companion(companion)}"
-    if report.summary.frozen:
-        last += f"; {wording.frozen(report.summary)}"
-    if report.search is not None:
-        last += f"; {wording.search(report.search)}"
-    return lines + _last(last)
+    nodes = f"{len(report.sites)} {kinds(report.sites)} nodes"
+    return lines + _last(
+        clauses(
+            f"{report.summary.folded} of {nodes} folded",
+            *(str(companion(outcome)) for outcome in report.companions),
+            frozen(report.summary) if report.summary.frozen else "",
+            "" if report.search is None else f"search: {search(report.search)}",
+        )
+    )
 
 
 def _planned(site: SiteReport) -> str:
-    alone = "" if site.gain is None else f"; alone it ran at {wording.gain(site.gain)}"
-    return f"{site.reason}{alone}"
+    return clauses(site.reason, "" if site.gain is None else f"alone it ran at {gain(site.gain)}")
 
 
 def _failures(report: VerifyReport) -> list[Finding]:
-    found = []
+    failures: list[Finding] = []
     for row in report.outputs:
         if not row.passed:
             fault = "unsteady" if row.caveat == "unsteady" else "differs"
             title = f"output {short(row.name, _NAME)} {fault}"
-            found.append((title, f"{wording.difference(row)} (level {row.level})"))
+            failures.append((title, f"{difference(row)} (level {row.level})"))
     if report.proof is not None and report.proof.verdict == "different":
-        found.append(("proof: different", report.proof.reason))
+        failures.append(("proof: different", report.proof.reason))
     if report.integers is not None and report.integers.verdict == "different":
-        found.append(("a new node differs on integers", report.integers.reason))
-    if report.verdict != "pass" and not found:
-        found = [(report.verdict, reason) for reason in report.reasons]
-    return found
+        failures.append(("a new node differs on integers", report.integers.reason))
+    if report.verdict != "pass" and not failures:
+        failures = [(report.verdict, reason) for reason in report.reasons]
+    return failures
 
 
 def _lines(kind: str, findings: list[Finding], file: Path) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from widthfold_onnx.reports import wording
-from widthfold_onnx.reports.described import Cell, Description, Report, Table, described
+from widthfold_onnx.reports.described import Report, described
+from widthfold_onnx.reports.description import NUMBER, Cell, Description, Detail, Line, Table
 from widthfold_onnx.reports.files import signature
-from widthfold_onnx.results import VerifyReport
+from widthfold_onnx.reports.words import short
 
 LIMIT = 60_000
 """Bytes; GitHub refuses a comment of more than 65 536 characters."""
@@ -24,51 +24,58 @@ _LINE = 500
 """Characters of a cell and of a line."""
 
 _SIGN = re.compile(r"[^\w /-]|_")
-_LABEL = re.compile(r"[a-z]+: ")
-_NUMBER = re.compile(r"[\d.]+(e[-+]\d+)?[x%]?( [KM]iB| \[[\d., ]+\])?|-|")
 _SIGNS = {"pass": "✅", "fail": "❌", "unverified": "⚠️"}
 
 
 def render(report: Report) -> str:
     """Render the report; tables that do not fit are cut, and say so."""
-    head = ""
-    if isinstance(report, VerifyReport):
-        models = f"{code(report.original)} → {code(report.rewritten)}"
-        meaning = f"**{report.verdict}**: {wording.meaning(report)}"
-        head = f"{_SIGNS[report.verdict]} {meaning} ({models})\n\n"
-    said, text = described(report, full=True), ""
+    description, text = described(report, Detail.FULL), ""
     for rows in _ROW_LIMITS:
-        text = f"{signature(report.schema)}\n\n{head}{_page(said, rows)}\n"
+        text = f"{signature(report.schema)}\n\n{_page(description, rows)}\n"
         if len(text.encode()) < LIMIT:
             break
     return text
 
 
+def escaped(text: str, limit: int = 80) -> str:
+    """Return text of unknown origin with every sign as a character reference."""
+    return _SIGN.sub(lambda sign: f"&#{ord(sign[0])};", short(text, limit))
+
+
 def code(text: str, limit: int = 80) -> str:
     """Return text of unknown origin as code without any markup in it."""
-    shown = _SIGN.sub(lambda sign: f"&#{ord(sign[0])};", wording.short(text, limit))
-    return f"<code>{shown}</code>" if text else ""
+    return f"<code>{escaped(text, limit)}</code>" if text else ""
 
 
-def _page(said: Description, most: int) -> str:
-    """Return all parts, with at most so many rows or lines in each."""
-    parts = [_line(said.head), _lines(said.after, most), _lines(said.before, len(said.before))]
-    parts += [_table(table, most) for table in said.tables]
+def _page(description: Description, most: int) -> str:
+    """Return all parts, with at most `most` rows or remarks in each."""
+    parts = [_verdict(description), _line(description.head)]
+    facts = [*description.facts, *(Line("", text) for text in description.certificate)]
+    parts += [_lines(description.remarks, most), _lines(facts, len(facts))]
+    parts += [_table(table, most) for table in description.tables]
     return "\n\n".join(filter(None, parts))
 
 
-def _lines(lines: Sequence[str], most: int) -> str:
-    shown = [f"- {_line(line.strip())}" for line in lines[:most]]
+def _verdict(description: Description) -> str:
+    if not description.verdict:
+        return ""
+    models = " → ".join(map(code, description.models))
+    return (
+        f"{_SIGNS[description.verdict]} **{description.verdict}**: {description.meaning} ({models})"
+    )
+
+
+def _lines(lines: Sequence[Line], most: int) -> str:
+    shown = [f"- {_line(line)}" for line in lines[:most]]
     if len(lines) > most:
         shown.append(f"- {len(lines) - most} more are not shown.")
     return "\n".join(shown)
 
 
-def _line(line: str) -> str:
-    """Return a line as code behind its label, which is a word of ours."""
-    label = _LABEL.match(line)
-    name = label[0] if label else ""
-    return f"{f'**{name.strip()}** ' if name else ''}{code(line.removeprefix(name), _LINE)}"
+def _line(line: Line) -> str:
+    """Return a line as code behind its label."""
+    label = f"**{escaped(line.label, _LINE)}:** " if line.label else ""
+    return f"{label}{code(line.text, _LINE)}"
 
 
 def _table(table: Table, most: int) -> str:
@@ -84,4 +91,4 @@ def _table(table: Table, most: int) -> str:
 
 def _cell(cell: Cell) -> str:
     lines = [cell] if isinstance(cell, str) else cell
-    return "; ".join(x if _NUMBER.fullmatch(x) else code(x, _CELL) for x in lines)
+    return "; ".join(x if NUMBER.fullmatch(x) else code(x, _CELL) for x in lines)

@@ -1,0 +1,29 @@
+"""Describes each result as tables and lines, which every renderer of `reports` shows alike.
+
+It imports `results`, `reports.description` and `reports.words`.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from widthfold_onnx.reports.described import inspection, optimization, tuning, verification
+from widthfold_onnx.reports.description import Description, Detail
+from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
+
+Report = VerifyReport | OptimizeReport | InspectReport | TuneReport
+
+
+def described(report: Report, detail: Detail = Detail.BRIEF) -> Description:
+    """Describe the result of a command."""
+    match report:
+        case VerifyReport():
+            return verification.describe(report, detail)
+        case OptimizeReport():
+            return optimization.describe(report, detail)
+        case InspectReport():
+            return inspection.describe(report)
+        case TuneReport():
+            return tuning.describe(report)
+        case _:
+            assert_never(report)

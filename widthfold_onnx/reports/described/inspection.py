@@ -1,0 +1,50 @@
+"""Describes the result of `inspect`: each layer with its forms, or the reasons for none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from widthfold_onnx.reports.described.optimization import already_folded, companion, located
+from widthfold_onnx.reports.description import Column, Description, Line, tabulated
+from widthfold_onnx.reports.words import kinds
+from widthfold_onnx.results import InspectReport, InspectSite
+
+
+def _shape(dims: Sequence[int | str] | None) -> str:
+    return "" if dims is None else "x".join(map(str, dims))
+
+
+def _forms(site: InspectSite) -> list[str]:
+    """Return geometry, folds, refusals and hint, one line each."""
+    folds = [
+        f"{form.axis} by {form.factor}: {form.channels}, {form.flops_ratio:.2f}x MACs, {form.form}"
+        for form in site.choices
+    ]
+    if site.folded_as is not None:
+        folds = [f"folded: {site.folded_as}"]
+    refusals = [f"no fold of {axis}: {reason}" for axis, reason in site.refusals.items()]
+    return [line for line in (site.attributes, *folds, *refusals, site.hint) if line]
+
+
+SITES: tuple[Column[InspectSite], ...] = (
+    Column("node", located),
+    Column("input", lambda site: _shape(site.input_shape)),
+    Column("weight", lambda site: _shape(site.weight_shape)),
+    Column("channels", lambda site: site.channels),
+    Column("of 8-wide tiles", lambda site: site.alignment),
+    Column("MACs", lambda site: "" if site.flops is None else f"{site.flops:,}"),
+    Column("geometry, then folds, cheapest first", _forms, sentences=True),
+)
+
+
+def describe(report: InspectReport) -> Description:
+    """Describe the result of `inspect`."""
+    sites = f"{len(report.sites)} {kinds(report.sites)}"
+    remarks = list(map(companion, report.companions))
+    if any(site.folded_as is not None for site in report.sites):
+        remarks.append(already_folded(report.model))
+    return Description(
+        head=Line("", f"{report.model}: {report.nodes} nodes, {sites}, opset {report.opset}"),
+        tables=tabulated("sites", SITES, report.sites),
+        remarks=remarks,
+    )

@@ -1,0 +1,200 @@
+"""Describes a verification: outputs, proof, integers and verdict; `described.timing` its times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from widthfold_onnx.reports.described import timing
+from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
+from widthfold_onnx.reports.words import clauses, counted, figure
+from widthfold_onnx.results import Environment, IntegerRun, OutputParity, Proof, VerifyReport
+
+_EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}
+
+_NEAR_ZERO = 1000
+"""Ratio of the largest distance in ULP to the ULP of the largest error from which the distance is
+called that of a value near 0."""
+
+_PROOFS = {
+    "equal": "both models compute the same function",
+    "different": "the models do not compute the same from the same inputs and weights",
+    "not provable": "whether the models compute the same function is not known",
+    "skipped": "nothing was evaluated",
+}
+
+
+def ulp(row: OutputParity) -> str:
+    """Format the largest distance in ULP, and mark a distance near 0.
+
+    Near 0 an ULP is as small as the value, so that a negligible error is millions of ULP.
+    """
+    if row.ulp is None or row.max_rel is None or row.dtype not in _EPSILON:
+        return "-" if row.ulp is None else str(row.ulp)
+    # The largest error, in ULP of the largest value.
+    expected = row.max_rel / _EPSILON[row.dtype]
+    return f"{row.ulp:.1e} near 0" if row.ulp > _NEAR_ZERO * (expected + 1) else str(row.ulp)
+
+
+def difference(row: OutputParity) -> str:
+    """Say why an output did not pass."""
+    if row.caveat == "unsteady":  # the figures compare runs of the original
+        return row.note
+    if not row.nonfinite_match:
+        line = "NaN or Inf at other positions"
+    elif row.max_rel is None:
+        line = "not comparable"
+    elif row.max_rel > row.tolerance or row.truth_rewritten is None:
+        line = f"max_rel {figure(row.max_rel)} > {figure(row.tolerance)}"
+    else:
+        line = (
+            f"max_rel {figure(row.max_rel)} would do, but too far from float64: "
+            f"{figure(row.truth_rewritten)}, the original {figure(row.truth_original)}"
+        )
+    if row.worst is not None:
+        where = ",".join(map(str, row.worst.index))
+        line += f" at [{where}]: {row.worst.original:.9g} became {row.worst.rewritten:.9g}"
+    return clauses(line, row.note)
+
+
+OUTPUTS: tuple[Column[OutputParity], ...] = (
+    Column("output", lambda row: row.name),
+    Column("type", lambda row: row.dtype, Detail.PAGE),
+    Column("runtime level", lambda row: row.level),
+    Column("max abs", lambda row: figure(row.max_abs)),
+    Column("mean abs", lambda row: figure(row.mean_abs), Detail.PAGE),
+    Column("max rel", lambda row: figure(row.max_rel)),
+    Column("allowed", lambda row: figure(row.tolerance)),
+    Column("ulp", ulp),
+    Column("cosine", lambda row: "-" if row.cosine is None else f"{row.cosine:.7f}"),
+    Column("PSNR dB", lambda row: figure(row.psnr, 4), Detail.PAGE),
+    Column("argmax", lambda row: figure(row.argmax_agreement, 4), Detail.PAGE),
+    Column(
+        "to float64: original, rewritten",
+        lambda row: f"{figure(row.truth_original)}, {figure(row.truth_rewritten)}",
+        Detail.PAGE,
+    ),
+    Column("passed", lambda row: "pass" if row.passed else "fail"),
+    Column("note", lambda row: row.note if row.passed else difference(row), sentences=True),
+)
+
+
+def describe(report: VerifyReport, detail: Detail) -> Description:
+    """Describe the result of `verify`."""
+    facts = []
+    if report.proof is not None:
+        facts.append(Line("proof", proof(report.proof)))
+    if report.integers is not None:
+        facts.append(Line("runtime", integers(report.integers)))
+    tables = tabulated("outputs", OUTPUTS, report.outputs, detail)
+    if report.timing is not None:
+        tables += timing.tables(report.timing)
+        facts += timing.lines(report.timing)
+    full = detail >= Detail.FULL
+    if full:
+        facts.append(Line("with", environment(report.environment)))
+        facts += [Line("repeat", report.environment.command)] if report.environment.command else []
+    return Description(
+        head=Line("verdict", verdict(report)),
+        tables=tables,
+        facts=facts,
+        certificate=certificate(report.proof) if full and report.proof is not None else (),
+        remarks=[Line("", reason) for reason in report.reasons],
+        verdict=report.verdict,
+        meaning=meaning(report),
+        models=(report.original, report.rewritten),
+    )
+
+
+def meaning(report: VerifyReport) -> str:
+    """Say what the verdict means for the models, without their names."""
+    reached = report.timing.fail_under_verdict if report.timing is not None else "pass"
+    is_equal = report.proof is not None and report.proof.verdict == "equal"
+    agreement = (
+        "the rewritten model computes what the original computes"
+        if is_equal
+        else "the rewritten model returned what the original returned, within the tolerance"
+    )
+    # Only models that agree are timed; beside the speed only the proof can fail.
+    if report.verdict == reached != "pass" and is_equal:
+        return f"{agreement}, but {'is' if reached == 'fail' else 'may be'} too slow"
+    return {
+        "pass": agreement,
+        "fail": "the rewritten model does not compute what the original computes",
+        "unverified": "no statement about the rewritten model is possible",
+    }[report.verdict]
+
+
+def verdict(report: VerifyReport) -> str:
+    """Return the verdict and the figures that it rests on."""
+    errors = [row.max_rel for row in report.outputs if row.max_rel is not None]
+    forgiven = {row.name for row in report.outputs if row.caveat == "ill-conditioned"}
+    sets = counted(report.input_sets, "input set")
+    if errors:
+        sets += f", largest relative error {max(errors):.1e}"
+    if forgiven:
+        outputs = counted(len(forgiven), "output")
+        sets += f" ({outputs} judged by how far one rounding of the inputs moves the original)"
+    return clauses(
+        report.verdict,
+        sets,
+        "" if report.proof is None else f"proof: {report.proof.verdict}",
+        "" if report.integers is None else integers(report.integers),
+    )
+
+
+def integers(run: IntegerRun) -> str:
+    """Say whether the runtime computes the changed nodes exactly on integers."""
+    exact = f"{counted(run.nodes, 'new node')} exact on integers"
+    return {
+        "exact": exact,
+        "different": f"a new node is not exact on integers: {run.reason}",
+        "skipped": f"{exact}, not all could be run: {run.reason}",
+    }[run.verdict]
+
+
+def proof(result: Proof) -> str:
+    """Describe the proof in one sentence; the reasons of the report say why it failed."""
+    line = f"{result.verdict}: {_PROOFS[result.verdict]}"
+    if result.verdict != "equal":
+        return line
+    sets = f" at {len(result.extents)} sets of extents" if len(result.extents) > 1 else ""
+    return (
+        f"{line}{sets} ({counted(result.values, 'value')} compared; the probability of an error is "
+        f"below 2^-{result.error_bits})"
+    )
+
+
+def certificate(result: Proof) -> Sequence[str]:
+    """Return what was proved, as sentences that can be checked; none if nothing was proved."""
+    if result.verdict != "equal":
+        return ()
+    sizes = (
+        ", ".join(f"{name} {dims}" for name, dims in extents.items()) for extents in result.extents
+    )
+    return (
+        "Both models were evaluated on random whole numbers modulo each of the primes "
+        f"{', '.join(map(str, result.primes))}, in place of inputs and weights; equal weights got "
+        "equal numbers.",
+        f"Extents of the inputs: {'; then '.join(filter(None, sizes)) or 'there are no inputs'}.",
+        f"{counted(result.values, 'value')} that both models name were found equal. If the models "
+        f"were different functions, the probability of that would be below 2^-{result.error_bits}.",
+        "Operators taken for unknown functions of all that they read: "
+        f"{', '.join(result.functions) or 'none'}.",
+    )
+
+
+def provider(machine: Environment) -> str:
+    """Return the provider that ran the models, with the options that were asked for."""
+    options = {**machine.provider_options, **machine.session_options}
+    return ", ".join([machine.provider, *(f"{name}={value}" for name, value in options.items())])
+
+
+def environment(machine: Environment) -> str:
+    """Return versions, provider and machine."""
+    return (
+        f"widthfold {machine.widthfold}, onnxruntime {machine.onnxruntime}, "
+        f"Python {machine.python}, {provider(machine)}, {machine.machine}, "
+        f"{counted(machine.cores, 'core')}, load {machine.load_before:.2f} before and "
+        f"{machine.load_after:.2f} after, {figure(machine.mhz_before, 5)} MHz before and "
+        f"{figure(machine.mhz_after, 5)} after"
+    )

@@ -1,0 +1,117 @@
+"""Defines the description of a report: tables and lines, which every renderer shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Generic, TypeVar
+
+Row = TypeVar("Row")
+
+Cell = str | list[str]
+"""The text of a cell, or its lines."""
+
+NUMBER = re.compile(r"[\d.]+(e[-+]\d+)?[x%]?( [KM]iB| \[[\d., ]+\])?|-|")
+"""A cell that holds a number with its unit or interval, or nothing."""
+
+
+class Detail(IntEnum):
+    """How much of a report is described.
+
+    BRIEF is for a terminal and a pipe. FULL adds the certificate of the proof, the environment and
+    the command, for `--exact` and Markdown. PAGE adds columns that only HTML has the space for.
+    """
+
+    BRIEF = 0
+    FULL = 1
+    PAGE = 2
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column of a table.
+
+    Attributes:
+        heading: the text above it.
+        cell: returns the cell of a row.
+        detail: the least detail that shows the column.
+        sentences: whether it holds sentences, which may stand below their row; only the last
+            column of a table may.
+    """
+
+    heading: str
+    cell: Callable[[Row], Cell]
+    detail: Detail = Detail.BRIEF
+    sentences: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table without empty columns.
+
+    Attributes:
+        title: what its rows are.
+        columns: headings.
+        rows: cells by row.
+        sentences: whether the last column holds sentences.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    sentences: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of text behind its label; "" where it has none."""
+
+    label: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.text}" if self.label else self.text
+
+
+@dataclass(frozen=True)
+class Description:
+    """A report as text; names in it are as the model has them.
+
+    Attributes:
+        head: the summary.
+        tables: tables that have rows.
+        facts: lines that lead to the summary.
+        certificate: sentences that state what was proved.
+        remarks: lines that add to the summary.
+        verdict: pass, fail or unverified; "" for a report that judges nothing.
+        meaning: what the verdict means for the models.
+        models: names of the compared models.
+    """
+
+    head: Line
+    tables: Sequence[Table] = ()
+    facts: Sequence[Line] = ()
+    certificate: Sequence[str] = ()
+    remarks: Sequence[Line] = ()
+    verdict: str = ""
+    meaning: str = ""
+    models: Sequence[str] = ()
+
+
+def tabulated(
+    title: str,
+    columns: Sequence[Column[Row]],
+    rows: Iterable[Row],
+    detail: Detail = Detail.BRIEF,
+) -> list[Table]:
+    """Return a table without the columns that are empty everywhere; none if nothing remains."""
+    columns = [column for column in columns if column.detail <= detail]
+    cells = [[column.cell(row) for column in columns] for row in rows]
+    used = [i for i in range(len(columns)) if any(row[i] for row in cells)]
+    if not used:
+        return []
+    headings = [columns[i].heading for i in used]
+    shown = [[row[i] for i in used] for row in cells]
+    return [Table(title, headings, shown, columns[used[-1]].sentences)]

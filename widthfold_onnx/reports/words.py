@@ -1,0 +1,60 @@
+"""Formats numbers and names for all reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from widthfold_onnx.results import Gain, InspectSite, SiteReport
+from widthfold_onnx.text import printable
+
+_NAMES = 4
+"""Names of a list that are shown."""
+
+
+def figure(value: float | None, digits: int = 2) -> str:
+    """Format a number with few digits, "-" if there is none."""
+    return "-" if value is None else f"{value:.{digits}g}"
+
+
+def size(count: int) -> str:
+    """Format a number of bytes."""
+    return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
+
+
+def counted(count: int, thing: str) -> str:
+    """Return a number with its noun."""
+    plural = "es" if thing.endswith("s") else "s"
+    return f"{count} {thing}{'' if count == 1 else plural}"
+
+
+def clauses(*texts: str) -> str:
+    """Join the texts that are not empty to one line."""
+    return "; ".join(filter(None, texts))
+
+
+def gain(value: Gain) -> str:
+    """Format a speed-up with its interval; a predicted speed-up has none."""
+    if value.predicted:
+        return f"{value.ratio:.2f}x predicted"
+    return f"{value.ratio:.2f}x [{value.low:.2f}, {value.high:.2f}]"
+
+
+def kinds(sites: Sequence[SiteReport | InspectSite]) -> str:
+    """List the operators of sites: "Conv and Gemm"; "linear" if there is no site."""
+    *others, last = sorted({site.op for site in sites}) or ["linear"]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def short(name: str, limit: int) -> str:
+    """Shorten a name to both ends, escaped; exporters write long names that start alike."""
+    shown = printable(name, 10_000)
+    if len(shown) <= limit:
+        return shown
+    return f"{shown[: limit // 2 - 1]}…{shown[-(limit // 2) :]}"
+
+
+def first(names: Sequence[str], limit: int) -> str:
+    """List the first names, each of at most `limit` characters, and count the others."""
+    shown = ", ".join(short(name, limit) for name in names[:_NAMES])
+    more = len(names) - _NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
