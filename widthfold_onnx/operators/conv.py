@@ -28,7 +28,7 @@ class Conv(Operator):
 
     @property
     def scales(self) -> Sequence[Scales]:
-        """Those of the weight; data and result have one number each, by the operators' texts."""
+        """The scales of the weight: data and result have one number each (operator texts)."""
         return [Scales("weight", (self.inputs.scale, self.inputs.zero), per_channel=True)]
 
     def data_problem(self, node: Node, data: Dims, weight: tuple[int, ...]) -> Refusal | None:

@@ -45,10 +45,10 @@ class Product(Operator):
 
     @property
     def scales(self) -> Sequence[Scales]:
-        """All: a weight on the left has output channels as rows, as the result has.
+        """All scales: they may differ per row or column (MatMulInteger-10, QLinearMatMul-21).
 
-        Those of the other operand and of the other side of the result are per position (operator
-        texts, MatMulInteger-10 and QLinearMatMul-21).
+        The scale of the result may differ per row: rows are output channels if the weight is on
+        the left, else positions. Rows or columns of the data are positions.
         """
         at = self.inputs
         return [

@@ -59,8 +59,8 @@ WEIGHTS = {
     **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), 1),
     "QGemm": 3,
 }
-"""Position of the weight among the inputs of the operators that multiply: the described ones, and
-those of ONNX Runtime's optimized graphs."""
+"""Position of the weight among the inputs of the operators that multiply: operators with a
+description, and operators of ONNX Runtime's optimized graphs."""
 
 MULTIPLIED = {"DynamicQuantizeMatMul": "uint8"}
 """What operators multiply that is not the type of their first input: this one quantizes it."""

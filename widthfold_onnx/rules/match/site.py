@@ -1,7 +1,7 @@
 """Define sites: nodes that could be folded, read as a Conv.
 
-A site belongs to one of two families, `ConvSite` and `ProductSite`. What a family knows of its
-geometry is here and in their files; which forms it has is in `rules.forms`.
+A site belongs to one of two families, `ConvSite` and `ProductSite`, each in a file of its own.
+`rules.forms` lists the forms of each family.
 """
 
 from __future__ import annotations
