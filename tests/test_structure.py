@@ -19,11 +19,11 @@ ORDER = (
     ("operators",),
     ("rules", "runtime"),
     ("rewrite",),
-    ("evidence", "plan"),
-    ("planning",),
-    ("delivery", "mlir", "saturating_forms", "survey"),
+    ("decide", "evidence"),
+    ("tuning",),
+    ("delivery", "interop", "mlir", "saturating_forms"),
     ("pipeline", "reports"),
-    ("cli", "interop"),
+    ("api", "cli"),
     ("olive", "passes"),
 )
 """Parts of the package, lowest first; a part imports those before its row, and itself."""

@@ -7,16 +7,19 @@ import jsonschema
 import pytest
 
 import widthfold_onnx
+from tests.folding import optimize
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import FoldOptions, VerifyOptions
-from widthfold_onnx.reports.data.json import REPORTS, encode, schema_of
+from widthfold_onnx.pipeline import inspect, verify
+from widthfold_onnx.reports.data.json import SCHEMAS as NAMES
+from widthfold_onnx.reports.data.json import encode, schema_of
 from widthfold_onnx.reports.files import write_report
 
 MODELS = Path(__file__).parents[2] / "models"
 SCHEMAS = Path(widthfold_onnx.__file__).parent / "schemas"
 
 
-@pytest.mark.parametrize("verb", REPORTS)
+@pytest.mark.parametrize("verb", NAMES)
 def test_the_shipped_schema_is_that_of_the_structs(verb: str) -> None:
     assert json.loads((SCHEMAS / f"{verb}.json").read_text()) == schema_of(verb)
 
@@ -25,9 +28,9 @@ def test_reports_validate_and_hold_the_promised_keys(tmp_path: Path) -> None:
     model, out = MODELS / "refusals.onnx", tmp_path / "out.onnx"
     options = FoldOptions(factor=8)
     results = {
-        "optimize": widthfold_onnx.optimize(model, out, options, VerifyOptions(timing=False)),
-        "inspect": widthfold_onnx.inspect(model, options),
-        "verify": widthfold_onnx.verify(model, out, VerifyOptions(time_budget=0.5)),
+        "optimize": optimize(model, out, options, VerifyOptions(timing=False)),
+        "inspect": inspect(model, options),
+        "verify": verify(model, out, VerifyOptions(time_budget=0.5)),
     }
     built = {verb: json.loads(encode(result)) for verb, result in results.items()}
     for verb, report in built.items():
@@ -45,7 +48,7 @@ def test_reports_validate_and_hold_the_promised_keys(tmp_path: Path) -> None:
 
 
 def test_names_of_a_hostile_model_are_escaped(tmp_path: Path) -> None:
-    report = widthfold_onnx.inspect(MODELS / "paper_conv.onnx", FoldOptions(factor=8))
+    report = inspect(MODELS / "paper_conv.onnx", FoldOptions(factor=8))
     nasty = type(report)(**{**_fields(report), "model": "\x1b[2J\u202e\n</script>"})
     path = tmp_path / "report.json"
     write_report(encode(nasty).decode(), path, [])
@@ -56,7 +59,7 @@ def test_names_of_a_hostile_model_are_escaped(tmp_path: Path) -> None:
 
 
 def test_a_report_replaces_no_model(tmp_path: Path) -> None:
-    report = widthfold_onnx.inspect(MODELS / "paper_conv.onnx", FoldOptions(factor=8))
+    report = inspect(MODELS / "paper_conv.onnx", FoldOptions(factor=8))
     model = tmp_path / "model.onnx"
     model.write_bytes(b"mine")
     with pytest.raises(UsageError):

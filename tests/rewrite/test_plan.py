@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import msgspec
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from tests.cli.tool import build
 from widthfold_onnx import CheckFailedError, Plan, UsageError
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.reports.data.json import schema_of
 from widthfold_onnx.rewrite.apply import fit
 from widthfold_onnx.rewrite.plan import read_plan
 
@@ -264,3 +266,11 @@ def test_the_options_of_a_plan_are_those_of_the_fold() -> None:
     made = decide_fixed(build(TWO), None, options).plan.options
     assert (made.guard_shapes, made.max_flops_growth, made.mix_samples) == (True, 7.0, True)
     assert made.companions == ()
+
+
+def test_a_plan_file_is_valid_by_its_schema(tmp_path: Path) -> None:
+    path = MODELS / "pitch_cnn.onnx"
+    wf.optimize(path, effort="quick", time_budget=1.0).plan.save(tmp_path / "measured.json")
+    wf.plan(path, factor=8).save(tmp_path / "fixed.json")
+    for file in tmp_path.iterdir():
+        jsonschema.validate(json.loads(file.read_text()), schema_of("plan"))

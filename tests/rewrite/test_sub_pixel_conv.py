@@ -22,7 +22,7 @@ from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.decide.decisions import decide
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.description import patterns
+from widthfold_onnx.rewrite.record import patterns
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form

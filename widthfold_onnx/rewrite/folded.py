@@ -11,9 +11,8 @@ import msgspec
 from widthfold_onnx.model.graph.document import Node, Value
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.rewrite.chain import Chain
-from widthfold_onnx.rewrite.description import describe
 from widthfold_onnx.rewrite.parameters import Parameters
-from widthfold_onnx.rewrite.record import FOLD_KEY, PACKED
+from widthfold_onnx.rewrite.record import FOLD_KEY, PACKED, describe
 from widthfold_onnx.rules.forms.form import Ends, Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 

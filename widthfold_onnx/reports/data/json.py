@@ -19,6 +19,7 @@ from widthfold_onnx.results import (
     TuneReport,
     VerifyReport,
 )
+from widthfold_onnx.rewrite.plan import Plan
 
 REPORTS: dict[str, type[Result]] = {
     "optimize": OptimizeReport,
@@ -27,6 +28,8 @@ REPORTS: dict[str, type[Result]] = {
     "store": StoreReport,
     "tune": TuneReport,
 }
+SCHEMAS: dict[str, type[msgspec.Struct]] = {**REPORTS, "plan": Plan}
+"""Files that have a JSON Schema: a report by its command, and the plan."""
 
 
 def encode(result: Result) -> bytes:
@@ -35,6 +38,6 @@ def encode(result: Result) -> bytes:
     return json.dumps(built, indent=2, allow_nan=False).encode("ascii") + b"\n"
 
 
-def schema_of(verb: str) -> dict[str, Any]:
-    """Return the JSON Schema of a verb's report, as shipped in `schemas/`."""
-    return msgspec.json.schema(REPORTS[verb])
+def schema_of(name: str) -> dict[str, Any]:
+    """Return the JSON Schema of a file of `SCHEMAS`, as shipped in `schemas/`."""
+    return msgspec.json.schema(SCHEMAS[name])
