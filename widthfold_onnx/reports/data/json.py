@@ -40,4 +40,5 @@ def encode(result: Result) -> bytes:
 
 def schema_of(name: str) -> dict[str, Any]:
     """Return the JSON Schema of a file of `SCHEMAS`, as shipped in `schemas/`."""
-    return msgspec.json.schema(SCHEMAS[name])
+    text = msgspec.json.encode(msgspec.json.schema(SCHEMAS[name]))  # makes lists of tuples
+    return msgspec.json.decode(text, type=dict[str, Any])
