@@ -100,10 +100,9 @@ def table_of(
 
 
 def _verified(report: VerifyReport, *, full: bool, latencies: bool) -> Description:
-    outputs = ["output", "runtime level", "max abs", "max rel", "allowed", "ulp", "cosine"]
-    tables = table_of(
-        "outputs", [*outputs, "passed", "note"], map(_output, report.outputs), sentences=True
-    )
+    outputs = ["output", "runtime level", "max abs", "max rel", "rounding moves", "allowed"]
+    outputs += ["ulp", "cosine", "passed", "note"]
+    tables = table_of("outputs", outputs, map(_output, report.outputs), sentences=True)
     tables += table_of(
         "folded nodes",
         ["folded node", "what its record says"],
@@ -144,6 +143,7 @@ def _output(row: OutputParity) -> list[Cell]:
         row.level,
         figure(row.max_abs),
         figure(row.max_rel),
+        figure(row.movement),
         figure(row.tolerance),
         wording.ulp(row),
         "-" if row.cosine is None else f"{row.cosine:.7f}",

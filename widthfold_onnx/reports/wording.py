@@ -253,7 +253,7 @@ def verdict(report: VerifyReport) -> str:
         line += f", largest relative error {max(errors):.1e}"
     if forgiven:
         count = counted(len(forgiven), "output")
-        line += f" ({count} judged by how far one rounding of the inputs moves the original)"
+        line += f" ({count} judged by how far rounding moves the original)"
     if report.proof is not None:
         line += f"; proof: {report.proof.verdict}"
     if report.integers is not None:
@@ -409,13 +409,10 @@ def difference(row: OutputParity) -> str:
         line = "NaN or Inf at other positions"
     elif row.max_rel is None:
         line = "not comparable"
-    elif row.max_rel > row.tolerance or row.truth_rewritten is None:
+    elif row.max_rel > row.tolerance:
         line = f"max_rel {figure(row.max_rel)} > {figure(row.tolerance)}"
     else:
-        line = (
-            f"max_rel {figure(row.max_rel)} would do, but too far from float64: "
-            f"{figure(row.truth_rewritten)}, the original {figure(row.truth_original)}"
-        )
+        line = f"max_rel {figure(row.max_rel)} would do"
     if row.worst is not None:
         where = ",".join(map(str, row.worst.index))
         line += f" at [{where}]: {row.worst.original:.9g} became {row.worst.rewritten:.9g}"

@@ -10,7 +10,7 @@ from widthfold_onnx.results.base import Result
 from widthfold_onnx.results.evidence import VerifyReport
 from widthfold_onnx.results.search import Gain, SearchReport
 
-OPTIMIZE_SCHEMA = "widthfold.optimize/9"
+OPTIMIZE_SCHEMA = "widthfold.optimize/10"
 INSPECT_SCHEMA = "widthfold.inspect/2"
 
 
