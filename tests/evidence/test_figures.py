@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from widthfold_onnx.evidence.parity.figures import relative_error, ulp_distance
+from widthfold_onnx.evidence.parity.figures import distance, ulp_distance
 
 FLOATS = [np.float16, np.float32, np.float64]
 
@@ -45,9 +45,16 @@ def test_ulp_of_float16_agrees_with_a_sorted_list_of_all(first, second):
     assert ulp_distance(a, b).tolist() == [expected]
 
 
-def test_relative_error_says_nothing_where_nothing_can_be_said():
+def test_a_distance_is_that_of_finite_elements():
+    a = np.array([1, np.nan, -np.inf, 5], np.float32)
+    b = np.array([2, np.nan, -np.inf, 2], np.float32)
+    assert distance(a, b) == (3, 2)
+    assert distance(a[:0], b[:0]) == (0, 0)
+    assert distance(np.array(["a", "b"]), np.array(["a", "c"])) == (1, 0.5)
+
+
+def test_a_distance_says_nothing_where_nothing_can_be_said():
     ones = np.ones(3)
-    assert relative_error(ones, np.ones(4)) is None
-    assert relative_error(np.ones(3, int), np.ones(3, int)) is None
-    assert relative_error(np.zeros(3), ones) is None
-    assert relative_error(ones, ones * np.nan) is None
+    assert distance(ones, np.ones(4)) is None
+    assert distance(ones, np.ones(3, int)) is None
+    assert distance(ones, ones * np.nan) is None

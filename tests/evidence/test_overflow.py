@@ -3,10 +3,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.evidence.compared import compare_models
 from tests.evidence.reference import reference
 from tests.folding import optimize
 from widthfold_onnx.evidence.eight_bits import exact_kernels
-from widthfold_onnx.evidence.parity.models import compare_models
 from widthfold_onnx.evidence.parity.overflow import overflowing_sets
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
@@ -51,7 +51,7 @@ def folded(folder, proto):
 @pytest.mark.parametrize("clip", [False, True])
 def test_made_up_inputs_on_which_the_original_overflows_are_left_out(tmp_path, clip):
     pair = folded(tmp_path, model(clip=clip))
-    result = compare_models(*pair, OPTIONS)
+    result = compare_models(*pair, OPTIONS, is_proved=True)
     assert result.verdict == "pass", result.reasons
     assert result.input_sets == 2
     (reason,) = result.reasons
@@ -72,7 +72,7 @@ def test_a_set_that_overflows_only_as_deployed_is_left_out_as_well(tmp_path, mon
         return opened(model, how, level, **others)
 
     monkeypatch.setattr(exact_kernels, "open_session", open_session)
-    result = compare_models(*pair, OPTIONS)
+    result = compare_models(*pair, OPTIONS, is_proved=True)
     assert result.verdict == "pass", result.reasons
     assert (result.input_sets, len(result.reasons)) == (2, 1)
 
@@ -84,22 +84,22 @@ def test_inputs_of_the_user_are_never_left_out(tmp_path):
     x[0, 0, 0, 0] = 100.0
     np.save(stored, x)
     options = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=0, inputs=(str(stored),))
-    result = compare_models(*pair, options)
+    result = compare_models(*pair, options, is_proved=True)
     assert result.verdict == "fail"
     assert result.reasons[0] == "output y: NaN or Inf at other places (x.npy)"
     x[0, 0, 0, 0] = 1.0
     np.save(stored, x)
-    assert compare_models(*pair, options).verdict == "pass"
+    assert compare_models(*pair, options, is_proved=True).verdict == "pass"
 
 
-def test_an_original_that_overflows_on_every_set_cannot_be_judged(tmp_path):
+def test_of_an_original_that_overflows_on_every_set_the_proof_decides(tmp_path):
     pair = folded(tmp_path, model(scale=1e38))
-    result = compare_models(*pair, OPTIONS)
-    assert result.verdict == "unverified"
-    assert result.reasons[0] == (
-        "the original overflows on every input set; pass --inputs with real ones"
+    result = compare_models(*pair, OPTIONS, is_proved=True)
+    assert result.verdict == "pass"
+    assert (
+        result.reasons[-1] == "the original overflows on every input set: the proof alone decides"
     )
-    assert [line.split(":")[0] for line in result.reasons[1:]] == [
+    assert [line.split(":")[0] for line in result.reasons[:-1]] == [
         "left out seed 0, normal",
         "left out seed 1, uniform 0 to 1",
         f"left out {BYTES}",
@@ -123,7 +123,7 @@ def test_a_fault_shows_on_the_sets_that_are_left(tmp_path):
         array[array != 0] *= np.float32(1.001)
 
     plant(pair[1], change)
-    result = compare_models(*pair, OPTIONS)
+    result = compare_models(*pair, OPTIONS, is_proved=True)
     assert result.verdict == "fail"
     assert result.reasons[0].endswith("(seed 0, normal)")
 
@@ -135,7 +135,7 @@ def test_a_nan_that_the_original_has_nowhere_is_a_fault(tmp_path):
         array.flat[0] = np.nan
 
     plant(pair[1], change)
-    result = compare_models(*pair, OPTIONS)
+    result = compare_models(*pair, OPTIONS, is_proved=True)
     assert result.verdict == "fail"
     assert result.reasons[0] == "output y: NaN or Inf at other places (seed 0, normal)"
 
@@ -143,7 +143,7 @@ def test_a_nan_that_the_original_has_nowhere_is_a_fault(tmp_path):
 def at(pair, *values):
     feeds = [np.zeros(SHAPE, np.float32)] + [np.full(SHAPE, v, np.float32) for v in values]
     sets = [InputSet("s", {"x": x}) for x in feeds]
-    return overflowing_sets(reference(pair[0], OPTIONS, sets), pair[1], range(1, len(sets)))
+    return overflowing_sets(reference(pair[0], OPTIONS, sets), range(1, len(sets)))
 
 
 def test_only_the_sets_that_overflow_are_named(tmp_path):
@@ -154,6 +154,7 @@ def test_only_the_sets_that_overflow_are_named(tmp_path):
     assert "gives NaN or Inf there" in at(pair, 88.0)[1]
 
 
-def test_without_a_folded_site_nothing_is_excused(tmp_path):
-    path = folded(tmp_path, model())[0]
-    assert at((path, path), 100.0) == {}
+def test_without_a_proof_nothing_is_excused(tmp_path):
+    result = compare_models(*folded(tmp_path, model()), OPTIONS)
+    assert result.verdict == "fail"
+    assert result.reasons[0] == f"output y: NaN or Inf at other places ({BYTES})"

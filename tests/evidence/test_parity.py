@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from widthfold_onnx.evidence.parity import figures
+from widthfold_onnx.evidence.parity.figures import Distance
 from widthfold_onnx.evidence.parity.outputs import compare, meaningless, worst
 from widthfold_onnx.options import Tolerance
 
@@ -250,34 +251,64 @@ def test_worst_adds_histograms_and_keeps_the_farther_element():
     assert worst(equal, near).worst == near.worst
 
 
-def test_errors_against_the_truth():
-    truth = np.array([1.0, -3.0, 4.0])
-    reference, candidate = truth.astype(np.float32), truth.astype(np.float32)
-    candidate[1] += np.float32(0.5)
-    row = compare("y", reference, candidate, NORMAL, truth=truth)
-    assert (row.truth_original, row.truth_rewritten) == (0.0, 0.125)
-    row = compare("y", reference, candidate, NORMAL)
-    assert (row.truth_original, row.truth_rewritten) == (None, None)
-    overflown = np.array([1.0, np.inf, 4.0], np.float32)
-    assert compare("y", overflown, overflown, NORMAL, truth=truth).truth_original == 0.0
-
-
 def test_worst_of_complex_numbers_is_indexed_by_number():
     reference = np.array([1 + 2j, 3 - 4j], np.complex64)
     row = compare("y", reference, reference + np.array([0, 0.5j], np.complex64), NORMAL)
     assert (row.worst.index, row.worst.original, row.worst.rewritten) == ([1], -4.0, -3.5)
 
 
-def test_worst_keeps_what_was_said_of_the_side_with_more_tolerance():
+def test_worst_keeps_the_numbers_of_the_side_that_was_nearer_to_failing():
     array = np.arange(3, dtype=np.float32)
     plain = compare("y", array, array, NORMAL)
-    first = msgspec.structs.replace(plain, tolerance=0.01, note="a")
-    second = msgspec.structs.replace(plain, tolerance=0.02, note="b", caveat="ill-conditioned")
-    for row in (worst(first, second), worst(second, first), worst(plain, second)):
-        assert (row.note, row.caveat, row.tolerance) == ("b", "ill-conditioned", 0.02)
-    failed = msgspec.structs.replace(plain, passed=False, note="c")
-    row = worst(second, failed)
-    assert (row.note, row.tolerance, row.passed) == ("c", 1e-5, False)
+    near = msgspec.structs.replace(plain, max_rel=8e-6, movement=1e-7)
+    given = {"max_rel": 1e-3, "movement": 1e-3, "tolerance": 1e-2}
+    far = msgspec.structs.replace(plain, note="b", caveat="ill-conditioned", **given)
+    for row in (worst(near, far), worst(far, near)):
+        assert (row.max_rel, row.movement, row.tolerance) == (8e-6, 1e-7, 1e-5)
+        assert (row.note, row.caveat) == ("b", "ill-conditioned")
+    failed = msgspec.structs.replace(plain, passed=False, max_rel=1e-4, note="c")
+    row = worst(far, failed)
+    assert (row.max_rel, row.note, row.tolerance, row.passed) == (1e-4, "c", 1e-5, False)
+
+
+MOVED = Distance(1e-3, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("away", "passed"), [((0.0099, 0, 0, 0), True), ((0.0101, 0, 0, 0), False)]
+)
+def test_a_multiple_of_the_movement_is_allowed(away, passed):
+    reference = np.array([1.0] + 9 * [0.5])
+    candidate = reference.copy()
+    candidate[:4] += away
+    row = compare("y", reference, candidate, NORMAL, movement=MOVED, multiple=10)
+    assert (row.passed, row.movement, row.tolerance) == (passed, 1e-3, 1e-2)
+    assert (row.caveat == "ill-conditioned") is passed
+    for chosen in (Tolerance(rtol=1e-4), Tolerance(atol=1e-4), Tolerance(per_output={"y": 1e-4})):
+        assert not compare("y", reference, candidate, chosen, movement=MOVED, multiple=10).passed
+
+
+def test_the_mean_may_not_be_further_off_either():
+    reference = np.array([1.0] + 9 * [0.5])
+    row = compare("y", reference, reference + 2e-3, NORMAL, movement=MOVED, multiple=10)
+    assert (row.passed, row.note) == (False, "the mean distance is 0.002, allowed 0.001")
+
+
+@pytest.mark.parametrize(
+    ("steps", "passed"),
+    [((1, 0, 0, 0), True), ((1, 1, 1, 0), True), ((2, 0, 0, 0), False), ((1, 1, 1, 1), False)],
+)
+def test_integers_are_no_further_off_than_copies_and_not_many_more_of_them(steps, passed):
+    reference = np.arange(4, dtype=np.uint8)
+    candidate = reference + np.array(steps, np.uint8)
+    row = compare("y", reference, candidate, NORMAL, movement=Distance(1, 0.25), multiple=3)
+    assert row.passed is passed
+
+
+def test_texts_may_differ_where_those_of_copies_do():
+    reference, candidate = np.array(["a", "b"]), np.array(["a", "c"])
+    assert compare("y", reference, candidate, NORMAL, movement=Distance(1, 0.5)).passed
+    assert not compare("y", reference, candidate, NORMAL, movement=Distance()).passed
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.complex64, np.int8, np.bool_])

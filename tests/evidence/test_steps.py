@@ -1,70 +1,17 @@
-"""Steps of a quantizer that rounding tips: what is forgiven, and what never is."""
+"""Steps of a quantizer that rounding tips: a right fold passes, and no other one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
+from tests.evidence.compared import compare_models
 from tests.folding import fold_model
 from tests.rewrite.quantized_models import FOLD, rounding
-from widthfold_onnx.evidence.parity.comparison import Cells, Judge, Outputs
-from widthfold_onnx.evidence.parity.models import compare_models
-from widthfold_onnx.evidence.parity.optimized_level import TIPPED, Float64, stepped
-from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
-
-PLAIN = [{"y": np.array([10.0, 2.0, 3.0], np.float32)}]
-STEPPED = [{"y": np.array([10.0, 2.1, 3.0], np.float32)}]
-TRUE = [{"y": np.array([10.0, 2.0, 3.0])}]
-OTHER = [{"y": np.array([10.0, 2.0, 3.0 + 1e-9])}]
-
-
-def judged(
-    deployed: list[Outputs],
-    exactly: list[list[Outputs]],
-    tolerance: Tolerance | None = None,
-) -> Cells:
-    """The cells of a candidate that is a step off without the optimizations."""
-    judge = Judge(tolerance or Tolerance(), set(), [{}])
-    cells = judge.cells("disabled", PLAIN, STEPPED) | judge.cells("all", PLAIN, deployed)
-
-    def run(numbers: Sequence[int]) -> Float64:
-        assert numbers == [0]
-        return exactly, []
-
-    return stepped(cells, judge, run)[0]
-
-
-def passed(*given: list[Outputs], tolerance: Tolerance | None = None) -> bool:
-    deployed, *exactly = given
-    return judged(deployed, exactly, tolerance)["disabled", "y", 0].passed
-
-
-def test_a_step_that_float64_does_not_take_passes_and_says_why() -> None:
-    cell = judged(PLAIN, [TRUE, TRUE])["disabled", "y", 0]
-    assert cell.passed
-    assert cell.note == TIPPED
-
-
-def test_a_difference_as_deployed_is_never_forgiven() -> None:
-    assert not passed(STEPPED, TRUE, TRUE)
-
-
-def test_models_that_differ_in_float64_are_no_step() -> None:
-    assert not passed(PLAIN, TRUE, OTHER)
-
-
-def test_without_float64_nothing_is_forgiven() -> None:
-    assert not passed(PLAIN, TRUE, [{}])
-    assert not passed(PLAIN, [{}], TRUE)
-
-
-def test_a_tolerance_that_was_chosen_is_never_exceeded() -> None:
-    assert not passed(PLAIN, TRUE, TRUE, tolerance=Tolerance(rtol=1e-4))
-    assert not passed(PLAIN, TRUE, TRUE, tolerance=Tolerance(per_output={"y": 1e-4}))
+from widthfold_onnx.options import Provider, VerifyOptions
 
 
 @pytest.mark.parametrize("integers", [False, True])
@@ -88,9 +35,35 @@ def test_a_bias_of_another_scale_fails_though_the_runtime_does_not_look_at_it(
     assert verdict(rounding(85), tmp_path, scale=1.01) == "fail"
 
 
-def verdict(model: onnx.ModelProto, folder: Path, scale: float = 1.0) -> str:
-    """Of its fold, in which the scale of the bias was changed by a factor."""
-    folded, _ = fold_model(model, FOLD)
+@pytest.mark.parametrize("scales", [(0.02, 0.003, 0.04), (0.05, 0.01, 0.2), (0.1, 0.01, 0.5)])
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_a_right_fold_passes_where_round_decimals_put_sums_on_half_a_step(
+    op: str, scales: tuple[float, ...], tmp_path: Path
+) -> None:
+    """In tenths many sums are exactly half a step; in binary rounding decides each of them."""
+    model = rounding(2, op, scales)
+    assert verdict(model, tmp_path) == "pass"
+    weight = next(tensor for tensor in model.graph.initializer if tensor.name == "w")
+    wrong = onnx.numpy_helper.to_array(weight).copy()
+    wrong.flat[np.abs(wrong).argmax()] //= 2
+    fault = onnx.ModelProto.FromString(model.SerializeToString())
+    next(t for t in fault.graph.initializer if t.name == "w").CopyFrom(
+        onnx.numpy_helper.from_array(wrong, "w")
+    )
+    assert verdict(model, tmp_path, other=fault) == "fail"
+
+
+def verdict(
+    model: onnx.ModelProto,
+    folder: Path,
+    scale: float = 1.0,
+    other: onnx.ModelProto | None = None,
+) -> str:
+    """Compare a model with the fold of it, or of another one.
+
+    The scale of the bias of that fold is changed by a factor.
+    """
+    folded, _ = fold_model(other or model, FOLD)
     (held,) = (tensor for tensor in folded.graph.initializer if tensor.name == "bs")
     changed = onnx.numpy_helper.to_array(held) * np.float32(scale)
     held.CopyFrom(onnx.numpy_helper.from_array(changed, "bs"))
@@ -98,6 +71,4 @@ def verdict(model: onnx.ModelProto, folder: Path, scale: float = 1.0) -> str:
     for path, item in zip(files, (model, folded), strict=True):
         onnx.save(item, path)
     options = VerifyOptions(provider=Provider.CPU, exact=False, timing=False, truth_budget=0.0)
-    found = compare_models(*files, options)
-    assert all(row.passed for row in found.outputs if row.level == "all")
-    return found.verdict
+    return compare_models(*files, options, is_proved=True).verdict

@@ -141,8 +141,16 @@ def joined(kind: type[np.integer], opset: int, *, is_open: bool = False) -> onnx
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
 
 
-def rounding(seed: int) -> onnx.ModelProto:
-    """A QDQ Conv whose scales are no powers of two, so that sums of floats round."""
+def rounding(
+    seed: int, op: str = "Conv", scales: tuple[float, ...] | None = None
+) -> onnx.ModelProto:
+    """A QDQ Conv whose scales are no powers of two, so that sums of floats round.
+
+    Args:
+        seed: of all random numbers.
+        op: Conv or ConvTranspose.
+        scales: of data, weight and result, by default random.
+    """
     rng = np.random.default_rng(seed)
     constants = {
         "s": np.float32(rng.uniform(0.02, 0.03)),
@@ -154,13 +162,15 @@ def rounding(seed: int) -> onnx.ModelProto:
         "yz": np.uint8(117),
         "b": rng.integers(-999, 999, 4).astype(np.int32),
     }
+    if scales is not None:
+        constants |= dict(zip(("s", "ws", "ys"), map(np.float32, scales), strict=True))
     constants["bs"] = constants["s"] * constants["ws"]
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
         helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["xf"]),
         helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wf"]),
         helper.make_node("DequantizeLinear", ["b", "bs"], ["bf"]),
-        helper.make_node("Conv", ["xf", "wf", "bf"], ["c"], "conv", pads=[1] * 4),
+        helper.make_node(op, ["xf", "wf", "bf"], ["c"], "conv", pads=[1] * 4),
         helper.make_node("QuantizeLinear", ["c", "ys", "yz"], ["q"]),
         helper.make_node("DequantizeLinear", ["q", "ys", "yz"], ["y"]),
     ]

@@ -16,6 +16,7 @@ from tests.tuning.tool import layers
 from tests.tuning.world import World, enter
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import AS_IS, lost, now
+from widthfold_onnx.tuning.measure.measurements import Candidate
 from widthfold_onnx.tuning.search.assign import SMALLEST_GAIN, assign, foresee
 from widthfold_onnx.tuning.workload.layers import Layers
 from widthfold_onnx.tuning.workload.layout_edges import Link
@@ -49,7 +50,7 @@ g (float[3,48] x) => (float[4,48] y, float[2,48] z)
     [fourth] z = MatMul (w4, e)
 }"""
 FORMS = 3
-Known = Callable[[str, str], Measurement | None]
+Known = Callable[[str, Candidate], Measurement | None]
 
 
 @pytest.fixture(scope="module", params=[RESIDUAL, PRODUCTS], ids=["convs", "products"])
@@ -70,10 +71,10 @@ def few(every: Layers, rng: np.random.Generator) -> Layers:
 
 
 def world(found_layers: Layers, rng: np.random.Generator) -> Known:
-    times: dict[tuple[str, str], Measurement] = {}
+    times: dict[tuple[str, Candidate], Measurement] = {}
 
-    def put(subject: str, key: str, ratio: float, seconds: float) -> None:
-        times[subject, key] = Measurement("ok", ratio, ratio, ratio, seconds, 4, "", now())
+    def put(subject: str, candidate: Candidate, ratio: float, seconds: float) -> None:
+        times[subject, candidate] = Measurement("ok", ratio, ratio, ratio, seconds, 4, "", now())
 
     for subject, workload in found_layers.workloads.items():
         own = float(rng.uniform(1, 3))
@@ -145,29 +146,29 @@ def test_no_other_choice_costs_less(seed: int, every: Layers) -> None:
         for subject, workload in some.workloads.items()
     ]
     best = min(cost(some, known, dict(c)) for c in itertools.product(*options))
-    keys = assign(some, known)
+    specs = assign(some, known)
     forms = {
-        subject: next((f for f in workload.forms if f.spec == keys.get(subject)), None)
+        subject: next((f for f in workload.forms if f.spec == specs.get(subject)), None)
         for subject, workload in some.workloads.items()
     }
     assert cost(some, known, forms) == pytest.approx(best)
-    assert assign(some, known) == keys
+    assert assign(some, known) == specs
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_foreseen_is_chosen_if_it_is_measured_so(seed: int, every: Layers) -> None:
     some = few(every, np.random.default_rng(seed))
 
-    def known(subject: str, key: str) -> Measurement | None:
+    def known(subject: str, candidate: Candidate) -> Measurement | None:
         for own, workload in some.workloads.items():
             seconds = {AS_IS: workload.predicted} if subject == own else {}
             if subject == own:
                 seconds |= {form.spec: form.predicted for form in workload.forms}
             elif subject == inside_subject(own) and own in some.inside:
                 seconds = {f.spec: f.packed for f in some.inside[own].forms if f in workload.forms}
-            if key in seconds:
-                ratio = workload.predicted / seconds[key]
-                return Measurement("ok", ratio, ratio, ratio, seconds[key], 4, "", now())
+            if candidate in seconds:
+                ratio = workload.predicted / seconds[candidate]
+                return Measurement("ok", ratio, ratio, ratio, seconds[candidate], 4, "", now())
         return None
 
     assert foresee(some) == assign(some, known)
@@ -194,10 +195,12 @@ def test_forms_of_a_region_are_foreseen_though_they_look_slow_alone(
 
 
 def test_what_was_not_measured_or_lost_is_not_chosen(every: Layers) -> None:
-    assert assign(every, lambda subject, key: None) == {}
+    assert assign(every, lambda subject, candidate: None) == {}
     own = Measurement("ok", 1.0, 1.0, 1.0, 1.0, 4, "", now())
-    assert assign(every, lambda s, key: own if key == AS_IS else lost("it crashed")) == {}
-    assert assign(Layers(), lambda subject, key: None) == {}
+    assert (
+        assign(every, lambda s, candidate: own if candidate == AS_IS else lost("it crashed")) == {}
+    )
+    assert assign(Layers(), lambda subject, candidate: None) == {}
 
 
 def test_layers_that_gain_only_together_are_folded_together(tmp_path, monkeypatch) -> None:

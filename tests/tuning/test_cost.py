@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.tool import build
+from tests.folding import read
 from tests.tuning.tool import conv
 from tests.tuning.tool import workload as sole_workload
-from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.tuning.predict.cost import conv_seconds, layer_seconds
 from widthfold_onnx.tuning.predict.targets import Target, names, target
 from widthfold_onnx.tuning.predict.work import Work
@@ -37,9 +35,7 @@ def workload(shape: list[int], weight: list[int], attributes: str, aim: Target =
         [conv] c = Conv <{attributes}> (x, w, b)
         y = Relu (c)
     }}""".replace("'", "")
-    layers = Layers.of(
-        Reading(Document(build(text), None, OPERATORS), {}), EVERY, {"x": tuple(shape)}, aim
-    )
+    layers = Layers.of(read(build(text), EVERY), EVERY, {"x": tuple(shape)}, aim)
     (found,) = layers.workloads.values()
     return found
 

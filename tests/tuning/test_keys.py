@@ -12,11 +12,10 @@ import msgspec
 import onnx
 import pytest
 
+from tests.folding import read
 from tests.rewrite.products import Product
 from tests.tuning.tool import FOLD, conv
 from widthfold_onnx.decide.decisions import read_sites
-from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import (
     Companion,
     Effort,
@@ -27,7 +26,6 @@ from widthfold_onnx.options import (
     Provider,
     SearchOptions,
 )
-from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.spec import spec_of
 from widthfold_onnx.rules.match.product_site import ProductSite
@@ -70,7 +68,7 @@ LAYERS = (
 def layers() -> Iterator[tuple[LinearSite, Reformulation]]:
     """A layer of every family, in all its forms."""
     for model in LAYERS:
-        for _, site in read_sites(Reading(Document(model, None, OPERATORS), {}), FOLD):
+        for _, site in read_sites(read(model, FOLD), FOLD):
             assert isinstance(site, LinearSite)
             yield from ((site, form) for form in every_form(site, FOLD))
 

@@ -10,14 +10,12 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.folding import read
 from tests.rewrite.products import Product
 from tests.tuning.tool import integers, layers, run, workload
 from widthfold_onnx.decide.decisions import read_sites
-from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.spec import form_of, spec_of
 from widthfold_onnx.rules.match.site import LinearSite
@@ -79,10 +77,8 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_form_is_found_again_by_its_key(name: str) -> None:
-    ((_, site),) = read_sites(
-        Reading(Document(LAYERS[name].model(), None, OPERATORS), {}), fold_of(name)
-    )
+def test_a_form_is_made_again_from_its_spec(name: str) -> None:
+    ((_, site),) = read_sites(read(LAYERS[name].model(), fold_of(name)), fold_of(name))
     assert isinstance(site, LinearSite)
     for form in every_form(site, fold_of(name)):
         again = form_of(site, spec_of(site, form), fold_of(name))
@@ -182,9 +178,7 @@ TALL = {
 def test_tall_and_skinny_products_are_predicted(shape: tuple[int, int, int]) -> None:
     rows, channels, outputs = shape
     model = Product(shape=[rows, channels], weight=[channels, outputs]).model()
-    found = Layers.of(
-        Reading(Document(model, None, OPERATORS), {}), MIXED, {}, target("cpu-avx512")
-    )
+    found = Layers.of(read(model, MIXED), MIXED, {}, target("cpu-avx512"))
     (layer,) = found.workloads.values()
     (by_8,) = [form for form in layer.forms if form.spec.factor == 8]
     assert TALL[shape](layer.predicted / by_8.predicted), layer.predicted / by_8.predicted

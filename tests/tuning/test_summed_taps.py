@@ -7,13 +7,12 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from tests.folding import read
 from tests.rewrite.proved import assert_proved, proof
 from tests.tuning.tool import FOLD, conv, integers, run
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, NonFinite
-from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
@@ -27,14 +26,12 @@ def summed(
     model: onnx.ModelProto, options: FoldOptions = FOLD
 ) -> tuple[Document, LinearSite, Reformulation | None]:
     """The first site of a copy of a model, and its form."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    document = Document(copy, None, OPERATORS)
-    ((_, site), *_) = read_sites(Reading(document, {}), options)
+    reading = read(model, options)
+    ((_, site), *_) = read_sites(reading, options)
     assert isinstance(site, LinearSite)
     forms = [form for form in every_form(site, options) if form.fold.summed]
     assert len(forms) <= 1
-    return document, site, forms[0] if forms else None
+    return reading.document, site, forms[0] if forms else None
 
 
 def rewritten(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -9,19 +9,17 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
 
 from tests import oracle
-from tests.folding import fold_model
+from tests.folding import fold_model, read
 from tests.tuning.tool import FOLD, conv, integers, layers, run, workload
 from widthfold_onnx.decide.decisions import read_sites
-from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Layout, NonFinite
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.spec import form_of, spec_of
 from widthfold_onnx.rules.match.site import LinearSite
@@ -65,7 +63,7 @@ LAYERS = {
 
 
 def site_of(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> LinearSite:
-    ((_, found),) = read_sites(Reading(Document(model, None, OPERATORS), {}), fold)
+    ((_, found),) = read_sites(read(model, fold), fold)
     assert isinstance(found, LinearSite)
     return found
 
@@ -102,8 +100,8 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
     model = LAYERS[name]
     found = workload(model)
     assert len(found.forms) >= 8
-    keys = [form.spec for form in found.forms]
-    assert len(set(keys)) == len(keys)
+    specs = [form.spec for form in found.forms]
+    assert len(set(specs)) == len(specs)
     dtype = np.float16 if name == "fp16" else np.float32
     result = check_forms(found, dtype=dtype)
     weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
@@ -173,14 +171,14 @@ def test_the_dilation_is_removed_where_no_usual_factor_does_it() -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_form_is_found_again_by_its_key(name: str) -> None:
+def test_a_form_is_made_again_from_its_spec(name: str) -> None:
     site = site_of(LAYERS[name])
     forms = list(every_form(site, FOLD))
     for form in forms:
-        key = spec_of(site, form)
-        again = form_of(site, key, FOLD)
+        spec = spec_of(site, form)
+        again = form_of(site, spec, FOLD)
         assert isinstance(again, Reformulation)
-        assert spec_of(site, again) == key
+        assert spec_of(site, again) == spec
         for field in ("kind", "axis", "factor", "in_shape", "out_shape", "is_view", "flops_ratio"):
             assert getattr(again, field) == getattr(form, field)
     assert {spec_of(site, form) for form in forms} == {f.spec for f in workload(LAYERS[name]).forms}
@@ -216,14 +214,14 @@ def test_no_form_breaks_the_limits() -> None:
     strict = workload(model, FoldOptions(nonfinite=NonFinite.REFUSE))
     assert {f.spec for f in strict.forms} < {f.spec for f in loose.forms}
     site = site_of(model)
-    for key in (form.spec for form in strict.forms):
-        form = form_of(site, key, FOLD)
+    for spec in (form.spec for form in strict.forms):
+        form = form_of(site, spec, FOLD)
         assert isinstance(form, Reformulation)
         assert form.fold.structural_zeros() == 0
     small = workload(model, FoldOptions(max_flops_growth=2.0))
     assert {f.spec for f in small.forms} < {f.spec for f in loose.forms}
     assert all(form.macs <= 2 * small.macs for form in small.forms)
-    refusal = form_of(site, loose.forms[-1].key, FoldOptions(max_flops_growth=0.5))
+    refusal = form_of(site, loose.forms[-1].spec, FoldOptions(max_flops_growth=0.5))
     assert isinstance(refusal, Refusal)
     wide = {f.spec.axis for f in workload(model, FoldOptions(axis="width")).forms}
     assert wide == {"width", "rank"}
@@ -231,10 +229,9 @@ def test_no_form_breaks_the_limits() -> None:
 
 def test_a_fold_does_not_add_more_than_there_is() -> None:
     for form in workload(LAYERS["ragged"]).forms:
-        record = json.loads(form.spec)
-        for axis, extent in zip(record["axes"], (7, 13), strict=True):
-            assert axis["out_tile"] <= extent
-        assert record["batch"] == 1
+        for axis, extent in zip(form.spec.axes, (7, 13), strict=True):
+            assert axis.out_tile <= extent
+        assert form.spec.batch == 1
 
 
 def test_the_most_promising_come_first() -> None:
@@ -245,7 +242,9 @@ def test_the_most_promising_come_first() -> None:
 
 def test_a_form_of_other_extents_does_not_exist_here() -> None:
     blocked = next(
-        f.spec for f in workload(LAYERS["pointwise"]).forms if '"blocked":true' in f.spec
+        f.spec
+        for f in workload(LAYERS["pointwise"]).forms
+        if any(axis.blocked for axis in f.spec.axes)
     )
     assert reformed(workload(LAYERS["same"]), blocked, FOLD) is None
 
@@ -260,13 +259,13 @@ def test_an_open_extent_takes_the_measured_one_or_none_at_all() -> None:
     check_forms(found)
 
 
-def test_keys_are_the_same_in_every_process() -> None:
+def test_specs_are_the_same_in_every_process() -> None:
     names = "same", "1-D", "batch", "fp16"
     script = (
         "from tests.tuning.test_workloads import *\n"
         f"for name in {names}:\n"
         "    found = workload(LAYERS[name])\n"
-        "    print(found.subject, *(form.spec for form in found.forms), sep='\\n')\n"
+        "    print(found.subject, *(form.spec.text for form in found.forms), sep='\\n')\n"
     )
     outputs = {
         subprocess.run(
@@ -281,14 +280,16 @@ def test_keys_are_the_same_in_every_process() -> None:
     (output,) = outputs
     lines = output.decode().splitlines()
     here = [workload(LAYERS[name]) for name in names]
-    assert lines == [t for u in here for t in (u.subject, *(form.spec for form in u.forms))]
+    assert lines == [t for u in here for t in (u.subject, *(form.spec.text for form in u.forms))]
 
 
 def test_of_forms_that_are_predicted_alike_the_simpler_come_first() -> None:
-    alike = [
-        (PredictedForm("two steps", 1.0, 1.0), 1),
-        (PredictedForm("one step", 1.0, 0.9 * ALIKE), 0),
-    ]
-    others = [(PredictedForm("slow", 1.0, 1.1 * ALIKE), 0), (PredictedForm("slower", 1.0, 9.0), 0)]
-    names = [form.spec for form in in_order([*others, *alike])]
-    assert names == ["one step", "two steps", "slow", "slower"]
+    spec = workload(LAYERS["same"]).forms[0].spec
+
+    def named(kind: str, seconds: float) -> PredictedForm:
+        return PredictedForm(msgspec.structs.replace(spec, kind=kind), 1.0, seconds)
+
+    alike = [(named("two steps", 1.0), 1), (named("one step", 0.9 * ALIKE), 0)]
+    others = [(named("slow", 1.1 * ALIKE), 0), (named("slower", 9.0), 0)]
+    kinds = [form.spec.kind for form in in_order([*others, *alike])]
+    assert kinds == ["one step", "two steps", "slow", "slower"]

@@ -11,7 +11,12 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.integers import run_on_integers
-from widthfold_onnx.evidence.parity.models import ModelParity, compare_models
+from widthfold_onnx.evidence.parity.models import (
+    ModelParity,
+    ModelRuns,
+    judged,
+    run_models,
+)
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing.placement import alarms
@@ -39,16 +44,17 @@ def verified(
         UnverifiedError: there is no runtime.
     """
     before = Before()
-    parity = compare_models(original, rewritten, options, report=report)
-    if parity.provider is not None:
-        options = dataclasses.replace(options, provider=parity.provider)
+    runs = run_models(original, rewritten, options, report=report)
+    if runs.provider is not None:
+        options = dataclasses.replace(options, provider=runs.provider)
     old, new = load(original), load(rewritten)
     if options.freeze_weights:
         inputs = [value.name for value in new.proto.graph.input]
         old = dataclasses.replace(old, proto=frozen(old.proto, kept=inputs))
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
-    proof, integers = _proved(old, new, options, parity, report)
+    proof, integers = _proved(old, new, options, runs, report)
     is_equal = proof is not None and proof.verdict == "equal"
+    parity = judged(runs, is_proved=is_equal) if isinstance(runs, ModelRuns) else runs
     failures, doubts, limits = _findings(parity, proof, integers, options)
     timing: Timing | None = None
     if options.timing and parity.verdict == "pass":
@@ -95,15 +101,15 @@ def _findings(
             failures.insert(0, said)
         else:  # if no proof is needed, an open one only limits the comparison of outputs
             (doubts if options.needs_proof else limits).append(said)
-    if parity.verdict == "pass":
+    if parity.verdict == "pass" and (proof is None or proof.verdict == "skipped"):
         doubts += _unexplained(parity)
     return failures, doubts, limits
 
 
 def _unexplained(parity: ModelParity) -> list[str]:
-    """Name outputs beyond the tolerance, one line each, that passed by their sensitivity.
+    """Name outputs beyond the tolerance, one line each, that passed by what rounding moves.
 
-    It explains a difference only between models that compute the same function.
+    That explains a difference only where something shows that both compute the same function.
     """
     names = [row.name for row in parity.outputs if row.caveat == "ill-conditioned"]
     return [
@@ -117,7 +123,7 @@ def _proved(
     old: LoadedModel,
     new: LoadedModel,
     options: VerifyOptions,
-    parity: ModelParity,
+    runs: ModelRuns | ModelParity,
     report: Say,
 ) -> tuple[Proof | None, IntegerRun | None]:
     """Return the proof, and if it holds, the run of the changed nodes on integers."""
@@ -128,8 +134,8 @@ def _proved(
         before, after = (program(model.proto, model.folder) for model in (old, new))
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error)), None
-    proof = proved(before, after, options.input_shapes, parity.shapes)
-    if proof.verdict != "equal" or parity.provider is None:
+    proof = proved(before, after, options.input_shapes, runs.shapes)
+    if proof.verdict != "equal" or runs.provider is None:
         return proof, None
     report("linear nodes that changed, on integers")
     known = {name: tuple(dims) for name, dims in proof.extents[0].items()}

@@ -26,8 +26,9 @@ class WorstElement(Result, kw_only=True, frozen=True):
 Caveat = Literal["", "meaningless", "ill-conditioned", "unsteady"]
 """Why a comparison shows less than it seems to; "" where it does not.
 
-Meaningless: the values can show nothing. Ill-conditioned: the tolerance is the sensitivity of the
-original. Unsteady: the original does not repeat its values, so there is nothing to compare with.
+Meaningless: the values can show nothing. Ill-conditioned: the output is beyond the tolerance, and
+rounding moves the original as far. Unsteady: the original does not repeat its values, so there is
+nothing to compare with.
 """
 
 
@@ -35,7 +36,8 @@ class OutputParity(Result, kw_only=True, frozen=True):
     """The comparison of one output over all input sets; the worst figure of each kind.
 
     Attributes:
-        max_abs: largest |a - b| over elements finite in both.
+        max_abs: largest |a - b| over elements finite in both; a is the reference, in float64 where
+            that is known.
         mean_abs: mean |a - b| over the same elements.
         max_rel: `max_abs` over the largest finite |reference| of the output.
         ulp: largest distance in units in the last place, None for non-float outputs.
@@ -46,9 +48,9 @@ class OutputParity(Result, kw_only=True, frozen=True):
             where the last axis has one element.
         nonfinite_match: same NaN positions, same Inf positions and signs.
         worst: the element that differs most, None where none differs.
-        truth_original: relative error of the original against a float64 run, None without one.
-        truth_rewritten: the same of the rewritten model.
-        tolerance: the rtol that was applied to `max_rel`.
+        movement: how far rounding moves the original, relative like `max_rel`; None where that was
+            not measured.
+        tolerance: the largest `max_rel` that was allowed.
         note: what else was seen, for people; `caveat` is for programs.
     """
 
@@ -65,8 +67,7 @@ class OutputParity(Result, kw_only=True, frozen=True):
     argmax_agreement: float | None
     nonfinite_match: bool
     worst: WorstElement | None
-    truth_original: float | None
-    truth_rewritten: float | None
+    movement: float | None
     tolerance: float
     passed: bool
     note: str = ""

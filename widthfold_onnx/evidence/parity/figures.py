@@ -33,24 +33,54 @@ class Figures:
     worst: WorstElement | None = None
 
 
+class Distance(NamedTuple):
+    """The largest and the mean |difference| of two arrays, over elements finite in both."""
+
+    largest: float = 0.0
+    mean: float = 0.0
+
+    def times(self, multiple: float) -> Distance:
+        """Return a multiple of both."""
+        return Distance(self.largest * multiple, self.mean * multiple)
+
+    def joined(self, other: Distance) -> Distance:
+        """Return the larger of each."""
+        return Distance(max(self.largest, other.largest), max(self.mean, other.mean))
+
+
+def distance(reference: Array, candidate: Array) -> Distance | None:
+    """Return the distance; None for other types and extents, and for NaN or Inf elsewhere."""
+    if reference.shape != candidate.shape or reference.dtype != candidate.dtype:
+        return None
+    parts = [_part(*pair) for pair in _blocks(*_numbers(reference, candidate))]
+    return _distance(parts) if all(part.match for part in parts) else None
+
+
 def measure(reference: Array, candidate: Array) -> tuple[Figures, float]:
-    """Return all figures of two arrays of the same dtype and shape, and the largest |reference|."""
-    a, b = real_parts(reference), real_parts(candidate)
+    """Return all figures of two arrays of one dtype and shape, and the largest |reference|.
+
+    Texts are 0 apart where they are equal, else 1.
+    """
+    a, b = _numbers(reference, candidate)
     parts = [_part(*pair) for pair in _blocks(a, b)]
     match = all(part.match for part in parts)
     scale = max((part.scale for part in parts), default=0.0)
     count = sum(part.compared for part in parts)
     if not count and a.size:
         return Figures(nonfinite_match=match), scale
-    largest = max((part.largest for part in parts), default=0.0)
+    largest, mean = _distance(parts)
+    if reference.dtype.kind in "OUS":
+        return Figures(nonfinite_match=match, max_abs=largest, mean_abs=mean), scale
     relative = largest / scale if scale else (0.0 if largest == 0 else np.inf)
+    ulps = [ulp_distance(x, y) for x, y in _blocks(*_finite(a, b))] if _is_floating(a) else []
+    bins = zip_longest(*map(_histogram, ulps), fillvalue=0)
     figures = Figures(
         nonfinite_match=match,
         max_abs=_number(largest),
-        mean_abs=_number(sum(part.total for part in parts) / count) if count else 0.0,
+        mean_abs=_number(mean),
         max_rel=_number(relative),
-        ulp=max((part.ulp for part in parts), default=0) if _is_floating(a) else None,
-        ulp_histogram=[sum(bins) for bins in zip_longest(*(p.bins for p in parts), fillvalue=0)],
+        ulp=max((int(ulp.max()) for ulp in ulps), default=0) if _is_floating(a) else None,
+        ulp_histogram=[sum(column) for column in bins],
         cosine=_cosine(a, b) if count == a.size else None,
         psnr=_psnr(a, b, count, largest, scale),
         argmax_agreement=_agreement(reference, candidate),
@@ -69,8 +99,6 @@ class _Part(NamedTuple):
         largest: the largest distance.
         at: place of the first element at that distance.
         total: sum of the distances.
-        ulp: the largest distance in units in the last place.
-        bins: its histogram.
     """
 
     match: bool
@@ -79,8 +107,6 @@ class _Part(NamedTuple):
     largest: float = 0.0
     at: int = 0
     total: float = 0.0
-    ulp: int = 0
-    bins: tuple[int, ...] = ()
 
 
 def _blocks(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
@@ -100,40 +126,35 @@ def _part(a: Array, b: Array) -> _Part:
     scale = float(np.abs(_picked(a, finite_a).astype(np.float64, copy=False)).max(initial=0.0))
     if not both.any():
         return _Part(match, scale, 0)
-    x, y = _picked(a, both), _picked(b, both)
-    distance = _distance(x, y)
-    worst = int(distance.argmax())
+    apart = _apart(_picked(a, both), _picked(b, both))
+    worst = int(apart.argmax())
     with np.errstate(over="ignore"):
-        total = float(distance.sum())
+        total = float(apart.sum())
     at = int(np.flatnonzero(both)[worst])
-    known = _Part(match, scale, x.size, float(distance[worst]), at, total)
-    if not _is_floating(a):
-        return known
-    ulp = ulp_distance(x, y)
-    return known._replace(ulp=int(ulp.max()), bins=_histogram(ulp))
+    return _Part(match, scale, apart.size, float(apart[worst]), at, total)
+
+
+def _distance(parts: Sequence[_Part]) -> Distance:
+    count = sum(part.compared for part in parts)
+    largest = max((part.largest for part in parts), default=0.0)
+    return Distance(largest, sum(part.total for part in parts) / count if count else 0.0)
+
+
+def _numbers(reference: Array, candidate: Array) -> tuple[Array, Array]:
+    """Return what is compared: parts of complex numbers; of texts whether they differ."""
+    if reference.dtype.kind in "OUS":
+        differ = np.asarray(reference != candidate)
+        return np.zeros_like(differ, dtype=np.bool_), differ.astype(np.bool_)
+    return real_parts(reference), real_parts(candidate)
+
+
+def _finite(a: Array, b: Array) -> tuple[Array, Array]:
+    both = np.isfinite(a) & np.isfinite(b)
+    return _picked(a, both), _picked(b, both)
 
 
 def _is_floating(array: Array) -> bool:
     return array.dtype.kind not in "iub"
-
-
-def relative_error(reference: Array, candidate: Array) -> float | None:
-    """Return the largest |candidate - reference| / the largest |reference|, where both are finite.
-
-    None if that is meaningless: another shape, no floats, nothing finite, or a reference of
-    zeros. The element types may differ.
-    """
-    if not reference.dtype.kind == candidate.dtype.kind in "fc":
-        return None
-    if reference.shape != candidate.shape:
-        return None
-    a, b = real_parts(reference), real_parts(candidate)
-    both = np.isfinite(a) & np.isfinite(b)
-    a, b = _picked(a, both), _picked(b, both)
-    scale = float(np.abs(a).max(initial=0.0))
-    if not scale:
-        return None
-    return _number(max(float(_distance(*pair).max()) for pair in _blocks(a, b)) / scale)
 
 
 def ulp_distance(reference: Array, candidate: Array) -> npt.NDArray[np.uint64]:
@@ -170,9 +191,8 @@ def _psnr(a: Array, b: Array, count: int, largest: float, peak: float) -> float 
     if not peak or not 0 < largest < np.inf:
         return None
     squares = 0.0
-    for x, y in _blocks(a, b):
-        both = np.isfinite(x) & np.isfinite(y)
-        scaled = _distance(_picked(x, both), _picked(y, both)) / largest
+    for x, y in _blocks(*_finite(a, b)):
+        scaled = _apart(x, y) / largest
         squares += float(scaled @ scaled)
     return _number(
         float(20 * (np.log10(peak) - np.log10(largest)) - 10 * np.log10(squares / count))
@@ -201,7 +221,7 @@ def _picked(array: Array, mask: npt.NDArray[np.bool_]) -> Array:
     return array if bool(mask.all()) else np.asarray(array[mask])
 
 
-def _distance(a: Array, b: Array) -> Array:
+def _apart(a: Array, b: Array) -> Array:
     if _is_floating(a):
         with np.errstate(over="ignore"):  # a distance past the largest float64 is reported as None
             return np.asarray(np.abs(a.astype(np.float64) - b.astype(np.float64)))

@@ -20,7 +20,7 @@ from onnx.reference.op_run import OpRun
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError, WidthfoldError
-from widthfold_onnx.evidence.parity.comparison import Outputs
+from widthfold_onnx.evidence.parity.runs import Outputs
 from widthfold_onnx.evidence.proof.reference_ops import OPS, widen
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.model.read.loader import load_with_data

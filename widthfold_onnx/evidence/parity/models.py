@@ -1,36 +1,41 @@
 """Compares two whole models on the same inputs, output by output.
 
-The reference is the original with the runtime's own optimizations off: they have faults of
-their own. Then both are compared as they would be deployed, with all of them on.
+Both run without the runtime's own optimizations, which have faults of their own, and as they
+would be deployed, with all of them on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate
-from widthfold_onnx.evidence.parity.comparison import Judge, Outputs, at_level, merged
-from widthfold_onnx.evidence.parity.cudnn_fault import original_is_off
 from widthfold_onnx.evidence.parity.float64_reference import true_outputs
 from widthfold_onnx.evidence.parity.interface import interface_differences
-from widthfold_onnx.evidence.parity.optimized_level import deployed_cells, in_float64, stepped
-from widthfold_onnx.evidence.parity.outputs import meaningless
+from widthfold_onnx.evidence.parity.outputs import difference, meaningless
 from widthfold_onnx.evidence.parity.overflow import overflowing_sets
 from widthfold_onnx.evidence.parity.reference import (
     Reference,
     reference_of,
     stored_differences,
 )
-from widthfold_onnx.evidence.parity.reference_validity import usable
+from widthfold_onnx.evidence.parity.rule import (
+    COPIES,
+    Cells,
+    Rule,
+    failed,
+    merged,
+)
+from widthfold_onnx.evidence.parity.runs import Outputs
 from widthfold_onnx.evidence.parity.saturated import as_deployed
 from widthfold_onnx.options import Provider, Shapes, VerifyOptions
 from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.results import OutputParity, Verdict
 from widthfold_onnx.runtime.sessions.session import Level, resolved
+
+NOTHING = "no output shows anything on these inputs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,86 +75,158 @@ class ModelParity:
         return (*self.failures, *self.doubts, *self.limits)
 
 
-def compare_models(
+@dataclass(frozen=True)
+class ModelRuns:
+    """What two models return on the same inputs.
+
+    Attributes:
+        reference: the original without the runtime's optimizations.
+        rewritten: model file.
+        notes: differences of the interfaces that are no fault.
+        plain: outputs of the rewritten model without the runtime's optimizations, by input set.
+        original_deployed: outputs of the original with them, or why there are none.
+        deployed: the same of the rewritten model.
+    """
+
+    reference: Reference
+    rewritten: Path
+    notes: Sequence[str]
+    plain: list[Outputs]
+    original_deployed: list[Outputs] | str
+    deployed: list[Outputs] | str
+
+    @property
+    def shapes(self) -> Shapes:
+        """Shapes of the first random input set."""
+        return self.reference.inputs.shapes
+
+    @property
+    def provider(self) -> Provider:
+        """Where both models ran."""
+        return self.reference.options.provider
+
+
+def run_models(
     original: Path, rewritten: Path, options: VerifyOptions, *, report: Say = quiet
-) -> ModelParity:
-    """Compare interface and values; meant to run in `runtime.child.isolated`.
+) -> ModelRuns | ModelParity:
+    """Compare the interfaces and run both models; meant to run in `runtime.child.isolated`.
 
     Args:
         original: model file.
         rewritten: model file.
-        options: provider, seeds, stored inputs, shapes, tolerance and truth budget are used.
+        options: provider, seeds, stored inputs, shapes and frozen weights are used.
         report: called with a line before each round of runs.
+
+    Returns:
+        What both return, or the result where nothing is left to compare.
 
     Raises:
         UsageError: stored inputs or shapes that do not fit the model.
     """
     try:
-        differences = interface_differences(
+        faults, declared = interface_differences(
             original, rewritten, freeze_weights=options.freeze_weights
         )
-        if differences:
-            return ModelParity(failures=differences)
+        if faults:
+            return ModelParity(failures=faults)
         options = resolved(options)
         reference = reference_of(original, options, report)
+        faults = [item.line for item in declared if not item.is_exact(reference.shapes(item.name))]
+        if faults:
+            return ModelParity(failures=faults)
     except NoKernelError as error:
         unrun = str(error)
         return ModelParity(doubts=[unrun], provider=options.provider, unrun=unrun)
     except UnverifiedError as error:
         return ModelParity(doubts=[str(error)])
-    computed = reference.run(rewritten, Level.DISABLED)
-    if isinstance(computed, str):
+    plain = reference.run(rewritten, Level.DISABLED)
+    if isinstance(plain, str):
         return ModelParity(
-            failures=[f"the original runs, the rewritten model does not: {computed}"],
+            failures=[f"the original runs, the rewritten model does not: {plain}"],
             provider=options.provider,
             shapes=reference.inputs.shapes,
         )
-    return _judged(reference, rewritten, computed)
+    deployed = reference.run(rewritten, Level.ALL)
+    return ModelRuns(
+        reference,
+        rewritten,
+        [item.line for item in declared],
+        plain,
+        reference.run(original, Level.ALL),
+        deployed,
+    )
 
 
-def _judged(reference: Reference, rewritten: Path, computed: list[Outputs]) -> ModelParity:
-    """Judge what the rewritten model computed, and what both compute as they would be deployed."""
-    options, sets = reference.options, reference.sets
-    reference.report("float64 reference")
-    budget = options.truth_budget if options.thorough else 0.0
-    truths, missing = true_outputs(reference.model, reference.names, sets, budget)
-    truths, unused = usable(truths, reference.outputs, lambda: reference.noise)
-    judge = Judge(options.tolerance, reference.unsteady, truths)
-    ends = deployed_cells(reference, rewritten, judge)
-    cells = judge.cells("disabled", reference.outputs, computed) | ends.cells
-    cells, unknown = stepped(cells, judge, partial(in_float64, reference, rewritten))
-    if judge.failed(cells):
-        cells = judge.forgiven(cells, reference.noise)
-    doubtful = sorted({number for *_, number in judge.failed(cells) if sets[number].random})
-    overflown = overflowing_sets(reference, rewritten, doubtful)
+def judged(runs: ModelRuns, *, is_proved: bool) -> ModelParity:
+    """Judge what both models returned.
+
+    Args:
+        runs: from `run_models`.
+        is_proved: whether both are proved to be the same function. Then rounding and overflow
+            explain more, and outputs that show nothing are no obstacle.
+    """
+    reference, sets = runs.reference, runs.reference.sets
+    cells, limits = _compared(runs, is_proved=is_proved)
+    overflown: dict[int, str] = {}
+    if is_proved:
+        masks = {key[-1] for key, cell in failed(cells).items() if not cell.nonfinite_match}
+        overflown = overflowing_sets(reference, sorted(n for n in masks if sets[n].random))
     cells = {key: cell for key, cell in cells.items() if key[-1] not in overflown}
-    limits = [*reference.inputs.limits, *(line for line in (missing, unused, *unknown) if line)]
+    limits = [*runs.notes, *reference.inputs.limits, *limits]
     limits += [f"left out {sets[number].label}: {why}" for number, why in overflown.items()]
-    failures = judge.differences(at_level("disabled", cells), sets)
-    failures += stored_differences(reference, computed)
+    plain, deployed = ({k: c for k, c in cells.items() if k[0] == at} for at in ("disabled", "all"))
+    failures = [*_differences(plain, reference), *stored_differences(reference, runs.plain)]
     if not failures:
-        lines = [*ends.stopped, *judge.differences(at_level("all", cells), sets)]
+        lines = _differences(deployed, reference)
+        if isinstance(runs.deployed, str) and not isinstance(runs.original_deployed, str):
+            lines.insert(0, runs.deployed)
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     worse: list[str] = []
-    if not failures and ends.original and may_saturate(options, reference.model, rewritten):
-        worse, told = as_deployed(reference, rewritten, (ends.original, ends.rewritten))
+    sides = [side for side in (runs.original_deployed, runs.deployed) if isinstance(side, list)]
+    models = reference.model, runs.rewritten
+    if not failures and len(sides) == len(models) and may_saturate(reference.options, *models):
+        worse, told = as_deployed(reference, runs.rewritten, sides)
         failures += worse
         limits += told
-    if failures:
-        runs = [reference.outputs, *([ends.original] if ends.original else [])]
-        failures += original_is_off(reference, rewritten, runs)
     doubts = reference.doubts
-    if meaningless(merged(at_level("disabled", cells))):
-        doubts.append("no output shows anything on these inputs; pass --inputs with real ones")
-    if len(overflown) == len(sets):
-        doubts.append("the original overflows on every input set; pass --inputs with real ones")
+    if len(overflown) == len(sets) or meaningless(merged(plain)):
+        why = "the original overflows on every input set" if overflown else NOTHING
+        if is_proved:
+            limits.append(f"{why}: the proof alone decides")
+        else:
+            doubts.append(f"{why}; pass --inputs with real ones")
     return ModelParity(
         failures=failures,
         doubts=doubts,
         limits=limits,
         outputs=tuple(merged(cells)),
         input_sets=len(sets) - len(overflown),
-        provider=options.provider,
-        shapes=reference.inputs.shapes,
+        provider=runs.provider,
+        shapes=runs.shapes,
         saturates_further=bool(worse),
     )
+
+
+def _compared(runs: ModelRuns, *, is_proved: bool) -> tuple[Cells, list[str]]:
+    """Compare all outputs by the rule, with as many shaken copies as that takes; add limits."""
+    reference, options = runs.reference, runs.reference.options
+    reference.report("float64 reference")
+    budget = options.truth_budget if options.thorough else 0.0
+    truths, missing = true_outputs(reference.model, reference.names, reference.sets, budget)
+    rule = Rule(reference, truths, is_proved)
+    for copy in range(len(COPIES)):
+        unmoved = rule.measure(copy)
+        cells = rule.cells(runs.plain, (runs.original_deployed, runs.deployed))
+        if unmoved or rule.is_settled(cells):
+            break
+    if unmoved:
+        unmoved = f"how far rounding moves the original is not known: {unmoved}"
+    return cells, [line for line in (missing, *rule.limits(), unmoved) if line]
+
+
+def _differences(cells: Cells, reference: Reference) -> list[str]:
+    """Describe the first failed cell of each output that repeats."""
+    first: dict[str, str] = {}
+    for (_, name, number), cell in failed(cells).items():
+        first.setdefault(name, difference(cell, reference.sets[number].label))
+    return list(first.values())

@@ -1,35 +1,38 @@
-"""Runs the original, and checks that folds can be compared with it before one is sought."""
+"""Runs the original: what other models are compared with, and how far rounding moves that."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx import helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate, open_chosen, open_exact
 from widthfold_onnx.evidence.eight_bits.filled import filling
-from widthfold_onnx.evidence.parity.comparison import (
-    SLACK,
-    UNSTEADY,
-    Outputs,
-    both,
-    difference,
-    output_names,
-)
-from widthfold_onnx.evidence.parity.figures import relative_error
-from widthfold_onnx.evidence.parity.outputs import compare
-from widthfold_onnx.evidence.parity.runs import attempt, run_once
-from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.evidence.parity.controls import controls, shown
+from widthfold_onnx.evidence.parity.figures import Distance, distance
+from widthfold_onnx.evidence.parity.outputs import SLACK, compare, difference
+from widthfold_onnx.evidence.parity.runs import Outputs, attempt, both, output_names, run_once
+from widthfold_onnx.evidence.parity.shaken import Steps, shake, shaken
+from widthfold_onnx.model.read.loader import load, load_with_data
+from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.sessions.session import Level, Session, resolved
 from widthfold_onnx.text import printable
+
+UNSTEADY = "cannot be judged: the original itself gives other values when it runs again"
+
+MAX_BYTES = 1 << 30
+"""Largest model that is copied; a protobuf holds twice that at most."""
 
 
 @dataclass(frozen=True)
@@ -64,33 +67,43 @@ class Reference:
         """Why outputs cannot be judged, one line each."""
         return [f"output {printable(name)} {UNSTEADY}" for name in sorted(self.unsteady)]
 
+    def shapes(self, name: str) -> list[tuple[int, ...]]:
+        """Return the shapes of an output on all input sets."""
+        return [outputs[name].shape for outputs in self.outputs if name in outputs]
+
     def run(self, model: Path, level: Level) -> list[Outputs] | str:
         """Return the outputs of a model on each input set, or why there are none."""
         return attempt(model, self.options, level, self.sets, self.report)
 
-    @cached_property
-    def noise(self) -> list[dict[str, float | None]]:
-        """Distances by which outputs of the original move if float inputs move by one rounding.
+    def moved(self, copy: int, size: int) -> list[dict[str, Distance]] | str:
+        """Return how far a copy moves each output, by input set, or why that is not known.
 
-        By input set; if the changed inputs do not run, there is no noise.
+        An output whose non-finite elements are others in the copy is left out: it says nothing.
+
+        Args:
+            copy: number of the shaken copy.
+            size: units in the last place by which it is shaken.
         """
-        shaken = [
-            InputSet(f"{item.label} shaken", {name: _shaken(x) for name, x in item.feeds.items()})
+        steps = Steps(copy, size)
+        try:
+            model = shake(load_with_data(self.model, MAX_BYTES), steps)
+        except UnverifiedError as error:
+            return str(error)
+        sets = [
+            InputSet(item.label, {name: shaken(x, steps) for name, x in item.feeds.items()})
             for item in self.sets
         ]
-        moved = attempt(self.model, self.options, Level.DISABLED, shaken, self.report)
-        if isinstance(moved, str):
-            return [{} for _ in self.sets]
+        runs = attempt(model, self.options, Level.DISABLED, sets, self.report, f"copy {copy + 1}")
+        if isinstance(runs, str):
+            return runs
         return [
-            {name: relative_error(*both(name, before, after)) for name in before}
-            for before, after in zip(self.outputs, moved, strict=True)
+            {
+                name: apart
+                for name in before
+                if (apart := distance(*both(name, before, after))) is not None
+            }
+            for before, after in zip(self.outputs, runs, strict=True)
         ]
-
-
-def _shaken(array: Array) -> Array:
-    if array.dtype.kind != "f":
-        return array
-    return np.asarray(np.nextafter(array, np.asarray(np.inf, array.dtype)))
 
 
 def reference_of(original: Path, options: VerifyOptions, report: Say) -> Reference:
@@ -102,11 +115,12 @@ def reference_of(original: Path, options: VerifyOptions, report: Say) -> Referen
     """
     session = open_exact(original, options, Level.DISABLED)
     _check_deployable(original, options)
-    inputs = input_sets(session, options)
-    made = next((item for item in inputs.sets if item.random), None)
-    if made is not None and (filled := filling(original, made)) is not None:
-        inputs.sets.append(filled)
+    inputs = input_sets(session, options, partial(_all_windows_fit, load(original).proto))
+    made = [item for item in inputs.sets if item.random][:1]
+    inputs.sets.extend(item for one in made if (item := filling(original, one)) is not None)
     inputs, outputs = _run(session, inputs, report)
+    if made and not any(map(shown, outputs)) and (values := controls(session, made[0].feeds)):
+        inputs, outputs = _run(session, _controlled(inputs, values), report)
     again = session.run(inputs.sets[0].feeds)
     unsteady = {
         name
@@ -114,6 +128,38 @@ def reference_of(original: Path, options: VerifyOptions, report: Say) -> Referen
         if not compare(name, *both(name, outputs[0], again), options.tolerance).passed
     }
     return Reference(original, options, report, inputs, outputs, session.outputs, unsteady)
+
+
+def _all_windows_fit(model: onnx.ModelProto, shapes: Shapes) -> bool:
+    """Check that the windows of all pools and Convs of the main graph fit into what they read.
+
+    The runtime computes a MaxPool of 2 positions on one position, outside of its data (1.32.0).
+    """
+    table = ShapeTable(model, shapes)
+    for node in model.graph.node:
+        given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        extents = table.extents("", node.input[0]) if "kernel_shape" in given else None
+        if extents is None or given.get("auto_pad", b"").startswith(b"SAME"):
+            continue
+        kernel = np.array(given["kernel_shape"])
+        pads = np.array(given.get("pads", [0] * 2 * kernel.size)).reshape(2, -1).sum(0)
+        reach = (kernel - 1) * given.get("dilations", 1) + 1
+        if node.op_type != "ConvTranspose" and (extents[2:] + pads < reach).any():
+            return False
+    return True
+
+
+def _controlled(inputs: InputSets, values: Mapping[str, Array]) -> InputSets:
+    """Set some inputs of all random sets to values, and say so."""
+    sets = [
+        replace(item, feeds={n: values.get(n, x) for n, x in item.feeds.items()})
+        if item.random
+        else item
+        for item in inputs.sets
+    ]
+    said = ", ".join(f"{printable(name)} {x.tolist()}" for name, x in values.items())
+    limits = [*inputs.limits, f"random values of small inputs show nothing; they are {said}"]
+    return replace(inputs, sets=sets, limits=limits)
 
 
 def _check_deployable(original: Path, options: VerifyOptions) -> None:

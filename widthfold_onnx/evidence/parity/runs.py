@@ -7,16 +7,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
-from widthfold_onnx.evidence.parity.comparison import Outputs
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.sessions.session import Level, Session
 from widthfold_onnx.text import printable
+
+Outputs = dict[str, Array]
+"""Outputs of one run by name."""
 
 LARGE_BYTES = 1 << 26
 """Outputs of this size are kept in files."""
@@ -43,17 +46,40 @@ def _kept(array: Array) -> Array:
 
 
 def attempt(
-    model: Path,
+    model: Path | onnx.ModelProto,
     options: VerifyOptions,
     level: Level,
     sets: Sequence[InputSet],
     report: Say = quiet,
-    opened: Callable[[Path, VerifyOptions, Level], Session] = open_exact,
+    who: str = "",
+    opened: Callable[[Path | onnx.ModelProto, VerifyOptions, Level], Session] = open_exact,
 ) -> list[Outputs] | str:
-    """Return all outputs, by default computed with exact integers, or why there are none."""
+    """Return all outputs, by default computed with exact integers, or why there are none.
+
+    Args:
+        model: a file, or a model in memory, which `who` names.
+        options: where it runs.
+        level: the runtime's optimization level.
+        sets: its inputs.
+        report: gets a line of text before each run.
+        who: the model, in these lines.
+        opened: opens the session.
+    """
     try:
         session = opened(model, options, level)
-        who = f"{printable(model.name)}, level {level}"
-        return [run_once(session, item, who, report) for item in sets]
+        name = who or (printable(model.name) if isinstance(model, Path) else "model")
+        return [run_once(session, item, f"{name}, level {level}", report) for item in sets]
     except UnverifiedError as error:
         return str(error)
+
+
+def output_names(*runs: Sequence[Outputs]) -> list[str]:
+    """Return every output of any run, in order of appearance."""
+    return list(dict.fromkeys(name for side in runs for outputs in side for name in outputs))
+
+
+def both(name: str, reference: Outputs, candidate: Outputs) -> tuple[Array, Array]:
+    """Return both values; one that a side lacks (sequences differ in length) is empty there."""
+    present = reference[name] if name in reference else candidate[name]
+    absent = np.empty((0, *present.shape), present.dtype)
+    return reference.get(name, absent), candidate.get(name, absent)

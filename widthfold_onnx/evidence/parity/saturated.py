@@ -15,10 +15,9 @@ import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.eight_bits.exact_kernels import open_chosen
-from widthfold_onnx.evidence.parity.comparison import SLACK, Outputs, both, figure, output_names
-from widthfold_onnx.evidence.parity.outputs import compare
+from widthfold_onnx.evidence.parity.outputs import SLACK, compare, figure
 from widthfold_onnx.evidence.parity.reference import Reference, reference_of
-from widthfold_onnx.evidence.parity.runs import attempt
+from widthfold_onnx.evidence.parity.runs import Outputs, attempt, both, output_names
 from widthfold_onnx.options import Tolerance, VerifyOptions
 from widthfold_onnx.progress import quiet
 from widthfold_onnx.runtime.inputs.recorded import InputSet

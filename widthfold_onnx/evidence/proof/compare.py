@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.evaluate import Evaluation, EvaluationError
-from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, unequal
+from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, drawn_anew, unequal
 from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
@@ -36,6 +36,9 @@ from widthfold_onnx.text import printable
 
 LEAST_BITS = 40
 """A proof may be wrong with a probability of at most 2^-LEAST_BITS."""
+
+MOST_ROUNDS = 4
+"""Rounds of draws; a bound that these do not bring about is not sought any further."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +216,32 @@ def _evaluated(
     targets: Sequence[str],
     variables: Shapes,
 ) -> SizeProof:
-    """Evaluate both models up to the targets and compare these."""
+    """Evaluate both models up to the targets and compare these, in rounds until the bound holds.
+
+    Rounds are independent, so their bounds are multiplied.
+    """
+    proof = _drawn_once(both, tables, shapes, targets, variables)
+    for number in range(1, MOST_ROUNDS):
+        if proof.verdict != "equal" or not 0 < proof.error_bits < LEAST_BITS:
+            break
+        with drawn_anew(number):
+            other = _drawn_once(both, tables, shapes, targets, variables)
+        bits = proof.error_bits + other.error_bits
+        proof = other if other.verdict != "equal" else replace(proof, error_bits=bits)
+    if proof.verdict == "equal" and proof.error_bits < LEAST_BITS:
+        doubt = "different models may agree in all draws with a probability of "
+        return SizeProof("not provable", f"{doubt}2^{-proof.error_bits:.0f}", dict(shapes))
+    return proof
+
+
+def _drawn_once(
+    both: Correspondence,
+    tables: Sequence[ShapeTable],
+    shapes: Shapes,
+    targets: Sequence[str],
+    variables: Shapes,
+) -> SizeProof:
+    """Compare the targets of both models once, with whatever error bound that has."""
     found = partial(SizeProof, shapes=dict(shapes))
     missing = [name for name in targets if name not in both.old.names & both.new.names]
     if missing:
@@ -241,15 +269,12 @@ def _evaluated(
         if not why:
             return found("different", where)
         doubt = doubt or f"{where}; {why}"
-    bits = _error_bits(before, after)
-    if not differing and bits < LEAST_BITS:
-        doubt = f"different models may agree in all draws with a probability of 2^{-bits:.0f}"
     if doubt:
         return found("not provable", doubt)
     return found(
         "equal",
         values=len(both.shared) + len(targets),
-        error_bits=bits,
+        error_bits=_error_bits(before, after),
         functions=frozenset(before.unknown | after.unknown),
         branches=frozenset(after.branches),
     )

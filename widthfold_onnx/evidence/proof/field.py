@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,8 @@ _GOLDEN, _FIRST, _SECOND = (
 _SHIFTS = tuple(np.uint64(n) for n in (30, 27, 31))
 _LOW, _HALF, _PACK = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(24)
 _LAST = (1 << 64) - 1
+
+_round = np.uint64(0)
 
 KEY_BYTES = 16
 """Of what names a function. All random numbers are drawn from two halves of 64 bits."""
@@ -174,7 +177,22 @@ def blocks(count: int) -> Iterator[slice]:
 
 def _halves(key: int) -> tuple[np.uint64, np.uint64]:
     """Return where the two halves of a fingerprint start: never at the same number."""
-    return np.uint64(key & _LAST), np.uint64(key >> 64) ^ _GOLDEN
+    return np.uint64(key & _LAST) ^ _round, np.uint64(key >> 64) ^ _GOLDEN ^ _round
+
+
+@contextmanager
+def drawn_anew(number: int) -> Iterator[None]:
+    """Draw all random elements and functions from other numbers, independent of other rounds.
+
+    Args:
+        number: of the round; 0 is the one outside.
+    """
+    global _round  # else every function that draws would have to pass it on
+    before, _round = _round, np.uint64(key_of("round", number) & _LAST if number else 0)
+    try:
+        yield
+    finally:
+        _round = before
 
 
 def elements(state: Array) -> Draws:
@@ -225,7 +243,7 @@ def of_numbers(array: Array) -> Draws:
         magnitude = np.abs(block)
         is_whole = (magnitude < LARGEST_WHOLE) & (magnitude == np.floor(magnitude))
         bits = magnitude.view(np.uint64)
-        drawn = elements(mixed(np.stack([bits, ~bits])))
+        drawn = elements(mixed(np.stack([bits, ~bits]) ^ _round))
         for result, one, prime in zip(results, drawn, PRIMES, strict=True):
             whole = reduced(np.where(is_whole, block, 0.0), prime)
             other = np.where(block < 0, -one, one)

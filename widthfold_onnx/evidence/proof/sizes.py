@@ -67,6 +67,9 @@ def first_tries(program: Program, fixed: Shapes, known: Shapes) -> Iterator[Shap
     dims = open_dimensions(program, fixed)
     for size in LADDER if dims else (1,):
         yield _at(program, fixed, {key: BATCH if leads else size for key, leads in dims.items()})
+    if any(dims.values()):  # the first axis may be no batch
+        for size in LADDER:
+            yield _at(program, fixed, dict.fromkeys(dims, size))
 
 
 def second_tries(program: Program, fixed: Shapes, first: Shapes) -> Iterator[Shapes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +12,12 @@ from widthfold_onnx.runtime.inputs.dimensions import Dimensions
 from widthfold_onnx.runtime.inputs.distributions import Distribution, distribution_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
-from widthfold_onnx.runtime.inputs.sizes import find_shapes, other_shapes, with_batch
+from widthfold_onnx.runtime.inputs.sizes import (
+    any_shapes,
+    find_shapes,
+    other_shapes,
+    with_batch,
+)
 from widthfold_onnx.runtime.sessions.session import Session
 
 BATCHES = {2: 2, 3: 7}
@@ -33,12 +39,15 @@ class InputSets:
     limits: list[str] = field(default_factory=list)
 
 
-def input_sets(session: Session, options: VerifyOptions) -> InputSets:
+def input_sets(
+    session: Session, options: VerifyOptions, suits: Callable[[Shapes], bool] = any_shapes
+) -> InputSets:
     """Return stored sets, then random ones.
 
     Args:
         session: of the original, at any level.
         options: stored inputs, shapes, seeds, and whether random sets are varied.
+        suits: as for `find_shapes`.
 
     Raises:
         UsageError: stored inputs or shapes that do not fit the model.
@@ -49,7 +58,7 @@ def input_sets(session: Session, options: VerifyOptions) -> InputSets:
         return InputSets(stored)
     count = max(options.seeds, 1)
     try:
-        made = random_sets(session, options.input_shapes, count, varied=options.thorough)
+        made = random_sets(session, options.input_shapes, count, suits, varied=options.thorough)
     except UnverifiedError as error:
         if not stored:
             raise
@@ -57,20 +66,28 @@ def input_sets(session: Session, options: VerifyOptions) -> InputSets:
     return InputSets([*stored, *made.sets], made.shapes, made.limits)
 
 
-def random_sets(session: Session, fixed: Shapes, count: int, *, varied: bool = True) -> InputSets:
+def random_sets(
+    session: Session,
+    fixed: Shapes,
+    count: int,
+    suits: Callable[[Shapes], bool] = any_shapes,
+    *,
+    varied: bool = True,
+) -> InputSets:
     """Make random sets of several distributions, batches and sizes, one per seed.
 
     Args:
         session: of the original, at any level.
         fixed: shapes that the caller demands.
         count: how many; five cover all distributions, four all batches, two both sizes.
+        suits: as for `find_shapes`.
         varied: several distributions, batches and sizes; otherwise normal numbers only.
 
     Raises:
         UsageError: as `Dimensions`.
         UnverifiedError: as `find_shapes`.
     """
-    shapes = find_shapes(session, fixed)
+    shapes = find_shapes(session, fixed, suits)
     special: dict[int, Shapes] = {}
     limits = []
     if count > 1 and varied:  # they may be long, so one set is enough

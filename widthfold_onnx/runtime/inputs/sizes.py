@@ -7,7 +7,7 @@ another until one works; each try costs milliseconds, since a wrong size stops e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes
@@ -28,12 +28,20 @@ SMALL_ELEMENTS = 750_000
 """Largest input set for the second shapes, where a much larger size is tried first."""
 
 
-def find_shapes(session: Session, fixed: Shapes) -> Shapes:
+def any_shapes(_: Shapes) -> bool:
+    """Accept shapes whatever they are."""
+    return True
+
+
+def find_shapes(
+    session: Session, fixed: Shapes, suits: Callable[[Shapes], bool] = any_shapes
+) -> Shapes:
     """Return the first shapes with which the model runs, for every input.
 
     Args:
         session: of the original, at any level.
         fixed: shapes that the caller demands.
+        suits: accepts shapes at which the model runs; if it accepts none, the first ones serve.
 
     Raises:
         UsageError: as `Dimensions`.
@@ -41,15 +49,17 @@ def find_shapes(session: Session, fixed: Shapes) -> Shapes:
     """
     dims = Dimensions(session.inputs, fixed)
     small = list(_small_batch(dims.opened))
+    every = [*small, *(dict.fromkeys(dims.opened, size) for size in LADDER)]
     found, _ = _first(session, dims, small, least=ENOUGH)
     if found is None:
-        alike = [dict.fromkeys(dims.opened, size) for size in LADDER]
-        found, failure = _first(session, dims, small + alike)
+        found, failure = _first(session, dims, every)
     if found is None:
         raise UnverifiedError(
             f"no random input was found that runs ({failure}); "
             "pass --input-shape NAME:SIZE,... or --inputs"
         )
+    if not suits(found):
+        found = _first(session, dims, every, least=ENOUGH, suits=suits)[0] or found
     return found
 
 
@@ -109,6 +119,7 @@ def _first(
     *,
     least: int = 0,
     most: int = MAX_ELEMENTS,
+    suits: Callable[[Shapes], bool] = any_shapes,
 ) -> tuple[Shapes | None, str]:
     """Return the first candidate that runs, else the message on the first that did not."""
     failure = ""
@@ -126,5 +137,6 @@ def _first(
         except UnverifiedError as error:
             failure = failure or str(error)
         else:
-            return shapes, ""
+            if suits(shapes):
+                return shapes, ""
     return None, failure

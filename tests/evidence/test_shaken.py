@@ -1,0 +1,74 @@
+"""Copies of a model that rounding might have made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import numpy_helper, parser
+
+from widthfold_onnx.evidence.parity.runs import attempt
+from widthfold_onnx.evidence.parity.shaken import Steps, shake, shaken
+from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.sessions.session import Level
+
+TEXT = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 2, 8] x, bool k) => (float[1, 2, 6] y)
+<float[2, 2, 3] w = {1, 2, 3, 4, 5, 6, 7, 0, 9, 10, 11, 12}, float low = {0.5}, float[2] b = {1, 2},
+ int8[2, 2, 1] q = {1, 2, 3, 4}, float s = {0.1}> {
+    v = Transpose<perm = [1, 0, 2]>(w)
+    c = Conv(x, v, b)
+    d = DequantizeLinear(q, s)
+    e = Conv(c, d)
+    f = Max(e, low)
+    y = If (k) <then_branch = t () => (float[1, 2, 6] p) {
+            u = Constant<value = float[2, 2, 1] {1, 2, 3, 4}>()  p = Conv(f, u) },
+        else_branch = r () => (float[1, 2, 6] z) { z = Mul(f, low) }>
+}"""
+X = np.arange(16, dtype=np.float32).reshape(1, 2, 8)
+
+
+def test_linear_weights_move_by_a_unit_in_the_last_place_and_nothing_else() -> None:
+    model = parser.parse_model(TEXT)
+    before = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    inner = numpy_helper.to_array(model.graph.node[-1].attribute[0].g.node[0].attribute[0].t)
+    shake(model, Steps(0, 1))
+    after = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    for name in ("q", "s", "low"):
+        np.testing.assert_array_equal(after[name], before[name])
+    for name in ("w", "b"):
+        step = np.where(before[name] == 0, 0, np.spacing(before[name]))
+        np.testing.assert_array_equal(np.abs(after[name] - before[name]), step)
+    node = next(n for n in model.graph.node if n.op_type == "If")
+    moved = numpy_helper.to_array(node.attribute[0].g.node[0].attribute[0].t)
+    np.testing.assert_array_equal(np.abs(moved - inner), np.spacing(inner))
+
+
+def test_dequantized_weights_move_behind_their_scale() -> None:
+    """What else would move is taken out."""
+    text = TEXT.replace("Conv(x, v, b)", "Slice(x, zero, six, two)").replace("Conv(f, u)", "Neg(f)")
+    ends = "int64[1] zero = {0}, int64[1] six = {6}, int64[1] two = {2}"
+    text = text.replace("int8[2", f"{ends}, int8[2")
+    sets = [InputSet("counted", {"x": X, "k": np.array(True)})]
+    options = VerifyOptions(provider=Provider.CPU)
+    models = parser.parse_model(text), shake(parser.parse_model(text), Steps(0, 1))
+    runs = [attempt(model, options, Level.DISABLED, sets) for model in models]
+    expected, result = (run[0]["y"] for run in runs)
+    assert 0 < np.abs(result - expected).max() < 1e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("size", [1, 10])
+def test_two_copies_move_every_number_both_ways(dtype: type, size: int) -> None:
+    array = np.array([1.5, -3.25, 1e-3], dtype)
+    first, second = (shaken(array, Steps(copy, size)) for copy in (2, 3))
+    for moved in (first, second):
+        np.testing.assert_array_equal(np.abs(moved - array), size * np.spacing(np.abs(array)))
+    assert ((first > array) != (second > array)).all()
+    np.testing.assert_array_equal(shaken(array, Steps(2, size)), first)
+
+
+def test_zeros_and_other_types_stay() -> None:
+    others = [0.0, -0.0, np.nan, np.inf, -np.inf]
+    for array in (np.array(others), np.arange(3), np.array([True]), np.array(["a"])):
+        np.testing.assert_array_equal(shaken(array, Steps(0, 1)), array)

@@ -1,0 +1,201 @@
+"""Judges all outputs by one rule, and merges the comparisons of all input sets into rows.
+
+Every input set is judged by itself: one on which the original is ill-conditioned must not excuse
+a difference on another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from widthfold_onnx.evidence.parity.figures import Distance, distance
+from widthfold_onnx.evidence.parity.outputs import (
+    DEFAULT_RTOL,
+    EXACT_RTOL,
+    LevelName,
+    compare,
+    figure,
+    is_chosen,
+    worst,
+)
+from widthfold_onnx.evidence.parity.reference import UNSTEADY, Reference
+from widthfold_onnx.evidence.parity.runs import Outputs, both, output_names
+from widthfold_onnx.options import Tolerance
+from widthfold_onnx.results import OutputParity
+from widthfold_onnx.text import printable
+
+COPIES = (1, 1, 10, 10)
+"""Units in the last place by which copies are shaken: the first is run always, the others while an
+output is too far. Larger steps find sums that are near half a step of a quantizer."""
+
+MULTIPLE = 10.0
+"""A model that is proved equal may be so many times as far off as rounding moves the original."""
+
+STRICT = 4.0
+"""The same for a model that is not proved equal. The errors of both are drawn from about the same
+distribution: over 580 pairs of outputs of small networks their ratio was 2.9 at most."""
+
+OPTIMIZED = "the runtime's optimizations change the original; compared with it at this level"
+
+Deployed = tuple[Sequence[Outputs] | str, Sequence[Outputs] | str]
+"""Outputs of the original and of the rewritten model at the level of deployment, by input set, or
+why there are none."""
+
+Cells = dict[tuple[LevelName, str, int], OutputParity]
+"""Comparisons by level, output and input set."""
+
+
+@dataclass
+class Rule:
+    """The one rule, with all that was measured for it.
+
+    Attributes:
+        reference: the original.
+        truths: its outputs in float64 by input set, as far as they are known.
+        is_proved: whether both models are proved to be the same function.
+        moved: how far rounding moves each output, by input set; where the truth is known, at least
+            as far as the original is from it.
+        unused: why truths are not used, by output: how far the original is from them.
+    """
+
+    reference: Reference
+    truths: Sequence[Outputs]
+    is_proved: bool
+    moved: list[dict[str, Distance]] = field(default_factory=list)
+    unused: dict[str, float | None] = field(default_factory=dict)
+
+    def measure(self, copy: int) -> str:
+        """Run one more shaken copy of the original; return why it does not run, or ""."""
+        moved = self.reference.moved(copy, COPIES[copy])
+        if isinstance(moved, str):
+            return moved
+        self.moved = self.moved or [{} for _ in moved]
+        for known, new, run in zip(self.moved, moved, self.reference.outputs, strict=True):
+            for name, apart in new.items():
+                unit = apart.times(1 / COPIES[copy])
+                if run[name].dtype.name not in DEFAULT_RTOL:  # whole steps of integers
+                    unit = unit._replace(largest=apart.largest)
+                known[name] = unit.joined(known.get(name, unit))
+        return ""
+
+    def cells(self, plain: Sequence[Outputs], deployed: Deployed) -> Cells:
+        """Compare every output of the rewritten model on every input set.
+
+        Outputs as deployed may also be those of the original as deployed: the runtime's
+        optimizations change some models.
+
+        Args:
+            plain: outputs without the runtime's optimizations, by input set.
+            deployed: outputs of the original and of the rewritten model with them.
+        """
+        exact = self._exact()
+        own = self.reference.outputs
+        mixed = [{**old, **new} for old, new in zip(own, exact, strict=True)]
+        strict = {} if self.is_proved else {(i, n) for i, known in enumerate(exact) for n in known}
+        cells = self._compared("disabled", mixed, plain, strict)
+        original, rewritten = deployed
+        if isinstance(rewritten, str):
+            return cells
+        optimized = self._compared("all", mixed, rewritten, strict)
+        if not isinstance(original, str):
+            alike = self._compared("all", original, rewritten)
+            wrong = {cell.name for cell in failed(optimized).values()}
+            for name in wrong - {cell.name for cell in failed(alike).values()}:
+                optimized |= {
+                    key: msgspec.structs.replace(cell, note=OPTIMIZED)
+                    for key, cell in alike.items()
+                    if cell.name == name
+                }
+        return cells | optimized
+
+    def _exact(self) -> list[Outputs]:
+        """Return the truths to which the original is as near as the rule demands.
+
+        Elsewhere one of both is wrong: onnx's reference implementation has faults of its own (the
+        BatchNormalization of onnx 1.23.2 at opset 9 was 41 % off behind the first Conv of a
+        ResNet), and so has the runtime (the Sigmoid of ONNX Runtime 1.31.1 on the CPU is 7 % off
+        at -14).
+        """
+        usable: list[Outputs] = [{} for _ in self.truths]
+        self.unused.clear()
+        for number, truth in enumerate(self.truths):
+            own = self.reference.outputs[number]
+            for name in [n for n in truth if n in own and own[n].dtype.name in DEFAULT_RTOL]:
+                with np.errstate(over="ignore"):
+                    rounded = truth[name].astype(own[name].dtype)
+                moved = self._moved(number, name)
+                row = compare(name, rounded, own[name], Tolerance(), "disabled", moved, MULTIPLE)
+                apart = distance(rounded, own[name])
+                if not row.passed or apart is None:
+                    self.unused[name] = (
+                        max(self.unused.get(name) or 0.0, row.max_rel or 0.0) or None
+                    )
+                    continue
+                usable[number][name] = rounded
+                if moved is not None:
+                    self.moved[number][name] = moved.joined(apart)
+        return usable
+
+    def _compared(
+        self,
+        level: LevelName,
+        references: Sequence[Outputs],
+        candidates: Sequence[Outputs],
+        strict: Container[tuple[int, str]] = (),
+    ) -> Cells:
+        unsteady = {"passed": False, "note": UNSTEADY, "caveat": "unsteady"}
+        cells: Cells = {}
+        for name in output_names(references, candidates):
+            for number, (one, other) in enumerate(zip(references, candidates, strict=True)):
+                if name not in one and name not in other:
+                    continue
+                cell = compare(
+                    name,
+                    *both(name, one, other),
+                    self.reference.options.tolerance,
+                    level,
+                    self._moved(number, name),
+                    MULTIPLE if self.is_proved else STRICT,
+                    EXACT_RTOL if (number, name) in strict else DEFAULT_RTOL,
+                )
+                if name in self.reference.unsteady:
+                    cell = msgspec.structs.replace(cell, **unsteady)
+                cells[level, name, number] = cell
+        return cells
+
+    def _moved(self, number: int, name: str) -> Distance | None:
+        return self.moved[number].get(name) if self.moved else None
+
+    def limits(self) -> list[str]:
+        """Say which truths are not used, and why."""
+        if not self.unused:
+            return []
+        names = ", ".join(printable(name) for name in self.unused)
+        far = figure(max((d for d in self.unused.values() if d), default=None))
+        return [
+            f"float64 reference not used for output {names}: the original is {far} away from it, "
+            "more than rounding explains"
+        ]
+
+    def is_settled(self, cells: Cells) -> bool:
+        """Check whether more copies can make no more outputs pass."""
+        tolerance = self.reference.options.tolerance
+        return all(is_chosen(cell.name, tolerance) for cell in failed(cells).values())
+
+
+def failed(cells: Cells) -> Cells:
+    """Return the failed cells of the outputs that repeat."""
+    return {k: cell for k, cell in cells.items() if not cell.passed and cell.caveat != "unsteady"}
+
+
+def merged(cells: Cells) -> list[OutputParity]:
+    """Merge cells into one row per level and output: the worst over all input sets."""
+    rows: dict[tuple[LevelName, str], OutputParity] = {}
+    for (level, name, _), cell in cells.items():
+        row = level, name
+        rows[row] = worst(rows[row], cell) if row in rows else cell
+    return list(rows.values())

@@ -1,0 +1,104 @@
+"""Makes copies of a model and its inputs that rounding might have made: every number moved a bit.
+
+The inputs and the weights of linear layers move by one unit in the last place, up or down at
+random. How far the outputs follow is how far rounding may move them: stochastic arithmetic, as of
+Higham and Mary, A new approach to probabilistic rounding error analysis, 2019. Constants that are
+compared with, that clip, select, index or scale sizes stay: another limit is another function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.proto.walk import subgraphs
+
+LINEAR = (
+    *("Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Einsum"),
+    *("GRU", "LSTM", "RNN", "FusedConv", "FusedGemm", "FusedMatMul"),
+)
+"""Operators whose constant operands move; those of `com.microsoft` have names of their own."""
+
+MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+"""Operators between a constant and the layer that reads it."""
+
+SHAKEN = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+
+
+class Steps:
+    """Draws by how many units in the last place numbers move in a copy, and which way.
+
+    An odd copy moves every number the other way than the copy before it: of a single number, two
+    copies show both ways.
+
+    Args:
+        copy: number of the copy.
+        size: of all steps.
+    """
+
+    def __init__(self, copy: int, size: int) -> None:
+        self._generator = np.random.default_rng(copy // 2)
+        self._up = size if copy % 2 else -size
+
+    def draw(self, shape: tuple[int, ...]) -> Array:
+        """Return the step of every element."""
+        return np.where(self._generator.random(shape) < 0.5, self._up, -self._up)
+
+
+def shaken(array: Array, steps: Steps) -> Array:
+    """Return floats moved by their steps; 0, Inf, NaN and other types stay."""
+    if array.dtype.kind != "f":
+        return array
+    with np.errstate(invalid="ignore", over="ignore"):
+        moved = array + np.spacing(np.abs(array)) * steps.draw(array.shape).astype(array.dtype)
+    return np.asarray(np.where((array == 0) | ~np.isfinite(moved), array, moved))
+
+
+def shake(model: onnx.ModelProto, steps: Steps) -> onnx.ModelProto:
+    """Move the weights of all linear layers of a model, in place.
+
+    Weights between integers and a DequantizeLinear move behind it: a node multiplies each of them.
+    """
+    _shake(model.graph, {}, steps, (f"widthfold/shaken/{i}" for i in count()))
+    return model
+
+
+def _shake(
+    graph: onnx.GraphProto,
+    outside: Mapping[str, onnx.TensorProto],
+    steps: Steps,
+    names: Iterator[str],
+) -> None:
+    makers = {name: node for node in graph.node for name in node.output}
+    constants = {**outside, **{tensor.name: tensor for tensor in graph.initializer}}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+            constants[node.output[0]] = node.attribute[0].t
+    weights: dict[str, onnx.TensorProto] = {}
+    for node in list(graph.node):
+        for inner in subgraphs(node):
+            _shake(inner, constants, steps, names)
+        for place, name in enumerate(node.input if node.op_type in LINEAR else ()):
+            reader, maker = node, makers.get(name)
+            while maker is not None and maker.op_type in MOVES:
+                reader, place, name = maker, 0, maker.input[0]
+                maker = makers.get(name)
+            if maker is not None and maker.op_type == "DequantizeLinear":
+                stored, scale = (constants.get(operand) for operand in maker.input[:2])
+                if stored is not None and scale is not None and scale.data_type in SHAKEN:
+                    ones = np.ones(tuple(stored.dims), numpy_helper.to_array(scale).dtype)
+                    factors, product = next(names), next(names)
+                    value = numpy_helper.from_array(shaken(ones, steps))
+                    graph.node.append(helper.make_node("Constant", [], [factors], value=value))
+                    graph.node.append(helper.make_node("Mul", [name, factors], [product]))
+                    reader.input[place] = product
+            elif name in constants and constants[name].data_type in SHAKEN:
+                weights[name] = constants[name]
+    for tensor in weights.values():
+        moved = shaken(numpy_helper.to_array(tensor), steps)
+        tensor.CopyFrom(numpy_helper.from_array(moved, tensor.name))
