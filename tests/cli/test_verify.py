@@ -40,7 +40,7 @@ def test_a_pipe_gets_plain_text(pair: tuple[Path, Path], tmp_path: Path) -> None
     assert any(line.startswith("verdict: pass; 5 input sets") for line in lines)
     document = verify_report(report)
     assert document.keys() >= {"schema", "outputs", "proof", "folds", "timing", "verdict"}
-    assert document["schema"] == "widthfold.verify/6"
+    assert document["schema"] == "widthfold.verify/7"
     for row in document["outputs"]:
         assert row.keys() >= {*("max_abs", "max_rel", "ulp", "cosine", "nonfinite_match", "passed")}
     timing = document["timing"]

@@ -15,7 +15,7 @@ ENTITY = re.compile(r"&#\d+;")
 
 def test_the_verdict_is_the_first_line() -> None:
     mark, blank, first, *_ = render(passing()).splitlines()
-    assert (mark, blank) == ("<!-- widthfold.verify/6 -->", "")
+    assert (mark, blank) == ("<!-- widthfold.verify/7 -->", "")
     assert "**pass**: the rewritten model computes what the original computes" in first
     assert "**fail**" in render(failing()).splitlines()[2]
 

@@ -131,7 +131,7 @@ def _verified(report: VerifyReport, *, full: bool, latencies: bool) -> Descripti
     if full:
         lines += wording.certificate(report.proof) if report.proof is not None else ()
         env = report.environment
-        versions = f"widthfold {env.widthfold}, onnxruntime {env.onnxruntime}"
+        versions = f"widthfold {env.widthfold}, onnx {env.onnx}, onnxruntime {env.onnxruntime}"
         lines.append(f"with: {versions}, {wording.provider(env)}, {env.machine}")
         lines += [f"repeat: {env.command}"] if env.command else []
     reasons = [f"  {reason}" for reason in report.reasons]

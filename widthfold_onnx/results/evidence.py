@@ -12,7 +12,7 @@ import msgspec
 from widthfold_onnx.results.base import Result, Verdict
 from widthfold_onnx.results.timing import Timing
 
-VERIFY_SCHEMA = "widthfold.verify/6"
+VERIFY_SCHEMA = "widthfold.verify/7"
 
 
 class WorstElement(Result, kw_only=True, frozen=True):
@@ -174,6 +174,7 @@ class Environment(Result, kw_only=True, frozen=True):
     """
 
     widthfold: str
+    onnx: str
     onnxruntime: str
     python: str
     provider: str
