@@ -30,6 +30,9 @@ MESSAGES = {
     r"PRelu of this ONNX Runtime returns NaN": "ONNX Runtime's PRelu of an Inf is NaN",
     r"float\(\) argument must be .* not 'complex'": "onnx makes no typed tensor of complex numbers",
     r"pads\.valid is does not run": "onnx's reference Conv takes no auto_pad VALID",
+    r"cannot get file size: No such file": (
+        "ONNX Runtime finds no external data of a model in memory"
+    ),
     r"Opset (\d+) is under development": r"ONNX Runtime has no operator set \1",
     r"zero point of per-channel filter must be same": (
         "ONNX Runtime's QLinearConv takes one zero point for all channels of a weight"
@@ -84,7 +87,8 @@ def lacking(error: BaseException) -> str | None:
     if isinstance(error, BaseExceptionGroup):
         reasons = [lacking(each) for each in error.exceptions]
         return None if None in reasons else reasons[0]
+    said = f"{error}\n{error.__cause__}"
     for pattern, reason in MESSAGES.items() if IS_OLD else ():
-        if match := re.search(pattern, str(error), re.MULTILINE):
+        if match := re.search(pattern, said, re.MULTILINE):
             return match.expand(reason)
     return None

@@ -1,4 +1,4 @@
-"""Names of nodes in the text syntax of ONNX, `[name] y = Op(x)`, where onnx cannot read them."""
+"""The text syntax of ONNX as newer releases read it: names, `[name] y = Op(x)`, and `Op(, x)`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import parser
 
 from widthfold_onnx.model.proto.walk import model_nodes
 
-MARK = "_named_"
+MARK, NONE = "_named_", "_none_"
 NAMED = re.compile(r"\[(?P<name>[^\[\]\d=,][^\[\]=,]*)\](?P<rest>\s*[^=\[\]{}()<>]*=\s*[\w.]+)")
 
 
@@ -24,13 +24,15 @@ def parses_names() -> bool:
 
 
 def naming(parse: Callable[[str], onnx.ModelProto]) -> Callable[[str], onnx.ModelProto]:
-    """Make a parser of models read names: while the text is parsed, operators carry them."""
+    """Make a parser of models read both: in between operators carry names, and no input one."""
 
     def parse_model(text: str) -> onnx.ModelProto:
-        model = parse(NAMED.sub(lambda m: f"{m['rest']}{MARK}{m['name'].encode().hex()}", text))
+        marked = NAMED.sub(lambda m: f"{m['rest']}{MARK}{m['name'].encode().hex()}", text)
+        model = parse(re.sub(r"\(\s*,", f"({NONE},", marked))
         for node in model_nodes(model):
             node.op_type, _, name = node.op_type.partition(MARK)
             node.name = bytes.fromhex(name).decode()
+            node.input[:] = ["" if read == NONE else read for read in node.input]
         return model
 
     return parse_model

@@ -42,7 +42,7 @@ def write(folder: Path, dtype: object, *, scale: float = 2.0) -> Path:
             numpy_helper.from_array(np.full(1, scale).astype(dtype), "k"),
         ],
     )
-    opset = helper.make_opsetid("", 22)
+    opset = helper.make_opsetid("", 22 if dtype == ml_dtypes.bfloat16 else 21)
     path = folder / "in.onnx"
     path.write_bytes(
         helper.make_model(graph, opset_imports=[opset], ir_version=10).SerializeToString()

@@ -7,6 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests import oracle
+from tests.lacking import IS_OLD
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof.reference_ops import OPS
 from widthfold_onnx.evidence.proof.values import UnevaluableError
@@ -181,4 +182,6 @@ def test_stft(tmp_path, shape, windowed):
     names = ["x", "step", "window" if windowed else "", "length"]
     whole = {"onesided": int(shape[-1] != 2)}
     expected, computed = both(tmp_path, "STFT", arrays, whole, 17, names=names)
+    if IS_OLD and not np.isfinite(expected).all():
+        pytest.skip("ONNX Runtime's STFT reads complex numbers from behind the data")
     np.testing.assert_allclose(computed, expected, rtol=0, atol=1e-5)

@@ -13,6 +13,7 @@ from tests.cli.tool import MODELS
 from tests.evidence.compared import compare_models
 from tests.evidence.reference import reference
 from tests.folding import fold_model
+from tests.lacking import IS_OLD
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.files import verify_files
 from widthfold_onnx.evidence.parity import saturated
@@ -190,6 +191,8 @@ def test_options_with_which_the_original_does_not_load_leave_nothing_to_judge(
 ) -> None:
     files = pair(onnx.load(MODELS / "quantized_cnn.onnx"), tmp_path, 8)
     found = compare_models(*files, EXACT)
+    if IS_OLD and not found.reasons:
+        pytest.skip(f"ONNX Runtime loads a QLinearConv of signed data with {PRECISION}")
     (told,) = found.reasons
     assert (found.verdict, found.unrun) == ("unverified", "")
     assert told.startswith(f"with {PRECISION}=1 a.onnx does not load: ")

@@ -179,6 +179,7 @@ def passing() -> VerifyReport:
         input_sets=12,
         environment=Environment(
             widthfold="0.1.0",
+            onnx="1.23.2",
             onnxruntime="1.31.1",
             python="3.11.7",
             provider="cpu",

@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 
 import pytest
 from msgspec.structs import replace
-from widthfold_onnx.evidence.parity.comparison import UNSTEADY
 
 from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, output, passing, timing
 from widthfold_onnx.evidence.parity.reference import UNSTEADY

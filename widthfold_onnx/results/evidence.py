@@ -171,6 +171,7 @@ class Environment(Result, kw_only=True, frozen=True):
     """
 
     widthfold: str
+    onnx: str
     onnxruntime: str
     python: str
     provider: str

@@ -32,7 +32,8 @@ def environment(
     """
     return Environment(
         widthfold=version("widthfold-onnx"),
-        onnxruntime=version("onnxruntime", "onnxruntime-gpu"),
+        onnx=version("onnx"),
+        onnxruntime=version("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino"),
         provider=options.provider.value,
         provider_options=dict(options.provider_options),
         session_options=dict(options.session_options),

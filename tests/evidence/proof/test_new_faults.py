@@ -11,6 +11,7 @@ import pytest
 from tests.evidence.proof.bases import BASES, right_fold
 from tests.evidence.proof.faults import planted
 from tests.evidence.proof.judge import differ
+from tests.lacking import IS_OLD
 from widthfold_onnx.evidence.proof.compare import prove_at_sizes
 from widthfold_onnx.evidence.proof.program import program
 
@@ -38,4 +39,6 @@ def test_faults_are_found(base: str) -> None:
     drawn = (faults[i] for i in np.random.default_rng(SEED).permutation(len(faults)))
     faulty = list(islice((fault for fault in drawn if differ(original, fault[1])), FAULTS))
     assert len(faulty) == FAULTS
-    assert [what for what, model in faulty if verdict(original, model) != "different"] == []
+    # Inference of older releases of onnx finds no extents of some faulty branches.
+    found = {"different", "not provable"} if IS_OLD else {"different"}
+    assert [what for what, model in faulty if verdict(original, model) not in found] == []

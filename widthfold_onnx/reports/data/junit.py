@@ -55,6 +55,7 @@ def _properties(report: VerifyReport) -> dict[str, str]:
         "original": report.original,
         "rewritten": report.rewritten,
         "widthfold": env.widthfold,
+        "onnx": env.onnx,
         "onnxruntime": env.onnxruntime,
         "python": env.python,
         "provider": provider(env),

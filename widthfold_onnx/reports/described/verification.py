@@ -185,7 +185,7 @@ def provider(machine: Environment) -> str:
 def environment(machine: Environment) -> str:
     """Return versions, provider and machine."""
     return (
-        f"widthfold {machine.widthfold}, onnxruntime {machine.onnxruntime}, "
+        f"widthfold {machine.widthfold}, onnx {machine.onnx}, onnxruntime {machine.onnxruntime}, "
         f"Python {machine.python}, {provider(machine)}, {machine.machine}, "
         f"{counted(machine.cores, 'core')}, load {machine.load_before:.2f} before and "
         f"{machine.load_after:.2f} after, {figure(machine.mhz_before, 5)} MHz before and "
