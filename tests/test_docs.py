@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 
 from widthfold_onnx.model.proto import functions, tensors
 from widthfold_onnx.model.read import preflight
 from widthfold_onnx.runtime.inputs import recorded
+from widthfold_onnx.tuning.measure.effort import SPENDING
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
@@ -61,3 +65,20 @@ def test_the_limits_of_untrusted_models_are_those_of_the_code() -> None:
         "bytes of one set of stored inputs": f"{recorded.MAX_BYTES >> 30}",
     }
     assert preflight.MAX_TENSORS == preflight.MAX_NODES
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/api.md", "docs/plans.md"])
+def test_the_calls_that_a_page_shows_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("model.onnx", "retrained.onnx"):
+        shutil.copy(ROOT / "models" / "paper_conv.onnx", tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    for effort, spending in SPENDING.items():
+        hasty = replace(spending, race=0.5, probe=0.2, trial=0.2, without=0.2, final=0.2)
+        monkeypatch.setitem(SPENDING, effort, hasty)
+    proto = onnx.load("model.onnx")
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(block, {"proto": proto, "model": proto})

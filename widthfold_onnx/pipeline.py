@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from widthfold_onnx.errors import InternalError, UsageError
 from widthfold_onnx.evidence.files import check_file, verify_files
 from widthfold_onnx.model.read.loader import LoadedModel, load
@@ -176,6 +178,7 @@ def apply(
     fitting = fit(loaded.proto, loaded.folder, plan)
     sites = applied_sites(fitting, plan)
     report = optimize_report(model.name, model.stat().st_size, fitting, plan, sites)
+    report = msgspec.structs.replace(report, note=_other_runtime(plan))
     if out is None or (fitting.misfits and not partial):
         return Optimized(report, plan)
     delivery = Delivery(loaded, plan, fitting.rewriting, report, by_measurement=False)
@@ -256,6 +259,19 @@ def _decided(
     else:
         decided = decide_fixed(loaded.proto, loaded.folder, options)
     return decided.explained(excluded)
+
+
+def _other_runtime(plan: Plan) -> str:
+    """Say if a plan was measured with another runtime than this one; "" if not, or not known."""
+    from widthfold_onnx.runtime.environment import runtime_release
+
+    measured, running = plan.origin.runtime if plan.origin else "", runtime_release()
+    if not measured or not running or measured == running:
+        return ""
+    return (
+        f"measured with ONNX Runtime {measured}, running {running}: measure again, or verify the "
+        "speed"
+    )
 
 
 def _protected(loaded: LoadedModel) -> list[Path]:

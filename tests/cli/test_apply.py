@@ -160,3 +160,15 @@ def test_no_plan_is_saved_of_a_model_that_did_not_pass(tmp_path: Path) -> None:
     )
     assert done.code == 1, done.err
     assert not plan.exists()
+
+
+def test_a_plan_of_another_runtime_says_so(tmp_path: Path, planned: tuple[Path, Path]) -> None:
+    content = json.loads(planned[0].read_text())
+    content["origin"]["runtime"] = "1.2.3"
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(content))
+    done = widthfold("apply", MODEL, plan)
+    assert done.code == 0, done.err
+    line = next(line for line in done.out.splitlines() if line.startswith("plan: "))
+    assert line.startswith("plan: measured with ONNX Runtime 1.2.3, running ")
+    assert line.endswith(": measure again, or verify the speed")

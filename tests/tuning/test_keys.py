@@ -106,12 +106,12 @@ def alterations(
             yield name, dataclasses.replace(value, **{field.name: other})
 
 
-def test_every_field_of_a_form_is_in_its_key_or_has_a_reason() -> None:
+def test_every_field_of_a_form_is_in_its_spec_or_has_a_reason() -> None:
     seen = set()
     for site, form in layers():
-        key = spec_of(site, form)
+        spec = spec_of(site, form)
         for name, other in alterations(form, NOT_IN_THE_KEY, {}):
-            assert spec_of(site, other) != key, name
+            assert spec_of(site, other) != spec, name
             seen.add(name)
     assert {
         "axis",

@@ -134,6 +134,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
         companions: those that match a node.
         summary: counts over all sites, and sizes of the files.
         search: what was measured; None at a fixed factor.
+        note: what the caller should know of the plan; "" if there is nothing.
         written: the new file, None where none was written.
         verification: the checks; None where nothing was written or they were off.
     """
@@ -145,6 +146,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
     companions: list[CompanionReport] = msgspec.field(default_factory=list)
     summary: OptimizeSummary
     search: SearchReport | None = None
+    note: str = ""
     written: str | None
     verification: VerifyReport | None
 

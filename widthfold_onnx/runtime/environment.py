@@ -33,7 +33,7 @@ def environment(
     return Environment(
         widthfold=version("widthfold-onnx"),
         onnx=version("onnx"),
-        onnxruntime=version("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino"),
+        onnxruntime=runtime_release(),
         provider=options.provider.value,
         provider_options=dict(options.provider_options),
         session_options=dict(options.session_options),
@@ -47,6 +47,11 @@ def environment(
         mhz_after=clock_mhz(),
         command="",
     )
+
+
+def runtime_release() -> str:
+    """Return the version of ONNX Runtime, "" if it is not installed; it is not imported."""
+    return version("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
 
 
 def version(*names: str) -> str:

@@ -58,6 +58,7 @@ def describe(report: OptimizeReport, detail: Detail) -> Description:
     remarks += [Line("", line) for line in [spread(report)] if line]
     if report.search is not None:
         remarks.append(Line(f"search on {report.search.provider}", search(report.search)))
+    remarks += [Line("plan", report.note)] if report.note else []
     description = Description(
         head=Line(report.model if full else "", _summary(report)),
         tables=tabulated("sites", SITES, report.sites),

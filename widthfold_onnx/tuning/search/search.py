@@ -43,10 +43,10 @@ from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import LayerGain, Measured, Origin, Plan
 from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.table import COMPANIONS
-from widthfold_onnx.runtime.environment import version
+from widthfold_onnx.runtime.environment import runtime_release, version
 from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.sessions.descriptions import described
-from widthfold_onnx.runtime.sessions.session import Level, runtime_version
+from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure.bench import Bench
 from widthfold_onnx.tuning.measure.effort import SPENDING, Spending
 from widthfold_onnx.tuning.measure.successive_halving import Setup
@@ -181,7 +181,7 @@ class _Search:
                 session_options=dict(how.session_options),
                 threads=how.threads,
                 device=device_name(how.provider) if how.measure else self.context.target.name,
-                runtime=runtime_version() if how.measure else "",
+                runtime=runtime_release() if how.measure else "",
             ),
             measured=Measured(
                 whole=None if final is None else gain_of(final),
