@@ -109,7 +109,7 @@ def test_what_fails_is_said_before_what_limits(
 ) -> None:
     limits = ("left out seed 3: it stops",)
     parity = ModelParity(limits=limits, input_sets=1)
-    monkeypatch.setattr("widthfold_onnx.evidence.run.compare_models", lambda *a, **k: parity)
+    monkeypatch.setattr("widthfold_onnx.evidence.run.run_models", lambda *a, **k: parity)
     monkeypatch.setattr("widthfold_onnx.evidence.run.time_models", lambda *a, **k: timing())
     options = VerifyOptions(provider=Provider.CPU, seeds=1, fail_under=9.0)
     report = verified(*pair, options, report=lambda line: None)
@@ -178,8 +178,16 @@ def test_a_model_agrees_with_itself(pair: tuple[Path, Path]) -> None:
         ("[1,1,1,1]> (x, w, b)", "[1,1,1,1]> (x, w)", "output y: max_rel"),
         ("Relu", "Tanh", "output y: max_rel"),
         ("Relu", "Sqrt", "output y: NaN or Inf at other places"),
-        ("float[1,4,8,16] y", "float[n,4,8,16] y", "output y has another type or shape"),
-        ("float[1,2,8,16] x", "float[1,2,8,q] x", "input x has another type or shape"),
+        (
+            "float[1,4,8,16] y",
+            "float[n,4,8,16] y",
+            "output y is declared float[n, 4, 8, 16] instead of float[1, 4, 8, 16]",
+        ),
+        (
+            "float[1,2,8,16] x",
+            "float[1,2,8,q] x",
+            "input x is declared float[1, 2, 8, q] instead of float[1, 2, 8, 16]",
+        ),
         ("[relu] y = Relu (c)", "[r] z = Relu (c)", "outputs are z instead of y"),
         ("(float[1,2,8,16] x)", "(float[1,2,8,16] x, float s)", "inputs are x, s instead of x"),
     ],

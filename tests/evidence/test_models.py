@@ -426,7 +426,7 @@ def test_progress_is_told(tmp_path):
     lines = []
     compare_models(path, path, OPTIONS, report=lines.append)
     assert lines[0] == "original: seed 0, normal"
-    assert len(lines) == 5 * OPTIONS.seeds + 1
+    assert len(lines) == 4 * OPTIONS.seeds + 1
 
 
 def test_it_runs_in_a_child(tmp_path):

@@ -154,6 +154,23 @@ def test_data_in_two_folders_under_one_name(place: str, tmp_path: Path) -> None:
     assert [proof.verdict for proof in prove_at_sizes(*programs[1:], {}, {})] == ["different"]
 
 
+@pytest.mark.parametrize(
+    ("squarings", "verdict"), [(16, "equal"), (17, "equal"), (22, "not provable")]
+)
+def test_rounds_are_drawn_until_the_bound_holds(squarings: int, verdict: str) -> None:
+    """One round bounds the error of a polynomial of degree 2^16 by 2^-37."""
+    head = HEAD.format(opset=17) + " g (float[2] x) => (float[2] y) {"
+    nets = []
+    for a in "pq":  # no value has a name in both
+        squares = [f"{a}{i + 1} = Mul ({a}{i}, {a}{i})" for i in range(squarings)]
+        nets.append(
+            f"{head} {a}0 = Identity (x) {' '.join(squares)} y = Mul (x, {a}{squarings}) }}"
+        )
+    found = compared(*nets)
+    assert found.verdict == verdict
+    assert (found.error_bits >= LEAST_BITS) is (verdict == "equal")
+
+
 def test_a_degree_that_leaves_no_bound_proves_nothing() -> None:
     """The power p of an element is the element modulo p (Fermat)."""
     exponent, nodes, power = int(np.lcm.reduce([p - 1 for p in PRIMES], dtype=object)) + 1, [], "x"

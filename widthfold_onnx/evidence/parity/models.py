@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
@@ -84,16 +85,22 @@ class ModelRuns:
         rewritten: model file.
         notes: differences of the interfaces that are no fault.
         plain: outputs of the rewritten model without the runtime's optimizations, by input set.
-        original_deployed: outputs of the original with them, or why there are none.
-        deployed: the same of the rewritten model.
+        deployed: the same with them, or why there is none.
     """
 
     reference: Reference
     rewritten: Path
     notes: Sequence[str]
     plain: list[Outputs]
-    original_deployed: list[Outputs] | str
     deployed: list[Outputs] | str
+
+    @cached_property
+    def original_deployed(self) -> list[Outputs] | str:
+        """Outputs of the original with the runtime's optimizations, or why there are none.
+
+        They are run only if something depends on them.
+        """
+        return self.reference.run(self.reference.model, Level.ALL)
 
     @property
     def shapes(self) -> Shapes:
@@ -146,15 +153,8 @@ def run_models(
             provider=options.provider,
             shapes=reference.inputs.shapes,
         )
-    deployed = reference.run(rewritten, Level.ALL)
-    return ModelRuns(
-        reference,
-        rewritten,
-        [item.line for item in declared],
-        plain,
-        reference.run(original, Level.ALL),
-        deployed,
-    )
+    notes = [item.line for item in declared]
+    return ModelRuns(reference, rewritten, notes, plain, reference.run(rewritten, Level.ALL))
 
 
 def judged(runs: ModelRuns, *, is_proved: bool) -> ModelParity:
@@ -182,12 +182,12 @@ def judged(runs: ModelRuns, *, is_proved: bool) -> ModelParity:
             lines.insert(0, runs.deployed)
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     worse: list[str] = []
-    sides = [side for side in (runs.original_deployed, runs.deployed) if isinstance(side, list)]
-    models = reference.model, runs.rewritten
-    if not failures and len(sides) == len(models) and may_saturate(reference.options, *models):
-        worse, told = as_deployed(reference, runs.rewritten, sides)
-        failures += worse
-        limits += told
+    if not failures and may_saturate(reference.options, reference.model, runs.rewritten):
+        one, other = runs.original_deployed, runs.deployed
+        if not isinstance(one, str) and not isinstance(other, str):
+            worse, told = as_deployed(reference, runs.rewritten, (one, other))
+            failures += worse
+            limits += told
     doubts = reference.doubts
     if len(overflown) == len(sets) or meaningless(merged(plain)):
         why = "the original overflows on every input set" if overflown else NOTHING
@@ -216,7 +216,7 @@ def _compared(runs: ModelRuns, *, is_proved: bool) -> tuple[Cells, list[str]]:
     rule = Rule(reference, truths, is_proved)
     for copy in range(len(COPIES)):
         unmoved = rule.measure(copy)
-        cells = rule.cells(runs.plain, (runs.original_deployed, runs.deployed))
+        cells = rule.cells(runs.plain, runs.deployed, lambda: runs.original_deployed)
         if unmoved or rule.is_settled(cells):
             break
     if unmoved:

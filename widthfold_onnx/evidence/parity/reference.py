@@ -7,22 +7,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-import onnx
-from onnx import helper
-
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate, open_chosen, open_exact
-from widthfold_onnx.evidence.eight_bits.filled import filling
-from widthfold_onnx.evidence.parity.controls import controls, shown
+from widthfold_onnx.evidence.inputs.controls import controls, shown
+from widthfold_onnx.evidence.inputs.filled import filling
+from widthfold_onnx.evidence.inputs.windows import all_windows_fit
 from widthfold_onnx.evidence.parity.figures import Distance, distance
 from widthfold_onnx.evidence.parity.outputs import SLACK, compare, difference
 from widthfold_onnx.evidence.parity.runs import Outputs, attempt, both, output_names, run_once
 from widthfold_onnx.evidence.parity.shaken import Steps, shake, shaken
 from widthfold_onnx.model.read.loader import load, load_with_data
-from widthfold_onnx.model.shapes.table import ShapeTable
-from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
@@ -115,7 +111,7 @@ def reference_of(original: Path, options: VerifyOptions, report: Say) -> Referen
     """
     session = open_exact(original, options, Level.DISABLED)
     _check_deployable(original, options)
-    inputs = input_sets(session, options, partial(_all_windows_fit, load(original).proto))
+    inputs = input_sets(session, options, partial(all_windows_fit, load(original).proto))
     made = [item for item in inputs.sets if item.random][:1]
     inputs.sets.extend(item for one in made if (item := filling(original, one)) is not None)
     inputs, outputs = _run(session, inputs, report)
@@ -128,25 +124,6 @@ def reference_of(original: Path, options: VerifyOptions, report: Say) -> Referen
         if not compare(name, *both(name, outputs[0], again), options.tolerance).passed
     }
     return Reference(original, options, report, inputs, outputs, session.outputs, unsteady)
-
-
-def _all_windows_fit(model: onnx.ModelProto, shapes: Shapes) -> bool:
-    """Check that the windows of all pools and Convs of the main graph fit into what they read.
-
-    The runtime computes a MaxPool of 2 positions on one position, outside of its data (1.32.0).
-    """
-    table = ShapeTable(model, shapes)
-    for node in model.graph.node:
-        given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        extents = table.extents("", node.input[0]) if "kernel_shape" in given else None
-        if extents is None or given.get("auto_pad", b"").startswith(b"SAME"):
-            continue
-        kernel = np.array(given["kernel_shape"])
-        pads = np.array(given.get("pads", [0] * 2 * kernel.size)).reshape(2, -1).sum(0)
-        reach = (kernel - 1) * given.get("dilations", 1) + 1
-        if node.op_type != "ConvTranspose" and (extents[2:] + pads < reach).any():
-            return False
-    return True
 
 
 def _controlled(inputs: InputSets, values: Mapping[str, Array]) -> InputSets:

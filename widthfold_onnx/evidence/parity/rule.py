@@ -6,7 +6,7 @@ a difference on another.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -40,10 +40,6 @@ STRICT = 4.0
 distribution: over 580 pairs of outputs of small networks their ratio was 2.9 at most."""
 
 OPTIMIZED = "the runtime's optimizations change the original; compared with it at this level"
-
-Deployed = tuple[Sequence[Outputs] | str, Sequence[Outputs] | str]
-"""Outputs of the original and of the rewritten model at the level of deployment, by input set, or
-why there are none."""
 
 Cells = dict[tuple[LevelName, str, int], OutputParity]
 """Comparisons by level, output and input set."""
@@ -82,7 +78,12 @@ class Rule:
                 known[name] = unit.joined(known.get(name, unit))
         return ""
 
-    def cells(self, plain: Sequence[Outputs], deployed: Deployed) -> Cells:
+    def cells(
+        self,
+        plain: Sequence[Outputs],
+        deployed: Sequence[Outputs] | str,
+        original_deployed: Callable[[], Sequence[Outputs] | str],
+    ) -> Cells:
         """Compare every output of the rewritten model on every input set.
 
         Outputs as deployed may also be those of the original as deployed: the runtime's
@@ -90,20 +91,21 @@ class Rule:
 
         Args:
             plain: outputs without the runtime's optimizations, by input set.
-            deployed: outputs of the original and of the rewritten model with them.
+            deployed: the same with them, or why there are none.
+            original_deployed: gives that of the original; called if it is needed.
         """
         exact = self._exact()
         own = self.reference.outputs
         mixed = [{**old, **new} for old, new in zip(own, exact, strict=True)]
         strict = {} if self.is_proved else {(i, n) for i, known in enumerate(exact) for n in known}
         cells = self._compared("disabled", mixed, plain, strict)
-        original, rewritten = deployed
-        if isinstance(rewritten, str):
+        if isinstance(deployed, str):
             return cells
-        optimized = self._compared("all", mixed, rewritten, strict)
+        optimized = self._compared("all", mixed, deployed, strict)
+        wrong = {cell.name for cell in failed(optimized).values()}
+        original = original_deployed() if wrong else ""
         if not isinstance(original, str):
-            alike = self._compared("all", original, rewritten)
-            wrong = {cell.name for cell in failed(optimized).values()}
+            alike = self._compared("all", original, deployed)
             for name in wrong - {cell.name for cell in failed(alike).values()}:
                 optimized |= {
                     key: msgspec.structs.replace(cell, note=OPTIMIZED)

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.eight_bits.exact_kernels import open_chosen
-from widthfold_onnx.evidence.parity.outputs import SLACK, compare, figure
+from widthfold_onnx.evidence.parity.figures import distance
+from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, figure
 from widthfold_onnx.evidence.parity.reference import Reference, reference_of
 from widthfold_onnx.evidence.parity.runs import Outputs, attempt, both, output_names
-from widthfold_onnx.options import Tolerance, VerifyOptions
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import quiet
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.sessions.session import Level, resolved
@@ -148,29 +148,18 @@ def _distances(
 ) -> Iterator[Distance]:
     """Yield the distances of each output for which both models return numbers."""
     for name in names:
-        original, rewritten = (
-            [compare(name, *both(name, a, b), Tolerance()) for a, b in zip(*pair, strict=True)]
-            for pair in zip(exact, computed, strict=True)
-        )
-        rows = [*original, *rewritten]
-        if any(row.max_abs is None for row in rows):
-            continue  # texts, other shapes, nothing finite: judged elsewhere
+        pairs = [zip(*pair, strict=True) for pair in zip(exact, computed, strict=True)]
+        apart = [[distance(*both(name, a, b)) for a, b in pair] for pair in pairs]
         arrays = [outputs[name] for outputs in exact[0] if name in outputs]
+        texts = any(array.dtype.kind in "OUS" for array in arrays)
+        if texts or not arrays or None in apart[0] + apart[1]:
+            continue  # texts, other shapes, NaN elsewhere: judged by the rule
+        original, rewritten = (max(d.largest for d in side if d is not None) for side in apart)
+        finite = (np.abs(array[np.isfinite(array)].astype(np.float64)) for array in arrays)
+        scale = max((float(array.max(initial=0.0)) for array in finite), default=0.0)
         whole = all(array.dtype.kind in "iu" for array in arrays)
-        scale = max((_largest(array) for array in arrays), default=0.0)
-        yield Distance(
-            name=name,
-            whole=whole,
-            original=max(row.max_abs or 0.0 for row in original),
-            rewritten=max(row.max_abs or 0.0 for row in rewritten),
-            scale=scale,
-            slack=STEP if whole else rows[0].tolerance * scale,
-        )
-
-
-def _largest(array: Array) -> float:
-    """Return the largest finite magnitude."""
-    return float(np.abs(array[np.isfinite(array)].astype(np.float64)).max(initial=0.0))
+        slack = STEP if whole else DEFAULT_RTOL.get(arrays[0].dtype.name, 0.0) * scale
+        yield Distance(name, whole, original, rewritten, scale, slack)
 
 
 def _remedy(
