@@ -28,7 +28,7 @@ MESSAGES = {
     r"Could not find an implementation for (\w+)\((\d+)\)": (
         r"ONNX Runtime has no kernel of these types for \1 of operator set \2"
     ),
-    r"(?:has no arrays of |Unable to convert type dtype\(')(\w+)": r"onnx has no arrays of \1",
+    r"(?:has no arrays of |Unable to convert type dtype\('?)(\w+)": r"onnx has no arrays of \1",
     r"unknown element type (\d+)": r"onnx has no element type \1",
     r"(?:device_)?configurations?$": "onnx has no configurations of devices",
     r"PRelu of this ONNX Runtime returns NaN": "ONNX Runtime's PRelu of an Inf is NaN",
