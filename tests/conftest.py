@@ -17,7 +17,7 @@ from onnx import parser
 
 import widthfold_onnx
 from tests.lacking import lacking
-from tests.node_names import naming, parses_names
+from tests.node_names import READS_NAMES, naming
 from widthfold_onnx.errors import InternalError, UnverifiedError, WidthfoldError
 from widthfold_onnx.runtime import child
 
@@ -26,7 +26,7 @@ hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
 hypothesis.settings.load_profile("ci")
 
-if not parses_names():
+if not READS_NAMES:
     parser.parse_model = naming(parser.parse_model)
 
 PACKAGE = Path(widthfold_onnx.__file__).parent

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 import onnx
+import pytest
 from onnx import parser
 
 from widthfold_onnx.model.proto.walk import model_nodes
@@ -21,6 +22,10 @@ def parses_names() -> bool:
         return bool(parser.parse_model(text).graph.node[0].name)
     except parser.ParseError:
         return False
+
+
+READS_NAMES = parses_names()
+needs_names = pytest.mark.skipif(not READS_NAMES, reason="onnx's text syntax has no names of nodes")
 
 
 def naming(parse: Callable[[str], onnx.ModelProto]) -> Callable[[str], onnx.ModelProto]:

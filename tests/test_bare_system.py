@@ -79,5 +79,5 @@ def test_a_document_is_in_utf_8_whatever_the_encoding_of_the_pipe(tmp_path: Path
     model = build(LAYER)
     model.graph.node[0].name = "łayer"
     path = save(model, tmp_path / "m.onnx")
-    words = (*COMMAND, "optimize", path, "--factor", 2, "--format", "md")
+    words = (*COMMAND, "optimize", path, "--factor", 2, "--format", "markdown")
     assert "łayer" in bare(*words, PYTHONIOENCODING="cp1252").stdout

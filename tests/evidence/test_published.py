@@ -8,10 +8,11 @@ import onnx
 import pytest
 from onnx import parser
 
+from tests.folding import optimize
 from tests.shared import SHARED
-from widthfold_onnx import FoldOptions, Provider, VerifyOptions, optimize
 from widthfold_onnx.evidence.files import verify_files
 from widthfold_onnx.evidence.inputs.windows import all_windows_fit
+from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 
 SWIFT = SHARED / "published" / "swift-f0__model_0.3.0.onnx"
 PITCH = SHARED / "models" / "basic-pitch__nmp.onnx"

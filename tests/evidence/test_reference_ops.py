@@ -182,6 +182,6 @@ def test_stft(tmp_path, shape, windowed):
     names = ["x", "step", "window" if windowed else "", "length"]
     whole = {"onesided": int(shape[-1] != 2)}
     expected, computed = both(tmp_path, "STFT", arrays, whole, 17, names=names)
-    if IS_OLD and not np.isfinite(expected).all():
+    if IS_OLD and shape[-1] == 2:
         pytest.skip("ONNX Runtime's STFT reads complex numbers from behind the data")
     np.testing.assert_allclose(computed, expected, rtol=0, atol=1e-5)

@@ -11,6 +11,7 @@ import onnxruntime as ort  # noqa: TID251 - the runtime is the oracle here
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.lacking import needs_arrays
 from widthfold_onnx.model.graph import constants
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.proto import constant_folding
@@ -92,6 +93,7 @@ def refusal(nodes: Sequence[onnx.NodeProto], stored: Arrays, opset: int = 21) ->
     ("source", "target"), list(itertools.permutations((*FLOATS, *INTEGERS), 2))
 )
 def test_a_cast_gives_the_bits_of_the_runtime_or_is_refused(source: str, target: str) -> None:
+    needs_arrays(source, target)
     cast = helper.make_node("Cast", ["c"], ["o"], to=kind(target))
     if (source in FLOATS and target in INTEGERS) or (source, target) == ("DOUBLE", "FLOAT16"):
         expected = f"not-constant: o is no constant: Cast from {source} to {target} is not"
@@ -159,6 +161,7 @@ def test_quantizing_gives_the_bits_of_the_runtime(target: str, along: int | None
     ],
 )
 def test_quantizing_that_rounds_otherwise_is_refused(op, source, scale, why) -> None:
+    needs_arrays(source, scale)
     arrays = {"c": numbers(source).reshape(4, -1), "s": scales(scale, None)}
     assert f"{op} {why} is not evaluated" in refusal(quantizing(op, arrays), arrays)
 

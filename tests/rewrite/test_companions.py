@@ -8,11 +8,13 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 from tests.folding import fold_model
+from tests.lacking import needs_prelu
 from tests.rewrite.proved import assert_proved
 from tests.running import run
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite import exchange
 from widthfold_onnx.rewrite.exchange import exchanged
 from widthfold_onnx.rules.companions.table import COMPANIONS
 
@@ -49,6 +51,20 @@ def edges(channels: int) -> np.ndarray:
     return np.ascontiguousarray(np.broadcast_to(line, (1, channels, line.size)))
 
 
+@pytest.fixture(autouse=True)
+def keeping_inf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule is that of ONNX; where a runtime differs, tests of its bits are skipped."""
+    monkeypatch.setattr(exchange, "prelu_keeps_inf", lambda: True)
+
+
+def test_prelu_stays_where_the_runtime_makes_nan_of_inf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "prelu_keeps_inf", lambda: False)
+    found = outcome(net("float[3,1] s = {0.3, 0.5, 1.0}"))
+    assert isinstance(found, Refusal)
+    assert (found.code, "NaN for an Inf" in found.reason) == (Code.INEXACT, True)
+
+
+@needs_prelu
 @pytest.mark.parametrize(
     ("slopes", "became"),
     [
@@ -86,6 +102,7 @@ def test_every_form_returns_the_same_bits(
         assert_proved(before, after, 0)
 
 
+@needs_prelu
 def test_only_the_sign_of_zeros_at_the_end_differs_from_prelu() -> None:
     """With a slope below 0; the runtime's Max returns another one of two zeros there."""
     before = net("float[3,1] s = {-0.5, -1.0, 0.5}")
@@ -97,6 +114,7 @@ def test_only_the_sign_of_zeros_at_the_end_differs_from_prelu() -> None:
     assert bits(found.ravel()[:40]) == bits(wanted.ravel()[:40])
 
 
+@needs_prelu
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("slope", [0.25, 0.0, -0.5, 1.5])
 def test_a_fused_companion_returns_the_same_bits(slope: float, level: str) -> None:

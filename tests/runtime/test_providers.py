@@ -39,7 +39,9 @@ class RuntimeOptions:
         if self.runs_on is None:
             raise RuntimeError("no kernel image")
         return SimpleNamespace(
-            run=lambda outputs, feeds: [feeds["x"]], get_providers=lambda: [self.runs_on]
+            run=lambda outputs, feeds: [feeds["x"]],
+            get_providers=lambda: [self.runs_on],
+            disable_fallback=lambda: None,
         )
 
 

@@ -15,6 +15,8 @@ import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests run what the script made
 import pytest
 
+from tests.node_names import needs_names
+
 CHEAP = ("eegnet", "fsrcnn_s", "ds_cnn", "conformer_depthwise", "ecg_resnet", "nerf_mlp")
 LARGE = ("istft", "stft")
 STATED = [
@@ -44,6 +46,7 @@ def test_the_benchmark_has_these_nets(nets: ModuleType) -> None:
     assert list(nets.NETS) == NAMES
 
 
+@needs_names
 def test_every_run_writes_the_same_bytes(scripts: Path, tmp_path: Path) -> None:
     def run(hash_seed: str) -> dict[str, bytes]:
         out = tmp_path / hash_seed

@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 from tests.cli.tool import build, save
+from tests.lacking import needs_prelu
 from tests.tuning import test_companions
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import RuntimeOptions
@@ -163,6 +164,7 @@ def test_a_model_with_companions_alone_is_timed(
     assert (row.cells["auto"].folded, row.cells["auto"].note) == (3, "faster")
 
 
+@needs_prelu
 def test_layers_are_compared_as_they_are_beside_companions(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

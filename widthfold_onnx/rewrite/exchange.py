@@ -87,9 +87,10 @@ def _steps(
 ) -> tuple[Step, ...] | Refusal | None:
     if scope.proto is None and not COMPANIONS[name].inlines:
         return None
-    if name is Companion.PRELU and not prelu_keeps_inf():
+    steps = place_problem(document, scope, node) or COMPANIONS[name].equal(document, node)
+    if name is Companion.PRELU and isinstance(steps, tuple) and not prelu_keeps_inf():
         return Refusal(Code.INEXACT, "PRelu of this ONNX Runtime returns NaN for an Inf")
-    return place_problem(document, scope, node) or COMPANIONS[name].equal(document, node)
+    return steps
 
 
 def _made(

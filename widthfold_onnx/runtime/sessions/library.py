@@ -5,7 +5,9 @@ It is imported on first use, so that rewriting works without it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import io
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -41,6 +43,20 @@ def quiet_options(entries: Mapping[str, str]) -> Any:
     for name, value in entries.items():
         options.add_session_config_entry(name, value)
     return options
+
+
+def new_session(model: bytes | str, options: Any, providers: Sequence[object]) -> Any:
+    """Return a session that tries no other providers than these.
+
+    Older releases try others all the same if it cannot be made, and print so.
+
+    Raises:
+        Exception: one of `failures`.
+    """
+    with contextlib.redirect_stdout(io.StringIO()):
+        session = runtime().InferenceSession(model, options, providers=providers, enable_fallback=0)
+    session.disable_fallback()  # of runs, for the same releases
+    return session
 
 
 @cache

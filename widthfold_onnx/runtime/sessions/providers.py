@@ -103,9 +103,7 @@ def obstacle(provider: Provider, chosen: tuple[tuple[str, str], ...] = ()) -> st
     cpu = described(Provider.CPU).name
     providers = [item for item in chain(provider, dict(chosen), 1, tf32=False) if item[0] != cpu]
     try:
-        session = runtime.InferenceSession(
-            one_node(), options, providers=providers, enable_fallback=0
-        )
+        session = library.new_session(one_node(), options, providers)
         session.run(None, {"x": np.ones((1, 1, 1, 1), np.float32)})
     except library.failures() as error:
         return missing_library(provider) or words(error)

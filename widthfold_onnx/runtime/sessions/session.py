@@ -154,11 +154,10 @@ def open_session(
     if tf32 and how.provider_options.get("use_tf32", "1").lower() in OFF:
         _check_tensor_cores(model, label)
     try:
-        session = runtime.InferenceSession(
+        session = library.new_session(
             model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model),
             _options(level, how.threads, entries(how.session_options, folder), profile, optimized),
-            providers=chain(used, how.provider_options, how.threads, tf32=tf32),
-            enable_fallback=0,
+            chain(used, how.provider_options, how.threads, tf32=tf32),
         )
     except library.failures() as error:
         missing = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)

@@ -83,7 +83,6 @@ def check_entries(chosen: Mapping[str, str]) -> None:
     Raises:
         UsageError: one is not; names the entry.
     """
-    runtime = library.runtime()
     for name, value in chosen.items():
         if why := _mistaken(name):
             raise UsageError(f"session option {quoted(name)}{why}")
@@ -92,7 +91,7 @@ def check_entries(chosen: Mapping[str, str]) -> None:
         try:
             options = library.quiet_options({name: value})
             cpu = [described(Provider.CPU).name]
-            runtime.InferenceSession(one_node(), options, providers=cpu, enable_fallback=0)
+            library.new_session(one_node(), options, cpu)
         except library.failures() as error:
             given = quoted(f"{name}={value}")
             raise UsageError(f"the runtime does not take {given}: {words(error)}") from error
