@@ -17,17 +17,11 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.proto.constant_folding import dense, literal
 from widthfold_onnx.model.proto.domain import domain_name, is_default
-from widthfold_onnx.model.proto.functions import (
-    check_inlined_size,
-    inline,
-)
+from widthfold_onnx.model.proto.functions import inline
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.text import printable
-
-MAX_NODES = 1_000_000
-"""No model with more nodes, once its functions are inlined, is evaluated."""
 
 Stored = onnx.TensorProto | onnx.SparseTensorProto
 Tensors = Mapping[str, Stored]
@@ -197,7 +191,6 @@ def program(proto: onnx.ModelProto, folder: Path | None) -> Program:
     """
     if proto.functions:
         try:
-            check_inlined_size(proto, lambda _: 1, MAX_NODES, "nodes")
             proto = inline(proto)
         except InvalidModelError as error:
             raise UnverifiedError(f"its functions cannot be inlined: {error}") from error
