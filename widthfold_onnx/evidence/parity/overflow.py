@@ -52,7 +52,7 @@ def overflowing_sets(
         )
         changed = [n for n in Correspondence(before, after).changed if operator_of(n) in OPERATORS]
         names = {name for node in changed for name in (*node.input, *node.output)}
-        wanted = (names & before.graph.writers.keys()) - {*before.outputs}
+        wanted = (names & before.scope.writers.keys()) - {*before.outputs}
         reference.report(f"looking for NaN and Inf at {len(changed)} linear nodes")
         for name in sorted(wanted):
             before.proto.graph.output.add().name = name

@@ -7,7 +7,7 @@ suit all calls, and its weights are mostly arguments, which are constant only wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 
@@ -17,7 +17,7 @@ from onnx.inliner import inline_local_functions, inline_selected_functions
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.proto.domain import domain_name, operator_of
 from widthfold_onnx.model.proto.scope import text
-from widthfold_onnx.model.proto.walk import all_nodes, attribute_graphs, model_nodes
+from widthfold_onnx.model.proto.walk import all_nodes, subgraphs
 from widthfold_onnx.text import printable, quoted
 
 MAX_INLINED_NODES = 1_000_000
@@ -69,9 +69,9 @@ def inlined(model: onnx.ModelProto, sites: Operators) -> tuple[onnx.ModelProto, 
     if model.ByteSize() > MAX_BYTES:
         return model, f"a model of more than {MAX_BYTES} bytes is not inlined"
     try:
-        nodes = list(all_nodes(model.graph.node))
-        _check_size(model, lambda _: 1, len(nodes) + MAX_ADDED_NODES, "nodes")
-        own = sum(node.ByteSize() for node in nodes)
+        main = list(all_nodes(model.graph.node))
+        _check_size(model, lambda _: 1, len(main) + MAX_ADDED_NODES, "nodes")
+        own = sum(node.ByteSize() for node in main)
         _check_size(model, lambda node: node.ByteSize(), own + MAX_BYTES, "bytes")
         return inline(model, set(holding.values())), ""
     except InvalidModelError as error:
@@ -142,29 +142,30 @@ def _check_size(
     Raises:
         InvalidModelError: it is larger, or a function is defined twice or calls itself.
     """
-    functions = _callees_first(model)
-    defaults = (node for function in functions for node in _default_nodes(function))
+    bodies = {function_key(f): [*f.node, *_default_nodes(f)] for f in _callees_first(model)}
+    nodes = chain(model.graph.node, *bodies.values())
     # A graph that a caller passes in can be any graph of the file, so it counts as all of them.
-    everything = sum(map(weigh, chain(model_nodes(model), defaults)))
+    everything = sum(map(weigh, all_nodes(nodes)))
     sizes: dict[FunctionKey, int] = {}
-    for body in (*functions, model.graph):
-        is_function = isinstance(body, onnx.FunctionProto)
-        size = sum(map(weigh, _default_nodes(body))) if is_function else 0
-        for node in all_nodes(body.node):
+
+    def total(nodes: Iterable[onnx.NodeProto], what: str) -> int:
+        size = 0
+        for node in all_nodes(nodes):
             passed = sum(1 for a in node.attribute if a.ref_attr_name and a.type in _GRAPH_TYPES)
             size += weigh(node) + sizes.get(call_key(node), 0) + passed * everything
         if size > most:
-            what = _describe(function_key(body)) if is_function else "the graph"
             raise InvalidModelError(f"{what} has {size} {unit} once inlined, above {most}")
-        if is_function:
-            sizes[function_key(body)] = size
+        return size
+
+    for key, body in bodies.items():
+        sizes[key] = total(body, _describe(key))
+    total(model.graph.node, "the graph")
 
 
 def _default_nodes(function: onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of the graphs that stand for attributes which a call leaves out."""
-    for attribute in function.attribute_proto:
-        for graph in attribute_graphs(attribute):
-            yield from all_nodes(graph.node)
+    for _, graph in subgraphs(function.attribute_proto):
+        yield from graph.node
 
 
 def _describe(key: FunctionKey) -> str:
