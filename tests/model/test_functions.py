@@ -4,8 +4,7 @@ import onnx
 import pytest
 
 from tests.model.checked import BOOL, CALL, accepts, branch, function, if_node, model, node, refuses
-from widthfold_onnx.model.graph.inlining import inlined
-from widthfold_onnx.model.proto.functions import MAX_INLINED_NODES
+from widthfold_onnx.model.proto.functions import MAX_INLINED_NODES, inlined
 from widthfold_onnx.operators import OPERATORS
 
 

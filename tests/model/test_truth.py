@@ -64,8 +64,7 @@ def exposures(
         yield from ((name, (path, name)) for name in list(node.output) if name)
         branches = [(a.name, a.g) for a in node.attribute if node.op_type == "If"]
         inside = [
-            list(exposures(branch, body_path(path, node, name, None), known))
-            for name, branch in branches
+            list(exposures(branch, body_path(path, node, name), known)) for name, branch in branches
         ]
         for own, (_, branch), (_, other) in zip(inside, branches, branches[::-1], strict=True):
             for value, (where, name) in own:

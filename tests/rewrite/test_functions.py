@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from tests.cli.tool import widthfold
 from tests.folding import fold_model, optimize
 from tests.shared import MODELS, needs_models
-from widthfold_onnx.model.graph import inlining
+from widthfold_onnx.model.proto import functions
 from widthfold_onnx.options import FoldOptions, VerifyOptions
 from widthfold_onnx.pipeline import verify
 
@@ -160,12 +160,12 @@ def test_operator_sets_that_differ_are_a_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
-        ("MAX_NODES", r"the graph has 16 nodes once inlined, above 8$"),
+        ("MAX_ADDED_NODES", r"the graph has 16 nodes once inlined, above 8$"),
         ("MAX_BYTES", r"the graph has \d+ bytes once inlined, above \d+$"),
     ],
 )
 def test_what_inlining_would_grow_to_is_bounded(limit, message, monkeypatch) -> None:
-    monkeypatch.setattr(inlining, limit, 2)
+    monkeypatch.setattr(functions, limit, 2)
     _, sites = fold_model(calls(), FoldOptions(factor=4))
     assert {site.code for site in sites} == {"in-function"}
     assert re.search(message, sites[0].reason)

@@ -25,10 +25,10 @@ from widthfold_onnx.evidence.proof.call import Call
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.field import of_numbers, unequal
 from widthfold_onnx.evidence.proof.operators import OPERATORS
-from widthfold_onnx.evidence.proof.program import Graph, Program, constant
+from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import Elements, UnevaluableError
 from widthfold_onnx.model.proto.domain import is_default
-from widthfold_onnx.model.proto.scope import bodies_of, describe_node
+from widthfold_onnx.model.proto.scope import NameScope, describe_node
 from widthfold_onnx.model.proto.walk import body_path
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import Shapes, VerifyOptions
@@ -67,7 +67,7 @@ def run_on_integers(
     table = ShapeTable(new.proto, dict(shapes))
     shared = Correspondence(old, new).shared
     count, skipped = 0, ""
-    for path, node, read in _linear_nodes(new, new.graph, "", shared):
+    for path, node, read in _linear_nodes(new, new.scope, "", shared):
         try:
             found = _difference(new, table, path, node, read, options)
         except (UnverifiedError, UnevaluableError, MemoryError) as error:
@@ -84,14 +84,14 @@ Read = Callable[[str], Array | None]
 
 
 def _linear_nodes(
-    model: Program, graph: Graph, path: str, shared: set[str], outer: Read = lambda _: None
+    model: Program, graph: NameScope, path: str, shared: set[str], outer: Read = lambda _: None
 ) -> Iterator[tuple[str, onnx.NodeProto, Read]]:
     """Yield the linear nodes of a graph and of those in it, with their path and their constants."""
-    nodes, inner = graph.scope.nodes, graph.scope.inner
+    nodes = graph.nodes
 
     def read(name: str) -> Array | None:
-        if name in graph.tensors:
-            return model.read(graph.tensors[name])
+        if name in graph.initializers:
+            return model.read(graph.initializers[name])
         return constant(nodes[graph.writers[name]], model) if name in graph.writers else outer(name)
 
     for index, node in enumerate(nodes):
@@ -99,9 +99,9 @@ def _linear_nodes(
             continue
         if is_default(node, *TERMS):
             yield path, node, read
-        for attribute, number, scope in bodies_of(node, inner.get(index, ())):
-            inside = body_path(path, node, attribute, number)
-            yield from _linear_nodes(model, Graph(scope), inside, set(), read)
+        for place, scope in graph.inner.get(index, ()):
+            inside = body_path(path, node, place)
+            yield from _linear_nodes(model, scope, inside, set(), read)
 
 
 def _difference(

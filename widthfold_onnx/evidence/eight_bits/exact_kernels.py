@@ -24,8 +24,8 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from widthfold_onnx.model.graph.inlining import inlined
 from widthfold_onnx.model.proto.domain import is_default, operator_of
+from widthfold_onnx.model.proto.functions import inlined
 from widthfold_onnx.model.proto.walk import all_graphs, model_nodes, placed_graphs
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS

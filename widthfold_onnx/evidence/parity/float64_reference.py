@@ -137,7 +137,7 @@ def _is_wide(value: object) -> bool:
 def _order(scope: NameScope) -> None:
     """Put the nodes into an order that can run, in every graph of a scope."""
     for scopes in scope.inner.values():
-        for inside in scopes:
+        for _, inside in scopes:
             _order(inside)
     if scope.graph is not None and list(map(id, scope.graph.node)) != list(map(id, scope.nodes)):
         nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in scope.nodes]

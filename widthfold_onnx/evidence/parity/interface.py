@@ -10,7 +10,8 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.model.proto.frozen import initializers, overridable
+from widthfold_onnx.model.proto.frozen import overridable
+from widthfold_onnx.model.proto.walk import initializers
 from widthfold_onnx.text import printable
 
 Extents = tuple[int | str, ...]
@@ -90,7 +91,7 @@ def _load(path: Path) -> onnx.ModelProto:
 
 def _fed(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """Return the inputs that a caller must feed."""
-    kept = initializers(model)
+    kept = initializers(model.graph).keys()
     return [value for value in model.graph.input if value.name not in kept]
 
 

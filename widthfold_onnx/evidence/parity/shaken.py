@@ -81,7 +81,7 @@ def _shake(
             constants[node.output[0]] = node.attribute[0].t
     weights: dict[str, onnx.TensorProto] = {}
     for node in list(graph.node):
-        for inner in subgraphs(node):
+        for _, inner in subgraphs(node.attribute):
             _shake(inner, constants, steps, names)
         for place, name in enumerate(node.input if node.op_type in LINEAR else ()):
             reader, maker = node, makers.get(name)

@@ -263,7 +263,7 @@ def _drawn_once(
     doubt = ""
     for name in differing:
         one, other = (run(targets=[name], is_kept=True) for run in (old, new))
-        by = f" ({describe_node(both.new.writer(name))})" if name in both.new.graph.writers else ""
+        by = f" ({describe_node(both.new.writer(name))})" if name in both.new.scope.writers else ""
         where = f"{printable(name)}{by}: {_difference(one.values[name], other.values[name])}"
         why = undecided(name, one, other, {**shapes, **variables}, tables[0])
         if not why:

@@ -48,11 +48,11 @@ class Correspondence:
             node = new.scope.nodes[index]
             if self._is_shared(node, index):
                 self.shared.update(name for name in node.output if name)
-                read.update(new.graph.reads[index])
+                read.update(new.scope.reads[index])
         written = [name for i in new.needed for name in new.scope.nodes[i].output if name in read]
         self.targets = [name for name in written if name not in self.shared]
         # Values that only the original computes and something reads, and constant outputs.
-        gone = (old.graph.writers.keys() - new.graph.writers.keys()) & read
+        gone = (old.scope.writers.keys() - new.scope.writers.keys()) & read
         self.targets += sorted((gone | set(new.outputs)) - self.shared - set(self.targets))
 
     @property
@@ -75,7 +75,7 @@ class Correspondence:
             _bare(before) == _bare(node)
             and self.old.versions(before) == self.new.versions(node)
             and not any(map(is_external, all_tensors(node)))  # two files may lie elsewhere
-            and all(self._alike(name) for name in self.new.graph.reads[index])
+            and all(self._alike(name) for name in self.new.scope.reads[index])
         )
 
     def _alike(self, name: str) -> bool:
@@ -108,7 +108,7 @@ class Correspondence:
         found = {
             name: dims
             for name, (dims, kind) in self.agreed(table).items()
-            if name in self.old.graph.writers
+            if name in self.old.scope.writers
             and name not in self.old.constant
             and not is_default(self.old.writer(name), *_CHEAP)
             and kind in (*FLOATS, *_INTEGERS)
@@ -126,8 +126,8 @@ class Correspondence:
 
 def variables_of(program: Program, target: str, variables: Collection[str]) -> set[str]:
     """Return those of the variables that a value is computed from."""
-    graph = program.graph
-    read = (name for i in graph.behind([target], variables) for name in graph.reads[i])
+    scope = program.scope
+    read = (name for i in scope.behind([target], variables) for name in scope.reads[i])
     return {name for name in read if name in variables}
 
 

@@ -13,7 +13,7 @@ from widthfold_onnx.evidence.proof.call import Call
 from widthfold_onnx.evidence.proof.field import key_of, variables
 from widthfold_onnx.evidence.proof.operators import evaluate, is_function, operator, unknown
 from widthfold_onnx.evidence.proof.operators.arithmetic import applied
-from widthfold_onnx.evidence.proof.program import Graph, Program, constant
+from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import (
     Described,
     Elements,
@@ -24,15 +24,15 @@ from widthfold_onnx.evidence.proof.values import (
     Value,
 )
 from widthfold_onnx.model.proto.domain import domain_name, is_default
-from widthfold_onnx.model.proto.scope import NameScope, bodies_of, describe_node
+from widthfold_onnx.model.proto.scope import NameScope, describe_node
 from widthfold_onnx.model.proto.walk import body_path
 from widthfold_onnx.model.shapes.table import ShapeTable
 
 MOST_ELEMENTS = 1 << 27
 """Largest value that is evaluated; it takes 20 bytes for each element."""
 
-Body = tuple[str, int | None, NameScope]
-"""A graph of a node, with its attribute and its index there; see `bodies_of`."""
+Body = tuple[str, NameScope]
+"""A graph of a node with its place there, see `NameScope.inner`."""
 
 
 class EvaluationError(Exception):
@@ -44,14 +44,14 @@ class _Frame:
     """A graph while it is evaluated.
 
     Attributes:
-        graph: what it holds.
+        scope: what it holds.
         path: its place in the model.
         values: those of its names that are known, as long as something reads them.
         outer: the graph around it.
         loops: how many loops are around it.
     """
 
-    graph: Graph
+    scope: NameScope
     path: str
     values: dict[str, Value]
     outer: _Frame | None = None
@@ -107,8 +107,8 @@ class Evaluation:
         self.unknown: set[str] = set()
         self.branches: set[tuple[str, str]] = set()
         given = {value.name: self._input(value, shapes) for value in program.inputs}
-        main = _Frame(program.graph, "", given)
-        for name in self._targets - program.graph.writers.keys():  # outputs that no node writes
+        main = _Frame(program.scope, "", given)
+        for name in self._targets - program.scope.writers.keys():  # outputs that no node writes
             self._note(name, self._read(name, main))
         self._graph(main, targets)
 
@@ -130,14 +130,14 @@ class Evaluation:
         Raises:
             EvaluationError: a node that cannot be computed.
         """
-        graph, values = frame.graph, frame.values
+        scope, values = frame.scope, frame.values
         fixed = {} if frame.path else self._variables
-        nodes = graph.behind(outputs, fixed)
-        touched = {i: {*graph.reads[i], *graph.scope.nodes[i].output} for i in nodes}
+        nodes = scope.behind(outputs, fixed)
+        touched = {i: {*scope.reads[i], *scope.nodes[i].output} for i in nodes}
         last = {name: i for i in nodes for name in touched[i]}
         for index in nodes:
-            node = graph.scope.nodes[index]
-            for name in graph.reads[index]:
+            node = scope.nodes[index]
+            for name in scope.reads[index]:
                 if name in fixed and name not in values:
                     values[name] = self._drawn(key_of("variable", name), *self._agreed[name])
             try:
@@ -160,8 +160,8 @@ class Evaluation:
         """Return a value of a graph, or of one around it; constants are read when needed."""
         if name in frame.values:
             return frame.values[name]
-        if name in frame.graph.tensors:
-            return Known(self.program.read(frame.graph.tensors[name]))
+        if name in frame.scope.initializers:
+            return Known(self.program.read(frame.scope.initializers[name]))
         if frame.outer is None:
             raise EvaluationError(f"nothing computes {name}")
         return self._read(name, frame.outer)
@@ -185,7 +185,7 @@ class Evaluation:
         return extents
 
     def _node(self, frame: _Frame, index: int) -> list[Value]:
-        node, path = frame.graph.scope.nodes[index], frame.path
+        node, path = frame.scope.nodes[index], frame.path
         if (array := constant(node, self.program)) is not None:
             return [Known(array)]
         call = Call(
@@ -198,7 +198,7 @@ class Evaluation:
             unknown=self.unknown,
             made=[self._table.element(path, name) for name in node.output],
         )
-        bodies = bodies_of(node, frame.graph.scope.inner.get(index, ()))
+        bodies = frame.scope.inner.get(index, ())
         if bodies and is_default(node, "If"):
             return self._if(call, bodies, frame)
         if bodies:
@@ -223,10 +223,10 @@ class Evaluation:
             frame: the graph that holds the node.
             number: which body of a loop it is; -1 for a branch of an If.
         """
-        attribute, index, scope = body
-        graph, path = Graph(scope), body_path(frame.path, call.node, attribute, index)
+        place, scope = body
+        path = body_path(frame.path, call.node, place)
         assert scope.graph is not None
-        inside = _Frame(graph, path, {}, frame, frame.loops + (number >= 0))
+        inside = _Frame(scope, path, {}, frame, frame.loops + (number >= 0))
         for i, value in enumerate(scope.graph.input):
             key = key_of("body", frame.loops, number, i)
             shape, kind = self._shape(path, value.name), self._table.element(path, value.name)

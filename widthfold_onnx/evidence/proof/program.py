@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,63 +15,11 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.proto.constant_folding import dense, literal
 from widthfold_onnx.model.proto.domain import domain_name, is_default
-from widthfold_onnx.model.proto.functions import (
-    check_inlined_size,
-    inline,
-)
+from widthfold_onnx.model.proto.functions import inline
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
-from widthfold_onnx.model.proto.walk import all_nodes
+from widthfold_onnx.model.proto.walk import Stored, all_nodes
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.text import printable
-
-MAX_NODES = 1_000_000
-"""No model with more nodes, once its functions are inlined, is evaluated."""
-
-Stored = onnx.TensorProto | onnx.SparseTensorProto
-Tensors = Mapping[str, Stored]
-
-
-@dataclass(eq=False)
-class Graph:
-    """A graph: what each node reads and writes, and what is stored.
-
-    Attributes:
-        scope: the graph; its nodes stand in running order.
-        tensors: initializers by name.
-        writers: index of the node that returns a value.
-        reads: by node, the names that it and the graphs in it read.
-    """
-
-    scope: NameScope
-    tensors: Tensors = field(init=False)
-    writers: dict[str, int] = field(init=False)
-    reads: list[list[str]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Look through the graph once."""
-        nodes, inner = self.scope.nodes, self.scope.inner
-        assert self.scope.graph is not None
-        self.tensors = stored(self.scope.graph)
-        self.writers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
-        self.reads = [
-            [name for name in chain(node.input, *(s.captured for s in inner.get(i, ()))) if name]
-            for i, node in enumerate(nodes)
-        ]
-
-    def behind(self, names: Iterable[str], stops: Container[str] = ()) -> list[int]:
-        """Return the nodes that values are computed from, in running order.
-
-        Args:
-            names: the values.
-            stops: values behind which no node is sought.
-        """
-        waiting, found = list(names), set[int]()
-        while waiting:
-            index = self.writers.get(waiting.pop())
-            if index is not None and index not in found:
-                found.add(index)
-                waiting += [name for name in self.reads[index] if name not in stops]
-        return sorted(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +49,6 @@ class Program:
         return [value for value in graph.input if value.name not in fixed]
 
     @cached_property
-    def graph(self) -> Graph:
-        """The main graph."""
-        return Graph(self.scope)
-
-    @cached_property
     def outputs(self) -> list[str]:
         """Names of the outputs."""
         return [value.name for value in self.proto.graph.output]
@@ -115,31 +56,31 @@ class Program:
     @cached_property
     def needed(self) -> list[int]:
         """Nodes on which outputs depend."""
-        return self.graph.behind(self.outputs)
+        return self.scope.behind(self.outputs)
 
     @cached_property
     def names(self) -> set[str]:
         """Names of all values of the main graph."""
         given = {value.name for value in self.inputs}
-        return {*self.graph.writers, *self.graph.tensors, *given}
+        return {*self.scope.writers, *self.scope.initializers, *given}
 
     @cached_property
     def constant(self) -> set[str]:
         """Values that depend on constants alone."""
-        found = set(self.graph.tensors) - {value.name for value in self.inputs}
-        for node, read in zip(self.scope.nodes, self.graph.reads, strict=True):
+        found = set(self.scope.initializers) - {value.name for value in self.inputs}
+        for node, read in zip(self.scope.nodes, self.scope.reads, strict=True):
             if found.issuperset(read):
                 found.update(name for name in node.output if name)
         return found
 
     def stored(self, name: str) -> Array | None:
         """Read an initializer of the main graph, None where there is none of that name."""
-        tensor = self.graph.tensors.get(name)
+        tensor = self.scope.initializers.get(name)
         return None if tensor is None else self.read(tensor)
 
     def writer(self, name: str) -> onnx.NodeProto:
         """Return the node of the main graph that returns a value."""
-        return self.scope.nodes[self.graph.writers[name]]
+        return self.scope.nodes[self.scope.writers[name]]
 
     def read(self, tensor: Stored) -> Array:
         """Read the numbers of a stored tensor.
@@ -197,7 +138,6 @@ def program(proto: onnx.ModelProto, folder: Path | None) -> Program:
     """
     if proto.functions:
         try:
-            check_inlined_size(proto, lambda _: 1, MAX_NODES, "nodes")
             proto = inline(proto)
         except InvalidModelError as error:
             raise UnverifiedError(f"its functions cannot be inlined: {error}") from error
@@ -205,12 +145,6 @@ def program(proto: onnx.ModelProto, folder: Path | None) -> Program:
         names = ", ".join(sorted(printable(function.name) for function in proto.functions))
         raise UnverifiedError(f"its functions cannot be inlined: {names} of another operator set")
     return Program(proto, folder, graph_scope(proto.graph))
-
-
-def stored(graph: onnx.GraphProto) -> Tensors:
-    """Return the initializers of a graph by name, dense and sparse ones."""
-    sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
-    return {tensor.name: tensor for tensor in graph.initializer} | sparse
 
 
 def constant(node: onnx.NodeProto, program: Program) -> Array | None:

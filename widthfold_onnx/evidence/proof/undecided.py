@@ -103,7 +103,7 @@ def _exchanged(before: Operators, after: Operators) -> tuple[list[str], list[str
 
 
 def _operators(program: Program, target: str, given: Mapping[str, Shape]) -> Operators:
-    nodes = [program.scope.nodes[i] for i in program.graph.behind([target], given)]
+    nodes = [program.scope.nodes[i] for i in program.scope.behind([target], given)]
     return Counter((operator(node), program.version(node)) for node in nodes)
 
 
@@ -120,9 +120,9 @@ def _numbers(
     program: Program, target: str, given: Mapping[str, Shape], table: ShapeTable
 ) -> Array | None:
     """Compute a value in float64; None where the reference implementation cannot."""
-    graph = program.graph
-    indices = graph.behind([target], given)
-    read = {target, *(name for i in indices for name in graph.reads[i])}
+    scope = program.scope
+    indices = scope.behind([target], given)
+    read = {target, *(name for i in indices for name in scope.reads[i])}
     names = variables_of(program, target, given)
     stored = {name: program.stored(name) for name in read - names}
     constants = [numpy_helper.from_array(a, n) for n, a in stored.items() if a is not None]

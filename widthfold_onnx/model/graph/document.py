@@ -18,7 +18,6 @@ import onnx
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant, Constants
 from widthfold_onnx.model.graph.dead_code import drop_unused
-from widthfold_onnx.model.graph.inlining import inlined
 from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.model.graph.messages import (
     Scope,
@@ -30,6 +29,7 @@ from widthfold_onnx.model.graph.messages import (
 from widthfold_onnx.model.graph.names import NodeName, named_by_training, names_of, shown_name
 from widthfold_onnx.model.proto.constant_folding import evaluated
 from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.model.proto.functions import inlined
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.refusal import Refusal
 
@@ -41,7 +41,7 @@ Attributes = Mapping[str, Attribute]
 
 
 class Document:
-    """A model being rewritten, without the functions that hold sites (`model.graph.inlining`).
+    """A model being rewritten, without the functions that hold sites (`model.proto.functions`).
 
     It owns `proto` and changes it in `finish`.
 

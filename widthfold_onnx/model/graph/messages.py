@@ -11,7 +11,8 @@ import onnx
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.model.graph.reduced import reduced
-from widthfold_onnx.model.proto.walk import all_graphs, body_path, retain
+from widthfold_onnx.model.graph.traversal import bodies
+from widthfold_onnx.model.proto.walk import all_graphs, body_path, initializers, retain, subgraphs
 from widthfold_onnx.text import printable
 
 # The library warns of fields that it drops; they stay in the messages here.
@@ -64,13 +65,10 @@ def scopes_of(model: ir.Model, proto: onnx.ModelProto) -> Iterator[Scope]:
         assert scope.proto is not None
         for node, message in zip(scope.graph, scope.proto.node, strict=True):
             node.meta[_SOURCE] = message
-            for attribute in message.attribute:
-                single = attribute.HasField("g")
-                for i, body in enumerate([attribute.g] if single else attribute.graphs):
-                    value = node.attributes[attribute.name].value
-                    index = None if single else i
-                    path = body_path(scope.path, message, attribute.name, index)
-                    stack.append(Scope(path, value if single else value[i], body))
+            for (place, body), graph in zip(
+                subgraphs(message.attribute), bodies(node), strict=True
+            ):
+                stack.append(Scope(body_path(scope.path, message, place), graph, body))
     for function in model.functions.values():
         yield Scope(f"function {function.domain}:{function.name}", function, None)
 
@@ -81,8 +79,7 @@ def write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
     written = {name for node in message.node for name in node.output}
     del message.node[:]
     message.node.extend(nodes)
-    sparse = {tensor.values.name for tensor in message.sparse_initializer}
-    before = {tensor.name for tensor in message.initializer} | sparse
+    before = initializers(message).keys()
     gone = before - set(graph.initializers)
     added = [v for name, v in graph.initializers.items() if name not in before]
     retain(message.initializer, lambda tensor: tensor.name not in gone)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import onnx
 
-from widthfold_onnx.model.proto.walk import retain
+from widthfold_onnx.model.proto.walk import initializers, retain
 
 OVERRIDABLE_SINCE = 4
 """IR version from which an initializer that is also an input is a default value."""
@@ -16,13 +16,7 @@ def overridable(model: onnx.ModelProto) -> set[str]:
     """Return the initializers that a caller may replace."""
     if model.ir_version < OVERRIDABLE_SINCE:
         return set()
-    return initializers(model) & {value.name for value in model.graph.input}
-
-
-def initializers(model: onnx.ModelProto) -> set[str]:
-    """Return the names of all initializers of the main graph."""
-    sparse = {item.values.name for item in model.graph.sparse_initializer}
-    return sparse | {item.name for item in model.graph.initializer}
+    return initializers(model.graph).keys() & {value.name for value in model.graph.input}
 
 
 def frozen(model: onnx.ModelProto, kept: Collection[str] = ()) -> onnx.ModelProto:

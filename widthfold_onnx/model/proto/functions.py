@@ -1,27 +1,40 @@
-"""Inlines the local functions of a model; computes first how large it becomes."""
+"""Inlines the local functions of a model; computes first how large it becomes.
+
+A function that holds a site is inlined before the model is rewritten: then each call has its own
+extents and weights. Runtimes inline functions as well. A fold inside of a function would have to
+suit all calls, and its weights are mostly arguments, which are constant only where it is called.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 
 import onnx
 from onnx.inliner import inline_local_functions, inline_selected_functions
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.proto.domain import domain_name
+from widthfold_onnx.model.proto.domain import domain_name, operator_of
 from widthfold_onnx.model.proto.scope import text
-from widthfold_onnx.model.proto.walk import all_nodes, attribute_graphs
+from widthfold_onnx.model.proto.walk import all_nodes, subgraphs
 from widthfold_onnx.text import printable, quoted
 
-MAX_INLINED_NODES = 2_000_000
+MAX_INLINED_NODES = 1_000_000
+"""Most nodes of a model once all its functions are inlined."""
+
+MAX_ADDED_NODES = 100_000
+"""Most nodes that inlining before a rewrite may add."""
+
+MAX_BYTES = 1 << 30
+"""Most bytes that such inlining may add to a model, and that the model may have before; a message
+holds twice that."""
 
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload, by which a node names the function that it calls."""
 
-Weigh = Callable[[onnx.NodeProto], int]
+Operators = Collection[tuple[str, str]]
+"""Operators by domain and type."""
 
 _GRAPH_TYPES = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
@@ -36,13 +49,33 @@ def function_key(function: onnx.FunctionProto) -> FunctionKey:
     return domain_name(function.domain), function.name, function.overload
 
 
-@dataclass
-class _Body:
-    """Size of one body, its calls, and how many of its attributes stand for a caller's graph."""
+def inlined(model: onnx.ModelProto, sites: Operators) -> tuple[onnx.ModelProto, str]:
+    """Inline the functions that hold sites, and those that call them.
 
-    size: int = 0
-    graph_references: int = 0
-    calls: Counter[FunctionKey] = field(default_factory=Counter)
+    Args:
+        model: a checked model; it stays as it is.
+        sites: the operators of sites.
+
+    Returns:
+        The model, a new one if anything was inlined, and why nothing could be, else "".
+    """
+    holding: dict[FunctionKey, tuple[str, str]] = {}
+    for function in _callees_first(model):
+        nodes = all_nodes(function.node)
+        if any(operator_of(node) in sites or call_key(node) in holding for node in nodes):
+            holding[function_key(function)] = function.domain, function.name
+    if not holding:
+        return model, ""
+    if model.ByteSize() > MAX_BYTES:
+        return model, f"a model of more than {MAX_BYTES} bytes is not inlined"
+    try:
+        main = list(all_nodes(model.graph.node))
+        _check_size(model, lambda _: 1, len(main) + MAX_ADDED_NODES, "nodes")
+        own = sum(node.ByteSize() for node in main)
+        _check_size(model, lambda node: node.ByteSize(), own + MAX_BYTES, "bytes")
+        return inline(model, set(holding.values())), ""
+    except InvalidModelError as error:
+        return model, str(error)
 
 
 def inline(
@@ -50,10 +83,8 @@ def inline(
 ) -> onnx.ModelProto:
     """Inline the local functions of a model, which stays as it is.
 
-    Check the size first (`check_inlined_size`).
-
     Args:
-        model: the model.
+        model: a checked model, so that its size is bounded.
         names: domains and names of the functions to inline; None for all.
 
     Raises:
@@ -94,10 +125,12 @@ def check_inlining(model: onnx.ModelProto) -> None:
             others, or the inlined model has more than `MAX_INLINED_NODES` nodes.
     """
     if model.functions:
-        check_inlined_size(model, lambda node: 1, MAX_INLINED_NODES, "nodes")
+        _check_size(model, lambda _: 1, MAX_INLINED_NODES, "nodes")
 
 
-def check_inlined_size(model: onnx.ModelProto, weigh: Weigh, most: int, unit: str) -> None:
+def _check_size(
+    model: onnx.ModelProto, weigh: Callable[[onnx.NodeProto], int], most: int, unit: str
+) -> None:
     """Check the size that a model would have with all calls of local functions inlined.
 
     Args:
@@ -109,45 +142,37 @@ def check_inlined_size(model: onnx.ModelProto, weigh: Weigh, most: int, unit: st
     Raises:
         InvalidModelError: it is larger, or a function is defined twice or calls itself.
     """
-    bodies: dict[FunctionKey, _Body] = {}
-    for function in callees_first(model):
-        body = bodies[function_key(function)] = _measure(function.node, weigh)
-        for attribute in function.attribute_proto:
-            for graph in attribute_graphs(attribute):
-                body.size += sum(map(weigh, all_nodes(graph.node)))
-    main = _measure(model.graph.node, weigh)
+    bodies = {function_key(f): [*f.node, *_default_nodes(f)] for f in _callees_first(model)}
+    nodes = chain(model.graph.node, *bodies.values())
     # A graph that a caller passes in can be any graph of the file, so it counts as all of them.
-    everything = main.size + sum(body.size for body in bodies.values())
+    everything = sum(map(weigh, all_nodes(nodes)))
     sizes: dict[FunctionKey, int] = {}
 
-    def total(body: _Body, what: str) -> int:
-        size = body.size + body.graph_references * everything
-        size += sum(count * sizes[key] for key, count in body.calls.items() if key in sizes)
+    def total(nodes: Iterable[onnx.NodeProto], what: str) -> int:
+        size = 0
+        for node in all_nodes(nodes):
+            passed = sum(1 for a in node.attribute if a.ref_attr_name and a.type in _GRAPH_TYPES)
+            size += weigh(node) + sizes.get(call_key(node), 0) + passed * everything
         if size > most:
             raise InvalidModelError(f"{what} has {size} {unit} once inlined, above {most}")
         return size
 
     for key, body in bodies.items():
         sizes[key] = total(body, _describe(key))
-    total(main, "the graph")
+    total(model.graph.node, "the graph")
+
+
+def _default_nodes(function: onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of the graphs that stand for attributes which a call leaves out."""
+    for _, graph in subgraphs(function.attribute_proto):
+        yield from graph.node
 
 
 def _describe(key: FunctionKey) -> str:
     return f"function {quoted('::'.join(key[:2]))}"
 
 
-def _measure(nodes: Iterable[onnx.NodeProto], weigh: Weigh) -> _Body:
-    body = _Body()
-    for node in all_nodes(nodes):
-        body.size += weigh(node)
-        body.calls[call_key(node)] += 1
-        body.graph_references += sum(
-            1 for a in node.attribute if a.ref_attr_name and a.type in _GRAPH_TYPES
-        )
-    return body
-
-
-def callees_first(model: onnx.ModelProto) -> list[onnx.FunctionProto]:
+def _callees_first(model: onnx.ModelProto) -> list[onnx.FunctionProto]:
     """Sort the local functions of a model after those that they call.
 
     Raises:

@@ -5,18 +5,19 @@ Nodes may stand in any order in a file; runtimes sort them, and real models rely
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 
 import onnx
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.proto.walk import subgraphs
+from widthfold_onnx.model.proto.walk import Stored, initializers, subgraphs
 from widthfold_onnx.text import printable, quoted
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NameScope:
     """The nodes of a graph or of a local function, and the scopes of the subgraphs in them.
 
@@ -25,29 +26,40 @@ class NameScope:
         declared: names of inputs and initializers, in the order of the file; a name that is
             both stands here once.
         nodes: in an order that can run; the order of the file where that can.
-        inner: per node that has subgraphs, keyed by its position in `nodes`, their scopes in the
-            order of `walk.subgraphs`.
+        inner: per node that has subgraphs, keyed by its position in `nodes`, their places
+            (`walk.subgraphs`) and scopes.
+        writers: position in `nodes` of the node that writes a value.
+        reads: by node, the names that it and the graphs in it read.
         captured: each name that is read here and written outside, with its first reader.
     """
 
     graph: onnx.GraphProto | None
     declared: tuple[str, ...]
     nodes: tuple[onnx.NodeProto, ...]
-    inner: dict[int, tuple[NameScope, ...]]
+    inner: dict[int, tuple[tuple[str, NameScope], ...]]
+    writers: dict[str, int]
+    reads: list[list[str]]
     captured: dict[str, str]
 
+    @cached_property
+    def initializers(self) -> dict[str, Stored]:
+        """Stored tensors by name."""
+        return initializers(self.graph) if self.graph else {}
 
-def bodies_of(
-    node: onnx.NodeProto, inner: Sequence[NameScope]
-) -> list[tuple[str, int | None, NameScope]]:
-    """Return the graphs of a node with attribute and index, in the order of `walk.subgraphs`."""
-    scopes = iter(inner)
-    found: list[tuple[str, int | None, NameScope]] = []
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            found.append((attribute.name, None, next(scopes)))
-        found += [(attribute.name, i, next(scopes)) for i, _ in enumerate(attribute.graphs)]
-    return found
+    def behind(self, names: Iterable[str], stops: Container[str] = ()) -> list[int]:
+        """Return the positions of the nodes that values are computed from, in running order.
+
+        Args:
+            names: the values.
+            stops: values behind which no node is sought.
+        """
+        waiting, found = list(names), set[int]()
+        while waiting:
+            index = self.writers.get(waiting.pop())
+            if index is not None and index not in found:
+                found.add(index)
+                waiting += [name for name in self.reads[index] if name not in stops]
+        return sorted(found)
 
 
 def describe_node(node: onnx.NodeProto) -> str:
@@ -107,34 +119,39 @@ def _scope(
     returned: Iterable[str],
 ) -> NameScope:
     listed = list(nodes)
-    writer = _writers(listed, declared)
-    inner: dict[int, tuple[NameScope, ...]] = {}
-    reads: list[Sequence[str]] = []
+    writers = _writers(listed, declared)
+    inner: dict[int, tuple[tuple[str, NameScope], ...]] = {}
+    reads: list[list[str]] = []
     captured: dict[str, str] = {}
     in_order = True
     for index, node in enumerate(listed):
-        names: Sequence[str] = node.input
-        if scopes := tuple(graph_scope(inside) for inside in subgraphs(node)):
+        readers: dict[str, str] = {}
+        if scopes := tuple((place, graph_scope(g)) for place, g in subgraphs(node.attribute)):
             inner[index] = scopes
-            taken = {name: reader for scope in scopes for name, reader in scope.captured.items()}
-            names = [*names, *taken]
-        else:
-            taken = {}
+            for _, scope in scopes:
+                readers |= scope.captured
+        names = [name for name in (*node.input, *readers) if name]
         reads.append(names)
         for name in names:
-            source = writer.get(name)
+            source = writers.get(name)
             if source is not None:
                 in_order = in_order and source < index
-            elif name and name not in declared and name not in captured:
-                captured[name] = taken.get(name) or describe_node(node)
+            elif name not in declared and name not in captured:
+                captured[name] = readers.get(name) or describe_node(node)
     for name in returned:
-        if name not in writer and name not in declared:
+        if name not in writers and name not in declared:
             captured.setdefault(name, "a graph output")
-    if in_order:
-        return NameScope(graph, tuple(declared), tuple(listed), inner, captured)
-    order = _sorted(listed, reads, writer)
-    moved = {new: inner[old] for new, old in enumerate(order) if old in inner}
-    return NameScope(graph, tuple(declared), tuple(listed[i] for i in order), moved, captured)
+    order = range(len(listed)) if in_order else _sorted(listed, reads, writers)
+    place = {old: new for new, old in enumerate(order)}
+    return NameScope(
+        graph,
+        tuple(declared),
+        tuple(listed[i] for i in order),
+        {place[i]: scopes for i, scopes in inner.items()},
+        {name: place[i] for name, i in writers.items()},
+        [reads[i] for i in order],
+        captured,
+    )
 
 
 def _writers(nodes: Sequence[onnx.NodeProto], declared: dict[str, None]) -> dict[str, int]:
@@ -152,10 +169,10 @@ def _writers(nodes: Sequence[onnx.NodeProto], declared: dict[str, None]) -> dict
 
 
 def _sorted(
-    nodes: Sequence[onnx.NodeProto], reads: Sequence[Sequence[str]], writer: dict[str, int]
-) -> list[int]:
+    nodes: Sequence[onnx.NodeProto], reads: Sequence[Sequence[str]], writers: dict[str, int]
+) -> Sequence[int]:
     """Sort nodes after what they read."""
-    needs = {i: [writer[n] for n in names if n in writer] for i, names in enumerate(reads)}
+    needs = {i: [writers[n] for n in names if n in writers] for i, names in enumerate(reads)}
     try:
         return list(TopologicalSorter(needs).static_order())
     except CycleError as error:

@@ -10,21 +10,20 @@ from google.protobuf.message import Message
 
 M = TypeVar("M", bound=Message)
 
-
-def attribute_graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs that an attribute holds, whatever its declared type is."""
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
+Stored = onnx.TensorProto | onnx.SparseTensorProto
 
 
-def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """Return the graphs in the attributes of a node, in the order of the file."""
-    found: list[onnx.GraphProto] = []
-    for attribute in node.attribute:  # without a generator: this runs for every node, many times
+def subgraphs(attributes: Iterable[onnx.AttributeProto]) -> list[tuple[str, onnx.GraphProto]]:
+    """Return the graphs in the attributes of a node, in the order of the file, with their places.
+
+    The place is the name of the attribute, with an index where it is a list. The declared type of
+    an attribute does not count.
+    """
+    found: list[tuple[str, onnx.GraphProto]] = []
+    for attribute in attributes:  # without a generator: this runs for every node, many times
         if attribute.HasField("g"):
-            found.append(attribute.g)
-        found.extend(attribute.graphs)
+            found.append((attribute.name, attribute.g))
+        found += [(f"{attribute.name}[{i}]", graph) for i, graph in enumerate(attribute.graphs)]
     return found
 
 
@@ -32,7 +31,7 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """Yield these nodes and those of all graphs in them; a node comes before its subgraphs'."""
     for node in nodes:
         yield node
-        for graph in subgraphs(node):
+        for _, graph in subgraphs(node.attribute):
             yield from all_nodes(graph.node)
 
 
@@ -44,36 +43,33 @@ def model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield a graph and all graphs in it."""
-    yield graph
-    for node in graph.node:
-        for inner in subgraphs(node):
-            yield from all_graphs(inner)
+    return (inside for _, inside in placed_graphs(graph))
 
 
 def placed_graphs(graph: onnx.GraphProto, path: str = "") -> Iterator[tuple[str, onnx.GraphProto]]:
     """Yield a graph and all graphs in it, each with its path, see `body_path`."""
     yield path, graph
     for node in graph.node:
-        for attribute in node.attribute:
-            single = attribute.HasField("g")
-            for i, body in enumerate(attribute_graphs(attribute)):
-                yield from placed_graphs(
-                    body, body_path(path, node, attribute.name, None if single else i)
-                )
+        for place, body in subgraphs(node.attribute):
+            yield from placed_graphs(body, body_path(path, node, place))
 
 
-def body_path(path: str, node: onnx.NodeProto, attribute: str, index: int | None) -> str:
+def body_path(path: str, node: onnx.NodeProto, place: str) -> str:
     """Name a subgraph by what leads to it: ``y/then_branch``, within the subgraph `path`.
 
     Args:
         path: of the graph that holds the node; "" for the main graph.
         node: the node that holds the subgraph; its first output names it.
-        attribute: name of the attribute.
-        index: position in a list of graphs; None where the attribute holds one.
+        place: of the subgraph in the node, see `subgraphs`.
     """
     owner = next((name for name in node.output if name), node.name)
-    place = "" if index is None else f"[{index}]"
-    return f"{path}/{owner}/{attribute}{place}".lstrip("/")
+    return f"{path}/{owner}/{place}".lstrip("/")
+
+
+def initializers(graph: onnx.GraphProto) -> dict[str, Stored]:
+    """Return the initializers of a graph by name, dense and sparse ones."""
+    sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+    return {tensor.name: tensor for tensor in graph.initializer} | sparse
 
 
 def retain(items: MutableSequence[M], is_kept: Callable[[M], bool]) -> None:

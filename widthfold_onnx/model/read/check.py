@@ -158,7 +158,7 @@ class _NodeChecker:
             self._check_operator(node)
             _check_attributes(node, in_function=in_function)
             check_inferable(node)
-            for inner in scope.inner.get(index, ()):
+            for _, inner in scope.inner.get(index, ()):
                 self._check_scope(inner, in_function=in_function)
             for name in node.output:
                 if name:

@@ -60,7 +60,7 @@ def _copy_nodes(copy: onnx.GraphProto | onnx.FunctionProto, scope: NameScope) ->
         light.domain = domain_name(node.domain)
         light.input.extend(node.input)
         light.output.extend(node.output)
-        inner = iter(scope.inner.get(index, ()))
+        inner = iter([inside for _, inside in scope.inner.get(index, ())])
         for attribute in node.attribute:
             _copy_attribute(light.attribute.add(), attribute, inner)
 

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from widthfold_onnx.model.proto.constant_folding import literal
 from widthfold_onnx.model.proto.domain import domain_name, is_default
 from widthfold_onnx.model.proto.functions import FunctionKey, call_key, function_key
-from widthfold_onnx.model.proto.scope import NameScope, bodies_of, function_scope, graph_scope
+from widthfold_onnx.model.proto.scope import NameScope, function_scope, graph_scope
 from widthfold_onnx.model.proto.walk import body_path, subgraphs
 from widthfold_onnx.model.shapes.arithmetic import EVALUATED, computed
 from widthfold_onnx.model.shapes.extents import told_rank
@@ -116,7 +116,7 @@ class Evaluation:
         return frame.facts
 
     def _node(
-        self, node: onnx.NodeProto, inner: Sequence[NameScope], frame: _Frame
+        self, node: onnx.NodeProto, inner: Sequence[tuple[str, NameScope]], frame: _Frame
     ) -> Sequence[Fact]:
         """Return what is known of the outputs of a node."""
         if frame.calls:
@@ -124,7 +124,7 @@ class Evaluation:
         inputs = [frame.facts.get(name, UNKNOWN) if name else None for name in node.input]
         if self._functions and call_key(node) in self._functions:
             return self._call(node, frame, inputs)
-        if subgraphs(node):
+        if subgraphs(node.attribute):
             facts = [fact or UNKNOWN for fact in inputs]
             return self._with_bodies(node, inner, frame, facts)
         if is_default(node, "Constant") and (constant := _constant(node)) is not None:
@@ -172,22 +172,22 @@ class Evaluation:
     def _with_bodies(
         self,
         node: onnx.NodeProto,
-        inner: Sequence[NameScope],
+        inner: Sequence[tuple[str, NameScope]],
         frame: _Frame,
         inputs: Sequence[Fact],
     ) -> Sequence[Fact]:
         """Return what is known of the outputs of a node that holds graphs."""
         is_if = is_default(node, "If")
         results: dict[str, list[Fact]] = {}
-        for attribute, index, scope in bodies_of(node, inner):
-            path = None if frame.path is None else body_path(frame.path, node, attribute, index)
+        for place, scope in inner:
+            path = None if frame.path is None else body_path(frame.path, node, place)
             inside = replace(frame, path=path, is_repeated=frame.is_repeated or not is_if)
             body = partial(self._body, scope, inside)
             if is_default(node, "Loop"):
                 return loop(body, inputs)
             if is_default(node, "Scan") and frame.opsets.get("", 1) >= LOOPING_SCAN:
                 return scan(body, node, inputs)
-            results[attribute] = body([])
+            results[place] = body([])
         if not is_if or results.keys() != {"then_branch", "else_branch"} or not inputs:
             return []
         if inputs[0].is_whole and inputs[0].numbers is not None:
