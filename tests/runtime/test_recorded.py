@@ -1,4 +1,5 @@
 import io
+import re
 import struct
 import zipfile
 
@@ -10,6 +11,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.runtime.inputs import recorded
 from widthfold_onnx.runtime.inputs.recorded import stored_feeds
 from widthfold_onnx.runtime.sessions.ports import Port
+from widthfold_onnx.system import peak_bytes
 
 X = [Port("x", "float32", ("N", 3))]
 XY = [*X, Port("y", "int64", (2,))]
@@ -71,7 +73,7 @@ def test_string_tensors(tmp_path):
         ({"x": np.ones((1, 3))}, "x is float64; the model takes float32"),
         ({"x": np.ones(3, np.float32)}, "rank 1; the model takes 2"),
         ({"x": np.ones((1, 4), np.float32)}, "size 4 on axis 1; the model takes 3"),
-        ({"x": np.array([None])}, "pickled"),
+        ({"x": np.array([None])}, "Object arrays cannot be loaded"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path, arrays, words):
@@ -94,27 +96,36 @@ def zipped(**members):
     return stream.getvalue()
 
 
-def test_a_header_that_declares_8_tib_costs_nothing(tmp_path):
-    path = tmp_path / "bomb.npz"
-    path.write_bytes(zipped(x=header((1 << 41,))))
-    assert "declares 8796093022208 bytes" in refused(path)
-    path = tmp_path / "bomb.npy"
-    path.write_bytes(header((1 << 41,)))
-    assert "declares 8796093022208 bytes" in refused(path)
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("bomb.npz", zipped(x=header((1 << 41,)))), ("bomb.npy", header((1 << 41,)))],
+)
+def test_a_header_that_declares_8_tib_costs_nothing(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    # Systems that promise any memory notice at the first byte that is not there.
+    assert re.search(r"allocate 8.00 TiB|EOF|cannot reshape", refused(tmp_path / name))
+    assert peak_bytes() < 1 << 33
 
 
-def test_members_are_counted_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded, "MAX_BYTES", 100)
+def test_what_is_unpacked_is_counted_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorded, "MAX_BYTES", 410)
     path = tmp_path / "in.npz"
     path.write_bytes(zipped(x=header((20,)) + b"a" * 80, y=header((20,)) + b"b" * 80))
-    assert "holds more than 100 bytes" in refused(path, XY)
-
-
-def test_a_member_that_expands_too_far(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded, "MAX_RATIO", 50)
-    path = tmp_path / "in.npz"
+    assert "more than 410 bytes" in refused(path, XY)
     path.write_bytes(zipped(x=header((30000,)) + bytes(120000)))
-    assert "expands more than 50 times" in refused(path)
+    assert "more than 410 bytes" in refused(path)
+    np.save(tmp_path / "in.npy", np.ones((100, 3), np.float32))
+    assert "more than 410 bytes" in refused(tmp_path / "in.npy")
+    save_tensor(tmp_path / "set", "input_0.pb", np.ones((100, 3), np.float32))
+    assert "more than 410 bytes" in refused(tmp_path / "set")
+
+
+def test_a_member_that_lies_about_its_size_is_not_unpacked_further(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorded, "MAX_BYTES", 1000)
+    content = zipped(x=header((30000, 3)) + bytes(360000))
+    path = tmp_path / "in.npz"
+    path.write_bytes(content.replace(struct.pack("<I", 360128), struct.pack("<I", 500)))
+    assert refused(path).startswith("--inputs in.npz: ")
 
 
 def test_a_member_that_is_there_twice(tmp_path):
@@ -124,7 +135,7 @@ def test_a_member_that_is_there_twice(tmp_path):
         archive.writestr("x.npy", header((1, 3)) + bytes(12))
         archive.writestr("x", header((1, 3)) + bytes(12))
     path.write_bytes(stream.getvalue())
-    assert "x] is there twice" in refused(path)
+    assert "x is there twice" in refused(path)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +161,7 @@ def test_damaged_archives_are_told_in_one_line(tmp_path, content):
 def test_pickles_are_not_read(tmp_path):
     path = tmp_path / "in.npy"
     np.save(path, np.array([{"a": 1}]), allow_pickle=True)
-    assert "pickled" in refused(path)
+    assert "Object arrays cannot be loaded" in refused(path)
 
 
 def test_damaged_folders_and_other_files(tmp_path):
@@ -161,7 +172,7 @@ def test_damaged_folders_and_other_files(tmp_path):
     folder.mkdir()
     assert "0 input_*.pb; the model has 1" in refused(folder)
     (folder / "input_0.pb").write_bytes(b"\xff\xff\xff")
-    assert "damaged" in refused(folder)
+    assert "Error parsing message" in refused(folder)
     (folder / "input_0.pb").write_bytes(b"")
     assert "no tensor" in refused(folder)
     outside = TensorProto(data_type=1, dims=[1, 3], data_location=TensorProto.EXTERNAL)

@@ -26,6 +26,7 @@ class Dimensions:
             known everywhere.
 
     Attributes:
+        dims: of every input by name: a size, or the key of an open dimension.
         opened: for each open dimension, True if it is axis 0 of some input, where the batch is.
 
     Raises:
@@ -33,37 +34,33 @@ class Dimensions:
     """
 
     def __init__(self, inputs: Sequence[Port], fixed: Shapes) -> None:
-        self._inputs, self._fixed = inputs, fixed
-        self._known = _symbols(inputs, fixed)
+        symbols = _symbols(inputs, fixed)
+        self.dims: dict[str, Sequence[int | Key]] = {
+            port.name: fixed[port.name]
+            if port.name in fixed
+            else [symbols.get(key, key) for key in _keys(port)]
+            for port in inputs
+        }
         self.opened: dict[Key, bool] = {}
-        for port in inputs:
-            if port.name in fixed:
-                continue
-            for axis, dim in enumerate(port.dims):
-                key = _key(port, axis)
-                if not isinstance(dim, int) and key not in self._known:
-                    self.opened[key] = self.opened.get(key, False) or axis == 0
+        for dims in self.dims.values():
+            for axis, dim in enumerate(dims):
+                if not isinstance(dim, int):
+                    self.opened[dim] = self.opened.get(dim, False) or axis == 0
 
     def shapes(self, sizes: Mapping[Key, int]) -> Shapes:
         """Return the whole shapes of all inputs at these sizes of the open dimensions."""
-        known = self._known | dict(sizes)
         return {
-            port.name: self._fixed[port.name]
-            if port.name in self._fixed
-            else tuple(
-                dim if isinstance(dim, int) else known[_key(port, axis)]
-                for axis, dim in enumerate(port.dims)
-            )
-            for port in self._inputs
+            name: tuple(dim if isinstance(dim, int) else sizes[dim] for dim in dims)
+            for name, dims in self.dims.items()
         }
 
     def sizes(self, shapes: Shapes) -> dict[Key, int]:
         """Return the sizes of the open dimensions in whole shapes."""
         return {
-            key: shapes[port.name][axis]
-            for port in self._inputs
-            for axis in range(len(port.dims))
-            if (key := _key(port, axis)) in self.opened
+            dim: size
+            for name, dims in self.dims.items()
+            for dim, size in zip(dims, shapes[name], strict=True)
+            if not isinstance(dim, int)
         }
 
 
@@ -78,24 +75,23 @@ def assumed_shapes(inputs: Sequence[Port], fixed: Shapes) -> Shapes:
         UsageError: as `Dimensions`, or another dimension than a batch is open.
     """
     dims = Dimensions(inputs, fixed)
-    for port in inputs:
-        if any(not dims.opened.get(_key(port, axis), True) for axis in range(len(port.dims))):
+    for name, own in dims.dims.items():
+        if not all(isinstance(dim, int) or dims.opened[dim] for dim in own):
             raise UsageError(
-                f"input {printable(port.name)} has open dimensions, and nothing is run to find "
-                f"them out; pass --input-shape {printable(port.name)}:SIZE,..."
+                f"input {printable(name)} has open dimensions, and nothing is run to find "
+                f"them out; pass --input-shape {printable(name)}:SIZE,..."
             )
     return dims.shapes(dict.fromkeys(dims.opened, 1))
 
 
-def _key(port: Port, axis: int) -> Key:
-    dim = port.dims[axis]
-    return dim if isinstance(dim, str) else (port.name, axis)
+def _keys(port: Port) -> list[int | Key]:
+    return [(port.name, axis) if dim is None else dim for axis, dim in enumerate(port.dims)]
 
 
-def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[Key, int]:
+def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[int | Key, int]:
     """Return the sizes of the symbols that fixed shapes determine."""
     ports = {port.name: port for port in inputs}
-    known: dict[Key, int] = {}
+    known: dict[int | Key, int] = {}
     for name, shape in fixed.items():
         port = ports.get(name)
         if port is None:
