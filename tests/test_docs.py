@@ -72,7 +72,7 @@ def test_the_calls_that_a_page_shows_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("model.onnx", "retrained.onnx"):
-        shutil.copy(ROOT / "models" / "paper_conv.onnx", tmp_path / name)
+        shutil.copy(ROOT / "models" / "pitch_cnn.onnx", tmp_path / name)
     monkeypatch.chdir(tmp_path)
     for effort, spending in SPENDING.items():
         hasty = replace(spending, race=0.5, probe=0.2, trial=0.2, without=0.2, final=0.2)

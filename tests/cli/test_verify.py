@@ -34,7 +34,7 @@ def test_a_pipe_gets_plain_text(pair: tuple[Path, Path], tmp_path: Path) -> None
     lines = run.out.splitlines()
     assert lines[0].split()[:3] == ["output", "runtime", "level"]
     assert [line.split()[:2] for line in lines[1:3]] == [["y", "disabled"], ["y", "all"]]
-    assert lines[3].split()[:2] == ["model", "level"]
+    assert lines[3].split() == ["model", "original", "rewritten"]
     assert any(line.startswith("proof: equal: ") for line in lines)
     assert any(line.startswith("time: ") for line in lines)
     assert any(line.startswith("verdict: pass; 5 input sets") for line in lines)

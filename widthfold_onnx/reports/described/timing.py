@@ -15,19 +15,19 @@ SLOWEST = 8
 
 _CLOCKS = {"thread": "its processor time", "wall": "wall time"}
 
-MODELS: tuple[Column[tuple[str, Side]], ...] = (
-    Column("model", lambda row: row[0]),
-    Column("level", lambda row: row[1].level),
-    Column("p50 ms", lambda row: f"{row[1].median_ms:.3f}"),
-    Column("p90 ms", lambda row: f"{row[1].p90:.3f}"),
-    Column("p99 ms", lambda row: f"{row[1].p99:.3f}"),
-    Column("outliers", lambda row: str(row[1].outliers)),
-    Column("load ms", lambda row: f"{row[1].load_ms:.1f}"),
-    Column("first run ms", lambda row: f"{row[1].first_ms:.3f}"),
-    Column("peak memory", lambda row: f"{row[1].peak_mib:.0f} MiB"),
-    Column("file", lambda row: size(row[1].file_bytes)),
-    Column("ran on", lambda row: ", ".join(_placed(row[1]))),
+MODELS: tuple[Column[Side], ...] = (
+    Column("level", lambda side: side.level),
+    Column("p50 ms", lambda side: f"{side.median_ms:.3f}"),
+    Column("p90 ms", lambda side: f"{side.p90:.3f}"),
+    Column("p99 ms", lambda side: f"{side.p99:.3f}"),
+    Column("outliers", lambda side: str(side.outliers)),
+    Column("load ms", lambda side: f"{side.load_ms:.1f}"),
+    Column("first run ms", lambda side: f"{side.first_ms:.3f}"),
+    Column("peak memory", lambda side: f"{side.peak_mib:.0f} MiB"),
+    Column("file", lambda side: size(side.file_bytes)),
+    Column("ran on", lambda side: ", ".join(_placed(side))),
 )
+"""Figures of a model. Each is a row of its table, so that the table fits a narrow terminal."""
 
 NODES: tuple[Column[tuple[str, Side, NodeTime]], ...] = (
     Column("slowest nodes", lambda row: row[2].name),
@@ -49,7 +49,9 @@ def tables(timing: Timing) -> list[Table]:
     """Return both models, and the slowest nodes of each."""
     sides = timing.sides.items()
     slowest = [(name, side, node) for name, side in sides for node in side.nodes[:SLOWEST]]
-    return [*tabulated("models", MODELS, sides), *tabulated("nodes", NODES, slowest)]
+    rows = [[entry.heading, *map(entry.cell, timing.sides.values())] for entry in MODELS]
+    models = Table("models", ["model", *timing.sides], rows, sentences=False)
+    return [models, *tabulated("nodes", NODES, slowest)]
 
 
 def lines(timing: Timing) -> list[Line]:
