@@ -173,7 +173,7 @@ def test_nothing_is_said_about_what_the_graph_library_cannot_carry(tmp_path):
     path.write_bytes(sparse_initializer().SerializeToString())
     code = (
         "import sys; from pathlib import Path; import widthfold_onnx as w; "
-        "w.optimize(Path(sys.argv[1]), None, w.FoldOptions(factor=2))"
+        "w.optimize(Path(sys.argv[1]), factor=2)"
     )
     done = subprocess.run([sys.executable, "-c", code, path], check=True, capture_output=True)
     assert (done.stdout, done.stderr) == (b"", b"")

@@ -28,7 +28,7 @@ def regions(model: onnx.ModelProto, options: FoldOptions = WIDTH) -> list[Region
     before = reading.document.proto.SerializeToString()
     assert factor is not None
     choose = functools.partial(reformulate, options=options, factor=factor)
-    names = {site.node: site.name for site in reading.sites.values()}
+    names = {site.node: site.name for site in reading.sites}
     reports = region_reports(rewriting(reading, options, choose), names)
     assert reading.document.proto.SerializeToString() == before
     return reports

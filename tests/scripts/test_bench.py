@@ -17,6 +17,8 @@ from tests.lacking import needs_prelu
 from tests.tuning import test_companions
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import RuntimeOptions
+from widthfold_onnx.pipeline import Optimized
+from widthfold_onnx.rewrite.plan import EMPTY
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -149,9 +151,10 @@ def test_figures_that_cannot_be_read_are_named_in_one_line(
 def test_a_model_with_companions_alone_is_timed(
     bench: ModuleType, report: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def optimize(*args: object, **more: object) -> SimpleNamespace:
+    def optimize(*args: object, **more: object) -> Optimized:
         counts = SimpleNamespace(folded=0, exchanged=3)
-        return SimpleNamespace(sites=[1], summary=counts, written="out.onnx", search=None)
+        report = SimpleNamespace(sites=[1], summary=counts, written="out.onnx", search=None)
+        return Optimized(report, EMPTY)
 
     def timed(model: Path, out: Path, changed: int | None, options: object):
         return report.Cell(note="faster", folded=changed)

@@ -43,7 +43,7 @@ def test_predictions_are_compared_with_what_was_measured(ranking: ModuleType) ->
     def measured(ratio: float) -> Measurement:
         return Measurement("ok", ratio, ratio, ratio, 2 * layer.predicted, 9, "", taken)
 
-    store = {AS_IS: measured(1.0), first.key: measured(2.0), third.key: measured(3.0)}
+    store = {AS_IS: measured(1.0), first.spec.text: measured(2.0), third.spec.text: measured(3.0)}
     (found,) = ranking.compare([layer], lambda subject, form: store.get(form))
     assert found.subject == layer.subject
     assert found.scale == 2.0

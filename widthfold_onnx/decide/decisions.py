@@ -144,9 +144,9 @@ def read_sites(
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
     for pattern in (*options.nodes, *options.skip):
-        if not any(fnmatchcase(site.name, pattern) for site in reading.sites.values()):
+        if not any(fnmatchcase(site.name, pattern) for site in reading.sites):
             raise UsageError(f"no layer is named {quoted(pattern)}; `inspect` lists them")
-    for site in reading.sites.values():
+    for site in reading.sites:
         if reading.is_folded:
             yield site, ALREADY_FOLDED
         elif not _selected(site.name, options):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from widthfold_onnx.decide.decisions import folded_report
+from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.results import (
     CompanionReport,
     OptimizeReport,
@@ -45,7 +46,7 @@ def optimize_report(
         companions: the line of each companion that matches a node.
         search: the measurements, if there are any.
     """
-    names = {site.node: site.name for site in fitting.reading.sites.values()}
+    names = {site.node: site.name for site in fitting.reading.sites}
     counts = {status: sum(site.status == status for site in sites) for status in STATUSES}
     return OptimizeReport(
         model=model,
@@ -83,8 +84,8 @@ def applied_sites(fitting: Fitting, plan: Plan) -> list[SiteReport]:
             code=NOT_PLANNED,
             reason="the plan does not name it",
         )
-        for name, site in fitting.reading.sites.items()
-        if site.node in folded or name not in planned
+        for site in fitting.reading.sites
+        if site.node in folded or NodeName(site.scope.path, site.name) not in planned
     ]
     return sites + [
         SiteReport(

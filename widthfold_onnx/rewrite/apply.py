@@ -74,13 +74,20 @@ class Reading:
         return cls(Document(copy, folder, OPERATORS), plan.sizes, matches)
 
     @cached_property
-    def sites(self) -> Mapping[NodeName, Site]:
-        """Every linear node of the main graph, bodies and functions, in graph order."""
-        sites = {}
-        for scope, node in self.document.nodes(OPERATORS):
-            name = self.document.name_of(scope, node)
-            sites[name] = Site(node, scope, name.node, node.op_type)
-        return sites
+    def sites(self) -> Sequence[Site]:
+        """Every linear node of the main graph, bodies and functions, in graph order.
+
+        Names may repeat: bodies of nodes that have neither name nor outputs have one path.
+        """
+        return [
+            Site(node, scope, self.document.name_of(scope, node).node, node.op_type)
+            for scope, node in self.document.nodes(OPERATORS)
+        ]
+
+    @cached_property
+    def site_of(self) -> Mapping[NodeName, Site]:
+        """The linear nodes by name; layers of one name have no known shapes, so no form."""
+        return {NodeName(site.scope.path, site.name): site for site in self.sites}
 
     @cached_property
     def planned(self) -> ShapeTable:
@@ -227,7 +234,7 @@ def _layer(
 ) -> tuple[LinearSite, Reformulation] | Misfit:
     """Return a layer of a plan with its form, or why it does not fit."""
     name, op = planned.name, str(planned.structure.get("op", ""))
-    site = reading.sites.get(planned.name)
+    site = reading.site_of.get(planned.name)
     if site is None:
         return Misfit(name, op, "the model has no such layer")
     layer = reading.layer(site)

@@ -203,7 +203,7 @@ def in_order(forms: Sequence[tuple[PredictedForm, int]]) -> tuple[PredictedForm,
 def only_site(document: Document) -> LinearSite | Refusal:
     """Return the site of a workload."""
     reading = Reading(document, {})
-    return reading.layer(next(iter(reading.sites.values())))
+    return reading.layer(reading.sites[0])
 
 
 def _exists(spec: FormSpec, site: LinearSite, options: FoldOptions) -> bool:
