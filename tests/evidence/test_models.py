@@ -120,6 +120,19 @@ def test_an_output_may_be_declared_more_exactly(tmp_path, before, after):
     assert back.verdict == "fail"
 
 
+def test_an_anonymous_extent_may_have_a_question_mark_for_a_name(tmp_path):
+    path = stored(tmp_path, "a.onnx", LINE + " { y = Neg(x) }")
+    model = onnx.load(path)
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "?"
+    onnx.save(model, path)
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].Clear()
+    onnx.save(model, tmp_path / "b.onnx")
+    result = compare_models(path, tmp_path / "b.onnx", OPTIONS)
+    assert (result.verdict, result.reasons) == ("pass", ())
+
+
 def overridable(folder, name, *, listed):
     ends = [helper.make_tensor_value_info(item, TensorProto.FLOAT, [2]) for item in "xwy"]
     graph = helper.make_graph(

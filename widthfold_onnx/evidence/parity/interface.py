@@ -109,15 +109,18 @@ def _ports(
         what = f"{kind} {printable(one.name)}"
         line = f"{what} is declared {_shown(two)} instead of {_shown(one)}"
         tensors = one.type.tensor_type, two.type.tensor_type
-        if one.type != two.type and 0 < tensors[0].elem_type == tensors[1].elem_type:
-            declared.append(Declaration(one.name, line, *map(_extents, tensors)))
+        extents = tuple(map(_extents, tensors))
+        if 0 < tensors[0].elem_type == tensors[1].elem_type:
+            if extents[0] != extents[1]:
+                declared.append(Declaration(one.name, line, *extents))
         elif one.type != two.type:
             faults.append(line)
     return faults, declared
 
 
 def _extents(tensor: onnx.TypeProto.Tensor) -> Extents | None:
-    dims = (dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in tensor.shape.dim)
+    # Exporters name anonymous extents "?".
+    dims = (d.dim_value if d.dim_value > 0 else d.dim_param.strip("?") for d in tensor.shape.dim)
     return tuple(dims) if tensor.HasField("shape") else None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from widthfold_onnx.arrays import Array
@@ -27,8 +26,8 @@ from widthfold_onnx.text import printable
 
 UNSTEADY = "cannot be judged: the original itself gives other values when it runs again"
 
-MAX_BYTES = 1 << 30
-"""Largest model that is copied; a protobuf holds twice that at most."""
+MAX_BYTES = 1 << 29
+"""Largest model that is copied; it is held several times."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,8 @@ def reference_of(original: Path, options: VerifyOptions, report: Say) -> Referen
     """
     session = open_exact(original, options, Level.DISABLED)
     _check_deployable(original, options)
-    inputs = input_sets(session, options, partial(all_windows_fit, load(original).proto))
+    # Loaded when it is asked for, and only as long: models may be large.
+    inputs = input_sets(session, options, lambda s: all_windows_fit(load(original).proto, s))
     made = [item for item in inputs.sets if item.random][:1]
     inputs.sets.extend(item for one in made if (item := filling(original, one)) is not None)
     inputs, outputs = _run(session, inputs, report)

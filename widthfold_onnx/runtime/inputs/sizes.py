@@ -58,7 +58,7 @@ def find_shapes(
             f"no random input was found that runs ({failure}); "
             "pass --input-shape NAME:SIZE,... or --inputs"
         )
-    if not suits(found):
+    if dims.opened and not suits(found):
         found = _first(session, dims, every, least=ENOUGH, suits=suits)[0] or found
     return found
 
