@@ -75,6 +75,23 @@ def test_a_model_is_optimized_verified_and_measured(tmp_path: Path) -> None:
     bare(*COMMAND, "optimize", model, folded, "--no-measure", *store[:2])
 
 
+LIMITED = """
+from tests.runtime.test_child import UnverifiedError, isolated, leave
+try:
+    isolated(leave, memory=1 << 40)
+except UnverifiedError as error:
+    print(error)
+"""
+
+
+def test_a_limit_that_cannot_be_set_is_not_named() -> None:
+    assert "limit" not in bare(sys.executable, "-c", LIMITED).stdout
+    code = (
+        "from tests.runtime.test_child import add, isolated; print(isolated(add, 1, 2, memory=9))"
+    )
+    assert bare(sys.executable, "-c", code).stdout == "3\n"
+
+
 def test_a_document_is_in_utf_8_whatever_the_encoding_of_the_pipe(tmp_path: Path) -> None:
     model = build(LAYER)
     model.graph.node[0].name = "łayer"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -70,6 +71,16 @@ def test_no_module_imports_upwards() -> None:
 
 def test_no_modules_import_each_other() -> None:
     assert len(list(TopologicalSorter(IMPORTS).static_order())) == len(MODULES)
+
+
+DIFFERENCES = re.compile(
+    r"sys\.platform|os\.name\b|/proc|hasattr\((os|signal)|getattr\((os|signal)"
+)
+
+
+def test_one_file_knows_where_systems_differ() -> None:
+    files = {name for name, path in MODULES.items() if DIFFERENCES.search(path.read_text())}
+    assert files == {"widthfold_onnx.system"}
 
 
 def test_no_folder_holds_more_modules_than_can_be_overlooked() -> None:

@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 from tests.cli.tool import QUICK, build, save, widthfold
 from tests.running import run
 from widthfold_onnx.cli.precommit import precommit_command
+from widthfold_onnx.rewrite import exchange
 
 NET = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -27,6 +28,12 @@ g (float[1,1,4,32] x) => (float[1,1,4,32] y)
 }"""
 ODD = ("--factor", 5)
 """Folds nothing."""
+
+
+@pytest.fixture(autouse=True)
+def keeping_inf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Companions are exchanged whatever the runtime makes of an Inf."""
+    monkeypatch.setattr(exchange, "prelu_keeps_inf", lambda: True)
 
 
 def net() -> onnx.ModelProto:

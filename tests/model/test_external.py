@@ -1,6 +1,7 @@
 """Weights outside the file: which places and lengths are taken."""
 
 import os
+from pathlib import PureWindowsPath
 
 import pytest
 from onnx import TensorProto
@@ -18,6 +19,7 @@ from tests.model.checked import (
     node,
     refuses,
 )
+from widthfold_onnx.model.proto import external as external_module
 
 
 @pytest.fixture
@@ -65,6 +67,12 @@ def test_takes_external_data(external):
         ({"location": "sub/../w.bin"}, "leaves"),
         ({"location": "..\\w.bin"}, "leaves"),
         ({"location": "C:\\w.bin"}, "absolute"),
+        ({"location": "C:w.bin"}, "absolute"),
+        ({"location": "C:/w.bin"}, "absolute"),
+        ({"location": "\\w.bin"}, "absolute"),
+        ({"location": "\\\\server\\share\\w.bin"}, "absolute"),
+        ({"location": "//server/share/w.bin"}, "absolute"),
+        ({"location": "sub\\..\\..\\w.bin"}, "leaves"),
         ({"location": "/dev/zero"}, "absolute"),
         ({"location": "w.bin/x"}, "passes through"),
         ({"location": "n" * 300}, "too long"),
@@ -72,6 +80,18 @@ def test_takes_external_data(external):
 )
 def test_refuses_external_data_that_do_not_fit(external, entries, message):
     refuses(external(**entries), message, external.folder)
+
+
+def test_a_backslash_is_a_separator_on_windows_alone(external, monkeypatch):
+    (external.folder / "w.bin").rename(external.folder / "sub\\w.bin")
+    accepts(external(location="sub\\w.bin"), external.folder)
+    monkeypatch.setattr(external_module, "PurePath", PureWindowsPath)
+    refuses(external(location="sub\\w.bin"), "No such file", external.folder)
+    (external.folder / "real").mkdir()
+    (external.folder / "sub\\w.bin").rename(external.folder / "real" / "w.bin")
+    accepts(external(location="real\\w.bin"), external.folder)
+    (external.folder / "sub").symlink_to("real")
+    refuses(external(location="sub\\w.bin"), "passes through a link", external.folder)
 
 
 def test_refuses_links_on_the_way(external):

@@ -186,6 +186,14 @@ def test_an_endless_loop_is_stopped():
         isolated(spin, timeout=0.5)
 
 
+@pytest.mark.parametrize("step", [0.01, 10])
+def test_a_wait_in_steps_is_as_long_as_it_was_meant(monkeypatch, step):
+    monkeypatch.setattr(child, "_STEP", step)
+    with pytest.raises(UnverifiedError, match=r"no result after 0\.5 s"):
+        isolated(spin, timeout=0.5)
+    assert isolated(add, 2, 3, silence=100) == 5
+
+
 def test_the_memory_limit_holds():
     with pytest.raises(UnverifiedError, match=r"out of memory.*2048 MiB"):
         isolated(hoard, memory=2 << 30)

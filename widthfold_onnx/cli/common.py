@@ -49,7 +49,7 @@ class Sectioned(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options section by section."""
-        records = {p.opts[-1]: p.get_help_record(ctx) for p in self.get_params(ctx)}
+        records = {max(p.opts, key=len): p.get_help_record(ctx) for p in self.get_params(ctx)}
         for title, names in SECTIONS.items():
             found = [records.get(f"--{name}") for name in names.split()]
             if any(found):

@@ -55,7 +55,7 @@ def profile(open_with: Callable[[Path], Session], feeds: Feeds, least: Least) ->
         while runs < PROFILED_RUNS and time.perf_counter() < ends:
             once()
             runs += 1
-        events = json.loads(session.end_profile().read_bytes())
+        events = json.loads(session.end_profile().read_bytes(), strict=False)
     nodes = _nodes(events, WARM_RUNS + runs, least)
     return sorted(nodes, key=lambda node: (-node.us, node.name))
 

@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import BinaryIO, cast
 
 import onnx
@@ -134,7 +134,8 @@ def _location(text: str, what: str) -> PurePosixPath:
     shown = quoted(text)
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidModelError(f"{what}: external location {shown} is no file name")
-    path, windows = PurePosixPath(text), PureWindowsPath(text)
+    # As the system at hand splits it: on Windows at a backslash, too, so that no link is missed.
+    path, windows = PurePosixPath(PurePath(text).as_posix()), PureWindowsPath(text)
     if path.is_absolute() or windows.drive or windows.root:
         raise InvalidModelError(f"{what}: external location {shown} is absolute")
     if ".." in path.parts or ".." in windows.parts:
