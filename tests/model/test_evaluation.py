@@ -10,6 +10,7 @@ from onnx import helper
 from tests.model.shaped import parsed, shape
 from tests.model.test_truth import check
 from tests.running import run
+from widthfold_onnx.model.read.check import check_model
 from widthfold_onnx.model.shapes import evaluation
 
 LOOP = """(float[2, {width}] x, float[5, 3] z, int64 n, bool go) => (y) {{
@@ -137,6 +138,26 @@ def test_functions_with_attributes_and_operator_sets_of_their_own():
     y, z = run(model, np.ones((2, 12), np.float32))
     assert shape(model, "y") == y.shape
     assert shape(model, "z") == z.shape
+
+
+def test_a_function_that_is_given_its_graphs():
+    """What an If in it returns is not known: its branches are those of the caller."""
+    names = ("then_branch", "else_branch")
+    model = parsed("(float[4] x, bool k) => (float[n] y, float[m] z) { z = Neg (x) }")
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    choice = helper.make_node("If", ["c"], ["r"])
+    call = model.graph.node.add(op_type="f", domain="own", input=["k"], output=["y"])
+    for name in names:
+        graph = onnx.AttributeProto.GRAPH
+        choice.attribute.add(name=name, ref_attr_name=name, type=graph)
+        branch = onnx.parser.parse_graph(f"{name} () => (float[4] {name}) {{ {name} = Sin (x) }}")
+        call.attribute.append(helper.make_attribute(name, branch))
+    opsets = [helper.make_opsetid("", 17)]
+    made = helper.make_function("own", "f", ["c"], ["r"], [choice], opsets, names)
+    model.functions.append(made)
+    check_model(model, None)
+    assert shape(model, "y") == (None,)
+    assert shape(model, "z") == (4,)
 
 
 def chain(calls: int) -> onnx.ModelProto:

@@ -71,9 +71,7 @@ class PackedLayout(ABC):
 
     def channels(self, count: int) -> npt.NDArray[np.int64]:
         """Return the original channel of every packed channel, for `count` channels."""
-        shape = self.least(count)
-        which = np.arange(count).reshape(_column(count, len(shape) - 1 - self._before(len(shape))))
-        return self.packed(np.broadcast_to(which, shape)).ravel()
+        return self.packed(np.indices(self.least(count))[self.channel_axis]).ravel()
 
     def constant(self, numbers: Array, rank: int) -> Array:
         """Return one number per channel so that it broadcasts to packed tensors of a logical rank.
@@ -81,17 +79,8 @@ class PackedLayout(ABC):
         It has as few axes as possible: a runtime fuses [C] into a product, but not [1, 1, C].
         """
         packed = self.rank(rank)
-        return numbers.ravel()[self.channels(numbers.size)].reshape(
-            _column(-1, packed - 1 - self._before(packed))
-        )
-
-    def _before(self, rank: int) -> int:
-        """Return the number of axes before that of the channels."""
-        return self.channel_axis % rank
-
-
-def _column(extent: int, behind: int) -> tuple[int, ...]:
-    return (extent, *(1,) * behind)
+        behind = packed - 1 - self.channel_axis % packed
+        return numbers.ravel()[self.channels(numbers.size)].reshape(-1, *(1,) * behind)
 
 
 def applied(array: Array, steps: Sequence[Step]) -> Array:

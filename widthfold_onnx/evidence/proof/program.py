@@ -15,6 +15,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.proto.constant_folding import dense, literal
 from widthfold_onnx.model.proto.domain import domain_name, is_default
+from widthfold_onnx.model.proto.frozen import inputs
 from widthfold_onnx.model.proto.functions import inline
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.model.proto.walk import Stored, all_nodes
@@ -41,12 +42,10 @@ class Program:
         """Version of the operator set by domain."""
         return {domain_name(entry.domain): entry.version for entry in self.proto.opset_import}
 
-    @property
+    @cached_property
     def inputs(self) -> list[onnx.ValueInfoProto]:
-        """Inputs that a caller can give: since IR version 4, also those with an initializer."""
-        graph = self.proto.graph
-        fixed = {tensor.name for tensor in graph.initializer} if self.proto.ir_version < 4 else ()
-        return [value for value in graph.input if value.name not in fixed]
+        """Inputs that a caller can give."""
+        return inputs(self.proto)
 
     @cached_property
     def outputs(self) -> list[str]:

@@ -7,7 +7,7 @@ Stored constants are initializers, dense or sparse, and Constant nodes; computed
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,12 +17,17 @@ import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.library import ir
-from widthfold_onnx.model.proto.constant_folding import FOLDABLE, MAX_ELEMENTS, dense, too_large
+from widthfold_onnx.model.graph.messages import message_of, sparse_of
+from widthfold_onnx.model.proto.constant_folding import (
+    FOLDABLE,
+    MAX_ELEMENTS,
+    dense,
+    evaluated,
+    too_large,
+)
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.text import printable
-
-Evaluate = Callable[[ir.Node, Sequence[Array | None]], Array | Refusal]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +64,7 @@ class Constants:
         folder: where external data lies.
         trained: names of values that training changes.
         overridable: whether a caller may replace an initializer that is an input as well.
-        sparse: sparse initializers by the id of their graph and their name.
-        evaluate: evaluates a node on constants.
+        opset: version of the default domain.
     """
 
     def __init__(
@@ -69,14 +73,12 @@ class Constants:
         *,
         trained: Collection[str],
         overridable: bool,
-        sparse: Mapping[tuple[int, str], onnx.SparseTensorProto],
-        evaluate: Evaluate,
+        opset: int,
     ) -> None:
         self._folder = folder
         self._trained = trained
         self._overridable = overridable
-        self._sparse = sparse
-        self._evaluate = evaluate
+        self._opset = opset
         self._known: dict[ir.Value, Constant | Refusal] = {}
         self._elements = 0
 
@@ -117,8 +119,7 @@ class Constants:
                     Code.OVERRIDABLE, f"{what} is an initializer that a caller may replace"
                 )
             assert isinstance(value.graph, ir.Graph)
-            sparse = self._sparse.get((id(value.graph), value.name or ""))
-            if sparse is not None:
+            if (sparse := sparse_of(value)) is not None:
                 return self._made(
                     value, value.graph, math.prod(sparse.dims), partial(dense, sparse)
                 )
@@ -137,7 +138,7 @@ class Constants:
         if "value" in node.attributes:
             tensor = node.attributes["value"].as_tensor()
             return Constant(value, tensor, owner, isinstance(tensor, ir.ExternalTensor))
-        return self._made(value, owner, 0, partial(self._evaluate, node, ()))
+        return self._made(value, owner, 0, partial(evaluated, message_of(node), (), self._opset))
 
     def _evaluated(
         self, value: ir.Value, node: ir.Node, owner: ir.Graph, sources: Sequence[ir.Value]
@@ -155,7 +156,7 @@ class Constants:
             value,
             owner,
             math.prod(constants[0].shape),
-            partial(self._evaluate, node, inputs),
+            partial(evaluated, message_of(node), inputs, self._opset),
             external=any(constant.is_external for constant in constants),
         )
 

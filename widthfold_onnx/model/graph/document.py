@@ -24,10 +24,10 @@ from widthfold_onnx.model.graph.messages import (
     linked,
     message_of,
     scopes_of,
+    sparse_of,
     write_back,
 )
 from widthfold_onnx.model.graph.names import NodeName, named_by_training, names_of, shown_name
-from widthfold_onnx.model.proto.constant_folding import evaluated
 from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.model.proto.functions import inlined
 from widthfold_onnx.model.shapes.table import ShapeTable
@@ -70,18 +70,11 @@ class Document:
         self._names = names_of(self.scopes) | self._trained
         self._touched: set[int] = set()
         self._branches: dict[Graph, list[Graph]] = {}
-        graphs = [(scope.graph, scope.proto) for scope in self.scopes if scope.proto is not None]
-        self._sparse = {
-            (id(graph), sparse.values.name): sparse
-            for graph, message in graphs
-            for sparse in message.sparse_initializer
-        }
         self._constants = Constants(
             folder,
             trained=self._trained,
             overridable=proto.ir_version >= 4,
-            sparse=self._sparse,
-            evaluate=lambda node, inputs: evaluated(message_of(node), inputs, self.opset),
+            opset=self.opset,
         )
         self._annotated = {
             a.tensor_name for s in self.scopes if s.proto for a in s.proto.quantization_annotation
@@ -90,9 +83,7 @@ class Document:
     @property
     def main(self) -> Graph:
         """The main graph."""
-        graph = self.scopes[0].graph
-        assert isinstance(graph, Graph)
-        return graph
+        return self._model.graph
 
     @cached_property
     def shapes(self) -> ShapeTable:
@@ -242,7 +233,7 @@ class Document:
         for value in list(graph.initializers.values()):
             readers = {user.graph for user, _ in value.uses()}
             branch = next((body for body in branches if readers == {body}), None)
-            is_stored = (id(graph), value.name) not in self._sparse and not value.is_graph_input()
+            is_stored = sparse_of(value) is None and not value.is_graph_input()
             if branch is not None and is_stored and not self.is_fixed(value):
                 del graph.initializers[value.name or ""]
                 value.type = value.shape = None  # the tensor says both

@@ -18,6 +18,7 @@ from widthfold_onnx.text import printable
 # The library warns of fields that it drops; they stay in the messages here.
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
 _SOURCE = "widthfold.source"  # key in Node.meta: the NodeProto that the node was read from
+_SPARSE = "widthfold.sparse"  # key in Value.meta: the SparseTensorProto of a sparse initializer
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ def scopes_of(model: ir.Model, proto: onnx.ModelProto) -> Iterator[Scope]:
     while stack:
         scope = stack.pop()
         yield scope
-        assert scope.proto is not None
+        assert scope.proto is not None and isinstance(scope.graph, ir.Graph)
+        for sparse in scope.proto.sparse_initializer:
+            scope.graph.initializers[sparse.values.name].meta[_SPARSE] = sparse
         for node, message in zip(scope.graph, scope.proto.node, strict=True):
             node.meta[_SOURCE] = message
             for (place, body), graph in zip(
@@ -89,6 +92,11 @@ def write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
     for value in added:
         assert value.const_value is not None
         message.initializer.append(ir.serde.serialize_tensor(value.const_value))
+
+
+def sparse_of(value: ir.Value) -> onnx.SparseTensorProto | None:
+    """Return the message of a sparse initializer, None for other values."""
+    return value.meta.get(_SPARSE)
 
 
 def message_of(node: ir.Node) -> onnx.NodeProto:

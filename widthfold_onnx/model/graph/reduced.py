@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import onnx
 from onnx import AttributeProto
 
+from widthfold_onnx.model.proto.scope import is_text
 from widthfold_onnx.model.proto.walk import all_graphs, all_nodes, retain
 
 _UNREADABLE = (
@@ -47,11 +48,5 @@ def _reduce_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
 
 
 def _is_readable(attribute: AttributeProto) -> bool:
-    if attribute.type in _UNREADABLE:
-        return False
-    try:
-        for text in (attribute.s, *attribute.strings):
-            text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    is_known = attribute.type not in _UNREADABLE
+    return is_known and all(map(is_text, (attribute.s, *attribute.strings)))

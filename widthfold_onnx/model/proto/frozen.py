@@ -1,4 +1,4 @@
-"""Take weights out of the inputs of a model, so that no caller can replace them."""
+"""Tell which inputs of a model a caller may give, and take weights out of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from widthfold_onnx.model.proto.walk import initializers, retain
 
 OVERRIDABLE_SINCE = 4
 """IR version from which an initializer that is also an input is a default value."""
+
+
+def inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Return the inputs that a caller can give, among them those with a default value."""
+    old = model.ir_version < OVERRIDABLE_SINCE
+    fixed = {tensor.name for tensor in model.graph.initializer} if old else ()
+    return [value for value in model.graph.input if value.name not in fixed]
 
 
 def overridable(model: onnx.ModelProto) -> set[str]:

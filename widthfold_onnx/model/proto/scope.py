@@ -81,6 +81,15 @@ def text(value: str, what: str) -> str:
     raise InvalidModelError(f"{what} {quoted(value)} is not UTF-8")
 
 
+def is_text(data: bytes) -> bool:
+    """Check whether bytes of a model are UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def graph_scope(graph: onnx.GraphProto) -> NameScope:
     """Build the scope of a graph and of all graphs in it.
 

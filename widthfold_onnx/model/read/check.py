@@ -28,6 +28,7 @@ from widthfold_onnx.model.proto.scope import (
     describe_node,
     function_scope,
     graph_scope,
+    is_text,
     text,
 )
 from widthfold_onnx.model.proto.tensors import DTYPES, check_declaration, check_inline, describe
@@ -205,20 +206,12 @@ def _check_attributes(node: onnx.NodeProto, *, in_function: bool) -> None:
             what = f"two attributes named {quoted(name)}"
             raise InvalidModelError(f"{describe_node(node)}: {what}")
         seen.add(name)
-        if has_words and not _is_text(attribute.s):
+        if has_words and not is_text(attribute.s):
             what = f"attribute {quoted(name)} is not UTF-8"
             raise InvalidModelError(f"{describe_node(node)}: {what}")
         if text(attribute.ref_attr_name, "attribute name") and not in_function:
             what = f"attribute {quoted(name)} refers to a function that it is not in"
             raise InvalidModelError(f"{describe_node(node)}: {what}")
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _check_notes(

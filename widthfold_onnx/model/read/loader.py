@@ -52,12 +52,6 @@ def load(path: Path) -> LoadedModel:
     shown = printable(path.name or str(path))
     try:
         data = _read(path)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"{printable(str(path))}: {reason}") from error
-    except InvalidModelError as error:
-        raise InvalidModelError(f"{shown}: {error}") from error
-    try:
         scan_wire(data)
         # Imported only for files worth parsing: most files that are no model need no onnx.
         from widthfold_onnx.model.read.check import check_model, parse
@@ -97,13 +91,17 @@ def load_with_data(model: Path, most: int) -> onnx.ModelProto:
 
 
 def _read(path: Path) -> bytes:
-    # Opening a FIFO blocks and opening a device may do anything, so look first, and again after.
-    _check_status(path.stat())
-    descriptor = os.open(path, READ)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        _check_status(status)
-        return file.read(status.st_size)  # with a size, because read allocates as asked
+    try:
+        # Opening a FIFO blocks, opening a device may do anything: look first, and again after.
+        _check_status(path.stat())
+        descriptor = os.open(path, READ)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            _check_status(status)
+            return file.read(status.st_size)  # with a size, because read allocates as asked
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{printable(str(path))}: {reason}") from error
 
 
 def _check_status(status: os.stat_result) -> None:

@@ -13,6 +13,7 @@ import onnx
 from onnx import helper
 
 from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.proto.dims import size_of
 from widthfold_onnx.model.proto.reference import run_reference
 from widthfold_onnx.model.shapes.fact import Fact
 
@@ -129,7 +130,7 @@ def _listed(fact: Fact) -> list[object] | None:
     """Return the elements of a tensor, also if none is known but there are few."""
     if fact.numbers is not None:
         return list(fact.numbers.ravel().tolist())
-    size = fact.size
+    size = None if fact.dims is None else size_of(fact.dims)
     return None if size is None or size > MOST_UNKNOWN else [None] * size
 
 

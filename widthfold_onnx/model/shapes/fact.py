@@ -9,7 +9,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.model.proto.dims import Dims, dims_of_type, size_of
+from widthfold_onnx.model.proto.dims import Dims, dims_of_type
 from widthfold_onnx.model.proto.external import is_external
 
 LARGEST = {"b": 1 << 16, "i": 1 << 16, "u": 1 << 16, "f": 1 << 10}
@@ -55,11 +55,6 @@ class Fact:
             kind = helper.make_tensor_type_proto(self.kind, self.dims)
         assert isinstance(kind, onnx.TypeProto)
         return kind
-
-    @property
-    def size(self) -> int | None:
-        """Number of elements of a tensor; None if it is not known."""
-        return None if self.dims is None else size_of(self.dims)
 
     def fits(self, numbers: Array) -> bool:
         """Check whether a tensor of this type can have these elements."""

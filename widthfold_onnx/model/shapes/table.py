@@ -10,6 +10,7 @@ import onnx
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.proto.frozen import inputs
 from widthfold_onnx.model.shapes.evaluation import Evaluation
 from widthfold_onnx.model.shapes.fact import Fact, of_type
 from widthfold_onnx.options import Shapes
@@ -55,20 +56,17 @@ def inputs_of(proto: onnx.ModelProto, pins: Shapes) -> dict[str, Fact]:
     Raises:
         UsageError: a pin names no input, or contradicts the model.
     """
-    # What is stored replaces an input since IR version 4 only if the caller does not give it.
-    stored = {tensor.name for tensor in proto.graph.initializer} if proto.ir_version < 4 else ()
-    given = (value for value in proto.graph.input if value.name not in stored)
-    inputs = {value.name: of_type(value.type) for value in given}
+    given = {value.name: of_type(value.type) for value in inputs(proto)}
     for name, shape in pins.items():
-        if name not in inputs:
-            known = ", ".join(printable(n) for n in inputs)
+        if name not in given:
+            known = ", ".join(printable(n) for n in given)
             raise UsageError(f"--input-shape: no input {printable(name)}; inputs are {known}")
-        dims = inputs[name].dims
+        dims = given[name].dims
         pairs = [] if dims is None else zip(dims, shape, strict=False)
         is_ranked = dims is None or len(dims) == len(shape)
         if not is_ranked or any(extent not in (None, size) for extent, size in pairs):
             raise UsageError(
                 f"--input-shape: {printable(name)} is declared {dims}, not {tuple(shape)}"
             )
-        inputs[name] = Fact(inputs[name].kind, tuple(shape))
-    return inputs
+        given[name] = Fact(given[name].kind, tuple(shape))
+    return given

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -78,13 +79,8 @@ def with_bias(result: Elements, bias: Tensor | None) -> Elements:
     return plus(result, along(bias, 1, len(result.shape)))
 
 
-def _conv(call: Call) -> list[Value]:
-    return [with_bias(convolved(call, call.tensor(0), call.tensor(1)), call.optional(2))]
-
-
-def _conv_transpose(call: Call) -> list[Value]:
-    result = convolved(call, call.tensor(0), call.tensor(1), spread, conv_transpose)
-    return [with_bias(result, call.optional(2))]
+def _conv(call: Call, *how: Any) -> list[Value]:
+    return [with_bias(convolved(call, call.tensor(0), call.tensor(1), *how), call.optional(2))]
 
 
 def _gemm(call: Call) -> list[Value]:
@@ -227,7 +223,7 @@ POLYNOMIALS: Mapping[str, Meaning] = {
     "BatchNormalization": _batch_normalization,
     "Cast": _cast,
     "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
+    "ConvTranspose": lambda call: _conv(call, spread, conv_transpose),
     "Div": of_tensors(_quotient),
     "Dropout": _dropout,
     "Gemm": _gemm,
