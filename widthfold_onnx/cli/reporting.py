@@ -67,8 +67,8 @@ report_arguments = options_of(
     {
         "--report FILE": {
             "type": click.Path(path_type=Path, dir_okay=False),
-            "help": "Write a report, too; the suffix chooses its form: .json, .md, .xml, "
-            ".html or .csv (the last three of verify).",
+            "help": "Write a report, too; the suffix chooses its form: .json, .md, .xml "
+            "or .html (the last two of verify).",
         },
         "--format": "Print this form instead of tables; with a --report FILE of another suffix, "
         "write it there.",

@@ -126,10 +126,5 @@ def render(form: Format, result: Report, model: Path) -> str:
 
             assert isinstance(result, VerifyReport)
             return html.render(result)
-        case Format.CSV:
-            from widthfold_onnx.reports.data import samples
-
-            assert isinstance(result, VerifyReport)
-            return samples.render(result)
         case _:
             assert_never(form)

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 
 from widthfold_onnx.reports.described import Table
 from widthfold_onnx.reports.text.console import printing, say, table
-from widthfold_onnx.results import Entry, Key, Measurement, StoreReport
+from widthfold_onnx.results import Key, Measurement
 
 _AGES = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
 @printing()
-def show_store(report: StoreReport) -> None:
+def show_store(measurements: Sequence[tuple[Key, Measurement]]) -> None:
     """Print every measurement, then how many there are."""
-    for (machine, setting), entries in groupby(sorted(report.measurements, key=_place), _place):
+    for (machine, setting), entries in groupby(sorted(measurements, key=_place), _place):
         say(f"machine: {machine}")
         say(f"setting: {setting}")
         columns = ["subject", "candidate", "as-is / candidate", "status", "age"]
-        rows = [_row(entry.key, entry.measurement) for entry in entries]
+        rows = [_row(key, measurement) for key, measurement in entries]
         table(Table("measurements", columns, rows, sentences=False))
-    say(f"{len(report.measurements)} measurement(s)")
+    say(f"{len(measurements)} measurement(s)")
 
 
-def store_report(items: Iterable[tuple[Key, Measurement]]) -> StoreReport:
-    """Return the report on the items of a store."""
-    return StoreReport(measurements=[Entry(key=key, measurement=value) for key, value in items])
-
-
-def _place(entry: Entry) -> tuple[str, str]:
-    return entry.key.machine, entry.key.setting
+def _place(entry: tuple[Key, Measurement]) -> tuple[str, str]:
+    key, _ = entry
+    return key.machine, key.setting
 
 
 def _row(key: Key, measurement: Measurement) -> list[str]:
