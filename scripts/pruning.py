@@ -26,7 +26,7 @@ from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import AS_IS, NO_TIME
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import EMPTY
-from widthfold_onnx.runtime.running import running
+from widthfold_onnx.runtime.inputs.sizes import running
 from widthfold_onnx.tuning.measure import successive_halving
 from widthfold_onnx.tuning.measure.effort import SPENDING
 from widthfold_onnx.tuning.measure.measurements import Candidate, Outcome

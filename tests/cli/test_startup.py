@@ -91,7 +91,10 @@ def test_a_fold_needs_neither_the_runtime_nor_what_renders_other_reports(
             "import widthfold_onnx.evidence.run, widthfold_onnx.tuning.measure.successive_halving",
             TO_FOLD,
         ),
-        ("import widthfold_onnx.runtime.running, widthfold_onnx.tuning.store.identity", TO_PARSE),
+        (
+            "import widthfold_onnx.runtime.inputs.sizes, widthfold_onnx.tuning.store.identity",
+            TO_PARSE,
+        ),
         (
             "import widthfold_onnx.evidence.parity.float64_reference, "
             "widthfold_onnx.evidence.timing.cost",

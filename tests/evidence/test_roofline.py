@@ -69,8 +69,8 @@ def test_bytes_are_what_a_node_reads_and_writes():
 def planted(monkeypatch):
     """A machine that copies a byte in 2 s where 100 are copied, in 1 s in smaller copies."""
     monkeypatch.setattr(roofline_module, "COPIES", [10, 100])
-    monkeypatch.setattr(roofline_module, "copied", lambda shortest, size: {10: 1.0, 100: 0.5}[size])
-    monkeypatch.setattr(roofline_module, "operations", lambda shortest, dtype: 1 / COST[dtype])
+    monkeypatch.setattr(roofline_module, "copied", lambda setting, size: {10: 1.0, 100: 0.5}[size])
+    monkeypatch.setattr(roofline_module, "operations", lambda setting, dtype: 1 / COST[dtype])
     return Roofline(CPU)
 
 
@@ -97,8 +97,8 @@ def test_the_longer_one_of_both_times_is_the_least(planted, monkeypatch):
 @pytest.mark.parametrize("name", ["pitch_cnn", "quantized_cnn", "pointwise_mlp"])
 def test_a_model_and_its_fold_have_the_same_work(tmp_path, monkeypatch, name, level):
     """The runtime pads channels, packs weights and renames nodes; a fold adds zeros."""
-    monkeypatch.setattr(roofline_module, "copied", lambda shortest, size: 1e30)
-    monkeypatch.setattr(roofline_module, "operations", lambda shortest, dtype: 2.0)
+    monkeypatch.setattr(roofline_module, "copied", lambda setting, size: 1e30)
+    monkeypatch.setattr(roofline_module, "operations", lambda setting, dtype: 2.0)
     folded = tmp_path / "folded.onnx"
     optimize(MODELS / f"{name}.onnx", folded, FoldOptions(factor=4))
 
@@ -151,8 +151,8 @@ def test_a_name_of_two_nodes_says_nothing_of_either(tmp_path, planted):
     assert found["computed"] is None
 
 
-def test_speeds_are_those_of_the_shortest_runs():
-    def seconds(model):
+def test_speeds_are_those_of_the_shortest_runs(monkeypatch):
+    def seconds(model, setting):
         onnx.checker.check_model(model)
         (node,) = model.graph.node
         if node.op_type != "Relu":
@@ -160,10 +160,12 @@ def test_speeds_are_those_of_the_shortest_runs():
         dims = model.graph.input[0].type.tensor_type.shape.dim
         return 1e-5 + 8 * dims[0].dim_value / 1e10
 
-    assert ceilings.operations(seconds) == 2 * 512**3 / 1e-3
-    assert ceilings.operations(seconds, "uint8") == 2 * 512**3 / 1e-4
+    monkeypatch.setattr(ceilings, "_shortest", seconds)
+    setting = Setting(Level.ALL, CPU)
+    assert ceilings.operations(setting) == 2 * 512**3 / 1e-3
+    assert ceilings.operations(setting, "uint8") == 2 * 512**3 / 1e-4
     for size in roofline_module.COPIES:
-        assert ceilings.copied(seconds, size) == pytest.approx(1e10, rel=0.01)
+        assert ceilings.copied(setting, size) == pytest.approx(1e10, rel=0.01)
 
 
 def test_on_a_gpu_no_least_time_is_known():
@@ -180,7 +182,7 @@ def test_the_speeds_of_this_machine_are_named():
     for length in (2**20, 3):
         least("any", details("Relu", [(length,)], [(length,)]))
     for dtype in ("float", "double", "int8"):
-        assert ceilings.operations(found._shortest, dtype) > 0
+        assert ceilings.operations(Setting(Level.ALL, CPU), dtype) > 0
     found.operations["float"] = 1e9
     first, second, last = found.limits()
     assert (first, second) == ("bytes of a copy of 256 KiB", "bytes of a copy of 4096 KiB")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import tempfile
@@ -142,5 +141,5 @@ def test_a_store_that_may_be_written_says_nothing(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as opened, Store(None) as memory:
         assert not opened.read_only
         assert not memory.read_only
-    run = widthfold("store", "list", "--store", tmp_path / "store.sqlite", "--format", "json")
-    assert json.loads(run.out)["measurements"] == []
+    run = widthfold("store", "list", "--store", tmp_path / "store.sqlite")
+    assert run.out == "0 measurement(s)\n"

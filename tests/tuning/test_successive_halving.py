@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +15,9 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import AS_IS, NO_TIME, SKIPPED
+from widthfold_onnx.runtime import settings
+from widthfold_onnx.runtime.clock import Run
+from widthfold_onnx.runtime.settings import Setting
 from widthfold_onnx.tuning.measure import successive_halving
 from widthfold_onnx.tuning.measure.measurements import Outcome
 from widthfold_onnx.tuning.measure.successive_halving import (
@@ -40,7 +42,6 @@ class Track:
     """A runtime whose every model takes the milliseconds that were said of it, on the clock."""
 
     def __init__(self, seconds: Mapping[str, object]) -> None:
-        self.setup = SETUP
         self.now = 0.0
         self.runs: Counter[str] = Counter()
         self.seconds = seconds
@@ -48,10 +49,7 @@ class Track:
     def clock(self) -> int:
         return round(self.now * 1e9)
 
-    def peak(self) -> float:
-        return PEAK
-
-    def runner(self, model: bytes):
+    def random_run(self, model: bytes, setting: Setting) -> Run:
         name = model.decode()
         if isinstance(self.seconds[name], Exception):
             raise self.seconds[name]
@@ -78,7 +76,9 @@ def raced(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(
             successive_halving, "time", SimpleNamespace(perf_counter=lambda: track.now)
         )
-        monkeypatch.setattr(successive_halving, "_Runner", lambda setup, folder: track)
+        monkeypatch.setattr(successive_halving, "clock_of", lambda how: track.clock)
+        monkeypatch.setattr(successive_halving, "operations", lambda setting: PEAK)
+        monkeypatch.setattr(successive_halving, "random_run", track.random_run)
         monkeypatch.setattr(successive_halving, "reformed", reformed)
         workloads = [
             Workload(
@@ -243,18 +243,16 @@ def test_a_real_race_of_a_real_layer() -> None:
     assert any(r.rounds for key, r in results(said).items() if key != AS_IS)
 
 
-def test_options_of_sessions_reach_every_layer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     class OpenedError(Exception):
         pass
 
-    def open_session(path: Path, how: RuntimeOptions, *_: object, **others: object) -> None:
+    def open_session(model: object, how: RuntimeOptions, *_: object, **others: object) -> None:
         raise OpenedError(how.session_options)
 
-    monkeypatch.setattr(successive_halving, "open_session", open_session)
+    monkeypatch.setattr(settings, "open_session", open_session)
     chosen = {"session.disable_prepacking": "1"}
     setup = replace(SETUP, how=SearchOptions(provider=Provider.CPU, session_options=chosen))
     with pytest.raises(OpenedError) as caught:
-        successive_halving._Runner(setup, tmp_path).runner(b"")
+        race([workload("own")], setup, 1.0, report=print)
     assert caught.value.args == (chosen,)

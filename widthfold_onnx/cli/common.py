@@ -84,27 +84,6 @@ class Word(click.Choice):  # type: ignore[type-arg] # not generic in click 8.1
             return super().convert(value, param, ctx)
 
 
-class ShapeType(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.1
-    """NAME:1,3,224,224 -> ("NAME", (1, 3, 224, 224)); the name may hold colons."""
-
-    name = "NAME:DIMS"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, tuple[int, ...]]:
-        """Split at the last colon; an empty list of dimensions is a scalar."""
-        if isinstance(value, tuple):
-            return value
-        name, colon, dims = value.rpartition(":")
-        try:
-            shape = tuple(int(d) for d in dims.split(",")) if dims else ()
-        except ValueError:
-            shape = (-1,)
-        if not colon or not name or not all(1 <= extent <= LARGEST_EXTENT for extent in shape):
-            self.fail(f"{printable(value)!r} is not of the form NAME:1,3,224,224", param, ctx)
-        return name, shape
-
-
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
     """Turn every error of a command into one line on standard error and its exit code."""
 

@@ -13,21 +13,15 @@ from widthfold_onnx.options import FoldOptions, Form
 from widthfold_onnx.text import printable
 
 
-class FactorType(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.1
-    """auto, which is None, or a number."""
-
-    name = "N|auto"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | None:
-        """Read auto as None, anything else as a whole number."""
-        if value == "auto":
-            return None
-        try:
-            return int(value)
-        except ValueError:
-            self.fail(f"{printable(value)!r} is neither auto nor a whole number", param, ctx)
+def factor_or_auto(text: str) -> int | None:
+    """Read auto as None, anything else as a whole number."""
+    if text == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        message = f"{printable(text)!r} is neither auto nor a whole number"
+        raise click.BadParameter(message) from None
 
 
 FORM: Help = {
@@ -44,7 +38,7 @@ FORM: Help = {
 """Options of the commands that show or write one model."""
 
 LIMITS: Help = {
-    "--axis": "Axis to fold: auto, batch, height, width, depth, or its index.",
+    "--axis AXIS": "Axis to fold: auto, batch, height, width, depth, or its index.",
     "--layout": "Form of the moves: nhwc suits a runtime that computes channels-last and can "
     "remove their Transposes. auto measures both; at a fixed factor it is nhwc with prefer_nhwc=1, "
     "else nchw.",
@@ -63,8 +57,8 @@ LIMITS: Help = {
     "more than this.",
     "--nodes GLOB": "Fold only nodes whose name matches; may be given several times.",
     "--skip GLOB": "Leave alone nodes whose name matches; may be given several times.",
-    "--input-shape": "Sizes to plan with where the model leaves them open, e.g. x:1,3,224,224; the "
-    "model keeps its symbols.",
+    "--input-shape NAME:DIMS": "Sizes to plan with where the model leaves them open, e.g. "
+    "x:1,3,224,224; the model keeps its symbols.",
 }
 """Options of all commands that plan a fold."""
 
@@ -80,13 +74,13 @@ def fold_options(default_factor: str | None) -> Callable[[Command], Command]:
         return options_of("fold", FoldOptions, LIMITS)
     auto = default_factor == "auto"
     factor = {
-        "type": FactorType(),
+        "type": factor_or_auto,
         "default": default_factor,
         "show_default": True,
         "help": "Turn N positions of an axis into N times as many channels"
         + ("; auto: the forms that were measured to be faster." if auto else "."),
     }
-    said: Help = {f"--factor {FactorType.name if auto else 'N'}": factor, **FORM, **LIMITS}
+    said: Help = {f"--factor {'N|auto' if auto else 'N'}": factor, **FORM, **LIMITS}
     return options_of("fold", FoldOptions, said, _chosen)
 
 

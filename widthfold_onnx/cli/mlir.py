@@ -18,7 +18,7 @@ FOLD: Help = {
     },
     "--nodes GLOB": "Fold only FUNCTION/%NAME.",
     "--skip GLOB": "Leave FUNCTION/%NAME alone.",
-    "--axis": "Axis to fold, as ONNX has it.",
+    "--axis AXIS": "Axis to fold, as ONNX has it.",
     "--mix-samples": "Allow folds of a product's rows, which may be samples: a NaN of one can "
     "reach others.",
 }

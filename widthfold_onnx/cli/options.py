@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 
-from widthfold_onnx.cli.common import ShapeType, Word
+from widthfold_onnx.cli.common import LARGEST_EXTENT, Word
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import AxisName, Shapes
 from widthfold_onnx.options.keywords import field_of
@@ -26,33 +26,39 @@ Help = Mapping[str, str | Mapping[str, Any]]
 Command = Callable[..., Any]
 
 
-class AxisType(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.1
-    """auto, batch, height, width, depth, or an index into the Conv's input shape."""
-
-    name = "AXIS"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> AxisName | int:
-        """Read digits as an index, anything else as a name."""
-        if isinstance(value, AxisName | int):
-            return value
-        if value.isascii() and value.isdigit() and len(value) < 4:
-            return int(value)
-        try:
-            return AxisName(value)
-        except ValueError:
-            names = ", ".join(AxisName)
-            self.fail(f"{printable(value)!r} is none of {names}, 0, 2, 3, 4", param, ctx)
+def axis(text: str) -> AxisName | int:
+    """Read digits as an index into the Conv's input shape, anything else as a name."""
+    if text.isascii() and text.isdigit() and len(text) < 4:
+        return int(text)
+    try:
+        return AxisName(text)
+    except ValueError:
+        names = ", ".join(AxisName)
+        raise click.BadParameter(f"{printable(text)!r} is none of {names}, 0, 2, 3, 4") from None
 
 
-TYPES: dict[Any, click.ParamType[Any]] = {
+def shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Read NAME:1,3,224,224 as ("NAME", (1, 3, 224, 224)); the name may hold colons.
+
+    An empty list of dimensions is a scalar.
+    """
+    name, _, dims = text.rpartition(":")
+    try:
+        extents = tuple(int(d) for d in dims.split(",")) if dims else ()
+    except ValueError:
+        extents = (-1,)
+    if not name or not all(1 <= extent <= LARGEST_EXTENT for extent in extents):
+        raise click.BadParameter(f"{printable(text)!r} is not of the form NAME:1,3,224,224")
+    return name, extents
+
+
+TYPES: dict[Any, Any] = {
     int: click.INT,
     float: click.FLOAT,
     str: click.STRING,
     Path: click.Path(path_type=Path),
-    AxisName | int: AxisType(),
-    Shapes: ShapeType(),
+    AxisName | int: axis,
+    Shapes: shape,
     Mapping[str, str]: click.STRING,
 }
 """What an option takes by the type of its field; words of any other enumeration are its members."""

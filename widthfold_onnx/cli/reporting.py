@@ -69,7 +69,7 @@ report_arguments = options_of(
         "--report FILE": {
             "type": click.Path(path_type=Path, dir_okay=False),
             "help": "Write a report, too; the suffix chooses its form: .json, .md, .html, or of "
-            "verify .xml or .csv.",
+            "verify .xml.",
         },
         "--format": "Print this form instead of tables; with a --report FILE of another suffix, "
         "write it there.",

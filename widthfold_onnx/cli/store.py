@@ -36,25 +36,16 @@ in_store = options_of("options", SearchOptions, {"--store": SEARCHING["--store"]
 @store_command.command("list")
 @guarded
 @in_store
-@click.option(
-    "--format", "form", type=click.Choice(["json"]), help="Print this form instead of tables."
-)
-def list_command(options: SearchOptions, form: str | None) -> None:
-    """List every measurement.
+def list_command(options: SearchOptions) -> None:
+    """List every measurement as tables; `export -` prints them for programs.
 
     The ratio is the time of the layer as it is / the time of its form, with a 95 % interval.
     """
-    from widthfold_onnx.reports.data.json import encode
-    from widthfold_onnx.reports.store import show_store, store_report
-    from widthfold_onnx.reports.text.console import printing, write
+    from widthfold_onnx.reports.store import show_store
 
     with _existing(options.store) as (store, _):
-        report = store_report(store.items())
-    if form is None:
-        show_store(report)
-        return
-    with printing():
-        write(encode(report).decode("ascii"))
+        entries = list(store.items())
+    show_store(entries)
 
 
 @store_command.command("export")

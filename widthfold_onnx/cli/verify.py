@@ -22,7 +22,8 @@ from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
 from widthfold_onnx.options import VerifyOptions
 
 TIMING: Help = {
-    "--input-shape": "Sizes to run with where the model leaves them open, e.g. x:1,3,224,224.",
+    "--input-shape NAME:DIMS": "Sizes to run with where the model leaves them open, e.g. "
+    "x:1,3,224,224.",
     "--truth-budget": "Seconds for a float64 run of ORIGINAL, the reference for both models; 0 "
     "leaves it out.",
     "--threads": "Threads of one operator (intra-op) while timing.",

@@ -38,7 +38,7 @@ def verify_files(
         if name not in outputs and name.rpartition("[")[0] not in outputs:
             raise UsageError(f"a tolerance is given for {quoted(name)}, which is no output")
     if options.baseline is not None:
-        from widthfold_onnx.evidence.timing.baseline import against, read_report  # needs numpy
+        from widthfold_onnx.evidence.timing.requirement import against, read_report  # needs numpy
 
         saved, asked = read_report(options.baseline), options.fail_under
         plain = dataclasses.replace(options, baseline=None, fail_under=None)

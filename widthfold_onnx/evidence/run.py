@@ -20,7 +20,7 @@ from widthfold_onnx.evidence.parity.models import (
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing.placement import alarms
-from widthfold_onnx.evidence.timing.regression_threshold import gate
+from widthfold_onnx.evidence.timing.requirement import gate
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.proto.frozen import frozen

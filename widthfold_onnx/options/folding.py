@@ -111,6 +111,16 @@ def word(name: str, value: str, kind: type[W]) -> W:
         raise UsageError(f"{name} is {value!r}, none of {', '.join(kind)}") from None
 
 
+def require(fits: bool, name: str, value: object, rule: str) -> None:
+    """Refuse the value of an option that does not fit its rule.
+
+    Raises:
+        UsageError: names the option, its value and the rule, as words that follow "it must".
+    """
+    if not fits:
+        raise UsageError(f"{name} is {value}; it must {rule}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class FoldOptions:
     """Options for planning in `optimize` and `inspect`.
@@ -163,8 +173,8 @@ class FoldOptions:
         return tuple(name for name in every if name is not Companion.NONE)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.factor, int | None):
-            raise UsageError(f"factor is {self.factor!r}; it must be a whole number or None")
+        numeric = isinstance(self.factor, int | None)
+        require(numeric, "factor", repr(self.factor), "be a whole number or None")
         words: dict[str, type[StrEnum]] = {"form": Form, "layout": Layout, "nonfinite": NonFinite}
         if not isinstance(self.axis, int):
             words["axis"] = AxisName
@@ -180,14 +190,10 @@ class FoldOptions:
         if Companion.NONE in self.companions and len(set(self.companions)) > 1:
             raise UsageError("companion none means that no other is wanted: name it alone")
         for name in ("max_flops_growth", "max_bytes_growth"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0")
-        if self.factor is not None and not SMALLEST_FACTOR <= self.factor <= MAX_FACTOR:
-            raise UsageError(
-                f"factor is {self.factor}; it must lie in {SMALLEST_FACTOR}..{MAX_FACTOR}"
-            )
-        if self.max_channels < 1:
-            raise UsageError(f"max_channels is {self.max_channels}; it must be at least 1")
+            require(getattr(self, name) > 0, name, getattr(self, name), "be above 0")
+        in_range = self.factor is None or SMALLEST_FACTOR <= self.factor <= MAX_FACTOR
+        require(in_range, "factor", self.factor, f"lie in {SMALLEST_FACTOR}..{MAX_FACTOR}")
+        require(self.max_channels >= 1, "max_channels", self.max_channels, "be at least 1")
         if isinstance(self.axis, int) and self.axis not in (0, 2, 3, 4):
             raise UsageError(f"axis {self.axis}: a Conv input folds along 0, 2, 3 or 4")
 

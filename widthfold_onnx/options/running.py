@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options.folding import Shapes, word
+from widthfold_onnx.options.folding import Shapes, require, word
 
 MAX_SEEDS = 1000
 """All input sets are in memory at once."""
@@ -90,8 +90,7 @@ class Tolerance:
         bounds = [("rtol", self.rtol or 0.0), ("atol", self.atol)]
         bounds += [(f"rtol of {name}", bound) for name, bound in self.per_output.items()]
         for name, bound in bounds:
-            if not 0 <= bound < math.inf:
-                raise UsageError(f"{name} is {bound}; it must be 0 or a number above")
+            require(0 <= bound < math.inf, name, bound, "be 0 or a number above")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +115,8 @@ class RuntimeOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "provider", word("provider", self.provider, Provider))
-        if not 1 <= self.threads <= MAX_THREADS:
-            raise UsageError(f"threads is {self.threads}; it must lie in 1..{MAX_THREADS}")
+        in_range = 1 <= self.threads <= MAX_THREADS
+        require(in_range, "threads", self.threads, f"lie in 1..{MAX_THREADS}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +141,7 @@ class VerifyOptions(RuntimeOptions):
         baseline: JSON report of an earlier `verify`; `fail_under` then judges the speed-up / that.
         fail_under: least original / rewritten; the verdict is fail where the speed-up is below it
             beyond noise, unverified where that is not known; None asks nothing
-            (`evidence.timing.regression_threshold`).
+            (`evidence.timing.requirement`).
 
     Raises:
         UsageError: a number out of its range, or `fail_under` without a timing to judge.
@@ -168,19 +167,15 @@ class VerifyOptions(RuntimeOptions):
             raise UsageError(f"seeds is {self.seeds}; at most {MAX_SEEDS} are compared")
         if self.seeds < (0 if self.inputs else 1):
             raise UsageError(f"seeds is {self.seeds}; without inputs it must be at least 1")
-        if not 0 <= self.truth_budget <= MAX_TRUTH_BUDGET:
-            raise UsageError(
-                f"truth-budget is {self.truth_budget}; it must lie in 0..{MAX_TRUTH_BUDGET:.0f} s"
-            )
-        _check_time_budget(self.time_budget)
-        if self.baseline is not None and not self.timing:
-            raise UsageError("a baseline judges the timing, which is switched off")
-        if self.fail_under is None:
-            return
-        if not 0 < self.fail_under < math.inf:
-            raise UsageError(f"fail-under is {self.fail_under}; it must be a number above 0")
-        if not self.timing:
-            raise UsageError("fail-under judges the timing, which is switched off")
+        in_range = 0 <= self.truth_budget <= MAX_TRUTH_BUDGET
+        rule = f"lie in 0..{MAX_TRUTH_BUDGET:.0f} s"
+        require(in_range, "truth-budget", self.truth_budget, rule)
+        require(self.time_budget > 0, "time-budget", self.time_budget, "be above 0")
+        least = 1.0 if self.fail_under is None else self.fail_under
+        require(0 < least < math.inf, "fail-under", least, "be a number above 0")
+        for name, value in (("a baseline", self.baseline), ("fail-under", self.fail_under)):
+            if value is not None and not self.timing:
+                raise UsageError(f"{name} judges the timing, which is switched off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,10 +207,5 @@ class SearchOptions(RuntimeOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "effort", word("effort", self.effort, Effort))
-        if self.time_budget is not None:
-            _check_time_budget(self.time_budget)
-
-
-def _check_time_budget(seconds: float) -> None:
-    if not seconds > 0:
-        raise UsageError(f"time-budget is {seconds}; it must be above 0")
+        seconds = 1.0 if self.time_budget is None else self.time_budget
+        require(seconds > 0, "time-budget", seconds, "be above 0")

@@ -12,7 +12,6 @@ class Format(StrEnum):
     JUNIT = "junit"
     MARKDOWN = "markdown"
     HTML = "html"
-    CSV = "csv"
     GITHUB = "github"
 
 
@@ -21,7 +20,6 @@ SUFFIXES = {
     ".xml": Format.JUNIT,
     ".md": Format.MARKDOWN,
     ".html": Format.HTML,
-    ".csv": Format.CSV,
 }
 """Format of a report file by its suffix."""
 

@@ -9,7 +9,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.write.atomic import check_target, temporary, writing
 from widthfold_onnx.text import quoted
 
-_SIGNATURES = (b'"schema": "widthfold.', b"<!-- widthfold.", b"model,process,session,run,ms\n")
+_SIGNATURES = (b'"schema": "widthfold.', b"<!-- widthfold.")
 _HEAD = 200
 """The first bytes of a file, among which every report has one of the signatures."""
 

@@ -125,10 +125,5 @@ def render(form: Format, result: Report, model: Path) -> str:
             from widthfold_onnx.reports.page import html
 
             return html.page(result)
-        case Format.CSV:
-            from widthfold_onnx.reports.data import samples
-
-            assert isinstance(result, VerifyReport)
-            return samples.render(result)
         case _:
             assert_never(form)

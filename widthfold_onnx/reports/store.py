@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 
 from widthfold_onnx.reports.description import Column, tabulated
 from widthfold_onnx.reports.text.console import printing, say, table
-from widthfold_onnx.results import Entry, Key, Measurement, StoreReport
+from widthfold_onnx.results import Key, Measurement
+
+Entry = tuple[Key, Measurement]
+"""A measurement and its key."""
 
 _AGES = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
 @printing()
-def show_store(report: StoreReport) -> None:
+def show_store(measurements: Sequence[Entry]) -> None:
     """Print every measurement, then how many there are."""
-    for (machine, setting), entries in groupby(sorted(report.measurements, key=_place), _place):
+    for (machine, setting), entries in groupby(sorted(measurements, key=_place), _place):
         say(f"machine: {machine}")
         say(f"setting: {setting}")
         for each in tabulated("measurements", COLUMNS, entries):
             table(each)
-    say(f"{len(report.measurements)} measurement(s)")
-
-
-def store_report(items: Iterable[tuple[Key, Measurement]]) -> StoreReport:
-    """Return the report on the items of a store."""
-    return StoreReport(measurements=[Entry(key=key, measurement=value) for key, value in items])
+    say(f"{len(measurements)} measurement(s)")
 
 
 def _place(entry: Entry) -> tuple[str, str]:
-    return entry.key.machine, entry.key.setting
+    key, _ = entry
+    return key.machine, key.setting
 
 
 def _plain(text: str) -> str:
@@ -56,12 +55,9 @@ def _ratio(measurement: Measurement) -> str:
 
 
 COLUMNS: tuple[Column[Entry], ...] = (
-    Column("subject", lambda entry: _plain(entry.key.subject)),
-    Column("candidate", lambda entry: _plain(entry.key.candidate)),
-    Column("as-is / candidate", lambda entry: _ratio(entry.measurement)),
-    Column(
-        "status",
-        lambda entry: "skipped" if entry.measurement.skipped else entry.measurement.status,
-    ),
-    Column("age", lambda entry: _age(entry.measurement.time)),
+    Column("subject", lambda entry: _plain(entry[0].subject)),
+    Column("candidate", lambda entry: _plain(entry[0].candidate)),
+    Column("as-is / candidate", lambda entry: _ratio(entry[1])),
+    Column("status", lambda entry: "skipped" if entry[1].skipped else entry[1].status),
+    Column("age", lambda entry: _age(entry[1].time)),
 )

@@ -11,8 +11,6 @@ import msgspec
 
 from widthfold_onnx.results.base import Result
 
-STORE_SCHEMA = "widthfold.store/1"
-
 AS_IS = "as-is"
 """The candidate that is no other form: a layer as it is."""
 
@@ -123,10 +121,3 @@ class Entry(Result, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema: Literal["widthfold.measurement/1"] = "widthfold.measurement/1"
     key: Key
     measurement: Measurement
-
-
-class StoreReport(Result, frozen=True, kw_only=True):
-    """Result of `store list`, sorted by key."""
-
-    schema: str = STORE_SCHEMA
-    measurements: list[Entry]

@@ -5,25 +5,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import onnx
 
 from widthfold_onnx.model.proto.onnx_text import model_of
-
-Shortest = Callable[[onnx.ModelProto], float]
-"""Returns the seconds of the shortest of `RUNS` runs of a model on random inputs."""
+from widthfold_onnx.runtime.clock import clock_of, seconds_of
+from widthfold_onnx.runtime.settings import Setting, random_run
 
 RUNS = 15
 
 _EXTENT = 512
 
 
-def operations(shortest: Shortest, dtype: str = "float") -> float:
+def operations(setting: Setting, dtype: str = "float") -> float:
     """Return the operations per second of a matrix product; a multiply-add is two.
 
     Args:
-        shortest: runs models.
+        setting: of the sessions.
         dtype: element type, as ONNX's text syntax and the runtime's profile name it; both of 8
             bits stand for uint8 data and int8 weights.
     """
@@ -32,15 +29,22 @@ def operations(shortest: Shortest, dtype: str = "float") -> float:
         op, types = "MatMulInteger", ("uint8", "int8", "int32")
     a, b, y = (f"{kind}[{_EXTENT}, {_EXTENT}]" for kind in types)
     product = model_of(f"product ({a} a, {b} b) => ({y} y) {{ y = {op}(a, b) }}")
-    return 2 * _EXTENT**3 / shortest(product)
+    return 2 * _EXTENT**3 / _shortest(product, setting)
 
 
-def copied(shortest: Shortest, size: int) -> float:
+def copied(setting: Setting, size: int) -> float:
     """Return the bytes per second of a copy that reads and writes so many bytes."""
 
     def seconds(size: int) -> float:
         tensor = f"float[{size // 8}]"
-        return shortest(model_of(f"copy ({tensor} x) => ({tensor} y) {{ y = Relu(x) }}"))
+        model = model_of(f"copy ({tensor} x) => ({tensor} y) {{ y = Relu(x) }}")
+        return _shortest(model, setting)
 
     launch = seconds(8)
     return size / max(seconds(size) - launch, 1e-9)
+
+
+def _shortest(model: onnx.ModelProto, setting: Setting) -> float:
+    """Return the seconds of the shortest of `RUNS` runs and one that warms up."""
+    run, clock = random_run(model, setting), clock_of(setting.how)
+    return min(seconds_of(run, count, clock) for count in range(1 + RUNS))

@@ -158,7 +158,15 @@ def ratio_of(
         UnverifiedError: a model does not run.
     """
     found = contest(original, rewritten, options, shapes, fewest=TRIAL_PAIRS)
-    return _measurement(found.pairing, found.choice.advice, found.choice.settings)
+    pairing, settings = found.pairing, found.choice.settings
+    seconds = float(np.median(pairing.samples[:, 1]))
+    return msgspec.structs.replace(
+        timed(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs),
+        control=pairing.control,
+        note=found.choice.advice,
+        original_setting=str(settings[0]),
+        setting=str(settings[1]),
+    )
 
 
 def ratios_to(
@@ -203,31 +211,22 @@ def ratios_to(
 def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Measurement:
     """Time a model at the one level of its provider against itself at the other, in this process.
 
+    Each has one session: what is chosen so is raced or timed again.
+
     Raises:
         UnverifiedError: the model does not run.
     """
     common, other = settings_of(options)
-    start = time.perf_counter()
-    session = open_at(model, common)
-    opening = time.perf_counter() - start
-    inputs = timed_inputs(session, shapes, options)
-    run = rounds_of(session, inputs.sets)
-    run(0)
-    seconds = seconds_of(run, 1, clock_of(options))
-    each = repeats(seconds, opening, options.time_budget)
-    process = time_sessions((model, model), (common, other), inputs.sets, each, 0)
-    pairing = Pairing.of(process.runs[np.newaxis])
-    return _measurement(pairing, advice_of(pairing.ratio, other, common), (common, other))
-
-
-def _measurement(pairing: Pairing, advice: str, settings: tuple[Setting, Setting]) -> Measurement:
-    seconds = float(np.median(pairing.samples[:, 1]))
+    sessions = [open_at(model, setting) for setting in (common, other)]
+    inputs = timed_inputs(sessions[0], shapes, options)
+    runs = [rounds_of(session, inputs.sets) for session in sessions]
+    times = in_turn(runs, clock_of(options), options.time_budget, math.inf)
+    measurement = measured(times[:, 0], times[:, 1])
     return msgspec.structs.replace(
-        timed(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs),
-        control=pairing.control,
-        note=advice,
-        original_setting=str(settings[0]),
-        setting=str(settings[1]),
+        measurement,
+        note=advice_of(measurement.ratio, other, common),
+        original_setting=str(common),
+        setting=str(other),
     )
 
 

@@ -21,6 +21,7 @@ import onnx
 
 from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
 from widthfold_onnx.runtime.clock import Clock, Run, clock_of, seconds_of
+from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.rotation import Rotation, timed_inputs
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import Feeds, Level, Session, open_session
@@ -95,6 +96,18 @@ def rounds_of(session: Session, inputs: Sequence[Feeds]) -> Run:
     """Return a call that runs a session once, on one input set after the other."""
     calls = [session.bound(feeds) for feeds in inputs]
     return lambda count: calls[count % len(calls)]()
+
+
+def random_run(model: bytes | onnx.ModelProto, setting: Setting) -> Run:
+    """Return a call that runs a model of fixed sizes once on random inputs.
+
+    Raises:
+        UnverifiedError: the model does not run.
+    """
+    proto = onnx.ModelProto.FromString(model) if isinstance(model, bytes) else model
+    session = open_at(proto, setting)
+    shapes = {port.name: tuple(int(dim or 1) for dim in port.dims) for port in session.inputs}
+    return rounds_of(session, [random_feeds(session.inputs, 0, shapes)])
 
 
 @dataclass(frozen=True)

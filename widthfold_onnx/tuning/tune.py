@@ -20,7 +20,7 @@ from widthfold_onnx.results.store import AS_IS
 from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, Reading
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.running import running
+from widthfold_onnx.runtime.inputs.sizes import running
 from widthfold_onnx.system import cores
 from widthfold_onnx.tuning.measure.bench import Bench
 from widthfold_onnx.tuning.measure.cluster import Cluster

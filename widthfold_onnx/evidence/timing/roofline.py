@@ -23,11 +23,9 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.proto.walk import all_graphs
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.ceilings import RUNS, copied, operations
-from widthfold_onnx.runtime.clock import clock_of, seconds_of
-from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.ceilings import copied, operations
 from widthfold_onnx.runtime.sessions.session import Level
-from widthfold_onnx.runtime.settings import Setting, open_at, rounds_of
+from widthfold_onnx.runtime.settings import Setting, open_at
 
 Least = Callable[[str, Mapping[str, Any]], float | None]
 """Returns the least seconds of a node, by its name and what the profile says of one run of it."""
@@ -80,7 +78,6 @@ class Roofline:
 
     def __init__(self, options: RuntimeOptions) -> None:
         self._setting = Setting(Level.ALL, options)
-        self._clock = clock_of(options)
         self.copies: dict[int, float] = {}
         self.operations: dict[str, float] = {}
 
@@ -104,7 +101,7 @@ class Roofline:
         # Nothing is copied faster because it is larger, so the speed is not too low.
         copy = max((each for each in COPIES if each <= size), default=COPIES[0])
         if copy not in self.copies:
-            self.copies[copy] = copied(self._shortest, copy)
+            self.copies[copy] = copied(self._setting, copy)
         seconds = size / self.copies[copy]
         if op not in WEIGHTS:
             return seconds
@@ -112,14 +109,8 @@ class Roofline:
         if name not in weights or dtype not in COUNTED:
             return None
         if dtype not in self.operations:
-            self.operations[dtype] = operations(self._shortest, dtype)
+            self.operations[dtype] = operations(self._setting, dtype)
         return max(seconds, 2 * multiply_adds(weights[name], details) / self.operations[dtype])
-
-    def _shortest(self, model: onnx.ModelProto) -> float:
-        session = open_at(model, self._setting)
-        shapes = {port.name: tuple(int(dim or 1) for dim in port.dims) for port in session.inputs}
-        run = rounds_of(session, [random_feeds(session.inputs, 0, shapes)])
-        return min(seconds_of(run, count, self._clock) for count in range(1 + RUNS))
 
     def _weights(self, model: Path, setting: Setting) -> Weights:
         """Return the weights of the runtime's optimized graph."""

@@ -15,7 +15,6 @@ from widthfold_onnx.results import (
     InspectReport,
     OptimizeReport,
     Result,
-    StoreReport,
     TuneReport,
     VerifyReport,
 )
@@ -25,7 +24,6 @@ REPORTS: dict[str, type[Result]] = {
     "optimize": OptimizeReport,
     "verify": VerifyReport,
     "inspect": InspectReport,
-    "store": StoreReport,
     "tune": TuneReport,
 }
 SCHEMAS: dict[str, type[msgspec.Struct]] = {**REPORTS, "plan": Plan}

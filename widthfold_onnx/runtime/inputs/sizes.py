@@ -2,18 +2,23 @@
 
 A model does not tell how long an audio input must be. So the original is run at one size after
 another until one works; each try costs milliseconds, since a wrong size stops early.
+
+A child process runs `running`, so this file imports nothing that only rewriting needs: that would
+take longer than most models take to run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Shapes
+from widthfold_onnx.options import Provider, RuntimeOptions, Shapes
 from widthfold_onnx.runtime.inputs.dimensions import Dimensions, Key
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
-from widthfold_onnx.runtime.sessions.session import Session
+from widthfold_onnx.runtime.inputs.recorded import stored_feeds
+from widthfold_onnx.runtime.sessions.session import Session, open_session
 
 LADDER = (64, 16, 256, 1, 20, 128, 160, 224, 320, 576, 640, 1024, 4096, 16384, 65536)
 """Sizes to try. 64 first: with 1, padded borders would be all there is to compare."""
@@ -26,6 +31,24 @@ ENOUGH = 2000
 
 SMALL_ELEMENTS = 750_000
 """Largest input set for the second shapes, where a much larger size is tried first."""
+
+
+def running(
+    model: Path, provider: Provider, fixed: Shapes, inputs: Sequence[str] = ()
+) -> tuple[Provider, Shapes]:
+    """Return the provider and the shapes of a model: those of stored inputs, else found by trying.
+
+    Meant to run in `runtime.child.isolated`.
+
+    Raises:
+        UnverifiedError: the provider cannot be used, or no shapes were found.
+        UsageError: stored inputs that the model does not take.
+    """
+    session = open_session(model, RuntimeOptions(provider=provider))
+    if not inputs:
+        return session.provider, dict(find_shapes(session, fixed))
+    first, *_ = stored_feeds(Path(inputs[0]), session.inputs)
+    return session.provider, {name: array.shape for name, array in first.feeds.items()}
 
 
 def any_shapes(_: Shapes) -> bool:

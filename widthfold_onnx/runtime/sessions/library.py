@@ -1,4 +1,4 @@
-"""Imports ONNX Runtime; no other module does.
+"""Imports ONNX Runtime, and reads its errors; no other module imports it.
 
 It is imported on first use, so that rewriting works without it.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from widthfold_onnx.errors import UnverifiedError
@@ -16,6 +18,12 @@ from widthfold_onnx.text import printable
 
 _FATAL = 4
 """Severity at which the runtime's logger prints fatal errors only."""
+
+_LONGEST = 500
+
+_DEVICE = re.compile(r"\bCU\w+ failure [^;]*|\[OpenVINO-EP\] .*")
+"""``CUDA failure 35: what went wrong``, behind signatures of the runtime and before its own source,
+the name of the host and the expression; or ``[OpenVINO-EP] what went wrong`` behind signatures."""
 
 
 @cache
@@ -65,3 +73,23 @@ def failures() -> tuple[type[Exception], ...]:
     binding = runtime().capi.onnxruntime_pybind11_state
     own = [item for item in vars(binding).values() if isinstance(item, type)]
     return (RuntimeError, ValueError, *(item for item in own if issubclass(item, Exception)))
+
+
+def words(error: Exception, model: Path | None = None) -> str:
+    r"""Return a runtime error as one line; if a library of the device failed, only its message.
+
+    Args:
+        error: the exception that it raised.
+        model: a file that is shown without its folder.
+
+    >>> words(RuntimeError("f(int) [with T = x] CUDA failure 2: out of memory ; GPU=0 ; host=h"))
+    'CUDA failure 2: out of memory'
+    >>> words(RuntimeError("a.cc:1 f(int) [OpenVINO-EP] Loading: Exception from b.cpp:2:\nno rank"))
+    '[OpenVINO-EP] Loading: Exception from b.cpp:2: no rank'
+    >>> words(RuntimeError("no such node\n"))
+    'no such node'
+    """
+    text = str(error) if model is None else str(error).replace(str(model), model.name)
+    line = " ".join(text.split())
+    found = _DEVICE.search(line)
+    return printable((found[0] if found else line).strip(), _LONGEST)

@@ -13,7 +13,6 @@ from widthfold_onnx.model.proto.onnx_text import model_of
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import described
-from widthfold_onnx.runtime.sessions.failures import words
 from widthfold_onnx.runtime.sessions.shared_libraries import missing_library, preload
 from widthfold_onnx.text import printable
 
@@ -106,7 +105,7 @@ def obstacle(provider: Provider, chosen: tuple[tuple[str, str], ...] = ()) -> st
         session = library.new_session(one_node(), options, providers)
         session.run(None, {"x": np.ones((1, 1, 1, 1), np.float32)})
     except library.failures() as error:
-        return missing_library(provider) or words(error)
+        return missing_library(provider) or library.words(error)
     if session.get_providers()[0] != known.name:
         return missing_library(provider) or "no usable device"
     return None

@@ -23,7 +23,6 @@ from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.binding import Bound, Placed, place
 from widthfold_onnx.runtime.sessions.descriptions import Level as Level
 from widthfold_onnx.runtime.sessions.descriptions import described
-from widthfold_onnx.runtime.sessions.failures import words
 from widthfold_onnx.runtime.sessions.ports import arrays_of, port_of
 from widthfold_onnx.runtime.sessions.providers import OFF, chain, check_options, choose
 from widthfold_onnx.runtime.sessions.session_options import check_entries, entries
@@ -89,7 +88,7 @@ class Session:
         try:
             yield
         except library.failures() as error:
-            raise UnverifiedError(f"{self._label} does not run: {words(error)}") from error
+            raise UnverifiedError(f"{self._label} does not run: {library.words(error)}") from error
 
 
 def runtime_version() -> str:
@@ -162,7 +161,7 @@ def open_session(
     except library.failures() as error:
         missing = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)
         kind = NoKernelError if missing else UnverifiedError
-        raise kind(f"{label} does not load: {words(error, path)}") from error
+        raise kind(f"{label} does not load: {library.words(error, path)}") from error
     first, wanted = session.get_providers()[0], described(used).name
     if first != wanted:
         raise UnverifiedError(f"{label} runs on {first} although {wanted} was asked for")

@@ -16,7 +16,6 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import described
-from widthfold_onnx.runtime.sessions.failures import words
 from widthfold_onnx.runtime.sessions.providers import one_node
 from widthfold_onnx.text import quoted
 
@@ -94,7 +93,9 @@ def check_entries(chosen: Mapping[str, str]) -> None:
             library.new_session(one_node(), options, cpu)
         except library.failures() as error:
             given = quoted(f"{name}={value}")
-            raise UsageError(f"the runtime does not take {given}: {words(error)}") from error
+            raise UsageError(
+                f"the runtime does not take {given}: {library.words(error)}"
+            ) from error
 
 
 def _mistaken(name: str) -> str:

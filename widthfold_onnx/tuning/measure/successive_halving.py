@@ -8,14 +8,11 @@ take longer than the layer as it is, even at a rate that no layer reaches on thi
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import onnx
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, SearchOptions
@@ -29,11 +26,11 @@ from widthfold_onnx.results.store import (
     timed,
 )
 from widthfold_onnx.rules.forms.spec import FormSpec
-from widthfold_onnx.runtime.ceilings import RUNS, operations
+from widthfold_onnx.runtime.ceilings import operations
 from widthfold_onnx.runtime.clock import Clock, Run, Times, clock_of, seconds_of
-from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.intervals import measured
-from widthfold_onnx.runtime.sessions.session import Level, open_session
+from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.settings import Setting, random_run
 from widthfold_onnx.tuning.measure.effort import SPENDING, Spending
 from widthfold_onnx.tuning.measure.measurements import Candidate, Outcome
 from widthfold_onnx.tuning.workload.build import reformed
@@ -75,6 +72,11 @@ class Setup:
     level: Level = Level.ALL
 
     @property
+    def setting(self) -> Setting:
+        """Return the setting of every session."""
+        return Setting(self.level, self.how)
+
+    @property
     def spending(self) -> Spending:
         """Return the seconds and runs of the effort."""
         return SPENDING[self.how.effort]
@@ -104,12 +106,10 @@ def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report:
         UnverifiedError: the runtime cannot be used, or does not run a layer as it is.
     """
     end = time.perf_counter() + seconds
-    with tempfile.TemporaryDirectory() as folder:
-        runner = _Runner(setup, Path(folder))
-        peak = runner.peak()
-        for index, workload in enumerate(workloads):
-            part = UNFAIR * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
-            _Race(workload, runner, report).run(peak, part * (end - time.perf_counter()))
+    peak = operations(setup.setting)
+    for index, workload in enumerate(workloads):
+        part = UNFAIR * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
+        _Race(workload, setup, report).run(peak, part * (end - time.perf_counter()))
 
 
 def _need(workload: Workload) -> float:
@@ -122,17 +122,18 @@ class _Race:
 
     Args:
         workload: the layer.
-        runner: opens its forms.
+        setup: the settings.
         report: gets every start and every result.
     """
 
-    def __init__(self, workload: Workload, runner: _Runner, report: Report) -> None:
+    def __init__(self, workload: Workload, setup: Setup, report: Report) -> None:
         self._workload = workload
-        self._runner = runner
+        self._setup = setup
+        self._clock = clock_of(setup.how)
         self._report = report
         self._start = time.perf_counter()
         report(Began(workload.subject, AS_IS))
-        self._original = runner.runner(workload.model)
+        self._original = random_run(workload.model, setup.setting)
         self._times: dict[FormSpec, Times] = {}
         self._hopeless: set[FormSpec] = set()
 
@@ -143,7 +144,7 @@ class _Race:
             peak: floating-point operations per second of the best matrix product.
             seconds: time that this should take.
         """
-        first, *later = self._runner.setup.spending.rungs
+        first, *later = self._setup.spending.rungs
         _, own = self._pairs(self._original, first.pairs)
         usual = float(np.median(own))
         self._tell(AS_IS, timed(1.0, 1.0, 1.0, usual, len(own)))
@@ -174,11 +175,11 @@ class _Race:
     def _run(self, spec: FormSpec, pairs: int) -> str:
         """Run a form; return why there is no result, "" if there is one."""
         self._report(Began(self._workload.subject, spec))
-        model = reformed(self._workload, spec, self._runner.setup.fold)
+        model = reformed(self._workload, spec, self._setup.fold)
         if model is None:
             return NO_SUCH_FORM
         try:
-            form = self._runner.runner(model)
+            form = random_run(model, self._setup.setting)
             if spec in self._times:
                 self._times[spec] = self._pairs(form, pairs)
             else:
@@ -199,7 +200,7 @@ class _Race:
         return found
 
     def _pairs(self, form: Run, count: int, *, warm: bool = False) -> Times:
-        return _pairs(self._runner.clock, self._original, form, count, warm=warm)
+        return _pairs(self._clock, self._original, form, count, warm=warm)
 
 
 def out_of_reach(macs: float, usual: float, peak: float) -> bool:
@@ -232,32 +233,3 @@ def _pairs(clock: Clock, original: Run, form: Run, rounds: int, *, warm: bool = 
         if len(times) > FEWEST_PAIRS and time.perf_counter() - start > FORM_SECONDS:
             break
     return np.array(times[0 if warm else 1 :]).T
-
-
-class _Runner:
-    """Opens models with the settings of the race."""
-
-    def __init__(self, setup: Setup, folder: Path) -> None:
-        self.setup = setup
-        self.clock = clock_of(setup.how)
-        self._file = folder / "layer.onnx"
-
-    def runner(self, model: bytes) -> Run:
-        """Return a call that runs a model once on random inputs.
-
-        Raises:
-            UnverifiedError: the runtime does not load it.
-        """
-        self._file.write_bytes(model)
-        session = open_session(self._file, self.setup.how, self.setup.level, tf32=True)
-        shapes = {p.name: tuple(int(d or 1) for d in p.dims) for p in session.inputs}
-        once = session.bound(random_feeds(session.inputs, 0, shapes))
-        return lambda count: once()
-
-    def peak(self) -> float:
-        """Return the floating-point operations per second of the best matrix product."""
-        return operations(self._shortest)
-
-    def _shortest(self, model: onnx.ModelProto) -> float:
-        run = self.runner(model.SerializeToString())
-        return float(_pairs(self.clock, run, run, RUNS)[0].min())

@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from widthfold_onnx.progress import Progress
-from widthfold_onnx.results import Gain
+from widthfold_onnx.results import Gain, Measurement
 from widthfold_onnx.results.store import AS_IS
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.forms.spec import FormSpec
 from widthfold_onnx.tuning.measure.bench import Bench
-from widthfold_onnx.tuning.search.assign import foresee
-from widthfold_onnx.tuning.search.gains import gain_of, pays
+from widthfold_onnx.tuning.search.assign import SMALLEST_GAIN, foresee
 from widthfold_onnx.tuning.workload.layers import Layers
 from widthfold_onnx.tuning.workload.workloads import Workload
+
+PREDICTED_GAIN = 1.25
+"""A form that was not measured is chosen if its predicted ratio is above this."""
 
 HOPE = 2.0
 """How much faster than predicted the best form of a layer may be: of 80 layers two exceeded it."""
@@ -156,3 +158,13 @@ def racing(
         for subject in subjects
         if subject in every
     ]
+
+
+def pays(gain: Gain) -> bool:
+    """Check whether a gain is large enough to use the form."""
+    return gain.low > (PREDICTED_GAIN if gain.predicted else SMALLEST_GAIN)
+
+
+def gain_of(measured: Measurement) -> Gain:
+    """Return a measurement as a gain for reports."""
+    return Gain(ratio=measured.ratio, low=measured.low, high=measured.high, pairs=measured.rounds)

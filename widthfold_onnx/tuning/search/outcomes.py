@@ -10,8 +10,7 @@ from widthfold_onnx.results import Gain
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.spec import FormSpec, form_of
 from widthfold_onnx.rules.match.site import LinearSite
-from widthfold_onnx.tuning.search.gains import PREDICTED_GAIN, pays
-from widthfold_onnx.tuning.search.level_search import LevelSearch
+from widthfold_onnx.tuning.search.level_search import PREDICTED_GAIN, LevelSearch, pays
 
 NEGLIGIBLE = "by prediction it can save too little of the model's time"
 

@@ -45,13 +45,13 @@ from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.runtime.environment import runtime_release, version
 from widthfold_onnx.runtime.inputs.distributions import Distribution
+from widthfold_onnx.runtime.intervals import judge
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure.bench import Bench
 from widthfold_onnx.tuning.measure.effort import SPENDING, Spending
 from widthfold_onnx.tuning.measure.successive_halving import Setup
-from widthfold_onnx.tuning.search.gains import gain_of, is_faster
-from widthfold_onnx.tuning.search.level_search import LevelSearch
+from widthfold_onnx.tuning.search.level_search import LevelSearch, gain_of
 from widthfold_onnx.tuning.search.outcomes import Outcomes
 from widthfold_onnx.tuning.search.search_context import SearchContext, find_context
 from widthfold_onnx.tuning.search.settling import Settling
@@ -324,3 +324,8 @@ def _fastest(original: Measurement | None) -> str:
     if original is None:
         return ""
     return original.setting if original.ratio > 1 else original.original_setting
+
+
+def is_faster(trial: Measurement) -> bool:
+    """Check whether a trial shows a gain beyond the noise."""
+    return judge(trial.low, trial.high, trial.control) == "faster"

@@ -14,7 +14,7 @@ from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.options import Provider, SearchOptions, Shapes
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.dimensions import assumed_shapes
-from widthfold_onnx.runtime.running import running
+from widthfold_onnx.runtime.inputs.sizes import running
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.ports import Port
 from widthfold_onnx.runtime.sessions.session import Level

@@ -61,19 +61,20 @@ class Trials:
             }
         )
 
-    def compare(self, base: Plan, other: Plan, seconds: float) -> Measurement | None:
+    def compare(self, base: Plan, other: Plan, seconds: float, **how: str) -> Measurement | None:
         """Time the model of `other` against that of `base`, each at its strongest setting.
 
         Args:
             base: the plan that should be slower.
             other: the plan that should be faster.
             seconds: time that timing may take.
+            how: what tells this trial apart from other trials of the two in the store.
 
         Returns:
             The ratio time of base / time of other, lost if one of them does not run; None if it is
             not in the store and nothing is to be measured.
         """
-        candidate = _candidate(base, other)
+        candidate = _candidate(base, other, **how)
         if self._is_open(candidate):
             self._time([candidate], ratio_of, seconds, self._file(base), self._file(other))
         return self._bench.known(self._subject, candidate)
@@ -120,10 +121,7 @@ class Trials:
 
         It takes no result of an earlier comparison, which may have been shorter.
         """
-        candidate = _candidate(EMPTY, plan, trial="last")
-        if self._is_open(candidate):
-            self._time([candidate], ratio_of, seconds, self._file(EMPTY), self._file(plan))
-        return self.known(plan)
+        return self.compare(EMPTY, plan, seconds, trial="last")
 
     def known(self, plan: Plan) -> Measurement | None:
         """Return the stored result of `decide`, if there is one."""
