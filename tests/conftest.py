@@ -32,6 +32,9 @@ if not READS_NAMES:
 PACKAGE = Path(widthfold_onnx.__file__).parent
 ISOLATED = "from widthfold_onnx.runtime.child import isolated"
 
+collect_ignore = ["bare"]
+"""A folder whose sitecustomize.py takes modules from a process that starts with it."""
+
 SLOW_SECONDS = 3600
 """Time limit of a test that is marked `slow`; that of any other test is in pyproject.toml."""
 

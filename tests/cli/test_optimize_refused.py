@@ -24,7 +24,7 @@ from tests.cli.tool import (
     widthfold,
 )
 from tests.reports.sample import passing
-from widthfold_onnx.cli.optimize import _leave_unwritten
+from widthfold_onnx.cli.optimize import leave_unwritten
 
 # ---------------------------------------------------------------- refused outputs
 
@@ -34,7 +34,7 @@ def test_a_fold_that_saturates_further_can_be_left_out(capsys: pytest.CaptureFix
         wrong = {"verdict": "fail", "reasons": ["output y"], "saturates_further": told}
         found = msgspec.structs.replace(passing(), **wrong)
         with pytest.raises(click.exceptions.Exit) as caught:
-            _leave_unwritten(found)
+            leave_unwritten(found)
         assert caught.value.exit_code == 1
         assert ("--skip NODE leaves a node alone" in capsys.readouterr().err) is told
 
@@ -233,7 +233,7 @@ def test_a_fault_of_ours_is_exit_70_on_one_line(
     def fault(*args: object) -> None:
         raise RuntimeError("first line\nsecond \x1b[2J line")
 
-    monkeypatch.setattr("widthfold_onnx.planning.plan", fault)
+    monkeypatch.setattr("widthfold_onnx.decide.fixed.decide_fixed", fault)
     run = widthfold("optimize", model, out, "--factor", 8)
     assert run.code == 70
     assert "RuntimeError: first line\\x0asecond \\x1b[2J line" in run.line

@@ -20,6 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from widthfold_onnx.arrays import size_of
+
 Dims = tuple[int | None, ...]
 Axis = tuple[str, ...]
 Arrangement = tuple[Axis, ...]
@@ -133,13 +135,7 @@ class Packing:
 
     def extent(self, axis: Axis) -> int | None:
         """Return the extent of a group of atoms, None where one is unknown."""
-        product = 1
-        for atom in axis:
-            size = self.atoms[atom]
-            if size is None:
-                return None
-            product *= size
-        return product
+        return size_of([self.atoms[atom] for atom in axis])
 
     def _axes(self, arrangement: Arrangement) -> Arrangement:
         """Return a arrangement without its atoms of extent 1."""

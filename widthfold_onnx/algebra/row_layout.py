@@ -9,11 +9,11 @@ their product, and the packed tensor has fewer axes. Leading axes are batches an
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from widthfold_onnx.algebra.packed_layout import Dims, PackedLayout
 from widthfold_onnx.algebra.packing import Reshape
+from widthfold_onnx.arrays import size_of
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class RowLayout(PackedLayout):
             return False
         if shape[self.channel_axis] is None:
             return False
-        positions = [e for e in self._positions(shape) if e is not None]
-        return len(positions) == self.merged and math.prod(positions) % self.factor == 0
+        positions = size_of(self._positions(shape))
+        return positions is not None and positions % self.factor == 0
 
     def least(self, channels: int) -> tuple[int, ...]:
         """Return the extents with one row or column per tile."""
@@ -65,8 +65,8 @@ class RowLayout(PackedLayout):
 
     def extents(self, shape: Dims) -> tuple[int | None, ...]:
         """Return the packed extents for logical extents `shape`; None where they stay open."""
-        known = [e for e in self._positions(shape) if e is not None]
-        length = math.prod(known) // self.factor if len(known) == self.merged else None
+        positions = size_of(self._positions(shape))
+        length = None if positions is None else positions // self.factor
         channels = shape[self.channel_axis]
         channels = None if channels is None else channels * self.factor
         kept = shape[: len(shape) - 1 - self.merged]

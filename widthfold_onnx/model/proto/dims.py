@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import onnx
 
 Dims = tuple[int | None, ...]
 """Extents of a tensor; None where one is open."""
-
-
-def size_of(dims: Dims) -> int | None:
-    """Return the number of elements of a tensor, None where an extent is not known."""
-    known = [extent for extent in dims if extent is not None]
-    return math.prod(known) if len(known) == len(dims) else None
 
 
 def dims_of(value: onnx.ValueInfoProto) -> Dims | None:

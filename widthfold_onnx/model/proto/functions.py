@@ -66,13 +66,13 @@ def inlined(model: onnx.ModelProto, sites: Operators) -> tuple[onnx.ModelProto, 
             holding[function_key(function)] = function.domain, function.name
     if not holding:
         return model, ""
-    if model.ByteSize() > MAX_BYTES:
-        return model, f"a model of more than {MAX_BYTES} bytes is not inlined"
     try:
         main = list(all_nodes(model.graph.node))
         _check_size(model, lambda _: 1, len(main) + MAX_ADDED_NODES, "nodes")
         own = sum(node.ByteSize() for node in main)
         _check_size(model, lambda node: node.ByteSize(), own + MAX_BYTES, "bytes")
+        if model.ByteSize() > MAX_BYTES:
+            return model, f"a model of more than {MAX_BYTES} bytes is not inlined"
         return inline(model, set(holding.values())), ""
     except InvalidModelError as error:
         return model, str(error)

@@ -12,8 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from widthfold_onnx.arrays import Array
-from widthfold_onnx.model.proto.dims import size_of
+from widthfold_onnx.arrays import Array, size_of
 from widthfold_onnx.model.proto.reference import run_reference
 from widthfold_onnx.model.shapes.fact import Fact
 

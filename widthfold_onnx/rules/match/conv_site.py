@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from widthfold_onnx.algebra.channels import most_groups
-from widthfold_onnx.model.proto.dims import Dims, size_of
+from widthfold_onnx.arrays import size_of
+from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators.base import misfit
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.match.parameter import is_single

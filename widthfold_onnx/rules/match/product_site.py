@@ -6,7 +6,8 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from widthfold_onnx.model.proto.dims import Dims, size_of
+from widthfold_onnx.arrays import size_of
+from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators.base import misfit
 from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Refusal
