@@ -10,17 +10,16 @@ import pytest
 
 from tests.cli.tool import build, names, save, widthfold
 from widthfold_onnx.cli import common
-from widthfold_onnx.cli.common import ShapeType
-from widthfold_onnx.cli.options import assignments
+from widthfold_onnx.cli.options import assignments, shape
 from widthfold_onnx.model.write.atomic import temporary
 
 DRIVE = "C:\\models\\in.onnx"
 
 
 def test_an_input_may_be_called_like_a_path() -> None:
-    assert ShapeType().convert(f"{DRIVE}:1,3", None, None) == (DRIVE, (1, 3))
+    assert shape(f"{DRIVE}:1,3") == (DRIVE, (1, 3))
     with pytest.raises(click.BadParameter):
-        ShapeType().convert(DRIVE, None, None)
+        shape(DRIVE)
 
 
 def test_the_value_of_an_option_may_be_a_path() -> None:
