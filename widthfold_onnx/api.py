@@ -209,7 +209,7 @@ def apply(
         fitting = fit(held.proto, held.folder, plan)
         if fitting.misfits and not partial:
             raise CheckFailedError(misfit_text(fitting.misfits))
-        return held.give(_carried_out(held, fitting, plan, no_verify=no_verify))
+        return held.give(_carried_out(held, fitting, no_verify=no_verify))
     verify_options = None if no_verify else _prove_only(keywords)
     with _files(held, out) as (source, target):
         report, _ = pipeline.apply(source, plan, target, verify_options, partial=partial)
@@ -324,13 +324,13 @@ def _fixed(
     decided = decide_fixed(held.proto, held.folder, options)
     fitting = fit(held.proto, held.folder, decided.plan)
     report = optimize_report(
-        held.name, held.proto.ByteSize(), fitting, decided.plan, decided.sites, decided.companions
+        held.name, held.proto.ByteSize(), fitting, decided.sites, decided.companions
     )
-    folded = _carried_out(held, fitting, decided.plan, no_verify=no_verify)
+    folded = _carried_out(held, fitting, no_verify=no_verify)
     return Result(held.give(folded), decided.plan, report)
 
 
-def _carried_out(held: Held, fitting: Fitting, plan: Plan, *, no_verify: bool) -> onnx.ModelProto:
+def _carried_out(held: Held, fitting: Fitting, *, no_verify: bool) -> onnx.ModelProto:
     """Carry out a plan on a model in memory, and prove the result equal.
 
     Raises:
@@ -341,6 +341,7 @@ def _carried_out(held: Held, fitting: Fitting, plan: Plan, *, no_verify: bool) -
     from widthfold_onnx.evidence.proof.program import program
     from widthfold_onnx.model.proto.frozen import frozen
 
+    plan = fitting.plan
     if not plan.changes:
         return held.proto
     folded = fitting.rewriting.carry_out()

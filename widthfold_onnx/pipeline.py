@@ -103,7 +103,6 @@ def optimize(
         model.name,
         model.stat().st_size,
         fitting,
-        plan,
         decided.sites,
         decided.companions,
         decided.search,
@@ -111,7 +110,7 @@ def optimize(
     if out is None or (require_fold and not plan.changes):
         return Optimized(report, plan)
     by_measurement = options.fixed is None
-    delivery = Delivery(loaded, plan, fitting.rewriting, report, by_measurement)
+    delivery = Delivery(loaded, fitting, report, by_measurement)
     report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
     return Optimized(report, plan if report.summary.changes else plan.emptied())
 
@@ -153,8 +152,8 @@ def apply(
         on_progress: called with every step.
 
     Returns:
-        The outcome of every layer, and the plan. `report.written` is None if a part of the plan
-        does not fit, or verification did not pass.
+        The outcome of every layer, and the parts of the plan that fit. `report.written` is None
+        if other parts are left without `partial`, or verification did not pass.
 
     Raises:
         UsageError: an option or path that does not fit, or a file that is no plan.
@@ -177,13 +176,13 @@ def apply(
     on_progress(Step("applying the plan"))
     fitting = fit(loaded.proto, loaded.folder, plan)
     sites = applied_sites(fitting, plan)
-    report = optimize_report(model.name, model.stat().st_size, fitting, plan, sites)
+    report = optimize_report(model.name, model.stat().st_size, fitting, sites)
     report = msgspec.structs.replace(report, note=_other_runtime(plan))
     if out is None or (fitting.misfits and not partial):
-        return Optimized(report, plan)
-    delivery = Delivery(loaded, plan, fitting.rewriting, report, by_measurement=False)
+        return Optimized(report, fitting.plan)
+    delivery = Delivery(loaded, fitting, report, by_measurement=False)
     report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
-    return Optimized(report, plan)
+    return Optimized(report, fitting.plan)
 
 
 def verify(

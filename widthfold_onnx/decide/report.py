@@ -30,7 +30,6 @@ def optimize_report(
     model: str,
     size: int,
     fitting: Fitting,
-    plan: Plan,
     sites: Sequence[SiteReport],
     companions: Sequence[CompanionReport] = (),
     search: SearchReport | None = None,
@@ -41,7 +40,6 @@ def optimize_report(
         model: name of the file.
         size: its bytes.
         fitting: the plan at this model.
-        plan: the plan.
         sites: the line of each layer.
         companions: the line of each companion that matches a node.
         search: the measurements, if there are any.
@@ -57,8 +55,8 @@ def optimize_report(
             **counts,
             bytes_before=size,
             bytes_after=size,
-            exchanged=len(plan.companions),
-            frozen=len(plan.frozen),
+            exchanged=len(fitting.plan.companions),
+            frozen=len(fitting.plan.frozen),
         ),
         search=search,
         written=None,
