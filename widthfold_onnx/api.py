@@ -318,14 +318,12 @@ def _fixed(
     """Fold a model in memory at a fixed factor."""
     from widthfold_onnx.decide.fixed import decide_fixed
     from widthfold_onnx.decide.layout import decide_layout
-    from widthfold_onnx.decide.report import optimize_report
+    from widthfold_onnx.decide.report import fit_decided
 
     options = decide_layout(options, options_from(SearchOptions, keywords))
     decided = decide_fixed(held.proto, held.folder, options)
-    fitting = fit(held.proto, held.folder, decided.plan)
-    report = optimize_report(
-        held.name, held.proto.ByteSize(), fitting, decided.sites, decided.companions
-    )
+    size = held.proto.ByteSize()
+    fitting, report = fit_decided(decided, held.proto, held.folder, held.name, size)
     folded = _carried_out(held, fitting, no_verify=no_verify)
     return Result(held.give(folded), decided.plan, report)
 

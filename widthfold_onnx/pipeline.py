@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from widthfold_onnx.errors import InternalError, UsageError
+from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence.files import check_file, verify_files
 from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.model.write.atomic import check_target
@@ -91,22 +91,11 @@ def optimize(
             on_progress(Step("trying which folds saturate no further than the model"))
             options, excluded = usable_forms(loaded, options, judged)
     decided = _decided(loaded, options, search_options, excluded, on_progress)
-    from widthfold_onnx.decide.report import optimize_report
+    from widthfold_onnx.decide.report import fit_decided
     from widthfold_onnx.delivery import Delivery
-    from widthfold_onnx.rewrite.apply import fit, misfit_text
 
-    plan = decided.plan
-    fitting = fit(loaded.proto, loaded.folder, plan)
-    if fitting.misfits:
-        raise InternalError(misfit_text(fitting.misfits))
-    report = optimize_report(
-        model.name,
-        model.stat().st_size,
-        fitting,
-        decided.sites,
-        decided.companions,
-        decided.search,
-    )
+    plan, size = decided.plan, model.stat().st_size
+    fitting, report = fit_decided(decided, loaded.proto, loaded.folder, model.name, size)
     if out is None or (require_fold and not plan.changes):
         return Optimized(report, plan)
     by_measurement = options.fixed is None

@@ -191,8 +191,9 @@ def test_a_node_is_replaced_by_the_companion_that_the_plan_says_and_no_other() -
         CompanionPlan(node="q", companion=Companion.PRELU),
     )
     changed = wf.apply(model, wf.Plan(companions=companions), partial=True)
-    assert [node.op_type for node in changed.graph.node][0] == "PRelu"
-    assert "PRelu" not in [node.op_type for node in changed.graph.node][1:]
+    first, *others = [node.op_type for node in changed.graph.node]
+    assert first == "PRelu"
+    assert "PRelu" not in others
 
 
 def test_a_size_of_the_plan_that_does_not_fit_is_named() -> None:
