@@ -46,7 +46,7 @@ from pictures import IMAGES, gains_picture
 from ranking import Compared, compare, rank_correlation
 
 from widthfold_onnx import WidthfoldError
-from widthfold_onnx.decide.companions import drafted, with_companions
+from widthfold_onnx.decide.companions import drafted, matches_of, with_companions
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import (
@@ -173,7 +173,8 @@ def compared(
     proto = load(model).proto
     shapes = {name: tuple(dims) for name, dims in found.shapes.items()}
     fold = FoldOptions(input_shapes=SHAPES.get(model.stem, {}))
-    draft = with_companions(proto, model.parent, drafted(proto, fold), done)
+    draft = drafted(proto, fold)
+    draft = with_companions(draft, matches_of(proto, model.parent, draft, done))
     reading = Reading.of(proto, model.parent, draft)
     layers = Layers.of(reading, fold, shapes, target(found.target))
     provider = Provider(found.provider)

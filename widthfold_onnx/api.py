@@ -209,7 +209,7 @@ def apply(
         fitting = fit(held.proto, held.folder, plan)
         if fitting.misfits and not partial:
             raise CheckFailedError(misfit_text(fitting.misfits))
-        return held.give(_carried_out(held, fitting, plan, no_verify=no_verify))
+        return held.give(_carried_out(held, fitting, no_verify=no_verify))
     verify_options = None if no_verify else _prove_only(keywords)
     with _files(held, out) as (source, target):
         report, _ = pipeline.apply(source, plan, target, verify_options, partial=partial)
@@ -318,19 +318,17 @@ def _fixed(
     """Fold a model in memory at a fixed factor."""
     from widthfold_onnx.decide.fixed import decide_fixed
     from widthfold_onnx.decide.layout import decide_layout
-    from widthfold_onnx.decide.report import optimize_report
+    from widthfold_onnx.decide.report import fit_decided
 
     options = decide_layout(options, options_from(SearchOptions, keywords))
     decided = decide_fixed(held.proto, held.folder, options)
-    fitting = fit(held.proto, held.folder, decided.plan)
-    report = optimize_report(
-        held.name, held.proto.ByteSize(), fitting, decided.plan, decided.sites, decided.companions
-    )
-    folded = _carried_out(held, fitting, decided.plan, no_verify=no_verify)
+    size = held.proto.ByteSize()
+    fitting, report = fit_decided(decided, held.proto, held.folder, held.name, size)
+    folded = _carried_out(held, fitting, no_verify=no_verify)
     return Result(held.give(folded), decided.plan, report)
 
 
-def _carried_out(held: Held, fitting: Fitting, plan: Plan, *, no_verify: bool) -> onnx.ModelProto:
+def _carried_out(held: Held, fitting: Fitting, *, no_verify: bool) -> onnx.ModelProto:
     """Carry out a plan on a model in memory, and prove the result equal.
 
     Raises:
@@ -341,6 +339,7 @@ def _carried_out(held: Held, fitting: Fitting, plan: Plan, *, no_verify: bool) -
     from widthfold_onnx.evidence.proof.program import program
     from widthfold_onnx.model.proto.frozen import frozen
 
+    plan = fitting.plan
     if not plan.changes:
         return held.proto
     folded = fitting.rewriting.carry_out()

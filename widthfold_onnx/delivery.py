@@ -16,26 +16,23 @@ from widthfold_onnx.model.write.writer import copy_model, write_model
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import OptimizeReport, SiteReport, VerifyReport
-from widthfold_onnx.rewrite.plan import Plan
-from widthfold_onnx.rewrite.rewriting import Rewriting
+from widthfold_onnx.rewrite.apply import Fitting
 
 
 @dataclasses.dataclass(frozen=True)
 class Delivery:
-    """A rewriting on its way into a file.
+    """A plan on its way into a file.
 
     Attributes:
         loaded: the original model.
-        plan: the plan.
-        rewriting: the plan at this model; carrying it out consumes it.
+        fitting: the plan at this model; carrying it out consumes it.
         report: the report, so far without file and verification.
         by_measurement: whether the plan was decided by measurement just now. Then a model is left
             as it is if its outputs show nothing; else one that cannot be run may be written.
     """
 
     loaded: LoadedModel
-    plan: Plan
-    rewriting: Rewriting
+    fitting: Fitting
     report: OptimizeReport
     by_measurement: bool
 
@@ -47,7 +44,7 @@ class Delivery:
         protected: Sequence[Path],
         on_progress: Progress,
     ) -> OptimizeReport:
-        """Carry out the rewriting, and replace `out` if the result passes.
+        """Carry out the plan, and replace `out` if the result passes.
 
         Args:
             out: where the result goes; a copy of the model where nothing is changed.
@@ -63,7 +60,7 @@ class Delivery:
             InvalidModelError: the result is no model that could be read again.
             UnverifiedError: no statement is possible without a runtime.
         """
-        if not self.report.summary.changes:
+        if not self.fitting.plan.changes:
             copy_model(self.loaded.path, out, proto=self.loaded.proto)
             return msgspec.structs.replace(self.report, written=out.name)
         verification: list[VerifyReport] = []
@@ -77,7 +74,8 @@ class Delivery:
             if not self._suffices(result):
                 raise CheckFailedError(result.verdict)
 
-        proto = self.rewriting.carry_out()
+        rewriting = self.fitting.rewriting
+        proto = rewriting.carry_out()
         on_progress(Step("writing"))
         try:
             write_model(
@@ -86,7 +84,7 @@ class Delivery:
                 source_folder=self.loaded.folder,
                 check=check,
                 protected=protected,
-                externalize=self.rewriting.document.external_names,
+                externalize=rewriting.document.external_names,
             )
         except CheckFailedError:
             return self._rejected(out, verification[0])
@@ -104,9 +102,9 @@ class Delivery:
         """Verify a temporary file, and return the report under its final name."""
         options = dataclasses.replace(
             options,
-            input_shapes={**self.plan.sizes, **options.input_shapes},
+            input_shapes={**self.fitting.plan.sizes, **options.input_shapes},
             needs_proof=True,
-            freeze_weights=bool(self.plan.frozen),
+            freeze_weights=bool(self.fitting.plan.frozen),
         )
         report = verify_files(
             self.loaded.path,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from widthfold_onnx.errors import InternalError, UsageError
+from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence.files import check_file, verify_files
 from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.model.write.atomic import check_target
@@ -91,27 +91,15 @@ def optimize(
             on_progress(Step("trying which folds saturate no further than the model"))
             options, excluded = usable_forms(loaded, options, judged)
     decided = _decided(loaded, options, search_options, excluded, on_progress)
-    from widthfold_onnx.decide.report import optimize_report
+    from widthfold_onnx.decide.report import fit_decided
     from widthfold_onnx.delivery import Delivery
-    from widthfold_onnx.rewrite.apply import fit, misfit_text
 
-    plan = decided.plan
-    fitting = fit(loaded.proto, loaded.folder, plan)
-    if fitting.misfits:
-        raise InternalError(misfit_text(fitting.misfits))
-    report = optimize_report(
-        model.name,
-        model.stat().st_size,
-        fitting,
-        plan,
-        decided.sites,
-        decided.companions,
-        decided.search,
-    )
+    plan, size = decided.plan, model.stat().st_size
+    fitting, report = fit_decided(decided, loaded.proto, loaded.folder, model.name, size)
     if out is None or (require_fold and not plan.changes):
         return Optimized(report, plan)
     by_measurement = options.fixed is None
-    delivery = Delivery(loaded, plan, fitting.rewriting, report, by_measurement)
+    delivery = Delivery(loaded, fitting, report, by_measurement)
     report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
     return Optimized(report, plan if report.summary.changes else plan.emptied())
 
@@ -153,8 +141,8 @@ def apply(
         on_progress: called with every step.
 
     Returns:
-        The outcome of every layer, and the plan. `report.written` is None if a part of the plan
-        does not fit, or verification did not pass.
+        The outcome of every layer, and the parts of the plan that fit. `report.written` is None
+        if other parts are left without `partial`, or verification did not pass.
 
     Raises:
         UsageError: an option or path that does not fit, or a file that is no plan.
@@ -177,13 +165,13 @@ def apply(
     on_progress(Step("applying the plan"))
     fitting = fit(loaded.proto, loaded.folder, plan)
     sites = applied_sites(fitting, plan)
-    report = optimize_report(model.name, model.stat().st_size, fitting, plan, sites)
+    report = optimize_report(model.name, model.stat().st_size, fitting, sites)
     report = msgspec.structs.replace(report, note=_other_runtime(plan))
     if out is None or (fitting.misfits and not partial):
-        return Optimized(report, plan)
-    delivery = Delivery(loaded, plan, fitting.rewriting, report, by_measurement=False)
+        return Optimized(report, fitting.plan)
+    delivery = Delivery(loaded, fitting, report, by_measurement=False)
     report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
-    return Optimized(report, plan)
+    return Optimized(report, fitting.plan)
 
 
 def verify(

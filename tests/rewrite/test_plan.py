@@ -18,10 +18,10 @@ import widthfold_onnx as wf
 from tests.cli.tool import build
 from widthfold_onnx import CheckFailedError, Plan, UsageError
 from widthfold_onnx.decide.fixed import decide_fixed
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.reports.data.json import schema_of
 from widthfold_onnx.rewrite.apply import fit
-from widthfold_onnx.rewrite.plan import read_plan
+from widthfold_onnx.rewrite.plan import CompanionPlan, read_plan
 
 MODELS = Path(__file__).parents[2] / "models"
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -167,6 +167,33 @@ def test_frozen_weights_and_companions_that_are_missing_are_named() -> None:
         "act: companion prelu: no node of this name matches",
     ]
     assert str(plan) == "act  companion prelu\nw1   frozen"
+
+
+def test_the_parts_that_fit_are_a_plan_of_their_own() -> None:
+    model = build(TWO)
+    plan = wf.plan(model, factor=4)
+    companion = CompanionPlan(node="act", companion=Companion.PRELU)
+    more = msgspec.structs.replace(plan, frozen=("w1",), companions=(companion,))
+    assert fit(model, None, more).plan == plan
+
+
+def test_a_node_is_replaced_by_the_companion_that_the_plan_says_and_no_other() -> None:
+    model = build(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,2,8,16] x) => (float[1,2,8,16] y) <float[1] s = {0.25}>
+        {
+            [p] a = PRelu (x, s)
+            [q] y = PRelu (a, s)
+        }"""
+    )
+    companions = (
+        CompanionPlan(node="p", companion=Companion.SCALAR),
+        CompanionPlan(node="q", companion=Companion.PRELU),
+    )
+    changed = wf.apply(model, wf.Plan(companions=companions), partial=True)
+    first, *others = [node.op_type for node in changed.graph.node]
+    assert first == "PRelu"
+    assert "PRelu" not in others
 
 
 def test_a_size_of_the_plan_that_does_not_fit_is_named() -> None:

@@ -30,20 +30,20 @@ def matches_of(
 ) -> list[Match]:
     """Return the nodes that companions match, in the model with the frozen weights of a draft."""
     kept = overridable(proto) - set(draft.frozen)
-    return exchanged(frozen(proto, kept), folder, names, wanted=())[1]
+    return exchanged(frozen(proto, kept), folder, names, nodes=())[1]
 
 
-def with_companions(
-    proto: onnx.ModelProto, folder: Path | None, draft: Plan, names: Collection[Companion]
-) -> Plan:
+def with_companions(draft: Plan, matches: Sequence[Match]) -> Plan:
     """Return a plan in which companions replace all nodes that have an equal.
 
-    The nodes are those of a model in which these companions alone are in place: another companion
-    may inline functions, and so name nodes that this model does not have.
+    Args:
+        draft: the plan.
+        matches: the matches of these companions and no others (`matches_of`): a companion may
+            inline functions, and so rename the nodes of another.
     """
     companions = [
         CompanionPlan(graph=match.name.graph, node=match.name.node, companion=match.companion)
-        for match in (matches_of(proto, folder, draft, names) if names else ())
+        for match in matches
         if not isinstance(match.became, Refusal)
     ]
     return msgspec.structs.replace(draft, companions=tuple(sorted(companions)))

@@ -44,8 +44,8 @@ def decide_fixed(
     if factor is None:
         raise UsageError("without measurements a plan needs a factor, or form strides")
     draft = drafted(proto, options)
-    matches = matches_of(proto, folder, draft, options.exchanges) if options.exchanges else []
-    draft = with_companions(proto, folder, draft, options.exchanges)
+    matches = matches_of(proto, folder, draft, options.exchanges)
+    draft = with_companions(draft, matches)
     reading = Reading.of(proto, folder, draft)
     decisions = decide(reading, options, partial(reformulate, options=options, factor=factor))
     hints = Hints(reading, options)

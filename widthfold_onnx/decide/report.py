@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from widthfold_onnx.decide.decisions import folded_report
+import onnx
+
+from widthfold_onnx.decide.decisions import Decided, folded_report
+from widthfold_onnx.errors import InternalError
 from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.results import (
     CompanionReport,
@@ -13,7 +17,7 @@ from widthfold_onnx.results import (
     SearchReport,
     SiteReport,
 )
-from widthfold_onnx.rewrite.apply import Fitting
+from widthfold_onnx.rewrite.apply import Fitting, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rewrite.region_report import region_reports
 
@@ -30,7 +34,6 @@ def optimize_report(
     model: str,
     size: int,
     fitting: Fitting,
-    plan: Plan,
     sites: Sequence[SiteReport],
     companions: Sequence[CompanionReport] = (),
     search: SearchReport | None = None,
@@ -41,7 +44,6 @@ def optimize_report(
         model: name of the file.
         size: its bytes.
         fitting: the plan at this model.
-        plan: the plan.
         sites: the line of each layer.
         companions: the line of each companion that matches a node.
         search: the measurements, if there are any.
@@ -57,13 +59,37 @@ def optimize_report(
             **counts,
             bytes_before=size,
             bytes_after=size,
-            exchanged=len(plan.companions),
-            frozen=len(plan.frozen),
+            exchanged=len(fitting.plan.companions),
+            frozen=len(fitting.plan.frozen),
         ),
         search=search,
         written=None,
         verification=None,
     )
+
+
+def fit_decided(
+    decided: Decided, proto: onnx.ModelProto, folder: Path | None, model: str, size: int
+) -> tuple[Fitting, OptimizeReport]:
+    """Match a plan to the model for which it was decided, and return the report, too.
+
+    Args:
+        decided: the plan.
+        proto: the model; it stays as it is.
+        folder: where its external data lies.
+        model: name of the file.
+        size: its bytes.
+
+    Raises:
+        InternalError: a part of the plan does not fit: a fault of widthfold.
+    """
+    fitting = fit(proto, folder, decided.plan)
+    if fitting.misfits:
+        raise InternalError(misfit_text(fitting.misfits))
+    report = optimize_report(
+        model, size, fitting, decided.sites, decided.companions, decided.search
+    )
+    return fitting, report
 
 
 def applied_sites(fitting: Fitting, plan: Plan) -> list[SiteReport]:

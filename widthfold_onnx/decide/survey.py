@@ -44,9 +44,10 @@ def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectRep
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
     draft = drafted(loaded.proto, options)
-    matches = matches_of(loaded.proto, loaded.folder, draft, tuple(COMPANIONS))
-    draft = with_companions(loaded.proto, loaded.folder, draft, options.exchanges)
-    reading = Reading.of(loaded.proto, loaded.folder, draft)
+    proto, folder = loaded.proto, loaded.folder
+    matches = matches_of(proto, folder, draft, tuple(COMPANIONS))
+    draft = with_companions(draft, matches_of(proto, folder, draft, options.exchanges))
+    reading = Reading.of(proto, folder, draft)
     return InspectReport(
         model=loaded.path.name,
         opset=reading.document.opset,

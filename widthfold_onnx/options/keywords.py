@@ -11,12 +11,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from os import PathLike
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 
-from widthfold_onnx.options.folding import AxisName, Companion, FoldOptions, Form, Layout, NonFinite
+import msgspec
+
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.options.folding import (
+    AxisName,
+    Companion,
+    FoldOptions,
+    Form,
+    Layout,
+    NonFinite,
+    Shapes,
+)
 from widthfold_onnx.options.running import Effort, Provider, Tolerance
 
 Options = TypeVar("Options")
+
+CHECKED = (bool, int, float, float | None, str | None, Mapping[str, str], Shapes)
+"""Types of fields that a dataclass of options leaves to its caller; it checks words itself."""
+
+FROM_SEQUENCE = (tuple[str, ...], tuple[Companion, ...])
+"""Types of fields of several words."""
 
 
 class RuntimeKeywords(TypedDict, total=False):
@@ -151,32 +168,54 @@ def options_from(kind: type[Options], keywords: Mapping[str, Any], **defaults: A
     Raises:
         UsageError: a value that does not fit.
     """
-    values = dict(defaults)
+    values, hints = dict(defaults), get_type_hints(kind)
     for name, value in keywords.items():
         field = field_of(name, kind)
         if field is not None:
-            values[field] = _value(name, field, value)
-    if "tolerance" in {field.name for field in fields(kind)}:  # type: ignore[arg-type]
+            values[field] = _value(name, field, value, hints[field])
+    if "tolerance" in hints:
         values["tolerance"] = _tolerance(keywords.get("rtol"), keywords.get("atol", 0.0))
     if kind is FoldOptions and values.get("form") == Form.STRIDES and "factor" not in keywords:
         values["factor"] = None
     return kind(**values)
 
 
-def _value(name: str, field: str, value: Any) -> Any:
-    """Return the value of a field for the value of a keyword."""
+def _value(name: str, field: str, value: Any, hint: Any) -> Any:
+    """Return the value of a field for the value of a keyword.
+
+    Raises:
+        UsageError: the value is of another type.
+    """
     if name == f"no_{field}":
-        return not value
+        return not _of_type(name, value, bool)
     if name == "factor":
         return None if value == "auto" else value
-    if field == "input_shapes":
-        return {input_: tuple(shape) for input_, shape in value.items()}
-    if field == "inputs":
-        return tuple(map(str, [value] if isinstance(value, str | PathLike) else value))
-    return tuple(value) if isinstance(value, list) else value
+    if field == "inputs" and isinstance(value, str | PathLike):
+        return (str(value),)
+    if hint in CHECKED:
+        return _of_type(name, value, hint)
+    if hint in FROM_SEQUENCE and not isinstance(value, str):
+        if not isinstance(value, Iterable):
+            raise UsageError(f"{name} is {value!r}, no sequence")
+        return tuple(map(str, value))
+    return value
+
+
+def _of_type(name: str, value: Any, hint: Any) -> Any:
+    """Return a value as the type of its field, with tuples for lists.
+
+    Raises:
+        UsageError: it is of another type.
+    """
+    try:
+        return msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        reason = str(error)
+        raise UsageError(f"{name} is {value!r}: {reason[0].lower()}{reason[1:]}") from None
 
 
 def _tolerance(rtol: float | Mapping[str, float] | None, atol: float) -> Tolerance:
+    atol = _of_type("atol", atol, float)
     if isinstance(rtol, Mapping):
-        return Tolerance(atol=atol, per_output=rtol)
-    return Tolerance(rtol=rtol, atol=atol)
+        return Tolerance(atol=atol, per_output=_of_type("rtol", rtol, Mapping[str, float]))
+    return Tolerance(rtol=_of_type("rtol", rtol, float | None), atol=atol)

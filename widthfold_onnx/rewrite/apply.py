@@ -7,11 +7,12 @@ Deciders read a model in the same way, under a plan that has no layers yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
 import onnx
 
 from widthfold_onnx.errors import CheckFailedError, UsageError
@@ -20,10 +21,10 @@ from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.model.proto.frozen import frozen, overridable
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Companion, Shapes
+from widthfold_onnx.options import Companion, FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.exchange import Match, exchanged
-from widthfold_onnx.rewrite.plan import LayerPlan, Plan, differences, structure_of
+from widthfold_onnx.rewrite.plan import CompanionPlan, LayerPlan, Plan, differences, structure_of
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.forms.form import Reformulation
@@ -65,10 +66,9 @@ class Reading:
             InvalidModelError: the graph library cannot read the model.
         """
         frozen_proto = frozen(proto, kept=overridable(proto) - set(plan.frozen))
-        names = {companion.companion for companion in plan.companions}
-        wanted = {companion.name for companion in plan.companions}
-        ordered = [name for name in Companion if name in names]
-        exchanged_proto, matches = exchanged(frozen_proto, folder, ordered, wanted)
+        nodes = {(part.companion, part.name) for part in plan.companions}
+        names = {companion for companion, _ in nodes}
+        exchanged_proto, matches = exchanged(frozen_proto, folder, names, nodes)
         copy = onnx.ModelProto()
         copy.CopyFrom(exchanged_proto)
         return cls(Document(copy, folder, OPERATORS), plan.sizes, matches)
@@ -141,12 +141,14 @@ class Fitting:
     """A plan that was matched to a model; nothing is changed yet.
 
     Attributes:
+        plan: the parts of the plan that fit.
         reading: the model.
         layers: the layers that are replaced, each with its form.
-        misfits: the parts of the plan that do not fit.
-        rewriting: regions and guards of the layers that fit.
+        misfits: the other parts of the plan.
+        rewriting: regions and guards of the layers that are replaced.
     """
 
+    plan: Plan
     reading: Reading
     layers: Sequence[tuple[LinearSite, Reformulation]]
     misfits: Sequence[Misfit]
@@ -169,19 +171,28 @@ def fit(proto: onnx.ModelProto, folder: Path | None, plan: Plan) -> Fitting:
     if plan.changes and reading.is_folded:
         raise CheckFailedError(ALREADY_FOLDED.reason)
     try:
-        assert reading.planned
+        shapes = reading.planned
     except UsageError as error:
         raise CheckFailedError(f"the sizes of the plan do not fit the model: {error}") from error
-    misfits = [*_missing_weights(proto, plan), *_missing_nodes(reading, plan)]
-    layers = []
-    for planned in plan.layers:
-        layer = _layer(reading, planned, plan)
-        if isinstance(layer, Misfit):
-            misfits.append(layer)
-        else:
-            layers.append(layer)
-    rewriting = Rewriting.of(reading.document, layers, plan.options)
-    return Fitting(reading, layers, misfits, rewriting)
+    weights = {name: _weight_misfit(name, overridable(proto)) for name in plan.frozen}
+    became = {(match.companion, match.name): match.became for match in reading.matches}
+    nodes = {part: _companion_misfit(part, became) for part in plan.companions}
+    options = plan.options
+    layers = [(part, _layer(reading, shapes, part, options)) for part in plan.layers]
+    outcomes = [*weights.values(), *nodes.values(), *(outcome for _, outcome in layers)]
+    replaced = [outcome for _, outcome in layers if not isinstance(outcome, Misfit)]
+    return Fitting(
+        plan=msgspec.structs.replace(
+            plan,
+            frozen=tuple(name for name, misfit in weights.items() if misfit is None),
+            companions=tuple(part for part, misfit in nodes.items() if misfit is None),
+            layers=tuple(part for part, outcome in layers if not isinstance(outcome, Misfit)),
+        ),
+        reading=reading,
+        layers=replaced,
+        misfits=[outcome for outcome in outcomes if isinstance(outcome, Misfit)],
+        rewriting=Rewriting.of(reading.document, replaced, options),
+    )
 
 
 def apply(
@@ -210,37 +221,35 @@ def misfit_text(misfits: Sequence[Misfit]) -> str:
     return f"the plan does not fit the model: {'; '.join(map(str, misfits))}"
 
 
-def _missing_weights(proto: onnx.ModelProto, plan: Plan) -> list[Misfit]:
-    missing = sorted(set(plan.frozen) - overridable(proto))
+def _weight_misfit(name: str, weights: Collection[str]) -> Misfit | None:
     why = "no weight of this name is an input"
-    return [Misfit(NodeName("", name), "", why) for name in missing]
+    return None if name in weights else Misfit(NodeName("", name), "", why)
 
 
-def _missing_nodes(reading: Reading, plan: Plan) -> list[Misfit]:
-    """Return the companions that match no node of their name, or a node that has no equal."""
-    became = {(match.companion, match.name): match.became for match in reading.matches}
-    misfits = []
-    for companion in plan.companions:
-        outcome = became.get((companion.companion, companion.name))
-        if outcome is None or isinstance(outcome, Refusal):
-            why = "no node of this name matches" if outcome is None else outcome.reason
-            kind = companion.companion.value
-            misfits.append(Misfit(companion.name, kind, f"companion {kind}: {why}"))
-    return misfits
+def _companion_misfit(
+    part: CompanionPlan, became: Mapping[tuple[Companion, NodeName], Sequence[str] | Refusal]
+) -> Misfit | None:
+    """Return why a node cannot be replaced; `became` maps every node that matches to its equal."""
+    outcome = became.get((part.companion, part.name))
+    if outcome is not None and not isinstance(outcome, Refusal):
+        return None
+    why = "no node of this name matches" if outcome is None else outcome.reason
+    kind = part.companion.value
+    return Misfit(part.name, kind, f"companion {kind}: {why}")
 
 
 def _layer(
-    reading: Reading, planned: LayerPlan, plan: Plan
+    reading: Reading, shapes: ShapeTable, planned: LayerPlan, options: FoldOptions
 ) -> tuple[LinearSite, Reformulation] | Misfit:
-    """Return a layer of a plan with its form, or why it does not fit."""
+    """Return a layer of a plan with its form at planned shapes, or why it does not fit."""
     name, op = planned.name, str(planned.structure.get("op", ""))
-    site = reading.site_of.get(planned.name)
+    site = reading.site_of.get(name)
     if site is None:
         return Misfit(name, op, "the model has no such layer")
-    layer = reading.layer(site)
+    layer = reading.layer(site, shapes)
     if isinstance(layer, Refusal):
         return Misfit(name, op, layer.reason)
     if changes := differences(planned.structure, structure_of(layer)):
         return Misfit(name, op, "; ".join(changes))
-    form = form_of(layer, planned.form, plan.options)
+    form = form_of(layer, planned.form, options)
     return Misfit(name, op, form.reason) if isinstance(form, Refusal) else (layer, form)

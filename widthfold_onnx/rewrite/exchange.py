@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import onnx
@@ -49,7 +50,7 @@ def exchanged(
     proto: onnx.ModelProto,
     folder: Path | None,
     names: Collection[Companion],
-    wanted: Collection[NodeName] | None = None,
+    nodes: Collection[tuple[Companion, NodeName]] | None = None,
 ) -> tuple[onnx.ModelProto, list[Match]]:
     """Return a model with companions, and what became of every node that they match.
 
@@ -58,11 +59,11 @@ def exchanged(
             carries folds.
         folder: where its external data lies.
         names: the companions.
-        wanted: the nodes to replace; None for all that match.
+        nodes: the nodes to replace, each by its companion; None for all nodes that match.
     """
     operators = {("", op): name for name in names for op in COMPANIONS[name].op_types}
-    nodes = (node for graph in (proto.graph, *proto.functions) for node in all_nodes(graph.node))
-    if not any(operator_of(node) in operators for node in nodes) or carries_folds(proto):
+    messages = chain.from_iterable(all_nodes(g.node) for g in (proto.graph, *proto.functions))
+    if not any(operator_of(node) in operators for node in messages) or carries_folds(proto):
         return proto, []
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
@@ -75,7 +76,7 @@ def exchanged(
         steps = _steps(document, scope, node, companion)
         if steps is None:
             continue
-        if not isinstance(steps, Refusal) and (wanted is None or name in wanted):
+        if not isinstance(steps, Refusal) and (nodes is None or (companion, name) in nodes):
             replaced[node] = steps
         became = steps if isinstance(steps, Refusal) else tuple(step.op_type for step in steps)
         matches.append(Match(companion, name, node.op_type, became))

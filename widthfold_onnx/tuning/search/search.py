@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -124,7 +124,7 @@ class _Search:
     def run(self) -> Decided:
         """Draft companions, race the layers, settle on their forms, and try the plan."""
         empty = drafted(self.loaded.proto, self.fold)
-        matches = matches_of(self.loaded.proto, self.loaded.folder, empty, self.fold.exchanges)
+        matches = self._matches(empty, self.fold.exchanges)
         bench = self._bench(Level.ALL)
         trials = Trials(self.loaded, bench, self.context.shapes, self.folder)
         draft, gains = self._companions(empty, matches, trials)
@@ -156,6 +156,9 @@ class _Search:
             ),
             search=self._report(raced, level, final, accepted=plan.changes),
         )
+
+    def _matches(self, draft: Plan, names: Collection[Companion]) -> list[Match]:
+        return matches_of(self.loaded.proto, self.loaded.folder, draft, names)
 
     def _reading(self, draft: Plan) -> Reading:
         return Reading.of(self.loaded.proto, self.loaded.folder, draft)
@@ -216,8 +219,7 @@ class _Search:
         for name in sorted(equal):
             self.say(Step(f"timing the whole model with the companion {name}"))
             rule = COMPANIONS[name]
-            proto, folder = self.loaded.proto, self.loaded.folder
-            other = with_companions(proto, folder, empty, (*names, name))
+            other = with_companions(empty, self._matches(empty, (*names, name)))
             timed = self._with_companion(draft, other, rule, trials)
             measurements = [trial for trial in timed if trial is not None and trial.status == "ok"]
             if len(measurements) < len(timed):
