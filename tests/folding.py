@@ -15,7 +15,7 @@ from widthfold_onnx.model.read.check import check_model
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.results import OptimizeReport, SiteReport
-from widthfold_onnx.rewrite.apply import Reading, apply
+from widthfold_onnx.rewrite.apply import Reading, fit
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.forms.form import Reformulation
 
@@ -26,8 +26,11 @@ def fold_model(
     """Fold a model in memory at a fixed factor, without a proof; `proto` if nothing changes."""
     check_model(proto, folder)
     decided = decide_fixed(proto, folder, options)
-    folded = apply(proto, folder, decided.plan) if decided.plan.changes else proto
-    return folded, list(decided.sites)
+    if not decided.plan.changes:
+        return proto, list(decided.sites)
+    fitting = fit(proto, folder, decided.plan, decided.reading)
+    assert not fitting.misfits
+    return fitting.rewriting.carry_out(), list(decided.sites)
 
 
 def read(model: onnx.ModelProto, options: FoldOptions) -> Reading:

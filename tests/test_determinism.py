@@ -134,7 +134,7 @@ def test_the_api_gives_the_bytes_of_the_command(tmp_path: Path) -> None:
     run("7", tmp_path, str(path), str(out), "report.json")
     code = (
         "import sys; from pathlib import Path; import widthfold_onnx as wf\n"
-        "wf.optimize(Path(sys.argv[1]), Path(sys.argv[2]), wf.FoldOptions(factor=8))\n"
+        "wf.optimize(Path(sys.argv[1]), Path(sys.argv[2]), factor=8)\n"
     )
     subprocess.run([sys.executable, "-c", code, path, tmp_path / "api.onnx"], check=True)
     assert (tmp_path / "api.onnx").read_bytes() == out.read_bytes()

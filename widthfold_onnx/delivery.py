@@ -10,12 +10,11 @@ import msgspec
 
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.evidence.files import verify_files
-from widthfold_onnx.evidence.parity.outputs import meaningless
 from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.model.write.writer import copy_model, write_model
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.results import OptimizeReport, SiteReport, VerifyReport
+from widthfold_onnx.results import OptimizeReport, VerifyReport
 from widthfold_onnx.rewrite.apply import Fitting
 
 
@@ -27,8 +26,8 @@ class Delivery:
         loaded: the original model.
         fitting: the plan at this model; carrying it out consumes it.
         report: the report, so far without file and verification.
-        by_measurement: whether the plan was decided by measurement just now. Then a model is left
-            as it is if its outputs show nothing; else one that cannot be run may be written.
+        by_measurement: whether the plan was decided by measurement just now; a model that cannot be
+            run is written only if it was not.
     """
 
     loaded: LoadedModel
@@ -87,7 +86,7 @@ class Delivery:
                 externalize=rewriting.document.external_names,
             )
         except CheckFailedError:
-            return self._rejected(out, verification[0])
+            return msgspec.structs.replace(self.report, verification=verification[0])
         summary = msgspec.structs.replace(self.report.summary, bytes_after=out.stat().st_size)
         return msgspec.structs.replace(
             self.report,
@@ -118,50 +117,3 @@ class Delivery:
     def _suffices(self, result: VerifyReport) -> bool:
         """Check whether a file may be written; see `by_measurement`."""
         return result.verdict == "pass" or (not self.by_measurement and bool(result.unrun))
-
-    def _rejected(self, out: Path, result: VerifyReport) -> OptimizeReport:
-        """Report a failed verification; a search copies a model without meaningful outputs."""
-        report = self.report
-        is_blind = result.verdict == "unverified" and meaningless(
-            [row for row in result.outputs if row.level == "disabled"]
-        )
-        if self.by_measurement and is_blind:
-            copy_model(self.loaded.path, out, proto=self.loaded.proto)
-            report = _left_alone(report, result.reasons[0], out.name)
-        return msgspec.structs.replace(report, verification=result)
-
-
-def _left_alone(report: OptimizeReport, why: str, written: str) -> OptimizeReport:
-    """Return the report of a model that is left unchanged although layers would be faster."""
-    assert report.search is not None
-    sites = [
-        SiteReport(
-            node=site.node,
-            graph=site.graph,
-            op=site.op,
-            status="kept",
-            code="not-comparable",
-            reason=why,
-            gain=site.gain,
-        )
-        if site.status == "folded"
-        else site
-        for site in report.sites
-    ]
-    counts = report.summary
-    return msgspec.structs.replace(
-        report,
-        sites=sites,
-        regions=[],
-        companions=[
-            msgspec.structs.replace(one, status="kept", reason=why)
-            if one.status == "exchanged"
-            else one
-            for one in report.companions
-        ],
-        summary=msgspec.structs.replace(
-            counts, folded=0, kept=counts.kept + counts.folded, exchanged=0, frozen=0
-        ),
-        search=msgspec.structs.replace(report.search, accepted=False),
-        written=written,
-    )

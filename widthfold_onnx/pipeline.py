@@ -31,10 +31,7 @@ PROVE_ONLY = VerifyOptions(thorough=False, timing=False)
 
 
 class Optimized(NamedTuple):
-    """The report of a command, and the plan of what was done to the model.
-
-    The plan is empty if the result is a copy of the model.
-    """
+    """The report of a command, and the plan of what was done to the model."""
 
     report: OptimizeReport
     plan: Plan
@@ -101,7 +98,7 @@ def optimize(
     by_measurement = options.fixed is None
     delivery = Delivery(loaded, fitting, report, by_measurement)
     report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
-    return Optimized(report, plan if report.summary.changes else plan.emptied())
+    return Optimized(report, plan)
 
 
 def decide(

@@ -32,7 +32,7 @@ def test_a_newcomer_finds_five_options_first() -> None:
     first, *_ = re.split(r"\n\n(?=[A-Z][a-z ]+:\n)", text)[1:]
     assert first.startswith("Start with:")
     assert len(listed(first)) == 5
-    assert set(COMMANDS) == {"inspect", "mlir", "optimize", "tune", "verify"}
+    assert set(COMMANDS) == {"apply", "inspect", "mlir", "optimize", "tune", "verify"}
     assert all(title in text for title in SECTIONS)
 
 

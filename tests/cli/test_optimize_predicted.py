@@ -16,6 +16,7 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
 from widthfold_onnx.results import Key, Measurement
 from widthfold_onnx.results.store import AS_IS, lost, now
+from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.predict.targets import target, usual
 from widthfold_onnx.tuning.store.identity import machine_identity, setting_identity
@@ -158,8 +159,8 @@ def test_open_sizes_must_be_given_as_nothing_is_run(tmp_path: Path) -> None:
 
 
 def the_layer() -> Workload:
-    document = Document(onnx.load(WIDE), None, OPERATORS)
-    layers = Layers.of(document, FoldOptions(), {"x": (1, 1, 512, 512)}, target("cpu-avx512"))
+    reading = Reading(Document(onnx.load(WIDE), None, OPERATORS), {})
+    layers = Layers.of(reading, FoldOptions(), {"x": (1, 1, 512, 512)}, target("cpu-avx512"))
     (workload,) = layers.workloads.values()
     return workload
 
@@ -168,7 +169,7 @@ def put(store: Path, machine: str, ratio: float) -> None:
     """Measurements of the layer as it is and in its last form, which none would predict."""
     workload = the_layer()
     with Store(store) as kept:
-        for candidate, value in ((AS_IS, 1.0), (workload.forms[-1].spec, ratio)):
+        for candidate, value in ((AS_IS, 1.0), (workload.forms[-1].spec.text, ratio)):
             measured = Measurement("ok", value, value, value, 1e-3, 10, "", now())
             kept.put(Key(workload.subject, candidate, SETTING, machine), measured)
 

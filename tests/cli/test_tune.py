@@ -122,7 +122,7 @@ def test_one_broken_model_is_refused_on_one_line(tmp_path: Path) -> None:
         ((SIGNAL, "--session-option", "a"), "--session-option 'a' is not of the form NAME=VALUE"),
         ((SIGNAL, "--session-option", "session=1"), "session option 'session' is no name"),
         ((SIGNAL, "--time-budget", 0), "time-budget is 0"),
-        ((SIGNAL, "--report", "x.csv"), "no csv report of this command; it offers json"),
+        ((SIGNAL, "--report", "x.xml"), "no junit report of this command; it offers json"),
     ],
 )
 def test_what_does_not_fit_is_said_on_one_line(words: tuple[object, ...], said: str) -> None:

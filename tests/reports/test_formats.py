@@ -53,7 +53,7 @@ def test_what_cannot_be_made_is_refused_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="choose another name"):
         destinations([known, known], None, VerifyReport, [])
     with pytest.raises(UsageError, match="offers json, markdown, html"):
-        destinations([tmp_path / "c.csv"], None, InspectReport, [])
+        destinations([tmp_path / "c.xml"], None, InspectReport, [])
     with pytest.raises(UsageError, match="no junit report"):
         destinations([tmp_path / "c.xml"], None, OptimizeReport, [])
     assert not list(tmp_path.iterdir())

@@ -117,7 +117,7 @@ def test_the_ratio_is_that_of_the_first_to_the_second(model: Path, world: World)
     assert world.compared == [({"layer"}, both), (both, {"layer"}), (set(), {"layer"})]
 
 
-@pytest.mark.parametrize("base", [EMPTY, A.emptied()], ids=["empty", "emptied"])
+@pytest.mark.parametrize("base", [EMPTY, replace(A, layers=())], ids=["empty", "emptied"])
 def test_the_original_is_compared_as_it_lies_there(
     model: Path, monkeypatch: pytest.MonkeyPatch, world: World, base: Plan
 ) -> None:

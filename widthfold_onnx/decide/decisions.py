@@ -74,12 +74,14 @@ class Decided:
 
     Attributes:
         plan: what is to be done.
+        reading: the model as it was read under the plan.
         sites: the line of each layer in the report.
         companions: the line of each companion that matches a node.
         search: the measurements; None where nothing was measured.
     """
 
     plan: Plan
+    reading: Reading
     sites: Sequence[SiteReport]
     companions: Sequence[CompanionReport] = ()
     search: SearchReport | None = None

@@ -54,6 +54,7 @@ def decide_fixed(
     origin = Origin(widthfold=version("widthfold-onnx"), decision=name)
     return Decided(
         plan=msgspec.structs.replace(with_layers(draft, decisions), origin=origin),
+        reading=reading,
         sites=sites,
         companions=companion_reports(matches, options.exchanges, ""),
     )

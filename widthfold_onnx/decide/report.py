@@ -83,7 +83,7 @@ def fit_decided(
     Raises:
         InternalError: a part of the plan does not fit: a fault of widthfold.
     """
-    fitting = fit(proto, folder, decided.plan)
+    fitting = fit(proto, folder, decided.plan, decided.reading)
     if fitting.misfits:
         raise InternalError(misfit_text(fitting.misfits))
     report = optimize_report(

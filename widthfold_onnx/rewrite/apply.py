@@ -155,19 +155,22 @@ class Fitting:
     rewriting: Rewriting
 
 
-def fit(proto: onnx.ModelProto, folder: Path | None, plan: Plan) -> Fitting:
+def fit(
+    proto: onnx.ModelProto, folder: Path | None, plan: Plan, reading: Reading | None = None
+) -> Fitting:
     """Match the parts of a plan to a model.
 
     Args:
         proto: a checked model; it stays as it is.
         folder: where its external data lies.
         plan: the plan.
+        reading: the model as it was read to decide the plan; None reads it.
 
     Raises:
         InvalidModelError: the graph library cannot read the model.
         CheckFailedError: the model carries folds, or a size of the plan does not fit an input.
     """
-    reading = Reading.of(proto, folder, plan)
+    reading = reading or Reading.of(proto, folder, plan)
     if plan.changes and reading.is_folded:
         raise CheckFailedError(ALREADY_FOLDED.reason)
     try:

@@ -178,10 +178,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         changes = [self.frozen, self.companions, self.layers, self.sizes, self.limits]
         return hashlib.sha256(msgspec.json.encode(changes, order="sorted")).hexdigest()
 
-    def emptied(self) -> Plan:
-        """Return the plan without its changes, for a model that stays as it is."""
-        return msgspec.structs.replace(self, frozen=(), companions=(), layers=())
-
     @property
     def options(self) -> FoldOptions:
         """The options with which its forms are made."""

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -20,13 +21,15 @@ from onnx.reference.op_run import OpRun
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError, WidthfoldError
-from widthfold_onnx.evidence.parity.runs import Outputs
 from widthfold_onnx.evidence.proof.reference_ops import OPS, widen
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.model.read.loader import load_with_data
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.text import printable
+
+if TYPE_CHECKING:  # a child process imports this file: the graph library takes half a second
+    from widthfold_onnx.evidence.parity.runs import Outputs
 
 START = 5.0
 """Seconds on top of the budget until the process is killed: it must start, and one node of the

@@ -52,7 +52,9 @@ def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
             f"{report.summary.folded} of {nodes} folded",
             *(str(companion(outcome)) for outcome in report.companions),
             frozen(report.summary) if report.summary.frozen else "",
-            "" if report.search is None else f"search: {search(report.search)}",
+            ""
+            if report.search is None
+            else f"search on {report.search.provider}: {search(report.search)}",
         )
     )
 

@@ -147,6 +147,7 @@ class _Search:
         plan = with_layers(draft, decisions)
         return Decided(
             plan=self._with_origin(plan, decisions, outcomes, final),
+            reading=reading,
             sites=[
                 decision.report(self.fold, hints.of(decision), outcomes.gain(decision.linear))
                 for decision in decisions
