@@ -1,4 +1,4 @@
-"""Writes the model that a plan makes, once it is verified."""
+"""Write the model that a plan makes, once it is verified."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class Delivery:
         loaded: the original model.
         fitting: the plan at this model; carrying it out consumes it.
         report: the report, so far without file and verification.
-        by_measurement: whether the plan was decided by measurement just now. Then a model is left
-            as it is if its outputs show nothing; else one that cannot be run may be written.
+        by_measurement: whether the plan was decided by measurement just now. Then a model whose
+            outputs show nothing is left as it is. Otherwise a model that cannot run here may be
+            written, because it is proved.
     """
 
     loaded: LoadedModel
@@ -154,10 +155,10 @@ def _left_alone(report: OptimizeReport, why: str, written: str) -> OptimizeRepor
         sites=sites,
         regions=[],
         companions=[
-            msgspec.structs.replace(one, status="kept", reason=why)
-            if one.status == "exchanged"
-            else one
-            for one in report.companions
+            msgspec.structs.replace(companion, status="kept", reason=why)
+            if companion.status == "exchanged"
+            else companion
+            for companion in report.companions
         ],
         summary=msgspec.structs.replace(
             counts, folded=0, kept=counts.kept + counts.folded, exchanged=0, frozen=0

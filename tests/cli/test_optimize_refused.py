@@ -24,7 +24,7 @@ from tests.cli.tool import (
     widthfold,
 )
 from tests.reports.sample import passing
-from widthfold_onnx.cli.optimize import _leave_unwritten
+from widthfold_onnx.cli.optimize import leave_unwritten
 
 # ---------------------------------------------------------------- refused outputs
 
@@ -34,7 +34,7 @@ def test_a_fold_that_saturates_further_can_be_left_out(capsys: pytest.CaptureFix
         wrong = {"verdict": "fail", "reasons": ["output y"], "saturates_further": told}
         found = msgspec.structs.replace(passing(), **wrong)
         with pytest.raises(click.exceptions.Exit) as caught:
-            _leave_unwritten(found)
+            leave_unwritten(found)
         assert caught.value.exit_code == 1
         assert ("--skip NODE leaves a node alone" in capsys.readouterr().err) is told
 

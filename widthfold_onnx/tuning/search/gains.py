@@ -1,4 +1,4 @@
-"""Judge what was measured or predicted: what pays, and what is faster beyond the noise."""
+"""Judge measured and predicted gains: large enough to use, and beyond the noise."""
 
 from __future__ import annotations
 
