@@ -47,9 +47,10 @@ class Result:
     """The result of `optimize`.
 
     Attributes:
-        model: what was given, changed: OUT for a path with `out`, a ModelProto for a path without;
-            None if verification did not pass, or `require_fold` found nothing to fold.
-        plan: what was done to the model.
+        model: the new model in the form of the given one; for a path, `out`, or a ModelProto
+            without `out`. None if verification did not pass, or nothing was folded under
+            `require_fold`.
+        plan: the plan that was carried out.
         report: the outcome of every layer, and the verification.
     """
 
@@ -83,7 +84,7 @@ def optimize(
             model in memory is proved equal and not run.
 
     Raises:
-        TypeError: a keyword that there is not.
+        TypeError: a keyword that the call does not take.
         UsageError: a value or a combination that does not fit, or a model of another kind.
         InvalidModelError: the model is broken or not supported.
         CheckFailedError: a model in memory is not equal to its original: a fault of widthfold.
@@ -128,13 +129,13 @@ def fold(
         model: the model; it stays as it is.
         out: where the result goes, for a path; then it is compared on the runtime, too.
         no_verify: do not prove the result.
-        keywords: options of the command `optimize` that decide forms; `factor` is 8 by default.
+        keywords: the options of `optimize` that decide forms; `factor` is 8 by default.
 
     Returns:
-        What was given, changed: OUT for a path with `out`, a ModelProto for a path without.
+        The new model in the form of `model`; for a path, `out`, or a ModelProto without `out`.
 
     Raises:
-        TypeError: a keyword that there is not.
+        TypeError: a keyword that the call does not take.
         UsageError: a value or a combination that does not fit, or a model of another kind.
         InvalidModelError: the model is broken or not supported.
         CheckFailedError: the result is not equal to its original: a fault of widthfold.
@@ -160,7 +161,7 @@ def plan(model: Any, *, on_progress: Progress = silent, **keywords: Unpack[PlanK
         keywords: options of the command `optimize` that decide forms or measure them.
 
     Raises:
-        TypeError: a keyword that there is not.
+        TypeError: a keyword that the call does not take.
         UsageError: a value or a combination that does not fit, or a model of another kind.
         InvalidModelError: the model is broken or not supported.
         UnverifiedError: nothing can be measured.
@@ -192,10 +193,10 @@ def apply(
         keywords: options of the comparison.
 
     Returns:
-        What was given, changed: OUT for a path with `out`, a ModelProto for a path without.
+        The new model in the form of `model`; for a path, `out`, or a ModelProto without `out`.
 
     Raises:
-        TypeError: a keyword that there is not.
+        TypeError: a keyword that the call does not take.
         UsageError: a value or a combination that does not fit, or a file that is no plan.
         InvalidModelError: the model is broken or not supported.
         CheckFailedError: a part of the plan does not fit, or the result is not equal.
@@ -236,7 +237,7 @@ def verify(
         The report; its verdict is pass, fail or unverified.
 
     Raises:
-        TypeError: a keyword that there is not.
+        TypeError: a keyword that the call does not take.
         UsageError: a value that does not fit, or a model of another kind.
         InvalidModelError: a model that is none.
     """
@@ -254,7 +255,7 @@ def inspect(model: Any, **keywords: Unpack[FoldKeywords]) -> InspectReport:
         keywords: options of the command; `factor` is 8 by default.
 
     Raises:
-        TypeError: a keyword that there is not.
+        TypeError: a keyword that the call does not take.
         UsageError: a value that does not fit, or a model of another kind.
         InvalidModelError: the model is broken or not supported.
     """
@@ -278,7 +279,7 @@ def tune(
         keywords: options of the command, e.g. `store="times.db"`, `jobs=2`.
 
     Raises:
-        TypeError: a keyword that there is not.
+        TypeError: a keyword that the call does not take.
         UsageError: a value that does not fit, or there is no such cluster.
         UnverifiedError: nothing can be measured.
     """
@@ -375,7 +376,7 @@ def _check_unused(names: Collection[str], keywords: Mapping[str, Any], purpose: 
 
 @contextmanager
 def _files(held: Held, out: Path | str | None) -> Iterator[tuple[Path, Path]]:
-    """Give the paths of a model and of its result: temporary ones for what is in memory."""
+    """Give the paths of a model and of its result; files for a model in memory are temporary."""
     if held.path is None and out is not None:
         raise UsageError("out is for a model that is given by its path")
     with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:

@@ -1,4 +1,4 @@
-"""Writes the model that a plan makes, once it is verified."""
+"""Write the model that a plan makes, once it is verified."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def hold(model: Any) -> Held:
 
 
 class _File(Held):
-    """A model file; what it gives back is a message with all data inside."""
+    """A model file; it gives back a message with all data inside."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -147,7 +147,7 @@ class _GsGraph(Held):
 
 
 def _keep(old: ir.Graph, new: ir.Graph) -> None:
-    """Give what stayed in a graph its `meta` and its tensors of before."""
+    """Give the unchanged parts of a graph their former `meta` and tensors."""
     new.meta.update(old.meta)
     for name, value in new.initializers.items():
         if name in old.initializers:
@@ -162,8 +162,8 @@ def _keep(old: ir.Graph, new: ir.Graph) -> None:
         if same is None or same.op_identifier() != node.op_identifier():
             continue
         node.meta.update(same.meta)
-        for one, other in zip(bodies(same), bodies(node), strict=True):
-            _keep(one, other)
+        for old_body, new_body in zip(bodies(same), bodies(node), strict=True):
+            _keep(old_body, new_body)
 
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol | None]:

@@ -25,7 +25,7 @@ from widthfold_onnx.reports.text.console import show
 from widthfold_onnx.results import OptimizeReport
 
 DEVICES = {Device.GPU: Provider.CUDA}
-"""Providers of devices that are given without one, as Olive takes them; the CPU for the others."""
+"""Providers of devices that come without one, as Olive takes them; the CPU for the others."""
 
 LEVELS = {"disabled": 0, "extended": 2, "all": 99}
 """Optimization levels of ONNX Runtime, as Olive passes them on."""
@@ -36,8 +36,8 @@ Options = TypeVar("Options", FoldOptions, SearchOptions)
 class WidthFold(Pass):  # type: ignore[misc] # mypy does not read Olive
     """Folds layers of an ONNX model where that was measured to be faster, or by a fixed factor.
 
-    Its parameters are those of Olive for external data, and the options of `FoldOptions` and
-    `SearchOptions`; the provider is that of Olive's accelerator.
+    Its parameters are Olive's parameters for external data, and the options of `FoldOptions` and
+    `SearchOptions`; the provider is the provider of Olive's accelerator.
     """
 
     @staticmethod
@@ -68,29 +68,29 @@ class WidthFold(Pass):  # type: ignore[misc] # mypy does not read Olive
         self, model: ONNXModelHandler, config: type[BasePassConfig], output_model_path: str
     ) -> ONNXModelHandler:
         out = resolve_onnx_path(output_model_path, Path(model.model_path).name)
-        given = {
+        chosen = {
             name: value
             for name, value in config.model_dump().items()
             if value is not None and (name, value) != ("factor", "auto")
         }
         spec = self.accelerator_spec
         named = spec.execution_provider or DEVICES.get(spec.accelerator_type, Provider.CPU)
-        given["provider"] = Provider(named)
+        chosen["provider"] = Provider(named)
         with TemporaryDirectory() as folder:
             written = Path(folder, Path(out).name)
             try:
-                report = _fold(Path(model.model_path), written, given)
+                report = _fold(Path(model.model_path), written, chosen)
             except WidthfoldError as error:
                 # After most other errors Olive ends well, and keeps the failure in its cache.
                 raise ValueError(f"widthfold: {error}") from error
-            result = common.model_proto_to_olive_model(onnx.load(written), out, given)
+            result = common.model_proto_to_olive_model(onnx.load(written), out, chosen)
         result.inference_settings = _settings(model, report)
         return result
 
 
-def _fold(model: Path, out: Path, given: dict[str, Any]) -> OptimizeReport:
+def _fold(model: Path, out: Path, chosen: dict[str, Any]) -> OptimizeReport:
     """Fold a file into another one, or copy it where nothing folds, and print the report."""
-    search = _taken(SearchOptions, given)
+    search = _options(SearchOptions, chosen)
     verify = replace(
         PROVE_ONLY,
         provider=search.provider,
@@ -102,7 +102,7 @@ def _fold(model: Path, out: Path, given: dict[str, Any]) -> OptimizeReport:
     report, _ = optimize(
         model,
         out,
-        _taken(FoldOptions, given),
+        _options(FoldOptions, chosen),
         verify,
         search,
         on_progress=lambda step: log.debug("widthfold: %s", step.text),
@@ -112,15 +112,17 @@ def _fold(model: Path, out: Path, given: dict[str, Any]) -> OptimizeReport:
     return report
 
 
-def _taken(kind: type[Options], given: dict[str, Any]) -> Options:
-    return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
+def _options(kind: type[Options], chosen: dict[str, Any]) -> Options:
+    return kind(
+        **{field.name: chosen[field.name] for field in fields(kind) if field.name in chosen}
+    )
 
 
 def _settings(model: ONNXModelHandler, report: OptimizeReport) -> dict[str, Any] | None:
     """Return what sessions are opened with: the level at which the folded model is fastest."""
-    given: dict[str, Any] = model.inference_settings or {}
+    settings: dict[str, Any] = model.inference_settings or {}
     if report.search is None or not report.search.folded_setting:
-        return given or None
+        return settings or None
     level = LEVELS[report.search.folded_setting.split(",")[0]]
-    options = {**given.get("session_options", {}), "graph_optimization_level": level}
-    return {**given, "session_options": options}
+    options = {**settings.get("session_options", {}), "graph_optimization_level": level}
+    return {**settings, "session_options": options}

@@ -17,7 +17,7 @@ class WidthFold(ir.passes.FunctionalPass):
 
     Args:
         no_verify: do not prove the result equal; else `call` raises where that does not hold.
-        keywords: those of `widthfold_onnx.fold`; `factor` is 8 by default.
+        keywords: keywords of `widthfold_onnx.fold`; `factor` is 8 by default.
     """
 
     def __init__(self, *, no_verify: bool = False, **keywords: Unpack[FoldKeywords]) -> None:

@@ -1,4 +1,4 @@
-"""Runs the steps of the commands on files; `tuning.tune` has those of `tune`.
+"""Run the steps of the commands on files; `tuning.tune` has the steps of `tune`.
 
 A command checks its files before it imports the rest of the package: a file that is no model is
 refused in a tenth of the time that the imports take.
@@ -31,7 +31,7 @@ PROVE_ONLY = VerifyOptions(thorough=False, timing=False)
 
 
 class Optimized(NamedTuple):
-    """The report of a command, and the plan of what was done to the model."""
+    """The report of a command, and the plan that was carried out."""
 
     report: OptimizeReport
     plan: Plan

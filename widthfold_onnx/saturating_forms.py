@@ -1,4 +1,4 @@
-"""Excludes forms from the search of `auto` whose 8-bit products saturate on this CPU.
+"""Exclude forms from the search of `auto` whose 8-bit products saturate on this CPU.
 
 A fold adds other pairs of products than the original (`evidence.eight_bits`). The pairs depend on
 axis and layout, not on the factor, so one fold by 2 shows saturation before minutes are spent on
@@ -45,32 +45,32 @@ def usable_forms(
         The remaining options, and the reasons by name of the excluded layers: if no form of all
         layers passes, the layers that fail alone, or all layers if none does.
     """
-    left: dict[str, str] = {}
+    excluded: dict[str, str] = {}
     while True:
-        rest = replace(options, skip=(*options.skip, *map(escape, left)))
-        trials = _tried(loaded, _forms(rest), verify_options)
+        remaining = replace(options, skip=(*options.skip, *map(escape, excluded)))
+        trials = _tried(loaded, _forms(remaining), verify_options)
         good = [trial.form for trial in trials if not trial.against]
         bad = [trial.form for trial in trials if trial.against]
         if not bad:
-            return rest, left
+            return remaining, excluded
         if good:
             whole = {form.layout for form in good} - {form.layout for form in bad}
-            return (replace(rest, layout=min(whole)) if whole else good[0]), left
-        left |= _offending(loaded, trials, verify_options)
+            return (replace(remaining, layout=min(whole)) if whole else good[0]), excluded
+        excluded |= _offending(loaded, trials, verify_options)
 
 
 def _offending(
     loaded: LoadedModel, trials: Iterable[Trial], verify_options: VerifyOptions
 ) -> dict[str, str]:
     """Map the layers that fail alone to the reason, in the form in which the fewest fail."""
-    found: list[dict[str, str]] = []
+    by_form: list[dict[str, str]] = []
     everything: dict[str, str] = {}
     for trial in trials:
         everything |= dict.fromkeys(trial.names, trial.against)
         alone = [replace(trial.form, nodes=(escape(name),)) for name in trial.names]
         singles = _tried(loaded, alone, verify_options)
-        found.append({s.names[0]: s.against for s in singles if s.against})
-    return min(filter(None, found), key=len, default=everything)
+        by_form.append({s.names[0]: s.against for s in singles if s.against})
+    return min(filter(None, by_form), key=len, default=everything)
 
 
 def _tried(
@@ -88,10 +88,10 @@ def _tried(
                 trials.append(Trial(form, names, ""))
                 files.append(Path(folder) / f"{len(files)}.onnx")
                 write_model(proto, files[-1], source_folder=loaded.folder, check=lambda path: None)
-        found = saturating_files(loaded.path, files, verify_options) if files else []
+        reasons = saturating_files(loaded.path, files, verify_options) if files else []
     return [
         replace(trial, against=f"left alone, as its fold is {'; '.join(why)}" if why else "")
-        for trial, why in zip(trials, found, strict=True)
+        for trial, why in zip(trials, reasons, strict=True)
     ]
 
 

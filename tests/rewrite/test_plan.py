@@ -223,6 +223,7 @@ def with_layer(**changes: Any) -> dict[str, Any]:
 
 
 HUGE = 10**9
+TWICE = with_layer()["layers"] * 2
 HOSTILE: dict[str, tuple[Any, str]] = {
     "empty file": (b"", "no plan of this version"),
     "no JSON": (b"{", "no plan of this version"),
@@ -241,6 +242,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
         {"schema": "widthfold.plan/1", "companions": [{"node": "a", "companion": "none"}]},
         "companion none replaces no node",
     ),
+    "a layer twice": ({"schema": "widthfold.plan/1", "layers": TWICE}, "first is planned twice"),
     "huge sizes": ({"schema": "widthfold.plan/1", "sizes": {"x": [1 << 50]}}, "<= 1099511627776"),
     "no number": ({"schema": "widthfold.plan/1", "limits": {"max_flops_growth": -1}}, "> 0"),
     "a long name": (

@@ -112,14 +112,11 @@ def optimize_command(
     deliver(result, to, model)
     if result.written is None and result.verification is not None:
         leave_unwritten(result.verification)
+    if require_fold and not result.summary.changes:
+        count = f"{len(result.sites)} {kinds(result.sites)} nodes"
+        leave(f"none of {count} was folded; nothing is written", NothingFoldedError.exit_code)
     if save_plan is not None:
         plan.save(save_plan)
-    if require_fold and not result.summary.changes:
-        found = f"{len(result.sites)} {kinds(result.sites)} nodes"
-        leave(
-            f"none of {found} was folded; nothing is written",
-            NothingFoldedError.exit_code,
-        )
     timed = result.search is not None and result.search.whole is not None
     if result.written is not None and result.summary.changes and not timed:
         with printing():

@@ -58,9 +58,9 @@ def companion_reports(
     """Return one report for each companion that matches a node.
 
     Args:
-        matches: what they match.
-        done: those that were exchanged.
-        why: why others were not, where that was not measured.
+        matches: the nodes that they match.
+        done: the companions that were exchanged.
+        why: reason for leaving the others alone, where that was not measured.
         gains: measured gains: on random inputs, and on smooth ones.
     """
     reports = []

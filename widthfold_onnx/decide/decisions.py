@@ -73,7 +73,7 @@ class Decided:
     """A plan, and the outcome of every layer.
 
     Attributes:
-        plan: what is to be done.
+        plan: the plan.
         reading: the model as it was read under the plan.
         sites: the line of each layer in the report.
         companions: the line of each companion that matches a node.

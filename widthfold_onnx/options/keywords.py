@@ -1,8 +1,8 @@
 """Name the options as keywords of the Python API: as on the command line, with "_" for "-".
 
-The types below say what a call takes. Everything else follows from the dataclasses of options: a
-keyword has the name of a field, without its "s" where the command line gives values one by one, or
-with "no_" before it where it switches off.
+The types below list the keywords of each call. Everything else follows from the dataclasses of
+options. A keyword has the name of a field, without its "s" where the command line gives values one
+by one. It starts with "no_" where it switches something off.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class PlanKeywords(FoldKeywords, SearchKeywords, total=False):
 
 
 class CheckKeywords(RuntimeKeywords, total=False):
-    """Keywords of calls that verify what they write (`VerifyOptions`)."""
+    """Keywords of calls that verify the model that they write (`VerifyOptions`)."""
 
     seeds: int
     inputs: Sequence[str | PathLike[str]]

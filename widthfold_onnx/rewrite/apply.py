@@ -1,4 +1,4 @@
-"""Apply a plan to a model: the one way in which a model is changed.
+"""Apply a plan to a model; nothing else changes a model.
 
 Weights are frozen, companions take the place of nodes, and the nodes are linked (`Reading`). The
 layers of the plan are found and read, and each is replaced by its form (`rewrite.rewriting`).
@@ -46,7 +46,7 @@ class Reading:
     Attributes:
         document: the model, which a rewriting consumes.
         sizes: assumed shapes of inputs.
-        matches: what became of the nodes that companions match.
+        matches: the nodes that companions match, with the equal nodes or the refusal.
     """
 
     document: Document
@@ -102,13 +102,13 @@ class Reading:
     def is_folded(self) -> bool:
         """True if the model carries folds.
 
-        Its moves between packed tensors look like any others, and what was assumed for planning
-        looks like a fact. So its layers are not folded again.
+        Its moves between packed tensors look like any others, and sizes that were assumed for
+        planning look like facts. So its layers are not folded again.
         """
         return carries_folds(self.document.proto)
 
     def layer(self, site: Site, planned: ShapeTable | None = None) -> LinearSite | Refusal:
-        """Read a layer at the planned extents, or at those of another table."""
+        """Read a layer at the planned extents, or at the extents of another table."""
 
         def extents(table: ShapeTable) -> Extents:
             return lambda value: table.get(site.scope.path, value.name or "")
@@ -124,7 +124,7 @@ class Misfit:
     Attributes:
         name: a layer, a node of a companion, or a weight of the main graph.
         op: operator of the node; "" for a weight.
-        why: what is missing or differs.
+        why: the missing part, or the difference.
     """
 
     name: NodeName

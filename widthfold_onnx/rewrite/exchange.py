@@ -97,7 +97,7 @@ def _steps(
 def _made(
     document: Document, node: Node, steps: Sequence[Step], constants: dict[Key, Value]
 ) -> list[Node]:
-    """Make the nodes that replace a node, the last of which compute its outputs in order.
+    """Make the nodes that replace a node; the last ones compute its outputs in order.
 
     Args:
         document: the model.
@@ -151,7 +151,7 @@ def _makers(nodes: Iterable[Node]) -> list[Node]:
 
 
 def _remove_unread(document: Document, graph: Graph, nodes: list[Node]) -> None:
-    """Remove those of some nodes that nothing reads any more, and those that only these read."""
+    """Remove nodes that nothing reads any more, and in turn the nodes that only they read."""
     while nodes:
         node = nodes.pop()
         if node.graph is graph and not any(v.uses() or document.is_fixed(v) for v in node.outputs):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -35,16 +36,16 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of the parts of a plan."""
 
 
-class CompanionPlan(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True, order=True):
-    """A node that a companion replaces."""
+class _NodePart(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True, order=True):
+    """A part of a plan that is about one node.
+
+    Attributes:
+        graph: path of its graph, "" for the main graph.
+        node: its name there.
+    """
 
     graph: Name = ""
     node: Name
-    companion: Companion
-
-    def __post_init__(self) -> None:
-        if self.companion is Companion.NONE:
-            raise ValueError("companion none replaces no node")
 
     @property
     def name(self) -> NodeName:
@@ -52,25 +53,26 @@ class CompanionPlan(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True
         return NodeName(self.graph, self.node)
 
 
-class LayerPlan(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CompanionPlan(_NodePart, frozen=True, kw_only=True):
+    """A node that a companion replaces."""
+
+    companion: Companion
+
+    def __post_init__(self) -> None:
+        if self.companion is Companion.NONE:
+            raise ValueError("companion none replaces no node")
+
+
+class LayerPlan(_NodePart, frozen=True, kw_only=True):
     """A layer and the form that replaces it.
 
     Attributes:
-        graph: path of its graph, "" for the main graph.
-        node: its name there.
         form: the form.
         structure: operator, element type, extents and attributes (`structure_of`).
     """
 
-    graph: Name = ""
-    node: Name
     form: FormSpec
     structure: dict[str, Any]
-
-    @property
-    def name(self) -> NodeName:
-        """The name of the layer."""
-        return NodeName(self.graph, self.node)
 
 
 class Limits(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,8 +82,8 @@ class Limits(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
         guard_shapes: whether OUT tests the extents that the model leaves open.
         mix_samples: whether a fold may join samples of a batch.
         nonfinite: what a fold may do to Inf and NaN.
-        max_flops_growth: most multiply-adds of a form, as a multiple of those of the layer.
-        max_bytes_growth: most bytes of input, weight and output, as a multiple.
+        max_flops_growth: most multiply-adds of a form / multiply-adds of the layer.
+        max_bytes_growth: most bytes of input, weight and output of a form / bytes of the layer.
     """
 
     guard_shapes: bool = False
@@ -120,11 +122,9 @@ class Origin(_Part, frozen=True, kw_only=True):
     runtime: str = ""
 
 
-class LayerGain(_Part, frozen=True, kw_only=True):
+class LayerGain(_NodePart, frozen=True, kw_only=True):
     """The gain of one layer, measured alone."""
 
-    graph: Name = ""
-    node: Name
     gain: Gain
 
 
@@ -166,6 +166,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     limits: Limits = msgspec.field(default_factory=Limits)
     origin: Origin | None = None
     measured: Measured = msgspec.field(default_factory=Measured)
+
+    def __post_init__(self) -> None:
+        repeated = Counter(layer.name for layer in self.layers).most_common(1)
+        if repeated and repeated[0][1] > 1:
+            raise ValueError(f"layer {repeated[0][0]} is planned twice")
 
     @property
     def changes(self) -> bool:
@@ -230,7 +235,7 @@ def _lines(part: object) -> str:
 
 
 class _Header(msgspec.Struct):
-    """What any plan file has; a field with a default could be missing."""
+    """The field that every plan file has: a file without it decodes to the empty plan."""
 
     schema: str
 

@@ -45,13 +45,13 @@ class Rewriting:
         chosen: Iterable[tuple[LinearSite, Reformulation]],
         options: FoldOptions,
     ) -> Rewriting:
-        """Settle regions and guards for the chosen forms; the options tell what is guarded."""
+        """Settle regions and guards for the forms; options decide which extents are guarded."""
         plans: dict[Graph, Plans] = {}
         for site, form in chosen:
             plans.setdefault(graph_of(site.node), {})[site.node] = (site, form)
         groups = {
-            graph: GuardGroups.of(document, list(graph), found, options)
-            for graph, found in plans.items()
+            graph: GuardGroups.of(document, list(graph), sites, options)
+            for graph, sites in plans.items()
         }
         return cls(document, plans, groups)
 
@@ -68,7 +68,7 @@ class Rewriting:
         for emission in emissions:
             emission.put()
         model = document.finish()
-        spreads = [spread_of(*found) for plans in self.plans.values() for found in plans.values()]
+        spreads = [spread_of(*plan) for plans in self.plans.values() for plan in plans.values()]
         note_spread(model, max(spreads, default=1.0))
         return model
 
@@ -77,8 +77,8 @@ def spread_of(site: LinearSite, form: Reformulation) -> float:
     """Return how many outputs Inf or NaN in one input may reach, after / before the fold.
 
     A structural zero times Inf is NaN, so a non-finite input reaches every output that shares its
-    reduction, within its sample. The mean number of outputs reached grows by the ratio of all
-    elements of the folded weight to those that are no structural zeros.
+    reduction, within its sample. The mean number of outputs reached grows by the number of elements
+    of the folded weight / the number of elements that are no structural zeros.
     """
     return 1.0 if site.is_finite else round(form.fold.spread(), 2)
 

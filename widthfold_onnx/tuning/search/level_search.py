@@ -1,8 +1,8 @@
-"""Measure the layers of one model at one level of the runtime, and say what they promise it.
+"""Measure the layers of one model at one level of the runtime, and estimate the model's time.
 
-Layers are measured as they are first. Those that cannot move the model by more than noise are left
-out; the others race in order of what they can gain, each with its most promising forms: those
-predicted to be fastest alone, and the one in which it agrees with its neighbours at least cost.
+Layers are measured as they are first. Layers that cannot move the model by more than noise are left
+out. The others race, the largest possible gain first, each with its most promising forms. These are
+the forms predicted to be fastest alone, and the form that agrees with the neighbours at least cost.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LevelSearch:
     seconds: float | None = None
 
     def measure(self, deadline: float, on_progress: Progress) -> None:
-        """Measure the layers as they are, and race those that can move the model."""
+        """Measure the layers as they are, and race the layers that can move the model."""
         if self.seconds is not None:
             alone = [workload.cut_to(0) for workload in self.layers.workloads.values()]
             self.bench.measure(alone, deadline, on_progress)
@@ -59,12 +59,12 @@ class LevelSearch:
         return foresee(self.layers)
 
     def promising(self) -> list[Workload]:
-        """Return the layers to race, those first that can gain most; those inside regions last."""
-        slight = self.slight()
-        kept = [s for s in reversed(self._least_first()) if s not in slight]
-        return racing(self.layers, kept, self.bench.setup.spending.forms, self._foreseen)
+        """Return the layers to race by possible gain, largest first; layers inside regions last."""
+        negligible = self.negligible()
+        subjects = [s for s in reversed(self._least_first()) if s not in negligible]
+        return racing(self.layers, subjects, self.bench.setup.spending.forms, self._foreseen)
 
-    def slight(self) -> set[str]:
+    def negligible(self) -> set[str]:
         """Return the layers that together cannot move the model by more than noise."""
         if self.seconds is None:
             return set()
@@ -119,10 +119,10 @@ class LevelSearch:
 
         The reason is the most common one among the lost measurements of the layer and its forms.
         """
-        forms = [form.spec for form in self.layers.workloads[subject].forms]
-        found = [self.bench.known(subject, AS_IS)]
-        found += [self.bench.known(subject, form) for form in forms]
-        reasons = Counter(known.reason for known in found if known is not None and known.reason)
+        forms = self.layers.workloads[subject].forms
+        measured = [self.bench.known(subject, AS_IS)]
+        measured += [self.bench.known(subject, form.spec) for form in forms]
+        reasons = Counter(it.reason for it in measured if it is not None and it.reason)
         return f"ran: {reasons.most_common(1)[0][0]}" if reasons else "was measured"
 
     def _least_first(self) -> list[str]:
@@ -148,7 +148,7 @@ def racing(
 
     Args:
         layers: the layers of a model.
-        subjects: those that race.
+        subjects: subjects of the layers that race.
         forms: the most forms of each.
         foreseen: the form of each that comes first (`tuning.search.assign.foresee`).
     """

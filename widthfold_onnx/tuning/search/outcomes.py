@@ -49,7 +49,7 @@ class Outcomes:
     def _why_not(self, subject: str) -> str:
         count = len(self.level.layers.workloads[subject].forms)
         best = self.level.best(subject)
-        if best is None and subject in self.level.slight():
+        if best is None and subject in self.level.negligible():
             return NEGLIGIBLE
         if best is None:
             return f"none of its {count} forms {self.level.unknown(subject)}"

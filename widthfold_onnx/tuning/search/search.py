@@ -1,9 +1,10 @@
 """Search the forms that make the model faster: measure layer by layer, decide by the whole model.
 
-1. Every companion that matches is timed with the whole model; those that surely help are taken.
-2. The model is timed at the levels of the runtime. At those that may suit it, every layer races
-   in its forms (`tuning.search.level_search`); its best form is chosen if it is surely faster. The
-   level counts that promises the fastest model.
+1. Every companion that matches is timed with the whole model; companions that surely help are
+   taken.
+2. The model is timed at the levels of the runtime. At promising levels every layer races in its
+   forms (`tuning.search.level_search`); its best form is chosen if it is surely faster. The level
+   that promises the fastest model counts.
 3. The choice in which neighbours agree on layouts at least cost (`tuning.search.assign`) is timed
    with the whole model. Then the model is timed without each form; what does not help in its place
    is dropped (`tuning.search.settling`).
@@ -99,7 +100,7 @@ class _Raced(NamedTuple):
     """The races of the layers.
 
     Attributes:
-        levels: at which they raced, the one first that promises the fastest model.
+        levels: the levels at which they raced, the most promising level first.
         original: its time at level ALL / at EXTENDED; None if there are not both.
         interrupted: whether the caller ended them.
     """
@@ -111,7 +112,7 @@ class _Raced(NamedTuple):
 
 @dataclass(frozen=True)
 class _Search:
-    """The stages of one search: each returns what it found, for the next."""
+    """The stages of one search: each returns its result to the next."""
 
     loaded: LoadedModel
     fold: FoldOptions
@@ -211,8 +212,8 @@ class _Search:
         The runtime's PRelu branches on every element: it takes 5 ns for one of random signs, and
         1 ns where neighbours have the same sign. So a companion is left out that surely makes the
         model slower on smooth inputs, which are like photographs and recordings. A companion that
-        helps lifted layers must make the model with lifted layers faster than the model as it is,
-        and faster than lifting alone.
+        helps lifted layers must make the lifted model faster than the original, and faster than
+        lifting alone.
         """
         names: tuple[Companion, ...] = ()
         draft, gains = empty, {}
@@ -302,9 +303,9 @@ class _Search:
             shapes={name: list(dims) for name, dims in self.context.shapes.items()},
             layers=len(workloads),
             forms=sum(len(workload.forms) for workload in workloads.values()),
-            measured=sum(one.bench.measured for one in raced.levels),
+            measured=sum(each.bench.measured for each in raced.levels),
             left=len(self._left(raced.levels)),
-            predicted=sum(found is not None and found[1].predicted for found in best),
+            predicted=sum(form is not None and form[1].predicted for form in best),
             interrupted=raced.interrupted,
             store_read_only=level.bench.read_only,
             whole=None if final is None else gain_of(final),

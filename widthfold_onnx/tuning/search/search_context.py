@@ -68,8 +68,9 @@ def _without_running(
 ) -> SearchContext:
     """Return the context of a machine of the target's kind.
 
-    If the store holds one machine of that kind, its measurements count; if several, those of this
-    machine, if it is one of them. Only of this machine the kind of CPU is known.
+    If the store holds one machine of that kind, its measurements count. If it holds several, the
+    measurements of this machine count if there are any. The kind of CPU is known of this machine
+    alone.
     """
     aim = chosen or target(usual(options.provider))
     provider = aim.provider if options.provider is Provider.AUTO else options.provider

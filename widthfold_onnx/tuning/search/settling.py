@@ -34,7 +34,7 @@ class Settling:
 
     Attributes:
         trials: times whole models.
-        draft: what is changed beside the layers.
+        draft: the plan without layers: frozen weights and companions.
         spending: how long a trial takes.
         say: gets a step for each trial.
     """
@@ -48,7 +48,7 @@ class Settling:
         """Return the level at which the whole model is fastest, and the forms that help there.
 
         Args:
-            levels: the one first that promises most.
+            levels: the levels, the most promising one first.
         """
         level, *others = levels
         forms = self._agreed(level)
@@ -73,8 +73,8 @@ class Settling:
     def _agreed(self, level: LevelSearch) -> Forms:
         """Return the forms in which neighbours agree on layouts, if these are better.
 
-        If nothing is to be measured, the layers that were not either keep their predicted forms,
-        and the others agree, unless the store timed only the forms in which they do not.
+        If nothing is to be measured, layers without a measurement keep their predicted forms. The
+        others agree, unless the store has a time only for the forms in which they do not.
         """
         known = level.bench.known
         forms = level.chosen()
@@ -114,10 +114,10 @@ class Settling:
         return lifted if trial is not None and trial.low > 1 else forms
 
     def _helping(self, level: LevelSearch, forms: Forms) -> Forms:
-        """Return the forms without those that do not help the whole model.
+        """Drop the forms that do not help the whole model.
 
-        A form that surely slows it down in its place is dropped. Forms of which it is not sure
-        whether they help stay if they help together.
+        A form that surely slows it down in its place is dropped. Uncertain forms stay if they help
+        together.
         """
         groups = _groups(level, forms)
         others = [_without(forms, group) for group in groups]
@@ -145,7 +145,7 @@ class Settling:
 
 
 def _groups(level: LevelSearch, forms: Forms) -> list[list[str]]:
-    """Return the layers that are tried together: those that save little, if others save more."""
+    """Return the layers to try together: all that save little, if others save more."""
     saved = {s: level.saved(s, form) for s, form in forms.items()}
     total = sum(max(seconds, 0.0) for seconds in saved.values())
     weak = [s for s in saved if saved[s] < WEAK_SHARE * total]

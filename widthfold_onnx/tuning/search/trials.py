@@ -62,7 +62,7 @@ class Trials:
         )
 
     def compare(self, base: Plan, other: Plan, seconds: float, **how: str) -> Measurement | None:
-        """Time the model of `other` against that of `base`, each at its strongest setting.
+        """Time the models of two plans against each other, each at its strongest setting.
 
         Args:
             base: the plan that should be slower.
@@ -101,11 +101,11 @@ class Trials:
         def candidates(bases: Sequence[Plan]) -> list[str]:
             return [_candidate(base, chosen, inputs=kind) for kind in kinds for base in bases]
 
-        left = [other for other in others if any(map(self._is_open, candidates([other])))]
-        for start in range(0, len(left), AT_ONCE):
-            part = left[start : start + AT_ONCE]
+        untimed = [other for other in others if any(map(self._is_open, candidates([other])))]
+        for start in range(0, len(untimed), AT_ONCE):
+            part = untimed[start : start + AT_ONCE]
             files = [self._file(other) for other in part]
-            share = seconds * len(part) / len(left)
+            share = seconds * len(part) / len(untimed)
             self._time(candidates(part), ratios_to, share, self._file(chosen), files, kinds)
         return [self._bench.known(self._subject, candidate) for candidate in candidates(others)]
 
@@ -117,7 +117,7 @@ class Trials:
         return self._bench.known(self._subject, candidate)
 
     def decide(self, plan: Plan, seconds: float) -> Measurement | None:
-        """Time a plan against the original, as `compare` does: this decides what is written.
+        """Time a plan against the original, as `compare` does: this decides which model is written.
 
         It takes no result of an earlier comparison, which may have been shorter.
         """
@@ -151,11 +151,11 @@ class Trials:
         )
         shapes = dict(self._shapes)
         try:
-            found = isolated(function, *models, options, shapes, timeout=seconds + PATIENCE)
+            times = isolated(function, *models, options, shapes, timeout=seconds + PATIENCE)
         except UnverifiedError as error:
-            found = [lost(str(error))] * len(candidates)
-        several = [found] if isinstance(found, Measurement) else found
-        for candidate, measured in zip(candidates, several, strict=True):
+            times = [lost(str(error))] * len(candidates)
+        times = [times] if isinstance(times, Measurement) else times
+        for candidate, measured in zip(candidates, times, strict=True):
             self._bench.keep(Outcome(self._subject, candidate, measured))
 
     def _file(self, plan: Plan) -> Path:

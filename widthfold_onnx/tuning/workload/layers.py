@@ -28,7 +28,7 @@ from widthfold_onnx.tuning.workload.packed_workload import inside
 from widthfold_onnx.tuning.workload.workloads import Workload, cut, joined
 
 ELSEWHERE = Refusal(Code.NO_GAIN, "layers were measured in the model with companions only")
-"""Of a site whose node has another name there, as companions inline functions."""
+"""Refusal for a layer whose node has another name there, because a companion inlined functions."""
 
 
 @dataclass(frozen=True)
