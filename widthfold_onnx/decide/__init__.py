@@ -1,5 +1,5 @@
-"""Decide the form of every site, and say for the report what that means.
+"""Decide the plan of a model at a fixed factor, and report what a plan does to every layer.
 
-Nothing is changed here: the decisions are a value that `rewrite` carries out. It imports `rules`
-and `rewrite`; `tuning.workload`, `tuning.search` and the commands import it.
+Nothing is changed here: a plan is a value that `rewrite.apply` carries out. It imports `rules`,
+`rewrite` and `runtime`; `tuning`, `mlir`, `pipeline` and `api` import it.
 """

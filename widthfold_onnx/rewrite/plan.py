@@ -265,10 +265,12 @@ def read_plan(path: Path | str) -> Plan:
         ) from error
 
 
-UNPLANNED = frozenset({"axes", "group", "groups", "symmetric", "weight"})
-"""Parts of the signature of a layer that are no part of its structure: `attributes` has the first
-two, and training may change the next two, which are read off the numbers of weight and zero point.
-"""
+UNPLANNED = frozenset({"groups", "symmetric"})
+"""Parts of the signature of a layer that training may change: they are read off the numbers of the
+weight and of its zero point."""
+
+AXIS = ("stride", "dilation", "pad_begin", "pad_end", "base_dilation")
+"""Names of the numbers of an axis in a signature."""
 
 
 def structure_of(site: LinearSite) -> dict[str, Any]:
@@ -276,14 +278,15 @@ def structure_of(site: LinearSite) -> dict[str, Any]:
 
     Values are of JSON's types. Open extents are None, assumed ones numbers.
     """
-    beside = {name: value for name, value in site.signature.items() if name not in UNPLANNED}
+    parts = site.signature.items()
+    signature: dict[str, Any] = {name: value for name, value in parts if name not in UNPLANNED}
+    if axes := signature.get("axes"):
+        signature["axes"] = [dict(zip(AXIS, axis, strict=False)) for axis in axes]
     structure = {
         "op": site.op,
         "element": site.weight.dtype,
         "input": site.planned,
-        "weight": site.weight_shape,
-        "attributes": site.attributes,
-        **beside,
+        **signature,
     }
     # Through JSON, so that a plan from a file compares equal.
     return msgspec.json.decode(msgspec.json.encode(structure), type=dict[str, Any])

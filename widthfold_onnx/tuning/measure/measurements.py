@@ -25,7 +25,7 @@ class Outcome(NamedTuple):
 
     Attributes:
         subject: a layer, or a whole model.
-        candidate: one of its forms, or as it is; of a model two choices that were compared.
+        candidate: one of its forms, or as it is; of a model two plans that were compared.
         measurement: how fast it is, or why it is lost.
     """
 

@@ -1,4 +1,4 @@
-"""Search the forms of a whole model: measure, assign, try, choose.
+"""Search the forms of a whole model: measure, assign, try, decide; the result is a plan.
 
-It imports all other folders of `plan`; `planning` and the command `tune` import it.
+It imports all other folders of `tuning`; `pipeline` imports it.
 """
