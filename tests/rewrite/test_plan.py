@@ -216,6 +216,10 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     ),
     "huge sizes": ({"schema": "widthfold.plan/1", "sizes": {"x": [1 << 50]}}, "<= 1099511627776"),
     "no number": ({"schema": "widthfold.plan/1", "limits": {"max_flops_growth": -1}}, "> 0"),
+    "a layer twice": (
+        with_layer() | {"layers": with_layer()["layers"] * 2},
+        "layer first is planned twice",
+    ),
     "a long name": (
         {"schema": "widthfold.plan/1", "frozen": ["a" * 20_000]},
         "length <= 10000",

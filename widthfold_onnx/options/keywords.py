@@ -10,11 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
+from enum import EnumType
 from os import PathLike
-from typing import Any, Literal, TypedDict, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
+import msgspec
+
+from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options.folding import AxisName, Companion, FoldOptions, Form, Layout, NonFinite
 from widthfold_onnx.options.running import Effort, Provider, Tolerance
+from widthfold_onnx.text import printable
 
 Options = TypeVar("Options")
 
@@ -152,31 +158,54 @@ def options_from(kind: type[Options], keywords: Mapping[str, Any], **defaults: A
         UsageError: a value that does not fit.
     """
     values = dict(defaults)
+    types = get_type_hints(kind)
     for name, value in keywords.items():
         field = field_of(name, kind)
         if field is not None:
-            values[field] = _value(name, field, value)
-    if "tolerance" in {field.name for field in fields(kind)}:  # type: ignore[arg-type]
+            values[field] = _value(name, field, value, types[field])
+    if "tolerance" in types:
         values["tolerance"] = _tolerance(keywords.get("rtol"), keywords.get("atol", 0.0))
     if kind is FoldOptions and values.get("form") == Form.STRIDES and "factor" not in keywords:
         values["factor"] = None
     return kind(**values)
 
 
-def _value(name: str, field: str, value: Any) -> Any:
+def _value(name: str, field: str, value: Any, type_: Any) -> Any:
     """Return the value of a field for the value of a keyword."""
     if name == f"no_{field}":
-        return not value
-    if name == "factor":
-        return None if value == "auto" else value
-    if field == "input_shapes":
-        return {input_: tuple(shape) for input_, shape in value.items()}
+        return not _typed(name, value, bool)
+    if name == "factor" and value == "auto":
+        return None
     if field == "inputs":
-        return tuple(map(str, [value] if isinstance(value, str | PathLike) else value))
-    return tuple(value) if isinstance(value, list) else value
+        paths = [value] if isinstance(value, str | PathLike) else value
+        return tuple(map(str, _typed(name, paths, tuple[Path, ...])))
+    is_list = get_origin(type_) is tuple
+    if is_list and not isinstance(value, str):
+        return _typed(name, value, tuple[str, ...])
+    # Options judge words and lists of them, and name those that there are.
+    is_word = any(isinstance(each, EnumType) for each in (type_, *get_args(type_)))
+    return value if is_list or is_word else _typed(name, value, type_)
 
 
-def _tolerance(rtol: float | Mapping[str, float] | None, atol: float) -> Tolerance:
-    if isinstance(rtol, Mapping):
-        return Tolerance(atol=atol, per_output=rtol)
-    return Tolerance(rtol=rtol, atol=atol)
+def _typed(name: str, value: Any, type_: Any) -> Any:
+    """Return a value of a type, made of one that JSON or an iterable may hold.
+
+    Raises:
+        UsageError: the value is of another type.
+    """
+    try:
+        return msgspec.convert(value, type_, dec_hook=_path)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{name} is {printable(repr(value), 100)}: {error}") from error
+
+
+def _path(_: type[Path], value: Any) -> Path:
+    return Path(value)
+
+
+def _tolerance(rtol: Any, atol: Any) -> Tolerance:
+    bounds = _typed("rtol", rtol, float | None | dict[str, float])
+    atol = _typed("atol", atol, float)
+    if isinstance(bounds, dict):
+        return Tolerance(atol=atol, per_output=bounds)
+    return Tolerance(rtol=bounds, atol=atol)

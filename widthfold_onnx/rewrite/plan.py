@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -167,6 +168,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     origin: Origin | None = None
     measured: Measured = msgspec.field(default_factory=Measured)
 
+    def __post_init__(self) -> None:
+        names = Counter(layer.name for layer in self.layers)
+        if twice := next((name for name, count in names.items() if count > 1), None):
+            raise ValueError(f"layer {twice} is planned twice")
+
     @property
     def changes(self) -> bool:
         """Check whether the plan does anything."""
@@ -248,6 +254,8 @@ def read_plan(path: Path | str) -> Plan:
     path = Path(path)
     shown = printable(path.name or str(path))
     try:
+        if path.is_fifo():
+            raise UsageError(f"{shown}: not a regular file")  # opening it would wait for a writer
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
