@@ -201,6 +201,17 @@ def test_a_graph_of_graphsurgeon_folds_again_as_that_library_drops_the_metadata(
         (lambda: wf.fold(b"model"), UsageError, "not bytes"),
         (lambda: wf.fold("missing.onnx"), UsageError, "missing.onnx: No such file"),
         (lambda: wf.apply(MODEL, "missing.json"), UsageError, "missing.json: No such file"),
+        (lambda: wf.fold(MODEL, ragged="yes"), UsageError, "ragged is 'yes': .*`bool`"),
+        (lambda: wf.fold(MODEL, companion=5), UsageError, "companion is 5, no sequence"),
+        (lambda: wf.fold(MODEL, input_shape="x:1"), UsageError, "input_shape is 'x:1'"),
+        (lambda: wf.fold(MODEL, max_channels="8"), UsageError, "max_channels is '8'"),
+        (lambda: wf.plan(MODEL, threads=1.5), UsageError, "threads is 1.5: .*`int`"),
+        (lambda: wf.plan(MODEL, store=5), UsageError, "store is 5, no path"),
+        (lambda: wf.plan(MODEL, inputs=5), UsageError, "inputs is 5, no sequence"),
+        (lambda: wf.plan(MODEL, session_option="x"), UsageError, "session_option is 'x'"),
+        (lambda: wf.verify(MODEL, MODEL, rtol={5: 1.0}), UsageError, "rtol is {5: 1.0}: "),
+        (lambda: wf.verify(MODEL, MODEL, no_timing="no"), UsageError, "no_timing is 'no'"),
+        (lambda: wf.tune(str(MODEL)), UsageError, "a sequence of paths"),
     ],
 )
 def test_what_is_wrong_is_named(
@@ -208,6 +219,21 @@ def test_what_is_wrong_is_named(
 ) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_store_is_a_path_of_either_kind(tmp_path: Path) -> None:
+    for store in (tmp_path / "a.db", str(tmp_path / "b.db")):
+        wf.plan(MODEL, store=store, no_measure=True)
+        assert Path(store).exists()
+
+
+def test_the_plan_is_not_overwritten_by_its_result(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    wf.plan(MODEL, factor=8).save(file)
+    content = file.read_bytes()
+    with pytest.raises(UsageError, match="is an input"):
+        wf.apply(MODEL, file, file)
+    assert file.read_bytes() == content
 
 
 ELSEWHERE = {"check", "report", "format", "debug", "help", "save_plan", "exact", "partial"}

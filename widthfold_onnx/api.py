@@ -204,8 +204,8 @@ def apply(
     """
     check_keywords("apply", keywords, CheckKeywords)
     held = hold(model)
-    plan = plan if isinstance(plan, Plan) else read_plan(plan)
     if out is None:
+        plan = plan if isinstance(plan, Plan) else read_plan(plan)
         _check_unused(CheckKeywords.__annotations__, keywords, "compares a file written to `out`")
         fitting = fit(held.proto, held.folder, plan)
         if fitting.misfits and not partial:
@@ -286,6 +286,8 @@ def tune(
     check_keywords("tune", keywords, TuneKeywords)
     from widthfold_onnx.tuning.tune import tune as tune_files
 
+    if isinstance(models, str | Path):
+        raise UsageError("tune takes a sequence of paths, not one path")
     return tune_files(
         models,
         options_from(FoldOptions, keywords),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -150,6 +151,25 @@ def test_neither_plan_nor_model_is_overwritten(planned: tuple[Path, Path], tmp_p
     assert done.code == 2
     assert model.read_bytes() == MODEL.read_bytes()
     assert not (tmp_path / "o.onnx").exists()
+
+
+def test_no_output_replaces_another(tmp_path: Path) -> None:
+    out, plan = tmp_path / "o.onnx", tmp_path / "p.json"
+    for options in (("--save-plan", out), ("--save-plan", plan, "--report", plan)):
+        done = widthfold("optimize", MODEL, out, "--factor", "4", *options)
+        assert done.code == 2
+        assert len(done.err.splitlines()) == 1
+        assert "choose another name" in done.err
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no FIFOs")
+def test_a_fifo_is_no_plan(tmp_path: Path) -> None:
+    plan = tmp_path / "p.json"
+    os.mkfifo(plan)
+    done = widthfold("apply", MODEL, plan, tmp_path / "o.onnx")
+    assert done.code == 2
+    assert "p.json: not a regular file" in done.err
 
 
 def test_no_plan_is_saved_of_a_model_that_did_not_pass(tmp_path: Path) -> None:

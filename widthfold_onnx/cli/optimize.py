@@ -83,11 +83,12 @@ def optimize_command(
     from widthfold_onnx.tuning.predict.targets import target
     from widthfold_onnx.tuning.store.store import default_path
 
-    to = reporting.destinations(OptimizeReport, [model, *([out] if out else [])])
+    files = [model, *([out] if out else [])]
+    to = reporting.destinations(OptimizeReport, [*files, *([save_plan] if save_plan else [])])
     if searching.target is not None:
         target(searching.target)  # refuse a wrong name at a fixed factor too
     if save_plan is not None:
-        check_target(save_plan, [model, *([out] if out else [])])
+        check_target(save_plan, files)
     with progress() as on_progress:
         result, plan = optimize(
             model,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 
 import msgspec
@@ -192,6 +193,10 @@ def _value(name: str, field: str, value: Any, hint: Any) -> Any:
         return None if value == "auto" else value
     if field == "inputs" and isinstance(value, str | PathLike):
         return (str(value),)
+    if hint == Path | None:
+        if not isinstance(value, str | PathLike | None):
+            raise UsageError(f"{name} is {value!r}, no path")
+        return None if value is None else Path(value)
     if hint in CHECKED:
         return _of_type(name, value, hint)
     if hint in FROM_SEQUENCE and not isinstance(value, str):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.write.atomic import check_target, temporary, writing
+from widthfold_onnx.model.write.atomic import check_target, place, temporary, writing
 from widthfold_onnx.text import quoted
 
 _SIGNATURES = (b'"schema": "widthfold.', b"<!-- widthfold.")
@@ -30,8 +30,7 @@ def check_report(path: Path, protected: Sequence[Path]) -> None:
         UsageError: the path is no place for a report.
     """
     check_target(path, [])
-    place = (path.parent.resolve(), path.name)
-    if any((other.parent.resolve(), other.name) == place for other in protected):
+    if any(place(other) == place(path) for other in protected):
         raise UsageError(f"the report would replace {quoted(str(path))}; choose another name")
     with writing(path):
         if path.exists() and path.stat().st_size and not _is_report(path):

@@ -249,6 +249,8 @@ def read_plan(path: Path | str) -> Plan:
     path = Path(path)
     shown = printable(path.name or str(path))
     try:
+        if path.is_fifo():
+            raise UsageError(f"{shown}: not a regular file")  # opening it would wait for a writer
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:

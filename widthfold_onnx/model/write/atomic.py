@@ -72,6 +72,7 @@ def check_target(out: Path, protected: Sequence[Path]) -> None:
 
     Raises:
         UsageError: `out` is a link, a folder, a device or a protected file, or has no folder.
+            A protected file may be one that is still to be written.
     """
     shown = quoted(str(out))
     if not out.name:
@@ -79,6 +80,8 @@ def check_target(out: Path, protected: Sequence[Path]) -> None:
     with writing(out):
         if not out.parent.is_dir():
             raise UsageError(f"output {shown}: its folder does not exist")
+        if any(not path.exists() and place(path) == place(out) for path in protected):
+            raise UsageError(f"output {shown} is named twice; choose another name")
         try:
             status = out.lstat()
         except FileNotFoundError:
@@ -90,6 +93,11 @@ def check_target(out: Path, protected: Sequence[Path]) -> None:
         for path in protected:
             if path.exists() and path.samefile(out):
                 raise UsageError(f"output {shown} is an input; choose another name")
+
+
+def place(path: Path) -> tuple[Path, str]:
+    """Return the folder and the name of a file, whether it is there or not."""
+    return path.parent.resolve(), path.name
 
 
 class Temporary:
