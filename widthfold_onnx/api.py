@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
+import msgspec
 import onnx
 
 from widthfold_onnx import pipeline
@@ -328,6 +329,8 @@ def _fixed(
     size = held.proto.ByteSize()
     fitting, report = fit_decided(decided, held.proto, held.folder, held.name, size)
     folded = _carried_out(held, fitting, no_verify=no_verify)
+    summary = msgspec.structs.replace(report.summary, bytes_after=folded.ByteSize())
+    report = msgspec.structs.replace(report, summary=summary)
     return Result(held.give(folded), decided.plan, report)
 
 

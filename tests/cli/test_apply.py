@@ -192,3 +192,18 @@ def test_a_plan_of_another_runtime_says_so(tmp_path: Path, planned: tuple[Path, 
     line = next(line for line in done.out.splitlines() if line.startswith("plan: "))
     assert line.startswith("plan: measured with ONNX Runtime 1.2.3, running ")
     assert line.endswith(": measure again, or verify the speed")
+
+
+def test_only_a_plan_replaces_a_plan(planned: tuple[Path, Path], tmp_path: Path) -> None:
+    plan, other = tmp_path / "p.json", tmp_path / "notes.txt"
+    shutil.copy(planned[0], plan)
+    other.write_text("mine")
+    words = ("optimize", MODEL, "--factor", "4")
+    assert widthfold(*words, "--save-plan", plan).code == 0
+    done = widthfold(*words, "--save-plan", other)
+    assert done.code == 2
+    assert done.line.endswith("exists and is no plan; choose another name")
+    assert other.read_text() == "mine"
+    done = widthfold(*words, "--report", plan)
+    assert done.code == 2
+    assert done.line.endswith("exists and is no report; choose another name")

@@ -77,7 +77,7 @@ def optimize_command(
     reason why it was left alone. Without OUT nothing is written. OUT is replaced in one step after
     all checks passed; if nothing was folded, it is a copy of MODEL.
     """
-    from widthfold_onnx.model.write.atomic import check_target
+    from widthfold_onnx.model.write.atomic import check_plan_target
     from widthfold_onnx.pipeline import optimize
     from widthfold_onnx.results import OptimizeReport
     from widthfold_onnx.tuning.predict.targets import target
@@ -88,7 +88,7 @@ def optimize_command(
     if searching.target is not None:
         target(searching.target)  # refuse a wrong name at a fixed factor too
     if save_plan is not None:
-        check_target(save_plan, files)
+        check_plan_target(save_plan, files)
     with progress() as on_progress:
         result, plan = optimize(
             model,

@@ -6,12 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.write.atomic import check_target, place, temporary, writing
+from widthfold_onnx.model.write.atomic import (
+    PLAN_MARK,
+    check_target,
+    head_of,
+    place,
+    temporary,
+    writing,
+)
 from widthfold_onnx.text import quoted
 
 _SIGNATURES = (b'"schema": "widthfold.', b"<!-- widthfold.")
-_HEAD = 200
-"""The first bytes of a file, among which every report has one of the signatures."""
+"""Every report has one of these among its first bytes."""
 
 
 def signature(schema: str) -> str:
@@ -32,15 +38,10 @@ def check_report(path: Path, protected: Sequence[Path]) -> None:
     check_target(path, [])
     if any(place(other) == place(path) for other in protected):
         raise UsageError(f"the report would replace {quoted(str(path))}; choose another name")
-    with writing(path):
-        if path.exists() and path.stat().st_size and not _is_report(path):
-            raise UsageError(f"{quoted(str(path))} exists and is no report; choose another name")
-
-
-def _is_report(path: Path) -> bool:
-    with path.open("rb") as file:
-        head = file.read(_HEAD)
-    return any(mark in head for mark in _SIGNATURES)
+    head = head_of(path)
+    is_report = PLAN_MARK not in head and any(mark in head for mark in _SIGNATURES)
+    if head and not is_report:
+        raise UsageError(f"{quoted(str(path))} exists and is no report; choose another name")
 
 
 def write_report(text: str, path: Path, protected: Sequence[Path]) -> None:

@@ -18,6 +18,7 @@ import msgspec
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.model.write.atomic import check_plan_target, temporary, writing
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rules.forms.spec import FormSpec
@@ -206,11 +207,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Write the plan to a file, replaced in one step; see `text`.
 
         Raises:
-            UsageError: the path is no place for a file, or the disk is full.
+            UsageError: the path is no place for a plan (`check_plan_target`), or the disk is full.
         """
-        from widthfold_onnx.model.write.atomic import temporary, writing
-
         path = Path(path)
+        check_plan_target(path, ())
         with temporary(path) as file, writing(path):
             file.path.write_text(self.text(), encoding="utf-8")
             file.publish()

@@ -63,6 +63,42 @@ def pieces(file: BinaryIO, length: int) -> Iterator[memoryview]:
         length -= count
 
 
+PLAN_MARK = b'"schema": "widthfold.plan/'
+"""Bytes among the first `HEAD_BYTES` of every plan file."""
+
+HEAD_BYTES = 200
+"""The first bytes of a file, which tell whose it is."""
+
+
+def check_plan_target(path: Path, protected: Sequence[Path]) -> None:
+    """Check, before the work, that a plan may be written.
+
+    Args:
+        path: the file; one that is there must be empty or a plan.
+        protected: files that it must not replace.
+
+    Raises:
+        UsageError: the path is no place for a plan.
+    """
+    check_target(path, protected)
+    head = head_of(path)
+    if head and PLAN_MARK not in head:
+        raise UsageError(f"{quoted(str(path))} exists and is no plan; choose another name")
+
+
+def head_of(path: Path) -> bytes:
+    """Return the first bytes of a file that is to be replaced; none if it is not there.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    with writing(path):
+        if not path.exists():
+            return b""
+        with path.open("rb") as file:
+            return file.read(HEAD_BYTES)
+
+
 def check_target(out: Path, protected: Sequence[Path]) -> None:
     """Check that a file may be made at `out`, or be put in the place of the one that is there.
 
