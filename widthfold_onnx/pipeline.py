@@ -75,18 +75,11 @@ def optimize(
     model, out = Path(model), None if out is None else Path(out)
     loaded = load(model)
     protected = _protected(loaded)
-    excluded: dict[str, str] = {}
-    if out is not None:
-        check_target(out, protected)  # before minutes of measuring
-    if out is not None and verify_options is not None and options.fixed is None:
-        on_progress(Step("running the model as its values are judged"))
-        shapes = {**options.input_shapes, **verify_options.input_shapes}
-        judged = replace(verify_options, input_shapes=shapes)
-        if check_file(model, judged):  # before measuring, too
-            from widthfold_onnx.saturating_forms import usable_forms
-
-            on_progress(Step("trying which folds saturate no further than the model"))
-            options, excluded = usable_forms(loaded, options, judged)
+    excluded: Mapping[str, str] = {}
+    if out is not None:  # before minutes of measuring
+        check_target(out, protected)
+        if verify_options is not None and options.fixed is None:
+            options, excluded = _usable_forms(loaded, options, verify_options, on_progress)
     decided = _decided(loaded, options, search_options, excluded, on_progress)
     from widthfold_onnx.decide.report import fit_decided
     from widthfold_onnx.delivery import Delivery
@@ -244,6 +237,32 @@ def _decided(
     else:
         decided = decide_fixed(loaded.proto, loaded.folder, options)
     return decided.explained(excluded)
+
+
+def _usable_forms(
+    loaded: LoadedModel,
+    options: FoldOptions,
+    verify_options: VerifyOptions,
+    on_progress: Progress,
+) -> tuple[FoldOptions, Mapping[str, str]]:
+    """Check that a model can be judged, and leave out forms that saturate further than it does.
+
+    Returns:
+        The options of the other forms, and by name why layers have none.
+
+    Raises:
+        UnverifiedError: the model does not run, or not twice alike.
+        UsageError: stored inputs or shapes that do not fit it.
+    """
+    on_progress(Step("running the model as its values are judged"))
+    shapes = {**options.input_shapes, **verify_options.input_shapes}
+    judged = replace(verify_options, input_shapes=shapes)
+    if not check_file(loaded.path, judged):
+        return options, {}
+    from widthfold_onnx.saturating_forms import usable_forms
+
+    on_progress(Step("trying which folds saturate no further than the model"))
+    return usable_forms(loaded, options, judged)
 
 
 def _other_runtime(plan: Plan) -> str:

@@ -207,3 +207,10 @@ def test_only_a_plan_replaces_a_plan(planned: tuple[Path, Path], tmp_path: Path)
     done = widthfold(*words, "--report", plan)
     assert done.code == 2
     assert done.line.endswith("exists and is no report; choose another name")
+
+
+def test_a_check_saves_no_plan(tmp_path: Path) -> None:
+    plan = tmp_path / "p.json"
+    done = widthfold("optimize", MODEL, "--factor", "4", "--check", "--save-plan", plan)
+    assert done.code == 1
+    assert not plan.exists()

@@ -116,7 +116,7 @@ def optimize_command(
     if require_fold and not result.summary.changes:
         count = f"{len(result.sites)} {kinds(result.sites)} nodes"
         leave(f"none of {count} was folded; nothing is written", NothingFoldedError.exit_code)
-    if save_plan is not None:
+    if save_plan is not None and not check:
         plan.save(save_plan)
     timed = result.search is not None and result.search.whole is not None
     if result.written is not None and result.summary.changes and not timed:
