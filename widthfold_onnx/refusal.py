@@ -73,6 +73,14 @@ class Code(StrEnum):
     GROUPED_CHANNELS_LAST = "grouped-channels-last"
     NO_CHANNELS = "no-channels"
 
+    # A node between padded channels.
+    ACROSS_CHANNELS = "across-channels"
+    GROUPS_OF_ONE = "groups-of-one"
+    PADDING_VARIES = "padding-varies"
+    PADDING_NOT_ZERO = "padding-not-zero"
+    PADDING_NOT_FINITE = "padding-not-finite"
+    PADDING_UNKNOWN = "padding-unknown"
+
     # A form of a site.
     EMPTY_TENSOR = "empty-tensor"
     ONE_POSITION = "one-position"
