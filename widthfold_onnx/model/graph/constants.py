@@ -104,7 +104,7 @@ class Constants:
         resolved = self._known[value]
         if isinstance(resolved, Refusal) and computed_from(value):
             what = printable(value.name or "")
-            return Refusal(resolved.code, f"{what} is no constant: {found.reason}")
+            return Refusal(resolved.code, f"{what} is no constant: {resolved.reason}")
         return resolved
 
     def _resolved(self, value: ir.Value) -> Constant | Refusal:

@@ -1,8 +1,8 @@
 """Imports onnx_ir, without sympy, for the whole package.
 
-onnx_ir calculates symbolic extents (``N + 1``) with sympy. The import of sympy takes longer than all
-other imports together. Nothing here calculates with such extents, so sympy is imported at its first
-use.
+onnx_ir calculates symbolic extents (``N + 1``) with sympy. The import of sympy takes longer
+than all other imports together. Nothing here calculates with such extents, so sympy is imported at
+its first use.
 """
 
 from __future__ import annotations

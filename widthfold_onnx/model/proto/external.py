@@ -1,7 +1,8 @@
 """Checks tensor data outside the model file: which files it names, and whether they may be read.
 
 A location comes from the model, so it is hostile. It may leave the model's folder by a path, a
-symbolic link or a hard link. It may name a FIFO that never answers, or bytes past the end of a file.
+symbolic link or a hard link. It may name a FIFO that never answers, or bytes past the
+end of a file.
 """
 
 from __future__ import annotations
