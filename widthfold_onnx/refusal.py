@@ -51,6 +51,7 @@ class Code(StrEnum):
     NO_STRIDES = "no-strides"
     DTYPE_UNMEASURED = "dtype-unmeasured"
     NO_GAIN = "no-gain"
+    PADDED = "padded"
 
     # A carried operator, or the end of a region.
     NOT_CARRIED = "not-carried"

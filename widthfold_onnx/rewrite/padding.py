@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -22,30 +21,12 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Stop
 from widthfold_onnx.rewrite.chain import base_name, take_over
 from widthfold_onnx.rewrite.plan import PaddedLayer, PaddingPlan
-from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, FoldRecord, carries_folds
+from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, FoldRecord
 from widthfold_onnx.rules.padding.chains import Channels, Padded
 
 MULTIPLES = (4, 8, 16)
 """Multiples to which channels are padded. ONNX Runtime's blocked kernels take multiples of 4 (CPU);
 a block has 8 or 16 channels."""
-
-
-@dataclass(frozen=True)
-class PaddingSurvey:
-    """What can be padded in a model.
-
-    Attributes:
-        chains: the plans that pad one chain each.
-        stops: the ends of channels that cannot be padded.
-    """
-
-    chains: Sequence[PaddingPlan]
-    stops: Sequence[Stop]
-
-    @property
-    def whole(self) -> PaddingPlan | None:
-        """The plan that pads all chains; None if there is none."""
-        return joined(self.chains)
 
 
 def joined(parts: Sequence[PaddingPlan]) -> PaddingPlan | None:
@@ -54,37 +35,32 @@ def joined(parts: Sequence[PaddingPlan]) -> PaddingPlan | None:
     return PaddingPlan(multiple=parts[0].multiple, layers=layers) if parts else None
 
 
-def survey_padding(proto: onnx.ModelProto, folder: Path | None, multiple: int) -> PaddingSurvey:
-    """Return which channels of a model can be padded to a multiple, and what ends the others.
+def survey_padding(document: Document, multiple: int) -> tuple[list[PaddingPlan], list[Stop]]:
+    """Return the plans that pad one chain of a model each, and what ends all other channels.
 
     Args:
-        proto: a checked model with the companions of a plan; it stays as it is.
-        folder: where its external data lies.
+        document: the model, not padded yet.
         multiple: divides the padded channels.
     """
-    if carries_folds(proto):
-        return PaddingSurvey((), ())
-    padded = _channels(proto, folder)[1].padded(multiple)
+    padded = Channels(document).padded(multiple)
+    chains = [
+        PaddingPlan(
+            multiple=multiple,
+            layers=tuple(
+                sorted(
+                    PaddedLayer(node=shown_name(node), channels=channels, padded=width)
+                    for node in chain
+                    for channels, width in [padded.widths[node]]
+                )
+            ),
+        )
+        for chain in padded.chains
+    ]
     ends = {end: why for ends in padded.refused.values() for end, why in ends.items()}
-    return PaddingSurvey(
-        [
-            PaddingPlan(
-                multiple=multiple,
-                layers=tuple(
-                    sorted(
-                        PaddedLayer(node=shown_name(node), channels=channels, padded=width)
-                        for node in chain
-                        for channels, width in [padded.widths[node]]
-                    )
-                ),
-            )
-            for chain in padded.chains
-        ],
-        [
-            Stop(node=shown_name(node), op=node.op_type, code=why.code.value, reason=why.reason)
-            for node, why in ends.items()
-        ],
-    )
+    return chains, [
+        Stop(node=shown_name(node), op=node.op_type, code=why.code.value, reason=why.reason)
+        for node, why in ends.items()
+    ]
 
 
 def padded_model(
@@ -97,7 +73,10 @@ def padded_model(
         folder: where its external data lies.
         plan: the layers; channels that several layers make are padded if the plan names them all.
     """
-    document, channels = _channels(proto, folder)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    document = Document(copy, folder, OPERATORS)
+    channels = Channels(document)
     nodes = {NodeName("", shown_name(node)): node for node in document.main}
     misfits = dict.fromkeys(plan.layers, "the model has no such layer")
     makers = {nodes[layer.name]: layer for layer in plan.layers if layer.name in nodes}
@@ -114,13 +93,6 @@ def padded_model(
     _put(document, padded, plan.multiple)
     left_out = {layer: why for layer, why in misfits.items() if layer not in fitting}
     return document.finish(), left_out
-
-
-def _channels(proto: onnx.ModelProto, folder: Path | None) -> tuple[Document, Channels]:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    document = Document(copy, folder, OPERATORS)
-    return document, Channels(document)
 
 
 def _misfit(padded: Padded, node: Node, layer: PaddedLayer) -> str:
