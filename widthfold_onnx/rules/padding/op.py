@@ -154,8 +154,8 @@ class Rule(NamedTuple):
 
 
 def same(op: Op) -> Sequence[Line] | Refusal:
-    """Return the channels of input 0 as those of all outputs."""
-    return [op.data] * len(op.node.outputs)
+    """Return the channels of input 0 as those of the output."""
+    return [op.data]
 
 
 def zero_stays(op: Laid) -> PaddedNode | Refusal:

@@ -98,6 +98,8 @@ class PaddingSearch:
             trial = self.trials.compare(settled, plan, self.spending.probe)
             if trial is not None and trial.status == "ok":
                 timed.append(Trial(plan, chains, stops, gain_of(trial)))
+                if trial.high < 1:
+                    break  # a larger multiple computes more
         best = max(timed, key=lambda trial: trial.gain.ratio, default=None)
         return self._helping(settled, best) if best is not None and best.is_taken else best
 
