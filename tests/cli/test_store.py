@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -200,13 +201,24 @@ def test_clear_asks_on_a_terminal(store: Path) -> None:
         assert run.code == 0
         assert "Remove every measurement from" in run.out
         assert "removed nothing" in run.out
-    run = on_terminal("store", "clear", "--store", store, typed=b"\x04")
-    assert run.code == 130
-    assert "internal error" not in run.out
     assert content(store) == before
     run = on_terminal("store", "clear", "--store", store, typed=b"y\n")
     assert (run.code, content(store)) == (0, {})
     assert "removed 4 measurement(s) from" in run.out
+
+
+def test_an_end_of_input_is_an_interrupt(store: Path) -> None:
+    """In a process of its own: GNU readline, which pytest imports, takes the key for a letter."""
+    before = content(store)
+    master, terminal = pty.openpty()
+    os.write(master, b"\x04")
+    command = [*COMMAND, "store", "clear", "--store", store]
+    done = subprocess.run(command, stdin=terminal, capture_output=True, text=True, timeout=60)
+    os.close(terminal)
+    os.close(master)
+    assert done.returncode == 130
+    assert done.stderr.endswith("widthfold: interrupted\n")
+    assert content(store) == before
 
 
 def test_clear_needs_yes_where_nobody_can_be_asked(store: Path) -> None:
