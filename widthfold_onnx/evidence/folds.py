@@ -24,8 +24,7 @@ def recorded_folds(document: Document) -> list[FoldedNode]:
 
 def recorded_runtime(proto: onnx.ModelProto) -> str:
     """Return the version of ONNX Runtime that a model's forms were measured with; "" if unknown."""
-    entries = {entry.key: entry.value for entry in proto.metadata_props}
-    return entries.get(RUNTIME_KEY, "")
+    return "".join(entry.value for entry in proto.metadata_props if entry.key == RUNTIME_KEY)
 
 
 def read_fold(node: Node) -> FoldedNode:
