@@ -207,6 +207,7 @@ class VerifyReport(Report, kw_only=True, frozen=True):
             a CPU whose 8-bit kernels saturate.
         unrun: why the runtime runs neither model, where it lacks a kernel and both were proved
             equal without; else "".
+        note: what the caller should know of the plan of the rewritten model; "" if nothing.
     """
 
     schema: str = VERIFY_SCHEMA
@@ -223,3 +224,4 @@ class VerifyReport(Report, kw_only=True, frozen=True):
     environment: Environment
     saturates_further: bool = False
     unrun: str = ""
+    note: str = ""

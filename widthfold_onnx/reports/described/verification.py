@@ -82,6 +82,7 @@ def describe(report: VerifyReport, detail: Detail) -> Description:
     if report.timing is not None:
         tables += timing.tables(report.timing)
         facts += timing.lines(report.timing)
+    facts += [Line("plan", report.note)] if report.note else []
     full = detail >= Detail.FULL
     if full:
         facts.append(Line("with", environment(report.environment)))
