@@ -207,6 +207,7 @@ class VerifyReport(Report, kw_only=True, frozen=True):
             a CPU whose 8-bit kernels saturate.
         unrun: why the runtime runs neither model, where it lacks a kernel and both were proved
             equal without; else "".
+        values: combinations of values of inputs that choose between parts of the models.
     """
 
     schema: str = VERIFY_SCHEMA
@@ -223,3 +224,4 @@ class VerifyReport(Report, kw_only=True, frozen=True):
     environment: Environment
     saturates_further: bool = False
     unrun: str = ""
+    values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)
