@@ -164,11 +164,11 @@ def test_an_interrupt_while_measuring_writes_the_best_that_is_known(
 
     store = fill(tmp_path / "store.sqlite", World(alone, GOOD))
     with Store(store) as opened:
-        known = len(opened)
+        known = len(list(opened.items()))
     child = start_process("optimize", MODEL, out, *CPU, "--store", store)
     try:
         with Store(store) as opened:
-            while len(opened) == known and child.poll() is None:
+            while len(list(opened.items())) == known and child.poll() is None:
                 time.sleep(0.005)
         (worker,) = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
         child.send_signal(number)

@@ -96,7 +96,7 @@ def test_a_kill_loses_at_most_the_layer_in_flight(tmp_path: Path, layers: int) -
     script = f"from tests.tuning.races import *; measure_many(Path({str(path)!r}), {count})"
     with Store(path) as store, subprocess.Popen([sys.executable, "-c", script], cwd=ROOT) as child:
         try:
-            while len(store) < 3 * layers and child.poll() is None:
+            while len(list(store.items())) < 3 * layers and child.poll() is None:
                 time.sleep(0.005)
             assert child.poll() is None
         finally:

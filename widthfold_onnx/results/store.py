@@ -1,4 +1,4 @@
-"""Measurements as the store keeps them and an export writes them."""
+"""Measurements as the store keeps them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import msgspec
-
-from widthfold_onnx.results.base import Result
 
 AS_IS = "as-is"
 """The candidate that is no other form: a layer as it is."""
@@ -114,11 +112,3 @@ def lost(reason: str) -> Measurement:
 def now() -> str:
     """Return the current time, as ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-class Entry(Result, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One measurement and its key: a line of an export."""
-
-    schema: Literal["widthfold.measurement/1"] = "widthfold.measurement/1"
-    key: Key
-    measurement: Measurement
