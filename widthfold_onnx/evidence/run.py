@@ -30,6 +30,7 @@ from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say
 from widthfold_onnx.results import IntegerRun, Proof, Timing, Verdict, VerifyReport
 from widthfold_onnx.runtime.environment import Before, environment, other_runtime
+from widthfold_onnx.runtime.inputs.cases import reported
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.text import printable
 
@@ -81,6 +82,7 @@ def verified(
         saturates_further=parity.saturates_further,
         unrun=parity.unrun if is_equal else "",
         note=other_runtime(recorded_runtime(new.proto)),
+        values=reported(options.cases),
     )
 
 

@@ -197,6 +197,7 @@ class VerifyReport(Report, kw_only=True, frozen=True):
         unrun: why the runtime runs neither model, where it lacks a kernel and both were proved
             equal without; else "".
         note: what the caller should know of the plan of the rewritten model; "" if nothing.
+        values: combinations of values of inputs that choose between parts of the models.
     """
 
     schema: str = VERIFY_SCHEMA
@@ -214,3 +215,4 @@ class VerifyReport(Report, kw_only=True, frozen=True):
     saturates_further: bool = False
     unrun: str = ""
     note: str = ""
+    values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)

@@ -13,6 +13,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate, open_chosen, open_exact
 from widthfold_onnx.evidence.inputs.controls import controls, shown
 from widthfold_onnx.evidence.inputs.filled import filling
+from widthfold_onnx.evidence.inputs.reached import unreached
 from widthfold_onnx.evidence.inputs.windows import all_windows_fit
 from widthfold_onnx.evidence.parity.figures import Distance, distance
 from widthfold_onnx.evidence.parity.outputs import SLACK, compare, difference
@@ -156,6 +157,9 @@ def reference_of(original: Path, options: VerifyOptions, report: Say) -> Referen
     inputs, outputs = _run(session, inputs, report)
     if made and not any(map(shown, outputs)) and (values := controls(session, made[0].feeds)):
         inputs, outputs = _run(session, _controlled(inputs, values), report)
+    if missed := unreached(load(original).proto, original, options, inputs.sets):
+        limits = [*inputs.limits, f"no input set reached {', '.join(missed)}"]
+        inputs = replace(inputs, limits=limits)
     again = session.run(inputs.sets[0].feeds)
     unsteady = {
         name

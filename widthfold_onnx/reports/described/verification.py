@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widthfold_onnx.reports.described import timing
+from widthfold_onnx.reports.described import timing, values
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
 from widthfold_onnx.reports.words import clauses, counted, figure
 from widthfold_onnx.results import Environment, IntegerRun, OutputParity, Proof, VerifyReport
@@ -67,6 +67,7 @@ def describe(report: VerifyReport, detail: Detail) -> Description:
         facts += [Line("repeat", report.environment.command)] if report.environment.command else []
     return Description(
         head=Line("verdict", verdict(report)),
+        assumptions=values.assumed(report.values),
         tables=tables,
         facts=facts,
         certificate=certificate(report.proof) if full and report.proof is not None else (),

@@ -45,7 +45,7 @@ from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.runtime.environment import runtime_release, version
 from widthfold_onnx.runtime.inputs.distributions import Distribution
-from widthfold_onnx.runtime.intervals import judge
+from widthfold_onnx.runtime.intervals import judge, noise
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure.bench import Bench
@@ -309,6 +309,9 @@ class _Search:
             store_read_only=level.bench.read_only,
             whole=None if final is None else gain_of(final),
             accepted=accepted,
+            control=0.0 if final is None else final.control,
+            bar=0.0 if final is None else noise(final.control),
+            failure="" if final is None else final.reason,
             note="" if last is None else last.note,
             original_setting=final.original_setting if final else _fastest(raced.original),
             folded_setting=final.setting if final is not None and is_faster(final) else "",
