@@ -105,12 +105,13 @@ class Settling:
         lifted = {**forms, **lifts}
         if lifted == forms or len(lifted) < 2:
             return forms
-        if not self.spending.trial:  # a companion was timed between lifted layers alone
-            lifts_help = any(COMPANIONS[c.companion].lifts for c in self.draft.companions)
-            return lifted if lifts_help else forms
+        is_likely = any(COMPANIONS[c.companion].lifts for c in self.draft.companions)
+        seconds = self.spending.trial or (self.spending.probe if is_likely else 0.0)
+        if not seconds:
+            return forms
         self.say(Step("timing the whole model with neighbours of one axis lifted"))
         alone, together = (level.plan(self.draft, f) for f in (forms, lifted))
-        trial = self.trials.compare(alone, together, self.spending.trial)
+        trial = self.trials.compare(alone, together, seconds)
         return lifted if trial is not None and trial.low > 1 else forms
 
     def _helping(self, level: LevelSearch, forms: Forms) -> Forms:
