@@ -165,6 +165,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
         padding: padded channels; None if there are none that could be padded.
         summary: counts over all sites, and sizes of the files.
         search: what was measured; None at a fixed factor.
+        values: combinations of values of inputs that choose between parts of the model.
         note: what the caller should know of the plan; "" if there is nothing.
         written: the new file, None where none was written.
         verification: the checks; None where nothing was written or they were off.
@@ -178,6 +179,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
     padding: PaddingReport | None = None
     summary: OptimizeSummary
     search: SearchReport | None = None
+    values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)
     note: str = ""
     written: str | None
     verification: VerifyReport | None
@@ -232,6 +234,10 @@ class InspectReport(Report, kw_only=True, frozen=True):
         sites: every node that could be folded, with its forms at the factor.
         companions: those that match a node.
         padding: channels that could be padded; None if there are none.
+        values: combinations of values of inputs that choose between parts of the model.
+        note: what the caller should know of the plan; "" if there is nothing.
+        written: the new file, None where none was written.
+        verification: the checks; None where nothing was written or they were off.
     """
 
     schema: str = INSPECT_SCHEMA
@@ -242,3 +248,4 @@ class InspectReport(Report, kw_only=True, frozen=True):
     sites: list[InspectSite]
     companions: list[CompanionReport] = msgspec.field(default_factory=list)
     padding: PaddingReport | None = None
+    values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)
