@@ -50,7 +50,7 @@ def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectRep
     matches = matches_of(proto, folder, draft, tuple(COMPANIONS))
     draft = with_companions(draft, matches_of(proto, folder, draft, options.exchanges))
     reading = Reading.of(proto, folder, draft)
-    chains, stops = padding_of(reading, options, options.pad_channels or MULTIPLES[-1])
+    chains, stops = padding_of(reading, options, options.pad_channels or MULTIPLES[0])
     return InspectReport(
         model=loaded.path.name,
         opset=reading.document.opset,

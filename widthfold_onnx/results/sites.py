@@ -235,9 +235,6 @@ class InspectReport(Report, kw_only=True, frozen=True):
         companions: those that match a node.
         padding: channels that could be padded; None if there are none.
         values: combinations of values of inputs that choose between parts of the model.
-        note: what the caller should know of the plan; "" if there is nothing.
-        written: the new file, None where none was written.
-        verification: the checks; None where nothing was written or they were off.
     """
 
     schema: str = INSPECT_SCHEMA
