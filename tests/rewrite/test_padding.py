@@ -12,10 +12,10 @@ from tests.folding import fold_model
 from tests.rewrite.proved import assert_proved, proof
 from tests.running import run
 from widthfold_onnx.errors import CheckFailedError
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.rewrite.apply import Reading, apply
 from widthfold_onnx.rewrite.padding import joined, survey_padding
-from widthfold_onnx.rewrite.plan import EMPTY, Plan
+from widthfold_onnx.rewrite.plan import EMPTY, CompanionPlan, Plan
 
 X = "float[2,3,7,11] x"
 
@@ -582,3 +582,17 @@ def test_a_stray_number_in_the_padding_is_found() -> None:
         verdict = proof(model, padded).verdict
         # Behind Relu(0) = 0 a number in the padding meets zeros only.
         assert verdict == ("equal" if place[1] == 7 else "different")
+
+
+def test_a_padded_prelu_is_proved_as_the_ops_of_its_companion() -> None:
+    model, _ = CASES["prelu"]
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    (slope,) = [weight for weight in model.graph.initializer if weight.name == "c"]
+    numbers = np.array([0.5, 0.25, 1.0, 0.75, 0.125], np.float32).reshape(5, 1, 1)
+    slope.CopyFrom(numpy_helper.from_array(numbers, "c"))
+    node = "PRelu -> b"
+    plan = Plan(companions=(CompanionPlan(node=node, companion=Companion.PRELU),))
+    chains, _ = survey_padding(Reading.of(model, None, plan).document, 4)
+    padded = apply(model, None, msgspec.structs.replace(plan, padding=joined(chains)))
+    assert [n.op_type for n in padded.graph.node] == ["Conv", "Mul", "Max", "Conv"]
+    assert proof(model, padded).verdict == "equal"

@@ -11,8 +11,9 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.padding.op import CHANNELS, Laid, Op, PaddedNode, Rule
 from widthfold_onnx.rules.padding.runs import Line, count_of, merge
 
-FILLED_WITH_ONE = frozenset({"Div", "Pow"})
-"""Ops whose second operand is 1 at padding, if it is a constant per channel: 0 / 0 is no number."""
+FILLED_WITH_ONE = frozenset({"Div", "Mul", "Pow", "PRelu"})
+"""Ops of which a constant per channel is 1 at padding: 0 / 0 is no number, and a slope of 0 would
+keep the proof from seeing that Max(x, slope * x) is a PRelu. Other constants are 0 there."""
 
 
 def _relate(op: Op) -> Sequence[Line] | Refusal:
@@ -64,7 +65,7 @@ def _pad(op: Laid) -> PaddedNode | Refusal:
         if array.size == 1:
             operands.append(array.reshape(()))
             continue
-        fill = 1 if op.node.op_type in FILLED_WITH_ONE and index == 1 else 0
+        fill = 1 if op.node.op_type in FILLED_WITH_ONE else 0
         constants[index] = layout.expanded(array, array.ndim - rank + CHANNELS, fill)
         operands.append(np.full((), fill, array.dtype))
     result = op.applied(operands)
