@@ -144,6 +144,7 @@ def apply(
     from widthfold_onnx.delivery import Delivery
     from widthfold_onnx.rewrite.apply import fit
     from widthfold_onnx.rewrite.plan import Plan, read_plan
+    from widthfold_onnx.runtime.environment import other_runtime
 
     model, out = Path(model), None if out is None else Path(out)
     sources = [] if isinstance(plan, Plan) else [Path(plan)]
@@ -157,7 +158,8 @@ def apply(
     fitting = fit(loaded.proto, loaded.folder, plan)
     sites = applied_sites(fitting, plan)
     report = optimize_report(model.name, model.stat().st_size, fitting, sites)
-    report = msgspec.structs.replace(report, note=_other_runtime(plan))
+    measured = plan.origin.runtime if plan.origin else ""
+    report = msgspec.structs.replace(report, note=other_runtime(measured))
     if out is None or (fitting.misfits and not partial):
         return Optimized(report, fitting.plan)
     delivery = Delivery(loaded, fitting, report, by_measurement=False)
@@ -283,19 +285,6 @@ def _usable_forms(
 
     on_progress(Step("trying which folds saturate no further than the model"))
     return usable_forms(loaded, options, judged)
-
-
-def _other_runtime(plan: Plan) -> str:
-    """Say if a plan was measured with another runtime than this one; "" if not, or not known."""
-    from widthfold_onnx.runtime.environment import runtime_release
-
-    measured, running = plan.origin.runtime if plan.origin else "", runtime_release()
-    if not measured or not running or measured == running:
-        return ""
-    return (
-        f"measured with ONNX Runtime {measured}, running {running}: measure again, or verify the "
-        "speed"
-    )
 
 
 def _protected(loaded: LoadedModel) -> list[Path]:

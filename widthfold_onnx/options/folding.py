@@ -88,12 +88,14 @@ class Companion(StrEnum):
 
     Attributes:
         NONE: do without any.
+        CROP: a Slice behind a Conv becomes smaller pads, a Pad before it larger ones.
         PRELU: PRelu becomes ops that run faster.
         SCALAR: a number in arithmetic gets extents with which it runs faster.
         SPLIT: a Conv whose channels are split becomes one Conv for each part.
     """
 
     NONE = "none"
+    CROP = "crop"
     PRELU = "prelu"
     SCALAR = "scalar"
     SPLIT = "split"
