@@ -12,6 +12,9 @@ from widthfold_onnx.errors import UsageError
 Shapes = Mapping[str, tuple[int, ...]]
 """Input name -> shape, to fix dimensions that the model leaves open."""
 
+Values = Mapping[str, tuple[float, ...]]
+"""Input name -> its elements, or the one element that fills it."""
+
 SMALLEST_FACTOR = 2
 MAX_FACTOR = 4096
 

@@ -17,7 +17,6 @@ layers that the store does not know; a companion that it does not know is not ta
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,10 +45,11 @@ from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.runtime.environment import runtime_release, version
 from widthfold_onnx.runtime.inputs.distributions import Distribution
-from widthfold_onnx.runtime.intervals import judge
+from widthfold_onnx.runtime.intervals import judge, noise
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure.bench import Bench
+from widthfold_onnx.tuning.measure.budget import Budget
 from widthfold_onnx.tuning.measure.effort import SPENDING, Spending
 from widthfold_onnx.tuning.measure.successive_halving import Setup
 from widthfold_onnx.tuning.search.level_search import LevelSearch, gain_of
@@ -270,10 +270,9 @@ class _Search:
             if original is not None and original.status == "ok":
                 levels = self._levels(draft, first, original)
             if self.options.measure:
-                end = time.monotonic() + (self.options.time_budget or self._spending.race)
-                for done, level in enumerate(levels):
-                    now = time.monotonic()
-                    level.measure(now + (end - now) / (len(levels) - done), self.say)
+                seconds = self.options.time_budget or self._spending.race
+                for level in levels:
+                    level.measure(Budget(seconds / len(levels)), self.say)
         except KeyboardInterrupt:
             interrupted = True
         return _Raced(sorted(levels, key=LevelSearch.estimate), original, interrupted)
@@ -316,6 +315,9 @@ class _Search:
             store_read_only=level.bench.read_only,
             whole=None if final is None else gain_of(final),
             accepted=accepted,
+            control=0.0 if final is None else final.control,
+            bar=0.0 if final is None else noise(final.control),
+            failure="" if final is None else final.reason,
             note="" if last is None else last.note,
             original_setting=final.original_setting if final else _fastest(raced.original),
             folded_setting=final.setting if final is not None and is_faster(final) else "",

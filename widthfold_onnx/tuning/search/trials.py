@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 
+import msgspec
+
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.model.write.writer import write_model
@@ -17,15 +19,19 @@ from widthfold_onnx.rewrite.apply import fit
 from widthfold_onnx.rewrite.plan import EMPTY, Plan
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.distributions import Distribution
+from widthfold_onnx.runtime.intervals import noise
 from widthfold_onnx.runtime.paired_benchmark import ratio_of, ratio_of_levels, ratios_to
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure.bench import Bench
-from widthfold_onnx.tuning.measure.measurements import Outcome, outdated
+from widthfold_onnx.tuning.measure.measurements import Outcome, is_known
 from widthfold_onnx.tuning.store.identity import canonical
 
 PATIENCE = 600.0
 """Seconds beyond the timing itself after which a model counts as hung: some run for ten seconds,
 and the fewest processes of a trial run them almost sixty times."""
+
+FOLDED = "the folded model"
+"""File name of every folded model: errors of the runtime name it."""
 
 AT_ONCE = 8
 """Most models that are in memory at a time, besides the one that they are compared with."""
@@ -58,6 +64,7 @@ class Trials:
                 "model": _digest(loaded.path.read_bytes()),
                 "shapes": shapes,
                 "inputs": _digests(self._options.inputs),
+                "values": self._options.cases[0],
             }
         )
 
@@ -75,7 +82,7 @@ class Trials:
             not in the store and nothing is to be measured.
         """
         candidate = _candidate(base, other, **how)
-        if self._is_open(candidate):
+        if self._is_open(candidate, seconds):
             self._time([candidate], ratio_of, seconds, self._file(base), self._file(other))
         return self._bench.known(self._subject, candidate)
 
@@ -101,18 +108,23 @@ class Trials:
         def candidates(bases: Sequence[Plan]) -> list[str]:
             return [_candidate(base, chosen, inputs=kind) for kind in kinds for base in bases]
 
-        untimed = [other for other in others if any(map(self._is_open, candidates([other])))]
+        untimed = [
+            other
+            for other in others
+            if any(self._is_open(candidate, seconds) for candidate in candidates([other]))
+        ]
         for start in range(0, len(untimed), AT_ONCE):
             part = untimed[start : start + AT_ONCE]
             files = [self._file(other) for other in part]
-            share = seconds * len(part) / len(untimed)
-            self._time(candidates(part), ratios_to, share, self._file(chosen), files, kinds)
+            share = len(part) / len(untimed)
+            models = self._file(chosen), files, kinds
+            self._time(candidates(part), ratios_to, seconds, *models, share=share)
         return [self._bench.known(self._subject, candidate) for candidate in candidates(others)]
 
     def levels(self, plan: Plan, seconds: float) -> Measurement | None:
         """Time one model on the CPU: at level ALL / at level EXTENDED, as `compare` does."""
         candidate = canonical({"of": plan.digest, "than": Level.ALL, "is": Level.EXTENDED})
-        if self._is_open(candidate):
+        if self._is_open(candidate, seconds):
             self._time([candidate], ratio_of_levels, seconds, self._file(plan))
         return self._bench.known(self._subject, candidate)
 
@@ -127,10 +139,11 @@ class Trials:
         """Return the stored result of `decide`, if there is one."""
         return self._bench.known(self._subject, _candidate(EMPTY, plan, trial="last"))
 
-    def _is_open(self, candidate: str) -> bool:
-        """Check whether something is to be timed."""
+    def _is_open(self, candidate: str, seconds: float) -> bool:
+        """Check whether something is to be timed, for so many seconds."""
         known = self._bench.known(self._subject, candidate)
-        return self._options.measure and (known is None or outdated(known))
+        bar = 0.0 if known is None else noise(known.control)
+        return self._options.measure and not is_known(known, seconds, bar=bar)
 
     def _time(
         self,
@@ -138,14 +151,19 @@ class Trials:
         function: Callable[..., Measurement | list[Measurement]],
         seconds: float,
         *models: object,
+        share: float = 1.0,
     ) -> None:
-        """Time models in a child process, and keep one measurement for each candidate."""
+        """Time models in a child process, and keep one measurement for each candidate.
+
+        They get a share of the seconds that all candidates of a trial have.
+        """
         options = VerifyOptions(
             provider=self._options.provider,
             provider_options=self._options.provider_options,
             session_options=self._options.session_options,
             threads=self._options.threads,
-            time_budget=seconds,
+            cases=self._options.cases,
+            time_budget=seconds * share,
             inputs=self._options.inputs,
             seeds=0 if self._options.inputs else 1,
         )
@@ -156,14 +174,16 @@ class Trials:
             times = [lost(str(error))] * len(candidates)
         times = [times] if isinstance(times, Measurement) else times
         for candidate, measured in zip(candidates, times, strict=True):
-            self._bench.keep(Outcome(self._subject, candidate, measured))
+            timed = msgspec.structs.replace(measured, budget=seconds)
+            self._bench.keep(Outcome(self._subject, candidate, timed))
 
     def _file(self, plan: Plan) -> Path:
         """Return the file of the model that a plan makes, without what does not fit the model."""
         if not plan.changes:
             return self._loaded.path
-        path = self._folder / f"{plan.digest}.onnx"
+        path = self._folder / plan.digest / FOLDED
         if not path.exists():
+            path.parent.mkdir(exist_ok=True)
             rewriting = fit(self._loaded.proto, self._loaded.folder, plan).rewriting
             write_model(
                 rewriting.carry_out(),
