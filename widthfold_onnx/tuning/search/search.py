@@ -8,9 +8,10 @@
 3. The choice in which neighbours agree on layouts at least cost (`tuning.search.assign`) is timed
    with the whole model. Then the model is timed without each form; what does not help in its place
    is dropped (`tuning.search.settling`).
-4. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
+4. The model is timed with the channels of whole chains padded (`tuning.search.padding`).
+5. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
 
-If nothing is to be measured, 1 to 4 use the store as far as it goes, and `tuning.predict.cost` for
+If nothing is to be measured, 1 to 5 use the store as far as it goes, and `tuning.predict.cost` for
 layers that the store does not know; a companion that it does not know is not taken.
 """
 
@@ -43,7 +44,7 @@ from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import LayerGain, Measured, Origin, Plan
 from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.table import COMPANIONS
-from widthfold_onnx.runtime.environment import runtime_release, version
+from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.intervals import judge, noise
 from widthfold_onnx.runtime.sessions.descriptions import described
@@ -54,10 +55,11 @@ from widthfold_onnx.tuning.measure.effort import SPENDING, Spending
 from widthfold_onnx.tuning.measure.successive_halving import Setup
 from widthfold_onnx.tuning.search.level_search import LevelSearch, gain_of
 from widthfold_onnx.tuning.search.outcomes import Outcomes
+from widthfold_onnx.tuning.search.padding import PaddingSearch
 from widthfold_onnx.tuning.search.search_context import SearchContext, find_context
 from widthfold_onnx.tuning.search.settling import Settling
 from widthfold_onnx.tuning.search.trials import Trials
-from widthfold_onnx.tuning.store.identity import device_name
+from widthfold_onnx.tuning.store.identity import device_name, runtime_of
 from widthfold_onnx.tuning.store.store import Store
 from widthfold_onnx.tuning.workload.candidates import lift_of
 from widthfold_onnx.tuning.workload.layers import Layers
@@ -136,12 +138,16 @@ class _Search:
         else:
             level, forms = Settling(trials, draft, self._spending, self.say).settle(raced.levels)
         final, chosen = None, level.plan(draft, forms)
+        padded = None if raced.interrupted else self._padding(trials).best(chosen)
+        if padded is not None and padded.is_taken:
+            chosen = padded.plan
         if chosen.changes:
             self.say(Step("timing the whole model"))
             final = trials.decide(chosen, self._spending.final)
         if final is not None and not is_faster(final):
-            draft, forms = msgspec.structs.replace(empty, frozen=()), {}
-        outcomes = Outcomes(level, forms)
+            chosen, forms = msgspec.structs.replace(empty, frozen=()), {}
+        draft = msgspec.structs.replace(chosen, layers=())
+        outcomes = Outcomes(level, forms, chosen)
         reading = self._reading(draft)
         decisions = decide(reading, self.fold, outcomes.choose)
         hints = Hints(reading, self.fold)
@@ -156,8 +162,12 @@ class _Search:
             companions=companion_reports(
                 matches, {c.companion for c in draft.companions}, "not measured", gains
             ),
+            padding=None if padded is None else padded.report(plan.padding),
             search=self._report(raced, level, final, accepted=plan.changes),
         )
+
+    def _padding(self, trials: Trials) -> PaddingSearch:
+        return PaddingSearch(trials, self._reading, self.fold, self._spending, self.say)
 
     def _matches(self, draft: Plan, names: Collection[Companion]) -> list[Match]:
         return matches_of(self.loaded.proto, self.loaded.folder, draft, names)
@@ -186,7 +196,7 @@ class _Search:
                 session_options=dict(how.session_options),
                 threads=how.threads,
                 device=device_name(how.provider) if how.measure else self.context.target.name,
-                runtime=runtime_release() if how.measure else "",
+                runtime=runtime_of(self.context.machine) if how.measure or final else "",
             ),
             measured=Measured(
                 whole=None if final is None else gain_of(final),
