@@ -179,6 +179,7 @@ SEARCH_ALONE = {
     "target": "orders what is measured",
     "measure": "decides whether anything is measured",
     "inputs": "the shapes are in the subject, and the data in that of a whole model",
+    **dict.fromkeys(("values", "cases"), "a whole model has them in its subject"),
 }
 FOLDING: Mapping[str, Any] = {"guard_shapes": True}
 FOLD_ALONE = {
@@ -205,6 +206,8 @@ OTHER: Mapping[str, Any] = {
     "effort": Effort.QUICK,
     "time_budget": 1.0,
     "inputs": ("a",),
+    "values": {"a": (1.0,)},
+    "cases": ({"a": (1.0,)},),
 }
 
 
