@@ -248,7 +248,7 @@ def test_an_interrupt_keeps_what_was_measured(
 def test_no_time_no_measurement(cluster: LocalCluster, log: Path) -> None:
     with Store(None) as store, Cluster(cluster.scheduler_address, SMALL) as found:
         ClusterPool(found, SMALL, FoldOptions(), store).measure(
-            workloads(log, 2), 0.0, lambda line: None
+            workloads(log, 2), Budget(0.0), lambda line: None
         )
         assert len(list(store.items())) == 0
     assert runs(log) == []
