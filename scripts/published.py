@@ -101,25 +101,29 @@ def sized(path: Path, model: Published, folder: Path) -> list[object]:
 
 
 def ran(words: list[Any], seconds: float) -> Command:
-    """Run a command, and stop it at its limits of time and memory."""
+    """Run a command, and stop it at its limits of time and memory, or where this run is stopped."""
     start, peak, why = time.monotonic(), 0.0, ""
-    name = f"{words[len(TOOL)]}"
-    with tempfile.TemporaryFile() as said:
-        command = [str(word) for word in words]
-        process = subprocess.Popen(command, stdout=said, stderr=said, **OWN_GROUP)
-        while process.poll() is None:
-            time.sleep(STEP)
-            peak = max(peak, held(process.pid))
-            if peak > MOST_MIB or time.monotonic() - start > seconds:
-                why = f"at {time.monotonic() - start:.0f} s and {peak / 1024:.1f} GiB"
+    with tempfile.TemporaryFile() as shown, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen([*map(str, words)], stdout=shown, stderr=errors, **OWN_GROUP)
+        try:
+            while process.poll() is None and not why:
+                time.sleep(STEP)
+                peak = max(peak, held(process.pid))
+                taken = time.monotonic() - start
+                if peak > MOST_MIB or taken > seconds:
+                    why = f"at {taken:.0f} s and {peak / 1024:.1f} GiB"
+        finally:
+            if process.poll() is None:
                 end_tree(process.pid)
                 process.wait()
-        said.seek(0)
-        lines = said.read().decode(errors="replace").split("\n")
+        lines: list[str] = []
+        for file in (shown, errors):
+            file.seek(0)
+            lines += file.read().decode(errors="replace").split("\n")
     last = next((line for line in reversed(lines) if line.strip()), "")
     code = None if why else process.returncode
     return Command(
-        name=name,
+        name=f"{words[len(TOOL)]}",
         code=code,
         seconds=round(time.monotonic() - start, 1),
         mib=round(peak),

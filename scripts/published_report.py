@@ -118,9 +118,8 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
         """The table of the models that gain, and how many do not."""
         lines = [line for row in self.gains() for line in table(row)[:1]]
         others = len(self.rows) - len(lines)
-        return "\n".join(
-            [HEAD, *lines, "", self.where(), f"Of {len(self.rows)} models, {others} do not gain."]
-        )
+        counts = f"Of {len(self.rows)} published models that were tried, {others} do not gain.\n"
+        return "\n".join([HEAD, *lines, "", self.where(), counts])
 
     def markdown(self) -> str:
         """All models at all sizes, and below them what is wrong."""
@@ -130,11 +129,11 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
 
     def where(self) -> str:
         """One line on machine and versions."""
-        where = self.environment
+        where, efforts = self.environment, sorted({row.effort for row in self.rows})
         return (
-            f"`scripts/published.py`: {where['machine']}, {where['cores']} cores, ONNX Runtime "
-            f"{where['onnxruntime']}, 1 thread, load {where['load_before']} to "
-            f"{where['load_after']}."
+            f"`scripts/published.py --effort {' and '.join(efforts)}`: {where['machine']}, "
+            f"{where['cores']} cores, ONNX Runtime {where['onnxruntime']}, 1 thread, load "
+            f"{where['load_before']} to {where['load_after']}."
         )
 
 

@@ -16,6 +16,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 from onnx import parser
 
@@ -224,8 +225,25 @@ def test_a_command_is_stopped_at_its_limits(
     assert published.ran(command(sleeps), 60).code is None
 
 
+def test_an_interrupt_ends_the_command(
+    published: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = []
+
+    def interrupts(pid: int) -> float:
+        pids.append(pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(published, "held", interrupts)
+    with pytest.raises(KeyboardInterrupt):
+        published.ran(command("import time; time.sleep(60)"), 60)
+    assert not psutil.pid_exists(pids[0])
+
+
 def test_a_command_that_fails_says_its_last_line(published: ModuleType) -> None:
-    failed = published.ran(command("print('one'); print('two'); exit(4)"), 60)
+    failed = published.ran(
+        command("import sys; print('two', file=sys.stderr); print('one'); exit(4)"), 60
+    )
     assert (failed.code, failed.said) == (4, "two")
     assert str(failed) == "optimize: exit 4, two"
     fine = published.ran(command("print('one')"), 60)
@@ -295,7 +313,7 @@ def test_the_readme_shows_the_models_that_gain_and_counts_the_others(report: Mod
     found = campaign(report, gains, kept, wrong)
     *lines, _, _, last = found.summary().splitlines()
     assert [line[:14] for line in lines[2:]] == ["| b.onnx | a 1"]
-    assert last == "Of 3 models, 2 do not gain."
+    assert last == "Of 3 published models that were tried, 2 do not gain."
     assert [str(it) for it in found.suite().rows] == ["a 1\nb.onnx"]
 
 
