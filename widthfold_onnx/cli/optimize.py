@@ -100,6 +100,7 @@ def optimize_command(
                 provider=verifying.provider,
                 provider_options=verifying.provider_options,
                 session_options=verifying.session_options,
+                values=verifying.values,
                 inputs=verifying.inputs,
                 store=searching.store or default_path(),
             ),
@@ -148,6 +149,8 @@ def _timing(model: Path, out: Path | None, fold: FoldOptions, options: VerifyOpt
     words += ["--provider", options.provider] if options.provider is not Provider.AUTO else []
     for name, value in options.provider_options.items():
         words += ["--provider-option", f"{name}={value}"]
+    for name, elements in options.values.items():
+        words += ["--value", f"{name}={','.join(f'{element:.17g}' for element in elements)}"]
     for name, dims in fold.input_shapes.items():
         words += ["--input-shape", f"{name}:{','.join(map(str, dims))}"]
     return shlex.join(words)

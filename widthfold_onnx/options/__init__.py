@@ -11,6 +11,7 @@ from widthfold_onnx.options.folding import (
     Layout,
     NonFinite,
     Shapes,
+    Values,
 )
 from widthfold_onnx.options.running import (
     Effort,

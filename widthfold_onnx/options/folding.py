@@ -12,6 +12,9 @@ from widthfold_onnx.errors import UsageError
 Shapes = Mapping[str, tuple[int, ...]]
 """Input name -> shape, to fix dimensions that the model leaves open."""
 
+Values = Mapping[str, tuple[float, ...]]
+"""Input name -> its elements, or the one element that fills it."""
+
 SMALLEST_FACTOR = 2
 MAX_FACTOR = 4096
 
@@ -85,12 +88,14 @@ class Companion(StrEnum):
 
     Attributes:
         NONE: do without any.
+        CROP: a Slice behind a Conv becomes smaller pads, a Pad before it larger ones.
         PRELU: PRelu becomes ops that run faster.
         SCALAR: a number in arithmetic gets extents with which it runs faster.
         SPLIT: a Conv whose channels are split becomes one Conv for each part.
     """
 
     NONE = "none"
+    CROP = "crop"
     PRELU = "prelu"
     SCALAR = "scalar"
     SPLIT = "split"

@@ -25,19 +25,26 @@ from widthfold_onnx.options.folding import (
     Layout,
     NonFinite,
     Shapes,
+    Values,
 )
 from widthfold_onnx.options.running import Effort, Provider, Tolerance
 
 Options = TypeVar("Options")
 
-CHECKED = (bool, int, float, float | None, str | None, Mapping[str, str], Shapes)
+CHECKED = (bool, int, float, float | None, str | None, Mapping[str, str], Shapes, Values)
 """Types of fields that a dataclass of options leaves to its caller; it checks words itself."""
 
 FROM_SEQUENCE = (tuple[str, ...], tuple[Companion, ...])
 """Types of fields of several words."""
 
 
-class RuntimeKeywords(TypedDict, total=False):
+class ValueKeywords(TypedDict, total=False):
+    """Keywords of values of inputs (`RuntimeOptions`)."""
+
+    value: Mapping[str, float | Sequence[float]]
+
+
+class RuntimeKeywords(ValueKeywords, total=False):
     """Keywords of calls that run models (`RuntimeOptions`)."""
 
     provider: Provider | str
@@ -69,6 +76,10 @@ class FoldKeywords(LimitKeywords, total=False):
     form: Form | str
     companion: Sequence[Companion | str]
     freeze_weights: bool
+
+
+class InspectKeywords(FoldKeywords, ValueKeywords, total=False):
+    """Keywords of `inspect`."""
 
 
 class MeasureKeywords(RuntimeKeywords, total=False):
@@ -197,6 +208,8 @@ def _value(name: str, field: str, value: Any, hint: Any) -> Any:
         if not isinstance(value, str | PathLike | None):
             raise UsageError(f"{name} is {value!r}, no path")
         return None if value is None else Path(value)
+    if hint == Values and isinstance(value, Mapping):
+        value = {n: (v,) if isinstance(v, int | float) else v for n, v in value.items()}
     if hint in CHECKED:
         return _of_type(name, value, hint)
     if hint in FROM_SEQUENCE and not isinstance(value, str):

@@ -134,6 +134,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
         companions: those that match a node.
         summary: counts over all sites, and sizes of the files.
         search: what was measured; None at a fixed factor.
+        values: combinations of values of inputs that choose between parts of the model.
         note: what the caller should know of the plan; "" if there is nothing.
         written: the new file, None where none was written.
         verification: the checks; None where nothing was written or they were off.
@@ -146,6 +147,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
     companions: list[CompanionReport] = msgspec.field(default_factory=list)
     summary: OptimizeSummary
     search: SearchReport | None = None
+    values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)
     note: str = ""
     written: str | None
     verification: VerifyReport | None
@@ -199,6 +201,7 @@ class InspectReport(Report, kw_only=True, frozen=True):
         nodes: how many the model has.
         sites: every node that could be folded, with its forms at the factor.
         companions: those that match a node.
+        values: combinations of values of inputs that choose between parts of the model.
     """
 
     schema: str = INSPECT_SCHEMA
@@ -208,3 +211,4 @@ class InspectReport(Report, kw_only=True, frozen=True):
     nodes: int
     sites: list[InspectSite]
     companions: list[CompanionReport] = msgspec.field(default_factory=list)
+    values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)

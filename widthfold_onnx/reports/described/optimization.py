@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from widthfold_onnx.reports.described import verification
+from widthfold_onnx.reports.described import values, verification
 from widthfold_onnx.reports.described.tuning import UNKEPT
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
 from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, size
@@ -61,6 +61,7 @@ def describe(report: OptimizeReport, detail: Detail) -> Description:
     remarks += [Line("plan", report.note)] if report.note else []
     description = Description(
         head=Line(report.model if full else "", _summary(report)),
+        assumptions=values.assumed(report.values),
         tables=tabulated("sites", SITES, report.sites),
         remarks=remarks,
     )
@@ -195,7 +196,9 @@ def _outcome(report: SearchReport) -> str:
         judged = " that was measured" if report.left and not report.predicted else ""
         return f"no choice of forms{judged} {'is sure to gain' if report.predicted else 'gains'}"
     if not whole.pairs:
-        return "folded, the whole model did not run"
+        return f"folded, the whole model was not timed: {report.failure}"
     if not report.accepted:
-        return f"folded, the whole model ran at {gain(whole)}, not faster beyond noise"
+        rule = f"its low end {whole.low:.3f} is not above {report.bar:.3f}"
+        control = f"up to which noise counts (A/A control {1 + report.control:.3f})"
+        return f"folded, the whole model ran at {gain(whole)}; {rule}, {control}"
     return f"the whole model ran at {gain(whole)} of the original's best"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.runtime.inputs.cases import shown_values
 from widthfold_onnx.runtime.inputs.dimensions import Dimensions
 from widthfold_onnx.runtime.inputs.distributions import Distribution, distribution_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
@@ -79,7 +81,8 @@ def random_sets(
     Args:
         session: of the original, at any level.
         fixed: shapes that the caller demands.
-        count: how many; five cover all distributions, four all batches, two both sizes.
+        count: how many; five cover all distributions, four all batches, two both sizes. One more
+            set is made for each further combination of values.
         suits: as for `find_shapes`.
         varied: several distributions, batches and sizes; otherwise normal numbers only.
 
@@ -108,4 +111,21 @@ def random_sets(
         feeds = random_feeds(session.inputs, seed, special.get(seed, shapes), kind)
         size = f", batch {BATCHES[seed]}" if seed in BATCHES and seed in special else ""
         sets.append(InputSet(f"seed {seed}, {kind}{size}", feeds, random=True))
+    for seed, case in enumerate(session.cases[1:], count):
+        kind = distribution_of(seed) if varied else Distribution.NORMAL
+        feeds = random_feeds(case.inputs, seed, _own_shapes(case, fixed, shapes), kind)
+        label = f"seed {seed}, {kind}, {shown_values(case.inputs)}"
+        sets.append(InputSet(label, feeds, random=True))
     return InputSets(sets, shapes, limits)
+
+
+def _own_shapes(case: Session, fixed: Shapes, shapes: Shapes) -> Shapes:
+    """Return the shapes at which a combination of values runs: the usual ones, or its own.
+
+    A part of a model may take other sizes than those that the caller demands: then it is compared
+    at these.
+    """
+    for demanded in (shapes, fixed, {}):
+        with contextlib.suppress(UnverifiedError):
+            return find_shapes(case, demanded)
+    return shapes

@@ -34,7 +34,7 @@ SMALL_ELEMENTS = 750_000
 
 
 def running(
-    model: Path, provider: Provider, fixed: Shapes, inputs: Sequence[str] = ()
+    model: Path, how: RuntimeOptions, fixed: Shapes, inputs: Sequence[str] = ()
 ) -> tuple[Provider, Shapes]:
     """Return the provider and the shapes of a model: those of stored inputs, else found by trying.
 
@@ -44,7 +44,7 @@ def running(
         UnverifiedError: the provider cannot be used, or no shapes were found.
         UsageError: stored inputs that the model does not take.
     """
-    session = open_session(model, RuntimeOptions(provider=provider))
+    session = open_session(model, RuntimeOptions(provider=how.provider, cases=how.cases))
     if not inputs:
         return session.provider, dict(find_shapes(session, fixed))
     first, *_ = stored_feeds(Path(inputs[0]), session.inputs)

@@ -54,7 +54,7 @@ def find_context(
     chosen = _chosen(options, options.provider)  # before anything runs
     if not options.measure:
         return _without_running(loaded, options, fixed, store, chosen)
-    provider, shapes = isolated(running, loaded.path, options.provider, dict(fixed), options.inputs)
+    provider, shapes = isolated(running, loaded.path, options, dict(fixed), options.inputs)
     aim = _chosen(options, provider) or target(usual(provider))
     return SearchContext(provider, shapes, aim, machine_identity(provider))
 

@@ -30,6 +30,9 @@ PATIENCE = 600.0
 """Seconds beyond the timing itself after which a model counts as hung: some run for ten seconds,
 and the fewest processes of a trial run them almost sixty times."""
 
+FOLDED = "the folded model"
+"""File name of every folded model: errors of the runtime name it."""
+
 AT_ONCE = 8
 """Most models that are in memory at a time, besides the one that they are compared with."""
 
@@ -61,6 +64,7 @@ class Trials:
                 "model": _digest(loaded.path.read_bytes()),
                 "shapes": shapes,
                 "inputs": _digests(self._options.inputs),
+                "values": self._options.cases[0],
             }
         )
 
@@ -158,6 +162,7 @@ class Trials:
             provider_options=self._options.provider_options,
             session_options=self._options.session_options,
             threads=self._options.threads,
+            cases=self._options.cases,
             time_budget=seconds * share,
             inputs=self._options.inputs,
             seeds=0 if self._options.inputs else 1,
@@ -176,8 +181,9 @@ class Trials:
         """Return the file of the model that a plan makes, without what does not fit the model."""
         if not plan.changes:
             return self._loaded.path
-        path = self._folder / f"{plan.digest}.onnx"
+        path = self._folder / plan.digest / FOLDED
         if not path.exists():
+            path.parent.mkdir(exist_ok=True)
             rewriting = fit(self._loaded.proto, self._loaded.folder, plan).rewriting
             write_model(
                 rewriting.carry_out(),
