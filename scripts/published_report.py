@@ -17,7 +17,7 @@ MOST_SECONDS = 120
 """What a command may take at `--effort quick`."""
 
 HEAD = """\
-| model | from | sizes | layers | original ms | auto | OpenVINO | A/A control |
+| package and model | for | sizes | layers | original ms | auto | OpenVINO | A/A control |
 |---|---|---|---|---|---|---|---|"""
 
 
@@ -61,16 +61,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     failed: str = ""
 
     @property
-    def file(self) -> str:
-        """The name of the file."""
-        return self.name.rpartition(" ")[2]
-
-    @property
-    def package(self) -> str:
-        """Package and version."""
-        return self.name.rpartition(" ")[0]
-
-    @property
     def problems(self) -> list[str]:
         """Everything that must not be."""
         found = [*filter(None, [self.failed, *map(str, self.commands)])]
@@ -106,7 +96,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
         """The models that gain, for the chart."""
         rows = [
             ChartRow(
-                model=f"{row.package}\n{row.file}",
+                model="\n".join(row.name.rsplit(" ", 1)),
                 layers=row.layers,
                 cells={"auto": row.sizes[0].auto, "OpenVINO": row.sizes[0].openvino},
             )
@@ -139,7 +129,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
 
 def table(row: Row) -> list[str]:
     """A line of Markdown per size; names stand in the first one."""
-    names = f"{row.file} | {row.package}"
+    names = f"{row.name} | {row.field}"
     lines = []
     for it in row.sizes:
         times = [c.original_ms for c in (it.auto, it.openvino) if c.original_ms is not None]

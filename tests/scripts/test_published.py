@@ -300,11 +300,11 @@ def test_a_line_per_size_and_what_is_wrong_below(report: ModuleType) -> None:
     none = report.Row(name="e 3 g.onnx", field="f", effort="quick", failed="no such version")
     lines = campaign(report, first, bad, none).markdown().splitlines()
     assert lines[2:7] == [
-        "| b.onnx | a 1 | x 1x2 | 3 | 2.000 | 1.50x [1.40, 1.60] | 0.80x [0.70, 0.90] | 1.02 |",
+        "| a 1 b.onnx | f | x 1x2 | 3 | 2.000 | 1.50x [1.40, 1.60] | 0.80x [0.70, 0.90] | 1.02 |",
         "|  |  | x 4x2 | 3 | 2.000 | 1.01x [1.40, 1.60] | not run | 1.02 |",
-        "| d.onnx | @s/c 2 | x 1 | 3 |  | wrong | not run |  |",
+        "| @s/c 2 d.onnx | f | x 1 | 3 |  | wrong | not run |  |",
         "|  |  | x 2 | 3 |  | 0.50x [0.40, 0.60] | not run |  |",
-        "| g.onnx | e 3 | no such version | 0 | | | | |",
+        "| e 3 g.onnx | f | no such version | 0 | | | | |",
     ]
     assert lines[lines.index("What is wrong:") + 2 :] == [
         "- @s/c 2 d.onnx: optimize: exit 4, why",
@@ -323,7 +323,7 @@ def test_the_readme_shows_the_models_that_gain_and_counts_the_others(report: Mod
     wrong = row(report, "e 1 f.onnx", failed="it stopped")
     found = campaign(report, gains, kept, wrong)
     *lines, _, _, last = found.summary().splitlines()
-    assert [line[:14] for line in lines[2:]] == ["| b.onnx | a 1"]
+    assert [line[:16] for line in lines[2:]] == ["| a 1 b.onnx | f"]
     assert last == "Of 3 published models that were tried, 2 do not gain."
     assert [str(it) for it in found.suite().rows] == ["a 1\nb.onnx"]
 
@@ -354,7 +354,7 @@ def test_a_run_goes_on_where_it_was_stopped(
     assert run("--model", "b 1", "--again") == 0
     assert measured == ["c", "a", "b", "b"]
     kept = report.read(tmp_path / "published.json")
-    assert [it.package for it in kept.rows] == ["a 1", "b 1", "c 1"]
+    assert [it.name for it in kept.rows] == ["a 1 n.onnx", "b 1 n.onnx", "c 1 n.onnx"]
     assert (tmp_path / "published.md").read_text() == kept.markdown()
 
 
