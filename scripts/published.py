@@ -33,8 +33,8 @@ import psutil
 from bench_report import put_between
 from pictures import IMAGES, gains_picture
 from published_fetch import fetched
-from published_judge import judged, stored
-from published_models import MODELS, Published
+from published_judge import judged
+from published_models import MODELS, Inputs, Published
 from published_report import MOST_MIB, Campaign, Command, Row, read, table
 
 from widthfold_onnx.errors import WidthfoldError
@@ -70,7 +70,7 @@ def tried(
         WidthfoldError: the original does not run, or stops the judge.
     """
     out, report = folder / "out.onnx", folder / "report.json"
-    where = sized(path, model, folder)
+    where = options(model.inputs[0])
     search = ["--store", folder / "store", "--effort", row.effort, "--report", report]
     commands, layers = [ran([*TOOL, "optimize", path, out, *where, *search], seconds)], 0
     if report.exists():
@@ -87,16 +87,14 @@ def tried(
     )
 
 
-def sized(path: Path, model: Published, folder: Path) -> list[object]:
-    """Return the options for the first inputs of a model: shapes, and values as stored inputs."""
-    inputs = model.inputs[0]
-    shapes = {name: value for name, value in inputs.items() if isinstance(value, tuple)}
-    words: list[object] = []
-    for name, shape in shapes.items():
-        words += ["--input-shape", f"{name}:{','.join(map(str, shape))}"]
-    if shapes != inputs:
-        isolated(stored, path, inputs, folder / "inputs.npz")
-        words += ["--inputs", folder / "inputs.npz"]
+def options(inputs: Inputs) -> list[str]:
+    """Return the options that give a command its inputs."""
+    words = []
+    for name, value in inputs.items():
+        if isinstance(value, tuple):
+            words += ["--input-shape", f"{name}:{','.join(map(str, value))}"]
+        else:
+            words += ["--value", f"{name}={value}"]
     return words
 
 

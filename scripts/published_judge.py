@@ -80,12 +80,6 @@ def judged(original: Path, fold: Path | None, inputs: Inputs, budget: float) -> 
     )
 
 
-def stored(model: Path, inputs: Inputs, path: Path) -> None:
-    """Write inputs of a model into an .npz file; meant to run in `runtime.child.isolated`."""
-    session = open_session(model, HOW, Level.DISABLED)
-    np.savez(path, allow_pickle=False, **feeds_of(session.inputs, inputs))
-
-
 def size_of(inputs: Inputs) -> str:
     """Write inputs in one line, as in ``audio 1x16000, fmin 46.875``; one needs no name."""
     texts = {

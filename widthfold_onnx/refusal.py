@@ -41,6 +41,7 @@ class Code(StrEnum):
     WEIGHT_ZERO_POINT_COMPUTED = "weight-zero-point-computed"
     INEXACT = "inexact"
     NO_PADS = "no-pads"
+    NO_PRODUCT = "no-product"
     ACCUMULATOR_OVERFLOW = "accumulator-overflow"
 
     # A site as a whole.

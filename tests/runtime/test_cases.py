@@ -9,6 +9,8 @@ from onnx import numpy_helper, parser
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.runtime.inputs.cases import cases
+from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.sessions.ports import Port
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 CHOOSE = "y = If (c) <then_branch = t () => (float[2] a) { a = Neg (x) }, \
@@ -108,6 +110,21 @@ def test_many_combinations_become_few_in_which_each_value_occurs() -> None:
     body = " ".join(f"c{n} = Equal ({n}, k)" for n in names) + " y = Abs (x)"
     found = values(model(", ".join(f"int64 {n}" for n in names), body, k=np.int64(4)))
     assert found == [dict.fromkeys(names, 4), dict.fromkeys(names, 2)]
+
+
+def test_a_function_that_cannot_be_inlined_stays_unread() -> None:
+    proto = model("int64 sr", f"c = Equal (sr, k) {CHOOSE}", k=np.int64(4))
+    function = proto.functions.add(domain="own", name="old")
+    function.opset_import.add(version=9)
+    node = function.node.add(op_type="Upsample")
+    node.output.append("u")
+    assert values(proto) == [{"sr": 4}, {"sr": 2}]
+
+
+def test_a_value_of_few_bits_stays_in_its_range() -> None:
+    ports = [Port("x", "int8", (), (180.0,)), Port("y", "uint8", (2,), (-3.0,))]
+    feeds = random_feeds(ports, 0, {"x": (), "y": (2,)})
+    assert {name: array.tolist() for name, array in feeds.items()} == {"x": 127, "y": [0, 0]}
 
 
 def test_a_fixed_value_is_the_only_one() -> None:

@@ -214,11 +214,18 @@ def test_integers_are_equal_or_not(judge: ModuleType) -> None:
     assert (judge.distance(one, one), judge.distance(one, two)) == (0.0, np.inf)
 
 
-def test_values_are_stored_beside_random_arrays(judge: ModuleType, tmp_path: Path) -> None:
-    judge.stored(net(tmp_path), {"x": (3, 2, 6, 5), "gain": 2.5}, tmp_path / "in.npz")
-    with np.load(tmp_path / "in.npz") as arrays:
-        assert arrays["x"].shape == (3, 2, 6, 5)
-        assert (arrays["gain"].shape, arrays["gain"].dtype, arrays["gain"]) == ((), "float32", 2.5)
+def test_values_are_beside_random_arrays(judge: ModuleType, tmp_path: Path) -> None:
+    ports = judge.open_session(net(tmp_path)).inputs
+    feeds = judge.feeds_of(ports, {"x": (3, 2, 6, 5), "gain": 2.5})
+    assert feeds["x"].shape == (3, 2, 6, 5)
+    assert len(np.unique(feeds["x"])) > 1
+    gain = feeds["gain"]
+    assert (gain.shape, gain.dtype, gain) == ((), "float32", 2.5)
+
+
+def test_commands_get_shapes_and_values(published: ModuleType) -> None:
+    words = published.options({"x:0": (1, 16), "rate": 16000})
+    assert words == ["--input-shape", "x:0:1,16", "--value", "rate=16000"]
 
 
 def command(*words: str) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 
 from widthfold_onnx.model.proto.frozen import inputs
-from widthfold_onnx.model.proto.functions import inline
+from widthfold_onnx.model.proto.functions import flat
 from widthfold_onnx.model.proto.walk import all_nodes, subgraphs
 from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
@@ -56,7 +56,7 @@ def _marked(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
         A copy of the model, and by the folder of their new names how the branch is called.
     """
     copy = onnx.ModelProto()
-    copy.CopyFrom(inline(model) if model.functions else model)
+    copy.CopyFrom(flat(model))
     chosen = {value.name for value in inputs(copy)}
     _spread(copy.graph, chosen)
     names: dict[str, str] = {}

@@ -22,7 +22,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.constant_folding import literal
 from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.proto.frozen import inputs
-from widthfold_onnx.model.proto.functions import inline
+from widthfold_onnx.model.proto.functions import flat
 from widthfold_onnx.model.proto.walk import subgraphs
 from widthfold_onnx.options import RuntimeOptions, Values
 from widthfold_onnx.runtime.sessions.ports import Port
@@ -38,6 +38,10 @@ MOST_CASES = 8
 
 LARGEST_CONSTANT = 4096
 """Most elements of a constant that is read."""
+
+_DTYPES = "BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 FLOAT16 FLOAT DOUBLE"
+NUMERIC = frozenset(map(onnx.TensorProto.DataType.Value, _DTYPES.split()))
+"""Element types of numbers of which random inputs are made."""
 
 SAME = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators that return the elements of their first operand."""
@@ -68,19 +72,19 @@ def cases(model: onnx.ModelProto, fixed: Values) -> tuple[Values, ...]:
     Raises:
         UsageError: a fixed value for an input that is not there, or that it does not hold.
     """
-    named = {value.name: value for value in inputs(model)}
+    held = {tensor.name for tensor in model.graph.initializer}
+    named = {value.name: value for value in inputs(model) if value.name not in held}
     for name, elements in fixed.items():
         if name not in named:
             others = ", ".join(map(printable, named)) or "none"
             reason = f"which is no input; there are: {others}"
             raise UsageError(f"--value names {printable(name)}, {reason}")
         _check(named[name], elements)
-    held = {tensor.name for tensor in model.graph.initializer}
-    small = {name for name, value in named.items() if name not in held and _is_small(value)}
+    small = {name for name, value in named.items() if _is_small(value)}
     choices: dict[str, list[tuple[float, ...]]] = {name: [value] for name, value in fixed.items()}
     if small - fixed.keys():
         reader = _Reader(small)
-        reader.read((inline(model) if model.functions else model).graph)
+        reader.read(flat(model).graph)
         choices |= {n: reader.values(n) for n in sorted(reader.compared) if n not in fixed}
     if math.prod(map(len, choices.values())) <= MOST_CASES:
         several = product(*choices.values())
@@ -117,14 +121,6 @@ def _check(value: onnx.ValueInfoProto, elements: tuple[float, ...]) -> None:
             stored = np.array(element).astype(dtype)
         if dtype.kind in "iub" and float(stored) != element:
             raise UsageError(f"{label} {element:g}; it holds {dtype.name}")
-
-
-NUMERIC = frozenset(
-    kind
-    for kind in onnx.TensorProto.DataType.values()
-    if kind and onnx.helper.tensor_dtype_to_np_dtype(kind).kind in "fiub"
-)
-"""Element types of numbers as numpy holds them."""
 
 
 def _is_small(value: onnx.ValueInfoProto) -> bool:

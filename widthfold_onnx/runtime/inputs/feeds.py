@@ -46,7 +46,11 @@ def random_feeds(
 
 def _random(port: Port, seed: int, shape: tuple[int, ...], kind: Distribution) -> Array:
     if port.value:
-        elements = np.array(port.value).astype(port.dtype)
+        elements = np.array(port.value)
+        if "int" in port.dtype:
+            limits = np.iinfo(port.dtype)
+            elements = elements.clip(limits.min, limits.max)
+        elements = elements.astype(port.dtype)
         if elements.size not in (1, math.prod(shape)):
             size = f"{elements.size} elements where its shape is {list(shape)}"
             raise UsageError(f"--value gives {printable(port.name)} {size}")

@@ -43,7 +43,7 @@ from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import LayerGain, Measured, Origin, Plan
 from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.table import COMPANIONS
-from widthfold_onnx.runtime.environment import runtime_release, version
+from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.intervals import judge, noise
 from widthfold_onnx.runtime.sessions.descriptions import described
@@ -57,7 +57,7 @@ from widthfold_onnx.tuning.search.outcomes import Outcomes
 from widthfold_onnx.tuning.search.search_context import SearchContext, find_context
 from widthfold_onnx.tuning.search.settling import Settling
 from widthfold_onnx.tuning.search.trials import Trials
-from widthfold_onnx.tuning.store.identity import device_name
+from widthfold_onnx.tuning.store.identity import device_name, runtime_of
 from widthfold_onnx.tuning.store.store import Store
 from widthfold_onnx.tuning.workload.candidates import lift_of
 from widthfold_onnx.tuning.workload.layers import Layers
@@ -186,7 +186,7 @@ class _Search:
                 session_options=dict(how.session_options),
                 threads=how.threads,
                 device=device_name(how.provider) if how.measure else self.context.target.name,
-                runtime=runtime_release() if how.measure else "",
+                runtime=runtime_of(self.context.machine) if how.measure or final else "",
             ),
             measured=Measured(
                 whole=None if final is None else gain_of(final),
