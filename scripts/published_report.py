@@ -16,6 +16,9 @@ MOST_MIB = 4096
 MOST_SECONDS = 120
 """What a command may take at `--effort quick`."""
 
+LONGEST = 160
+"""Characters of what the runtime says."""
+
 HEAD = """\
 | package and model | for | sizes | layers | original ms | auto | OpenVINO | A/A control |
 |---|---|---|---|---|---|---|---|"""
@@ -71,7 +74,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
                 found.append(f"{it.name}: {it.seconds:.0f} s")
         for size in self.sizes:
             if size.wrong:
-                found.append(f"at {size.size}: {size.wrong}")
+                found.append(f"at {size.size}: {size.wrong[:LONGEST]}")
             if size.auto.note == "slower":
                 found.append(f"at {size.size}: slower, {size.auto}")
         return found
