@@ -140,6 +140,7 @@ def apply(
         InvalidModelError: the model is broken or not supported.
         CheckFailedError: the model carries folds, or a size of the plan does not fit an input.
     """
+    from widthfold_onnx.decide.padding import padding_report
     from widthfold_onnx.decide.report import applied_sites, optimize_report
     from widthfold_onnx.delivery import Delivery
     from widthfold_onnx.rewrite.apply import fit
@@ -157,7 +158,9 @@ def apply(
     on_progress(Step("applying the plan"))
     fitting = fit(loaded.proto, loaded.folder, plan)
     sites = applied_sites(fitting, plan)
-    report = optimize_report(model.name, model.stat().st_size, fitting, sites)
+    padding = padding_report(fitting.plan.padding, (), done=True)
+    size = model.stat().st_size
+    report = optimize_report(model.name, size, fitting, sites, padding=padding)
     measured = plan.origin.runtime if plan.origin else ""
     report = msgspec.structs.replace(report, note=other_runtime(measured))
     if out is None or (fitting.misfits and not partial):

@@ -53,6 +53,7 @@ class Code(StrEnum):
     NO_STRIDES = "no-strides"
     DTYPE_UNMEASURED = "dtype-unmeasured"
     NO_GAIN = "no-gain"
+    PADDED = "padded"
 
     # A carried operator, or the end of a region.
     NOT_CARRIED = "not-carried"
@@ -74,6 +75,14 @@ class Code(StrEnum):
     CUT = "cut"
     GROUPED_CHANNELS_LAST = "grouped-channels-last"
     NO_CHANNELS = "no-channels"
+
+    # A node between padded channels.
+    ACROSS_CHANNELS = "across-channels"
+    GROUPS_OF_ONE = "groups-of-one"
+    PADDING_VARIES = "padding-varies"
+    PADDING_NOT_ZERO = "padding-not-zero"
+    PADDING_NOT_FINITE = "padding-not-finite"
+    PADDING_UNKNOWN = "padding-unknown"
 
     # A form of a site.
     EMPTY_TENSOR = "empty-tensor"

@@ -24,8 +24,9 @@ def test_limits_among_the_inputs_hide_no_fold(tmp_path: Path) -> None:
     report = optimize(SWIFT, out, FoldOptions(factor=8))
     assert report.verification is not None
     assert (report.verification.verdict, report.summary.folded) == ("pass", 13)
-    (said,) = report.verification.reasons
-    assert said.startswith("random values of small inputs show nothing; they are fmin ")
+    # The graph compares fmin and fmax with constants of its own; these are tried before others.
+    assert report.verification.reasons == []
+    assert not any(row.caveat == "meaningless" for row in report.verification.outputs)
     assert onnx.load(out).graph.node
 
 

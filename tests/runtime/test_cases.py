@@ -139,6 +139,8 @@ def test_a_fixed_value_is_the_only_one() -> None:
         ({"rate": (1,)}, "rate, which is no input; there are: x, sr"),
         ({"sr": (1, 2)}, "sr 2 elements; it has 1"),
         ({"sr": (1.5,)}, "sr 1.5; it holds int64"),
+        ({"sr": ()}, "sr no finite number"),
+        ({"sr": (float("inf"),)}, "sr no finite number"),
         ({"sr": (1e30,)}, "sr 1e+30; it holds int64"),
     ],
 )

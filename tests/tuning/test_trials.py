@@ -27,6 +27,8 @@ from widthfold_onnx.rewrite.plan import (
     Limits,
     Measured,
     Origin,
+    PaddedLayer,
+    PaddingPlan,
     Plan,
 )
 from widthfold_onnx.runtime.paired_benchmark import ratios_to
@@ -185,6 +187,7 @@ def test_another_model_shape_or_selection_is_compared_again(model: Path, world: 
 CHANGES = {
     "frozen": ("k",),
     "companions": (CompanionPlan(node="prelu", companion=Companion.PRELU),),
+    "padding": PaddingPlan(multiple=4, layers=(PaddedLayer(node="a", channels=5, padded=8),)),
     "layers": B.layers,
     "sizes": {"x": (1, 2, 6, 16)},
     "limits": Limits(mix_samples=True, max_flops_growth=2.5),

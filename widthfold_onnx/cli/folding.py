@@ -32,6 +32,9 @@ FORM: Help = {
     "with one number), split (a Conv whose channels are split), or none. May be given several "
     "times. Default: --factor auto measures all of them; a number and --form strides exchange "
     "none.",
+    "--pad-channels N": "Pad the channels of whole chains of layers with zeros to multiples of "
+    "N; 0: of none. Default: --factor auto measures 4, 8 and 16; a number and --form strides pad "
+    "none.",
     "--freeze-weights": "Take weights out of the inputs of the model, where callers could replace "
     "them and the runtime neither packs nor fuses them.",
 }

@@ -12,7 +12,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.results import CompanionReport, Gain, SearchReport, SiteReport
+from widthfold_onnx.results import CompanionReport, Gain, PaddingReport, SearchReport, SiteReport
 from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, Reading
 from widthfold_onnx.rewrite.plan import LayerPlan, Plan, structure_of
 from widthfold_onnx.rewrite.rewriting import spread_of
@@ -24,7 +24,9 @@ from widthfold_onnx.text import quoted
 
 Choose = Callable[[LinearSite], Reformulation | Refusal]
 
-KEPT = frozenset({Code.ALREADY_FOLDED, Code.NOT_SELECTED, Code.NO_STRIDES, Code.NO_GAIN})
+KEPT = frozenset(
+    {Code.ALREADY_FOLDED, Code.NOT_SELECTED, Code.NO_STRIDES, Code.NO_GAIN, Code.PADDED}
+)
 """Codes of sites that are left alone without a fault."""
 
 
@@ -77,6 +79,7 @@ class Decided:
         reading: the model as it was read under the plan.
         sites: the line of each layer in the report.
         companions: the line of each companion that matches a node.
+        padding: the line of padded channels; None if there is none.
         search: the measurements; None where nothing was measured.
     """
 
@@ -84,6 +87,7 @@ class Decided:
     reading: Reading
     sites: Sequence[SiteReport]
     companions: Sequence[CompanionReport] = ()
+    padding: PaddingReport | None = None
     search: SearchReport | None = None
 
     def explained(self, reasons: Mapping[str, str]) -> Decided:
@@ -151,7 +155,7 @@ def read_sites(
     for site in reading.sites:
         if reading.is_folded:
             yield site, ALREADY_FOLDED
-        elif not _selected(site.name, options):
+        elif not is_selected(site.name, options):
             yield site, Refusal(Code.NOT_SELECTED, "left alone by --nodes or --skip")
         else:
             yield site, reading.layer(site)
@@ -177,6 +181,7 @@ def planned_layer(layer: LinearSite, form: Reformulation) -> LayerPlan:
     )
 
 
-def _selected(name: str, options: FoldOptions) -> bool:
+def is_selected(name: str, options: FoldOptions) -> bool:
+    """Check whether the options let a node be changed."""
     wanted = not options.nodes or any(fnmatchcase(name, p) for p in options.nodes)
     return wanted and not any(fnmatchcase(name, p) for p in options.skip)

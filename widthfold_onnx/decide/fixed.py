@@ -16,9 +16,12 @@ from widthfold_onnx.decide.companions import (
 )
 from widthfold_onnx.decide.decisions import Decided, decide, with_layers
 from widthfold_onnx.decide.hints import Hints
+from widthfold_onnx.decide.padding import padding_of, padding_report
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
+from widthfold_onnx.results import Stop
 from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rewrite.padding import joined
 from widthfold_onnx.rewrite.plan import Origin
 from widthfold_onnx.rules.selection import reformulate
 from widthfold_onnx.runtime.environment import version
@@ -46,7 +49,11 @@ def decide_fixed(
     draft = drafted(proto, options)
     matches = matches_of(proto, folder, draft, options.exchanges)
     draft = with_companions(draft, matches)
-    reading = Reading.of(proto, folder, draft)
+    reading, stops = Reading.of(proto, folder, draft), list[Stop]()
+    if options.pad_channels:
+        chains, stops = padding_of(reading, options, options.pad_channels)
+        draft = msgspec.structs.replace(draft, padding=joined(chains))
+        reading = Reading.of(proto, folder, draft)
     decisions = decide(reading, options, partial(reformulate, options=options, factor=factor))
     hints = Hints(reading, options)
     sites = [decision.report(options, hints.of(decision)) for decision in decisions]
@@ -57,4 +64,5 @@ def decide_fixed(
         reading=reading,
         sites=sites,
         companions=companion_reports(matches, options.exchanges, ""),
+        padding=padding_report(draft.padding, stops, done=True),
     )

@@ -14,6 +14,7 @@ from widthfold_onnx.results import (
     CompanionReport,
     OptimizeReport,
     OptimizeSummary,
+    PaddingReport,
     SearchReport,
     SiteReport,
 )
@@ -36,6 +37,7 @@ def optimize_report(
     fitting: Fitting,
     sites: Sequence[SiteReport],
     companions: Sequence[CompanionReport] = (),
+    padding: PaddingReport | None = None,
     search: SearchReport | None = None,
 ) -> OptimizeReport:
     """Return the report of a command before anything is written.
@@ -46,6 +48,7 @@ def optimize_report(
         fitting: the plan at this model.
         sites: the line of each layer.
         companions: the line of each companion that matches a node.
+        padding: the line of padded channels, if there is one.
         search: the measurements, if there are any.
     """
     names = {site.node: site.name for site in fitting.reading.sites}
@@ -55,12 +58,14 @@ def optimize_report(
         sites=list(sites),
         regions=region_reports(fitting.rewriting, names),
         companions=list(companions),
+        padding=padding,
         summary=OptimizeSummary(
             **counts,
             bytes_before=size,
             bytes_after=size,
             exchanged=len(fitting.plan.companions),
             frozen=len(fitting.plan.frozen),
+            padded=0 if fitting.plan.padding is None else len(fitting.plan.padding.layers),
         ),
         search=search,
         written=None,
@@ -87,7 +92,8 @@ def fit_decided(
     if fitting.misfits:
         raise InternalError(misfit_text(fitting.misfits))
     report = optimize_report(
-        model, size, fitting, decided.sites, decided.companions, decided.search
+        *(model, size, fitting, decided.sites, decided.companions, decided.padding),
+        search=decided.search,
     )
     return fitting, report
 

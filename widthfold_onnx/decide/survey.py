@@ -12,6 +12,7 @@ from widthfold_onnx.decide.companions import (
 )
 from widthfold_onnx.decide.decisions import KEPT, Decision, decide
 from widthfold_onnx.decide.hints import Hints
+from widthfold_onnx.decide.padding import padding_of, padding_report
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.proto.dims import Dims
@@ -20,6 +21,7 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Choice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rewrite.padding import MULTIPLES, joined
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.rules.forms.enumeration import candidates
@@ -48,6 +50,7 @@ def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectRep
     matches = matches_of(proto, folder, draft, tuple(COMPANIONS))
     draft = with_companions(draft, matches_of(proto, folder, draft, options.exchanges))
     reading = Reading.of(proto, folder, draft)
+    chains, stops = padding_of(reading, options, options.pad_channels or MULTIPLES[0])
     return InspectReport(
         model=loaded.path.name,
         opset=reading.document.opset,
@@ -55,6 +58,7 @@ def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectRep
         nodes=len(loaded.proto.graph.node),
         sites=_sites(reading, options, factor),
         companions=companion_reports(matches, options.exchanges, LEFT_ALONE),
+        padding=padding_report(joined(chains), stops, done=False),
     )
 
 

@@ -18,6 +18,9 @@ Values = Mapping[str, tuple[float, ...]]
 SMALLEST_FACTOR = 2
 MAX_FACTOR = 4096
 
+MAX_MULTIPLE = 1024
+"""Largest multiple to which channels are padded."""
+
 STRIDES_ALONE = 1
 """The factor of forms that fold strides and nothing else."""
 
@@ -149,6 +152,8 @@ class FoldOptions:
         input_shapes: dimensions assumed for planning; the model's interface keeps its symbols.
         companions: those to exchange or to measure; if none is named, all are measured, and none is
             exchanged where nothing is measured (a factor, or form strides).
+        pad_channels: pad the channels of chains of layers to multiples of this number; 0: none;
+            None: those that are measured to gain, and none where nothing is measured.
         freeze_weights: take weights that are also inputs out of the inputs, which changes the
             interface.
     """
@@ -168,6 +173,7 @@ class FoldOptions:
     skip: tuple[str, ...] = ()
     input_shapes: Shapes = field(default_factory=dict)
     companions: tuple[Companion, ...] = ()
+    pad_channels: int | None = None
     freeze_weights: bool = False
 
     @property
@@ -198,6 +204,11 @@ class FoldOptions:
             require(getattr(self, name) > 0, name, getattr(self, name), "be above 0")
         in_range = self.factor is None or SMALLEST_FACTOR <= self.factor <= MAX_FACTOR
         require(in_range, "factor", self.factor, f"lie in {SMALLEST_FACTOR}..{MAX_FACTOR}")
+        multiple = self.pad_channels
+        numeric = isinstance(multiple, int | None) and not isinstance(multiple, bool)
+        require(numeric, "pad_channels", repr(multiple), "be a whole number or None")
+        fits = not multiple or 2 <= multiple <= MAX_MULTIPLE
+        require(fits, "pad_channels", multiple, f"be 0 or lie in 2..{MAX_MULTIPLE}")
         require(self.max_channels >= 1, "max_channels", self.max_channels, "be at least 1")
         if isinstance(self.axis, int) and self.axis not in (0, 2, 3, 4):
             raise UsageError(f"axis {self.axis}: a Conv input folds along 0, 2, 3 or 4")

@@ -75,6 +75,7 @@ class FoldKeywords(LimitKeywords, total=False):
     factor: int | Literal["auto"]
     form: Form | str
     companion: Sequence[Companion | str]
+    pad_channels: int
     freeze_weights: bool
 
 

@@ -19,6 +19,8 @@ from widthfold_onnx.results.sites import (
     InspectSite,
     OptimizeReport,
     OptimizeSummary,
+    PaddedChannels,
+    PaddingReport,
     RegionReport,
     SiteReport,
     Stop,

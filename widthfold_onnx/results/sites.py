@@ -101,12 +101,41 @@ class CompanionReport(Result, kw_only=True, frozen=True):
     gain_on_smooth: Gain | None = None
 
 
+class PaddedChannels(Result, kw_only=True, frozen=True):
+    """The output channels of a layer, and these with padding."""
+
+    node: str
+    channels: int
+    padded: int
+
+
+class PaddingReport(Result, kw_only=True, frozen=True):
+    """Channels that are padded with zeros in whole chains of layers.
+
+    Attributes:
+        status: padded; kept (they could be padded, but are left alone).
+        multiple: divides the padded channels.
+        layers: the layers that make them.
+        stops: where channels end that cannot be padded.
+        reason: why they are kept; else "".
+        gain: of the whole model against the same one without padding, where that was measured.
+    """
+
+    status: Literal["padded", "kept"]
+    multiple: int
+    layers: list[PaddedChannels]
+    stops: list[Stop]
+    reason: str = ""
+    gain: Gain | None = None
+
+
 class OptimizeSummary(Result, kw_only=True, frozen=True):
     """Counts over all sites, and the size of the model file in bytes.
 
     Attributes:
         exchanged: nodes that companions replaced.
         frozen: weights that were taken out of the inputs.
+        padded: layers whose output channels were padded.
     """
 
     folded: int
@@ -116,11 +145,12 @@ class OptimizeSummary(Result, kw_only=True, frozen=True):
     bytes_after: int
     exchanged: int = 0
     frozen: int = 0
+    padded: int = 0
 
     @property
     def changes(self) -> bool:
         """Check whether the result is another model than the original."""
-        return self.folded + self.exchanged + self.frozen > 0
+        return self.folded + self.exchanged + self.frozen + self.padded > 0
 
 
 class OptimizeReport(Report, kw_only=True, frozen=True):
@@ -132,6 +162,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
         sites: every node that could be folded, with its outcome.
         regions: nodes between which nothing is unfolded.
         companions: those that match a node.
+        padding: padded channels; None if there are none that could be padded.
         summary: counts over all sites, and sizes of the files.
         search: what was measured; None at a fixed factor.
         values: combinations of values of inputs that choose between parts of the model.
@@ -145,6 +176,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
     sites: list[SiteReport]
     regions: list[RegionReport]
     companions: list[CompanionReport] = msgspec.field(default_factory=list)
+    padding: PaddingReport | None = None
     summary: OptimizeSummary
     search: SearchReport | None = None
     values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)
@@ -201,6 +233,7 @@ class InspectReport(Report, kw_only=True, frozen=True):
         nodes: how many the model has.
         sites: every node that could be folded, with its forms at the factor.
         companions: those that match a node.
+        padding: channels that could be padded; None if there are none.
         values: combinations of values of inputs that choose between parts of the model.
     """
 
@@ -211,4 +244,5 @@ class InspectReport(Report, kw_only=True, frozen=True):
     nodes: int
     sites: list[InspectSite]
     companions: list[CompanionReport] = msgspec.field(default_factory=list)
+    padding: PaddingReport | None = None
     values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)

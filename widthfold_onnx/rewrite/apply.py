@@ -8,7 +8,7 @@ Deciders read a model in the same way, under a plan that has no layers yet.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -24,7 +24,16 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Companion, FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.exchange import Match, exchanged
-from widthfold_onnx.rewrite.plan import CompanionPlan, LayerPlan, Plan, differences, structure_of
+from widthfold_onnx.rewrite.padding import padded_model
+from widthfold_onnx.rewrite.plan import (
+    CompanionPlan,
+    LayerPlan,
+    PaddedLayer,
+    PaddingPlan,
+    Plan,
+    differences,
+    structure_of,
+)
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.forms.form import Reformulation
@@ -46,21 +55,27 @@ class Reading:
     Attributes:
         document: the model, which a rewriting consumes.
         sizes: assumed shapes of inputs.
+        is_folded: whether the model carries folds. Its moves between packed tensors look like any
+            others, and sizes that were assumed for planning look like facts. So its layers are not
+            folded again.
         matches: the nodes that companions match, with the equal nodes or the refusal.
+        padding: layers of the plan whose channels cannot be padded, and why.
     """
 
     document: Document
     sizes: Shapes
+    is_folded: bool = False
     matches: Sequence[Match] = ()
+    padding: Mapping[PaddedLayer, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, proto: onnx.ModelProto, folder: Path | None, plan: Plan) -> Reading:
-        """Freeze the weights of a plan, put its companions in place, and link the result.
+        """Freeze the weights of a plan, put its companions and its padding in place, and link all.
 
         Args:
             proto: a checked model; it stays as it is.
             folder: where its external data lies.
-            plan: its frozen weights, companions and sizes count.
+            plan: its frozen weights, companions, padding and sizes count.
 
         Raises:
             InvalidModelError: the graph library cannot read the model.
@@ -69,9 +84,14 @@ class Reading:
         nodes = {(part.companion, part.name) for part in plan.companions}
         names = {companion for companion, _ in nodes}
         exchanged_proto, matches = exchanged(frozen_proto, folder, names, nodes)
-        copy = onnx.ModelProto()
-        copy.CopyFrom(exchanged_proto)
-        return cls(Document(copy, folder, OPERATORS), plan.sizes, matches)
+        is_folded = carries_folds(exchanged_proto)
+        padding: Mapping[PaddedLayer, str] = {}
+        if plan.padding is not None and not is_folded:
+            copy, padding = padded_model(exchanged_proto, folder, plan.padding)
+        else:
+            copy = onnx.ModelProto()
+            copy.CopyFrom(exchanged_proto)
+        return cls(Document(copy, folder, OPERATORS), plan.sizes, is_folded, matches, padding)
 
     @cached_property
     def sites(self) -> Sequence[Site]:
@@ -97,15 +117,6 @@ class Reading:
             UsageError: an assumed input shape does not fit.
         """
         return ShapeTable(self.document.proto, self.sizes) if self.sizes else self.document.shapes
-
-    @cached_property
-    def is_folded(self) -> bool:
-        """True if the model carries folds.
-
-        Its moves between packed tensors look like any others, and sizes that were assumed for
-        planning look like facts. So its layers are not folded again.
-        """
-        return carries_folds(self.document.proto)
 
     def layer(self, site: Site, planned: ShapeTable | None = None) -> LinearSite | Refusal:
         """Read a layer at the planned extents, or at the extents of another table."""
@@ -180,15 +191,22 @@ def fit(
     weights = {name: _weight_misfit(name, overridable(proto)) for name in plan.frozen}
     became = {(match.companion, match.name): match.became for match in reading.matches}
     nodes = {part: _companion_misfit(part, became) for part in plan.companions}
+    unpadded = {layer: Misfit(layer.name, "Conv", why) for layer, why in reading.padding.items()}
     options = plan.options
     layers = [(part, _layer(reading, shapes, part, options)) for part in plan.layers]
-    outcomes = [*weights.values(), *nodes.values(), *(outcome for _, outcome in layers)]
+    outcomes = [
+        *weights.values(),
+        *nodes.values(),
+        *unpadded.values(),
+        *(outcome for _, outcome in layers),
+    ]
     replaced = [outcome for _, outcome in layers if not isinstance(outcome, Misfit)]
     return Fitting(
         plan=msgspec.structs.replace(
             plan,
             frozen=tuple(name for name, misfit in weights.items() if misfit is None),
             companions=tuple(part for part, misfit in nodes.items() if misfit is None),
+            padding=_padding(plan.padding, reading.padding),
             layers=tuple(part for part, outcome in layers if not isinstance(outcome, Misfit)),
         ),
         reading=reading,
@@ -241,6 +259,14 @@ def _companion_misfit(
     why = "no node of this name matches" if outcome is None else outcome.reason
     kind = part.companion.value
     return Misfit(part.name, kind, f"companion {kind}: {why}")
+
+
+def _padding(plan: PaddingPlan | None, misfits: Collection[PaddedLayer]) -> PaddingPlan | None:
+    """Return the part of the padding of a plan that fits."""
+    if plan is None:
+        return None
+    layers = tuple(layer for layer in plan.layers if layer not in misfits)
+    return msgspec.structs.replace(plan, layers=layers) if layers else None
 
 
 def _layer(

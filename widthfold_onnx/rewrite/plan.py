@@ -64,6 +64,30 @@ class CompanionPlan(_NodePart, frozen=True, kw_only=True):
             raise ValueError("companion none replaces no node")
 
 
+class PaddedLayer(_NodePart, frozen=True, kw_only=True):
+    """A layer whose output channels are padded.
+
+    Attributes:
+        channels: of the layer.
+        padded: these with padding.
+    """
+
+    channels: Extent
+    padded: Extent
+
+
+class PaddingPlan(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Layers whose channels are padded together, before any layer takes a form.
+
+    Attributes:
+        multiple: divides the padded channels of every run (`rules.padding.runs`).
+        layers: all layers that make such channels, sorted.
+    """
+
+    multiple: Annotated[int, msgspec.Meta(ge=2, le=1024)]
+    layers: tuple[PaddedLayer, ...]
+
+
 class LayerPlan(_NodePart, frozen=True, kw_only=True):
     """A layer and the form that replaces it.
 
@@ -152,6 +176,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         schema: name and version of the file format.
         frozen: weights that are taken out of the inputs, sorted.
         companions: nodes that companions replace, sorted.
+        padding: channels that are padded before layers take forms; None for none.
         layers: layers that are replaced by forms, sorted by name.
         sizes: assumed shapes of inputs whose sizes the model leaves open.
         limits: options that decide whether a form can be made.
@@ -162,6 +187,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     schema: Literal["widthfold.plan/1"] = "widthfold.plan/1"
     frozen: tuple[Name, ...] = ()
     companions: tuple[CompanionPlan, ...] = ()
+    padding: PaddingPlan | None = None
     layers: tuple[LayerPlan, ...] = ()
     sizes: dict[Name, tuple[Extent, ...]] = msgspec.field(default_factory=dict)
     limits: Limits = msgspec.field(default_factory=Limits)
@@ -176,12 +202,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def changes(self) -> bool:
         """Check whether the plan does anything."""
-        return bool(self.frozen or self.companions or self.layers)
+        return bool(self.frozen or self.companions or self.padding or self.layers)
 
     @property
     def digest(self) -> str:
         """A digest of the changes alone: plans of one digest make one model of a model."""
         changes = [self.frozen, self.companions, self.layers, self.sizes, self.limits]
+        changes += [] if self.padding is None else [self.padding]
         return hashlib.sha256(msgspec.json.encode(changes, order="sorted")).hexdigest()
 
     @property
@@ -194,6 +221,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def __str__(self) -> str:
         """Return the changes as a table: one line a layer or companion."""
         rows = [(str(part.name), f"companion {part.companion}") for part in self.companions]
+        padded = () if self.padding is None else self.padding.layers
+        rows += [(str(p.name), f"{p.channels} channels padded to {p.padded}") for p in padded]
         rows += [
             (str(part.name), f"{part.form.axis} by {part.form.factor}, {part.form.kind}")
             for part in self.layers

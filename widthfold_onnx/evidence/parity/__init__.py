@@ -2,12 +2,13 @@
 
     models              the order of the steps: run both models, then judge what they returned
     interface           declared inputs and outputs
-    reference           runs the original, and copies of it that rounding might have made
+    reference           runs the original, copies of it that rounding might have made, and says
+                        on which inputs it overflows
+    runs                runs a model on all inputs
     shaken              makes these copies
     float64_reference   runs the original without rounding
     rule                the one rule: no further off than a multiple of what rounding moves
-    outputs, figures    one output compared, and all figures of it
-    overflow            inputs on which the original itself overflows
+    outputs, figures    one output compared on one input set, and how far it is off
     saturated           both models as deployed, where kernels of 8 bits saturate
 
 It reads nothing of the proof but whether it holds.

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from widthfold_onnx.reports.described import values
-from widthfold_onnx.reports.described.optimization import already_folded, companion, located
+from widthfold_onnx.reports.described.optimization import (
+    already_folded,
+    companion,
+    located,
+    padding,
+)
 from widthfold_onnx.reports.description import Column, Description, Line, tabulated
 from widthfold_onnx.reports.words import kinds
 from widthfold_onnx.results import InspectReport, InspectSite
@@ -42,6 +47,7 @@ def describe(report: InspectReport) -> Description:
     """Describe the result of `inspect`."""
     sites = f"{len(report.sites)} {kinds(report.sites)}"
     remarks = list(map(companion, report.companions))
+    remarks += [padding(report.padding)] if report.padding is not None else []
     if any(site.folded_as is not None for site in report.sites):
         remarks.append(already_folded(report.model))
     return Description(

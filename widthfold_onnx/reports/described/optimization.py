@@ -13,6 +13,7 @@ from widthfold_onnx.results import (
     InspectSite,
     OptimizeReport,
     OptimizeSummary,
+    PaddingReport,
     RegionReport,
     SearchReport,
     SiteReport,
@@ -51,6 +52,7 @@ def describe(report: OptimizeReport, detail: Detail) -> Description:
     """Describe the result of `optimize`."""
     full, counts, checks = detail >= Detail.FULL, report.summary, report.verification
     remarks = list(map(companion, report.companions))
+    remarks += [padding(report.padding)] if report.padding is not None else []
     if any(site.code == "already-folded" for site in report.sites):
         remarks.insert(0, already_folded(report.model))
     remarks += [Line("", frozen(counts))] if counts.frozen else []
@@ -148,12 +150,30 @@ def companion(report: CompanionReport) -> Line:
     return Line(f"companion {report.name}", clauses(nodes, exchange, report.reason, refused))
 
 
+def padding(report: PaddingReport) -> Line:
+    """Describe padded channels in one line."""
+    layers = [f"{layer.node} {layer.channels} -> {layer.padded}" for layer in report.layers]
+    can = "" if report.status == "padded" else "could be "
+    timed = "" if report.gain is None else f"the whole model ran at {gain(report.gain)} with it"
+    stops = first([_stop(stop) for stop in report.stops], _REASON)
+    return Line(
+        f"channels {can}padded to multiples of {report.multiple}",
+        clauses(
+            f"{counted(len(layers), 'layer')}: {first(layers, _NAME)}",
+            timed,
+            report.reason,
+            f"other channels end at {stops}" if stops else "",
+        ),
+    )
+
+
 def changes(counts: OptimizeSummary) -> str:
     """Say what would be changed."""
     parts = (
         (counts.folded, "node", "folded"),
         (counts.exchanged, "node", "exchanged"),
         (counts.frozen, "weight", "frozen"),
+        (counts.padded, "layer", "padded"),
     )
     return ", ".join(f"{counted(n, kind)} would be {done}" for n, kind, done in parts if n)
 

@@ -108,13 +108,14 @@ def _check(value: onnx.ValueInfoProto, elements: tuple[float, ...]) -> None:
     Raises:
         UsageError: it may not.
     """
-    dims, kind = dims_of(value), value.type.tensor_type.elem_type
-    known = None if dims is None or None in dims else math.prod(d for d in dims if d is not None)
+    size, kind = _size(value), value.type.tensor_type.elem_type
     label = f"--value gives {printable(value.name)}"
     if kind not in NUMERIC:
         raise UsageError(f"{label} a number; it holds none")
-    if len(elements) > 1 and known is not None and known != len(elements):
-        raise UsageError(f"{label} {len(elements)} elements; it has {known}")
+    if not elements or not all(map(math.isfinite, elements)):
+        raise UsageError(f"{label} no finite number")
+    if len(elements) > 1 and size is not None and size != len(elements):
+        raise UsageError(f"{label} {len(elements)} elements; it has {size}")
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
     for element in elements:
         with np.errstate(all="ignore"):
@@ -123,11 +124,17 @@ def _check(value: onnx.ValueInfoProto, elements: tuple[float, ...]) -> None:
             raise UsageError(f"{label} {element:g}; it holds {dtype.name}")
 
 
-def _is_small(value: onnx.ValueInfoProto) -> bool:
+def _size(value: onnx.ValueInfoProto) -> int | None:
+    """Return the number of elements of an input; None if it is open."""
     dims = dims_of(value)
-    if dims is None or None in dims or value.type.tensor_type.elem_type not in NUMERIC:
-        return False
-    return math.prod(d for d in dims if d is not None) <= SMALL
+    if dims is None or None in dims:
+        return None
+    return math.prod(dim for dim in dims if dim is not None)
+
+
+def _is_small(value: onnx.ValueInfoProto) -> bool:
+    size = _size(value)
+    return size is not None and size <= SMALL and value.type.tensor_type.elem_type in NUMERIC
 
 
 class _Reader:
@@ -220,9 +227,9 @@ class _Reader:
             self._add(name, [float(i) for i in sorted({*range(min(last, 2) + 1), last})], [])
 
     def _add(self, name: str, holding: list[float], failing: list[float]) -> None:
-        known = self.compared[name]
-        known[0].extend(holding)
-        known[1].extend(failing)
+        holds, fails = self.compared[name]
+        holds.extend(holding)
+        fails.extend(failing)
 
 
 def reported(several: Sequence[Values]) -> list[dict[str, list[float]]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import Gain
+from widthfold_onnx.rewrite.plan import Plan, structure_of
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.spec import FormSpec, form_of
 from widthfold_onnx.rules.match.site import LinearSite
@@ -21,19 +23,27 @@ class Outcomes:
 
     Attributes:
         level: the layers, at the level that promised most.
-        forms: by subject the accepted forms.
+        forms: by subject the accepted forms of layers that are not padded.
+        plan: the accepted plan.
     """
 
     level: LevelSearch
     forms: Mapping[str, FormSpec]
+    plan: Plan
 
     def choose(self, site: LinearSite) -> Reformulation | Refusal:
         """Return the form of a layer, or why it has none."""
+        name, options = NodeName(site.scope.path, site.name), self.level.bench.setup.fold
+        for layer in self.plan.layers:
+            if layer.name == name and layer.structure == structure_of(site):
+                return form_of(site, layer.form, options)
+        for padded in () if self.plan.padding is None else self.plan.padding.layers:
+            if padded.name == name:
+                why = f"its {padded.channels} channels are padded to {padded.padded}"
+                return Refusal(Code.PADDED, why)
         subject = self.level.layers.subject(site)
         if isinstance(subject, Refusal):
             return subject
-        if subject in self.forms:
-            return form_of(site, self.forms[subject], self.level.bench.setup.fold)
         return Refusal(Code.NO_GAIN, self._why_not(subject))
 
     def gain(self, site: LinearSite | None) -> Gain | None:

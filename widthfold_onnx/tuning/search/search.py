@@ -8,9 +8,10 @@
 3. The choice in which neighbours agree on layouts at least cost (`tuning.search.assign`) is timed
    with the whole model. Then the model is timed without each form; what does not help in its place
    is dropped (`tuning.search.settling`).
-4. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
+4. The model is timed with the channels of whole chains padded (`tuning.search.padding`).
+5. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
 
-If nothing is to be measured, 1 to 4 use the store as far as it goes, and `tuning.predict.cost` for
+If nothing is to be measured, 1 to 5 use the store as far as it goes, and `tuning.predict.cost` for
 layers that the store does not know; a companion that it does not know is not taken.
 """
 
@@ -54,6 +55,7 @@ from widthfold_onnx.tuning.measure.effort import SPENDING, Spending
 from widthfold_onnx.tuning.measure.successive_halving import Setup
 from widthfold_onnx.tuning.search.level_search import LevelSearch, gain_of
 from widthfold_onnx.tuning.search.outcomes import Outcomes
+from widthfold_onnx.tuning.search.padding import PaddingSearch
 from widthfold_onnx.tuning.search.search_context import SearchContext, find_context
 from widthfold_onnx.tuning.search.settling import Settling
 from widthfold_onnx.tuning.search.trials import Trials
@@ -136,12 +138,16 @@ class _Search:
         else:
             level, forms = Settling(trials, draft, self._spending, self.say).settle(raced.levels)
         final, chosen = None, level.plan(draft, forms)
+        padded = None if raced.interrupted else self._padding(trials).best(chosen)
+        if padded is not None and padded.is_taken:
+            chosen = padded.plan
         if chosen.changes:
             self.say(Step("timing the whole model"))
             final = trials.decide(chosen, self._spending.final)
         if final is not None and not is_faster(final):
-            draft, forms = msgspec.structs.replace(empty, frozen=()), {}
-        outcomes = Outcomes(level, forms)
+            chosen, forms = msgspec.structs.replace(empty, frozen=()), {}
+        draft = msgspec.structs.replace(chosen, layers=())
+        outcomes = Outcomes(level, forms, chosen)
         reading = self._reading(draft)
         decisions = decide(reading, self.fold, outcomes.choose)
         hints = Hints(reading, self.fold)
@@ -156,8 +162,12 @@ class _Search:
             companions=companion_reports(
                 matches, {c.companion for c in draft.companions}, "not measured", gains
             ),
+            padding=None if padded is None else padded.report(plan.padding),
             search=self._report(raced, level, final, accepted=plan.changes),
         )
+
+    def _padding(self, trials: Trials) -> PaddingSearch:
+        return PaddingSearch(trials, self._reading, self.fold, self._spending, self.say)
 
     def _matches(self, draft: Plan, names: Collection[Companion]) -> list[Match]:
         return matches_of(self.loaded.proto, self.loaded.folder, draft, names)

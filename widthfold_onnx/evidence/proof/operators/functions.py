@@ -37,6 +37,17 @@ COMMUTATIVE = frozenset(
 )
 """Elementwise operators of which the order of operands does not matter."""
 
+KEEPING_ZERO = frozenset(
+    {
+        *("Abs", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Celu", "Elu", "Erf", "Floor", "Gelu"),
+        *("HardSwish", "Mish", "Relu", "Round", "Selu", "Sign", "Sin", "Sinh", "Softsign"),
+        *("Sqrt", "Swish", "Tan", "Tanh"),
+    }
+)
+"""Operators that return 0 for 0, whatever their attributes are. Of an element that is 0 whatever
+the variables are, the result is 0; any other element is 0 in all draws with no more probability
+than unequal polynomials agree."""
+
 REDUCTIONS = frozenset(
     {
         *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMin"),
@@ -61,7 +72,32 @@ _SAME = {
 def elementwise(call: Call) -> list[Value]:
     """Return a random function of the elements of all operands, which are broadcast."""
     given = [i for i, value in enumerate(call.inputs) if value is not None]
-    return [applied(call.key(given), call.tensors)]
+    result = applied(call.key(given), call.tensors)
+    if call.node.op_type in KEEPING_ZERO or (call.node.op_type == "Clip" and _keeps_zero(call)):
+        return [_zero_where(_is_nonzero(call.tensor(0)) == 0, result)]
+    return [result]
+
+
+def _keeps_zero(call: Call) -> bool:
+    """Check whether 0 lies between the bounds of a Clip."""
+    low, high = (
+        call.attributes.get(name) if call.known(i) is None else call.known(i)
+        for i, name in ((1, "min"), (2, "max"))
+    )
+    unknown = any(call.optional(i) is not None and call.known(i) is None for i in (1, 2))
+    around = (low is None or np.all(low <= 0)) and (high is None or np.all(high >= 0))
+    return not unknown and bool(around)
+
+
+def _is_nonzero(value: Tensor) -> Array:
+    """Return 1 where any draw of an element is not 0, else 0."""
+    nonzero: Array = np.any([draw != 0 for draw in value.draws], axis=0).astype(np.float64)
+    return nonzero
+
+
+def _zero_where(zero: Array, result: Elements) -> Elements:
+    draws = (np.where(zero, draw.dtype.type(0), draw) for draw in result.draws)
+    return replace(result, draws=tuple(draws))
 
 
 def _commutative(call: Call) -> list[Value]:
@@ -140,6 +176,7 @@ def _max_pool(call: Call) -> list[Value] | None:
     at = windows(call.attributes, call.attributes.get("kernel_shape", ()), data.shape[2:])
     total = at.sums(fingerprints(0, [data.draws], data.shape))
     result = _of_multiset(call, total, [data])
+    result = _zero_where(at.sums(_is_nonzero(data)) == 0, result)  # pads are below everything
     return [replace(result, grid=data.grid) if isinstance(data, Elements) else result]
 
 

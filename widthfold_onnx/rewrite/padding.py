@@ -1,0 +1,178 @@
+"""Pad the channels of a model before any layer is folded: the result has wider layers.
+
+A padded tensor gets a name of its own, since it is no tensor of the original. Nodes keep their
+names, by which a plan names the layers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import onnx
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.graph.document import Document, Node, Value
+from widthfold_onnx.model.graph.names import NodeName, shown_name
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.results import Stop
+from widthfold_onnx.rewrite.chain import base_name, take_over
+from widthfold_onnx.rewrite.plan import PaddedLayer, PaddingPlan
+from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, FoldRecord
+from widthfold_onnx.rules.padding.chains import Channels, Padded
+
+MULTIPLES = (4, 8, 16)
+"""Multiples to which channels are padded. ONNX Runtime's blocked kernels take multiples of 4 (CPU);
+a block has 8 or 16 channels."""
+
+
+def joined(parts: Sequence[PaddingPlan]) -> PaddingPlan | None:
+    """Return the plan that does what several do, of one multiple; None for none."""
+    layers = tuple(sorted(layer for part in parts for layer in part.layers))
+    return PaddingPlan(multiple=parts[0].multiple, layers=layers) if parts else None
+
+
+def survey_padding(document: Document, multiple: int) -> tuple[list[PaddingPlan], list[Stop]]:
+    """Return the plans that pad one chain of a model each, and what ends all other channels.
+
+    Args:
+        document: the model, not padded yet.
+        multiple: divides the padded channels.
+    """
+    padded = Channels(document).padded(multiple)
+    chains = [
+        PaddingPlan(
+            multiple=multiple,
+            layers=tuple(
+                sorted(
+                    PaddedLayer(node=shown_name(node), channels=channels, padded=width)
+                    for node in chain
+                    for channels, width in [padded.widths[node]]
+                )
+            ),
+        )
+        for chain in padded.chains
+    ]
+    ends = {end: why for ends in padded.refused.values() for end, why in ends.items()}
+    return chains, [
+        Stop(node=shown_name(node), op=node.op_type, code=why.code.value, reason=why.reason)
+        for node, why in ends.items()
+    ]
+
+
+def padded_model(
+    proto: onnx.ModelProto, folder: Path | None, plan: PaddingPlan
+) -> tuple[onnx.ModelProto, dict[PaddedLayer, str]]:
+    """Return a model whose channels are padded, and why layers of the plan do not fit it.
+
+    Args:
+        proto: a checked model; it stays as it is.
+        folder: where its external data lies.
+        plan: the layers; channels that several layers make are padded if the plan names them all.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    document = Document(copy, folder, OPERATORS)
+    channels = Channels(document)
+    nodes = {NodeName("", shown_name(node)): node for node in document.main}
+    misfits = dict.fromkeys(plan.layers, "the model has no such layer")
+    makers = {nodes[layer.name]: layer for layer in plan.layers if layer.name in nodes}
+    while True:
+        padded = channels.padded(plan.multiple, makers.keys())
+        wrong = {
+            layer: why for node, layer in makers.items() if (why := _misfit(padded, node, layer))
+        }
+        if not wrong:
+            break
+        misfits |= wrong
+        makers = {node: layer for node, layer in makers.items() if layer not in wrong}
+    fitting = set(makers.values())
+    _put(document, padded, plan.multiple)
+    left_out = {layer: why for layer, why in misfits.items() if layer not in fitting}
+    return document.finish(), left_out
+
+
+def _misfit(padded: Padded, node: Node, layer: PaddedLayer) -> str:
+    """Return why a layer cannot be padded as planned; "" if it can."""
+    widths = padded.widths.get(node)
+    if widths == (layer.channels, layer.padded):
+        return ""
+    if widths is not None:
+        return (
+            f"{widths[0]} channels would be padded to {widths[1]}, "
+            f"planned {layer.channels} to {layer.padded}"
+        )
+    for end, why in padded.refused.get(node, {}).items():
+        return f"its channels cannot be padded: {end.op_type} {shown_name(end)} ({why.reason})"
+    return f"its channels are not padded, planned {layer.channels} to {layer.padded}"
+
+
+def _put(document: Document, padded: Padded, multiple: int) -> None:
+    """Put the nodes on padded tensors in the place of the others; the document is changed."""
+    constants: dict[tuple[Value | None, bytes], Value] = {}
+    laid: dict[Value, Value] = {}
+    chains: dict[Node, list[Node]] = {}
+    for node, result in padded.nodes.items():
+        (output,) = node.outputs[:1]
+        if result.vanishes and output in padded.layouts:
+            source = node.inputs[0]
+            assert source is not None
+            laid[output], chains[node] = laid.get(source, source), []
+            continue
+        inputs = [None if value is None else laid.get(value, value) for value in node.inputs]
+        inputs += [None] * (max(result.constants, default=-1) + 1 - len(inputs))
+        for index, array in result.constants.items():
+            value = node.inputs[index] if index < len(node.inputs) else None
+            inputs[index] = _constant(document, node, value, array, constants)
+        attributes = {**node.attributes, **result.attributes}
+        new = document.node(
+            "Identity" if result.vanishes else node.op_type,
+            inputs[:1] if result.vanishes else inputs,
+            {} if result.vanishes else {k: v for k, v in attributes.items() if v is not None},
+            name=f"{base_name(node)}/padded",
+            metadata={ORIGIN_KEY: output.name or "", **_record(padded, node, multiple)},
+            outputs=len(node.outputs),
+        )
+        take_over(node, new)
+        new.name = shown_name(node)
+        laid |= dict(zip(node.outputs, new.outputs, strict=True))
+        chains[node] = [new]
+    kept = {old: new for old, new in laid.items() if old not in padded.layouts}
+    document.replace(document.main, chains, kept)
+
+
+def _record(padded: Padded, node: Node, multiple: int) -> dict[str, str]:
+    """Return the record of a linear node on padded tensors."""
+    if node.op_type not in ("Conv", "ConvTranspose"):
+        return {}
+    shown = []
+    for value in (node.inputs[0], node.outputs[0]):
+        layout = None if value is None else padded.layouts.get(value)
+        shown.append("as they are" if layout is None else f"{layout.channels} in {layout.width}")
+    record = FoldRecord(
+        form=f"channels padded to multiples of {multiple}", channels=" -> ".join(shown), axes=[]
+    )
+    return {FOLD_KEY: msgspec.json.encode(record).decode()}
+
+
+def _constant(
+    document: Document,
+    node: Node,
+    value: Value | None,
+    array: Array,
+    constants: dict[tuple[Value | None, bytes], Value],
+) -> Value:
+    """Add a padded constant; equal ones of one original are added once."""
+    key = (
+        value,
+        hashlib.sha256(repr((array.dtype.str, array.shape)).encode() + array.tobytes()).digest(),
+    )
+    if key not in constants:
+        stored = None if value is None else document.constant(value)
+        is_external = stored is not None and not isinstance(stored, Refusal) and stored.is_external
+        name = f"{base_name(node)}/constant" if value is None else f"{value.name}/padded"
+        constants[key] = document.add_constant(array, name, document.main, external=is_external)
+    return constants[key]

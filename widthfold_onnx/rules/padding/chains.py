@@ -1,0 +1,220 @@
+"""Find the tensors of a graph that can be padded, and what keeps the others from it.
+
+Every Conv makes a run of channels. Ops carry runs on, cut and merge them (`table`). A run can be
+padded if all of its makers can write zeros, and everything that reads it carries padding. A dense
+Conv is a border only: its rows and its columns are padded independently of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, fields
+
+from widthfold_onnx.algebra.padded_layout import PaddedLayout
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.graph.document import Document, Node, Value
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.padding.op import CHANNELS, Laid, Op, PaddedNode
+from widthfold_onnx.rules.padding.runs import Line, Run, current
+from widthfold_onnx.rules.padding.table import PADDING
+from widthfold_onnx.rules.propagation.table import BROADCASTING
+
+MIN_OPSET = 7
+"""Since then operands are broadcast as in numpy."""
+
+RETURNED = Refusal(Code.OUTPUT, "the graph returns its output")
+IN_A_BODY = Refusal(Code.IN_A_BODY, "it lies in the body of another node")
+
+
+NOT_PADDED = Refusal(Code.NOT_PACKED, "it reads a tensor that is not padded, too")
+SEVERAL = frozenset({*BROADCASTING, "Concat"})
+"""Ops whose first input may be a constant beside padded tensors."""
+
+
+@dataclass(frozen=True)
+class Padded:
+    """What becomes of a graph whose channels are padded; nothing is changed yet.
+
+    Attributes:
+        layouts: of the tensors that are padded.
+        nodes: the nodes that read or write them, in running order, on padded tensors.
+        widths: channels, and channels with padding, that nodes make.
+        chains: these nodes by what joins them: padded tensors and the nodes between them.
+        refused: nodes that make channels that cannot be padded: where these end, and why.
+    """
+
+    layouts: Mapping[Value, PaddedLayout]
+    nodes: Mapping[Node, PaddedNode]
+    widths: Mapping[Node, tuple[int, int]]
+    chains: Sequence[Sequence[Node]]
+    refused: Mapping[Node, Mapping[Node, Refusal]]
+
+
+class Channels:
+    """The channels of the tensors of the main graph, as runs.
+
+    Args:
+        document: the model.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._lines: dict[Value, Line] = {}
+        for node in document.main:
+            lines = self._related(node)
+            if isinstance(lines, Refusal):
+                self._stop(node, lines)
+            else:
+                self._lines |= dict(zip(node.outputs, lines, strict=False))
+        for value, line in self._lines.items():
+            maker = value.producer()
+            if maker is not None and document.is_fixed(value):
+                _end(line, maker, RETURNED)
+            for user, _ in value.uses():
+                if user.graph is not document.main:
+                    _end(line, user, IN_A_BODY)
+
+    def padded(self, multiple: int, makers: Set[Node] | None = None) -> Padded:
+        """Pad the channels that can be padded to a multiple.
+
+        Args:
+            multiple: divides the padded channels of every run.
+            makers: nodes that make the channels; None for all. Channels that several nodes make
+                are padded if all of these are named.
+        """
+        while True:
+            runs = dict.fromkeys(run for line in self._lines.values() for run in current(line))
+            wanted = {
+                run: -(-run.count // multiple) * multiple
+                for run in runs
+                if run.makers and (makers is None or run.makers.keys() <= makers)
+            }
+            widths = {run: width for run, width in wanted.items() if not run.ends}
+            layouts = {value: _layout(line, widths) for value, line in self._lines.items()}
+            layouts = {value: layout for value, layout in layouts.items() if layout.is_padded}
+            nodes = self._nodes(layouts, widths)
+            if nodes is not None:
+                break
+        missing = [run for run, width in wanted.items() if run.ends and width > run.count]
+        refused: dict[Node, dict[Node, Refusal]] = {}
+        for run in missing:
+            for maker in run.makers:
+                refused.setdefault(maker, {}).update(run.ends)
+        padded = {maker for run in widths if widths[run] > run.count for maker in run.makers}
+        made = {node: layouts[node.outputs[0]] for node in nodes if node in padded}
+        return Padded(
+            layouts,
+            nodes,
+            {node: (layout.channels, layout.width) for node, layout in made.items()},
+            _joined(nodes, layouts, padded),
+            refused,
+        )
+
+    def _nodes(
+        self, layouts: Mapping[Value, PaddedLayout], widths: Mapping[Run, int]
+    ) -> dict[Node, PaddedNode] | None:
+        """Return the nodes on padded tensors; None if a refusal has ended more runs."""
+        nodes: dict[Node, PaddedNode] = {}
+        paddings: dict[Value, Array | None] = {}
+        for node in self._document.main:
+            values = (*node.inputs, *node.outputs)
+            if not any(value in layouts for value in values):
+                continue
+            op = self._op(node)
+            laid = Laid(
+                **{field.name: getattr(op, field.name) for field in fields(Op)},
+                inputs=tuple(None if line is None else _layout(line, widths) for line in op.lines),
+                outputs=tuple(_layout(self._lines[value], widths) for value in node.outputs),
+                paddings=tuple(
+                    paddings.get(value) if value is not None else None for value in node.inputs
+                ),
+            )
+            result = PADDING[node.op_type].pad(laid)
+            if isinstance(result, Refusal):
+                self._stop(node, result)
+                for value in node.outputs:
+                    _end(self._lines[value], node, result)
+                return None
+            nodes[node] = result
+            paddings |= dict.fromkeys((v for v in node.outputs if v in layouts), result.padding)
+        return nodes
+
+    def _stop(self, node: Node, why: Refusal) -> None:
+        """End the runs that a node reads."""
+        for value in node.inputs:
+            if value is not None and value in self._lines:
+                _end(self._lines[value], node, why)
+
+    def _op(self, node: Node) -> Op:
+        values = node.inputs
+        return Op(
+            self._document,
+            node,
+            tuple(None if value is None else self._line(value, node) for value in values),
+            tuple(None if value is None else self._shape(value) for value in values),
+        )
+
+    def _shape(self, value: Value) -> Dims | None:
+        return self._document.shapes.get("", value.name or "")
+
+    def _related(self, node: Node) -> Sequence[Line] | Refusal:
+        is_linear = is_default(node, "Conv", "ConvTranspose")
+        if not is_linear and not any(value in self._lines for value in node.inputs):
+            return []
+        rule = PADDING.get(node.op_type) if is_default(node, *PADDING) else None
+        if rule is None:
+            return Refusal(Code.NOT_CARRIED, f"no rule pads {node.op_type}")
+        if self._document.opset < MIN_OPSET:
+            return Refusal(Code.OPSET_TOO_OLD, f"opset {self._document.opset} is below {MIN_OPSET}")
+        if node.device_configurations:
+            return Refusal(Code.SHARDED, "the node is configured to run on several devices")
+        op = self._op(node)
+        if not is_linear and op.lines[0] is None and node.op_type not in SEVERAL:
+            return Refusal(Code.UNKNOWN_SHAPE, "the channels of its input are not known")
+        lines = rule.relate(op)
+        if not isinstance(lines, Refusal) and len(lines) != len(node.outputs):
+            return Refusal(Code.MORE_OUTPUTS, f"{node.op_type} has {len(node.outputs)} outputs")
+        return lines
+
+    def _line(self, value: Value, reader: Node) -> Line | None:
+        """Return the channels of a tensor; None of a constant, or where they are not known."""
+        if value in self._lines:
+            return self._lines[value]
+        dims = self._shape(value)
+        is_constant = not isinstance(self._document.constant(value), Refusal)
+        count = dims[CHANNELS] if dims is not None and len(dims) > CHANNELS + 1 else None
+        return None if is_constant or not count else (Run(count, ends={reader: NOT_PADDED}),)
+
+
+def _end(line: Line, node: Node, why: Refusal) -> None:
+    for run in current(line):
+        run.ends.setdefault(node, why)
+
+
+def _layout(line: Line, widths: Mapping[Run, int]) -> PaddedLayout:
+    return PaddedLayout(tuple((run.count, widths.get(run, run.count)) for run in current(line)))
+
+
+def _joined(
+    nodes: Mapping[Node, PaddedNode], layouts: Mapping[Value, PaddedLayout], makers: Set[Node]
+) -> list[list[Node]]:
+    """Return the makers by connected part of the graph: nodes that share padded tensors."""
+    chain_of: dict[Value, list[Node]] = {}
+    chains: list[list[Node]] = []
+    for node in nodes:
+        values = [v for v in (*node.inputs, *node.outputs) if v is not None and v in layouts]
+        joined = [chain_of[value] for value in values if value in chain_of]
+        chain = joined[0] if joined else []
+        for other in joined[1:]:
+            if other is not chain:
+                chain += other
+                chain_of.update({v: chain for v, part in chain_of.items() if part is other})
+        if node in makers:
+            chain.append(node)
+        chain_of.update(dict.fromkeys(values, chain))
+    for chain in chain_of.values():
+        if not any(chain is other for other in chains):
+            chains.append(chain)
+    return chains

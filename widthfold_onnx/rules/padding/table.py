@@ -1,0 +1,35 @@
+"""Map operators to what they do to padded channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from widthfold_onnx.rules.padding import positions
+from widthfold_onnx.rules.padding.elementwise import BROADCAST, POINTWISE
+from widthfold_onnx.rules.padding.features import FLAT, PICKED, PRODUCT, RESHAPED
+from widthfold_onnx.rules.padding.joints import APPENDED, JOINED, PARTED
+from widthfold_onnx.rules.padding.linear import LINEAR, NORMALIZATION
+from widthfold_onnx.rules.padding.op import Rule
+from widthfold_onnx.rules.propagation.table import BROADCASTING, UNARY
+
+PADDING: Mapping[str, Rule] = {
+    **dict.fromkeys(sorted(UNARY), POINTWISE),
+    **dict.fromkeys(sorted(BROADCASTING), BROADCAST),
+    **dict.fromkeys(("AveragePool", "GlobalAveragePool"), positions.AVERAGE),
+    **dict.fromkeys(("GlobalMaxPool", "MaxPool"), positions.LARGEST),
+    **dict.fromkeys(("ReduceMean", "ReduceSum"), positions.REDUCED),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), positions.REDUCED_TO_LARGEST),
+    **dict.fromkeys(("Conv", "ConvTranspose"), LINEAR),
+    **dict.fromkeys(("Flatten", "Squeeze"), FLAT),
+    **dict.fromkeys(("Gemm", "MatMul"), PRODUCT),
+    "BatchNormalization": NORMALIZATION,
+    "Clip": POINTWISE,
+    "Concat": JOINED,
+    "Gather": PICKED,
+    "Pad": APPENDED,
+    "Reshape": RESHAPED,
+    "Resize": positions.RESIZED,
+    "Slice": positions.SLICED,
+    "Split": PARTED,
+}
+"""The rule that pads an operator, by its type."""
