@@ -2,8 +2,8 @@
 """Fold models in every way, time them in pairs, and write a table, a plot and all numbers.
 
 usage: bench.py [--suite suite] [--budget 20] [--search SECONDS] [--store PATH] [--out DIR]
-                [--readme] [MODEL ...]
-       bench.py --report [--suite suite] [--out DIR] [--readme]
+                [MODEL ...]
+       bench.py --report [--suite suite] [--out DIR]
 
 Without MODEL: models/, and the real models beside the repository where there are any, at one
 thread; with --suite architectures, the nets of architectures.py at one and at two; with --suite
@@ -19,8 +19,7 @@ repeated; the line on the machine is that of the last run.
 
 The folder --out (benchmarks/) gets <suite>.json after every model, and history.jsonl a line with
 commit, machine and versions; then <suite>.md, <suite>.svg and history.svg, the course of each model
-over commits, which --report makes again of the numbers. --readme puts the rows of `suite` that auto
-makes faster into README.md, and draws its chart.
+over commits, which --report makes again of the numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ from bench_openvino import against_openvino
 from bench_pad import pad_channels
 from bench_report import Cell, Ranks, Row, Suite, draw, read, table
 from make_models import write
-from pictures import IMAGES, gains_picture
 from ranking import Compared, compare, rank_correlation
 
 from widthfold_onnx import WidthfoldError
@@ -70,7 +68,6 @@ from widthfold_onnx.tuning.workload.layers import Layers
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "models"
-BEGIN, END = "<!-- bench: made by scripts/bench.py -->", "<!-- /bench -->"
 FACTOR = 8
 SHAPES: dict[str, Shapes] = {
     "swift-f0__model": {"input_audio": (1, 16000)},
@@ -209,11 +206,8 @@ def main() -> None:
     parser.add_argument("--search", type=float, help="seconds of auto for layers; default: its own")
     parser.add_argument("--store", type=Path, help="measurements to start from and to keep")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks")
-    parser.add_argument("--readme", action="store_true", help="put the table into README.md")
     parser.add_argument("--report", action="store_true", help="only make table and picture")
     arguments = parser.parse_args()
-    if arguments.readme and arguments.suite != "suite":
-        parser.error("README.md shows the table of `suite`")
     if not arguments.report:
         run(arguments)
     try:
@@ -221,11 +215,6 @@ def main() -> None:
     except UsageError as error:
         sys.exit(f"bench: {error}")
     print(suite.markdown())
-    if arguments.readme:
-        readme = ROOT / "README.md"
-        head, _, rest = readme.read_text().partition(BEGIN)
-        readme.write_text(f"{head}{BEGIN}\n{suite.summary()}{END}{rest.partition(END)[2]}")
-        (IMAGES / "gains.svg").write_text(gains_picture(suite))
 
 
 def run(arguments: argparse.Namespace) -> None:

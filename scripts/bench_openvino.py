@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from bench_report import Cell
-from one_process import paired
+from one_process import Pair, paired
 
 from widthfold_onnx.options import Provider, RuntimeOptions, Shapes
-from widthfold_onnx.runtime.clock import Run
+from widthfold_onnx.runtime.clock import Clock, Run
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
-from widthfold_onnx.runtime.sessions.session import Level, open_session
+from widthfold_onnx.runtime.sessions.session import Feeds, Level, Session, open_session
 
 
 @cache
@@ -39,24 +40,55 @@ def against_openvino(model: Path, shapes: Shapes, budget: float, threads: int = 
     """
     if not installed():
         return Cell(note="not installed")
-    # of the whole process: OpenVINO need not work in the thread that calls
-    clock = time.process_time_ns if threads == 1 else time.perf_counter_ns
-    runs: dict[Level, list[Run]] = {}
-    for level in (Level.ALL, Level.EXTENDED):
-        how = RuntimeOptions(provider=Provider.CPU, threads=threads)
-        sessions = [open_session(model, how, level) for _ in range(2)]
-        given = find_shapes(sessions[0], shapes)
-        feeds = random_feeds(sessions[0].inputs, 0, given)
-        runs[level] = [_ignoring_rounds(session.bound(feeds)) for session in sessions]
-    both = paired(
-        *(runs[level][0] for level in (Level.ALL, Level.EXTENDED, Level.ALL)), budget=1, clock=clock
-    )
-    original, copy = runs[Level.ALL if both.ratio < 1 else Level.EXTENDED]
+    how = RuntimeOptions(provider=Provider.CPU, threads=threads)
+    sessions = at_levels(model, how)
+    first = sessions[Level.ALL][0]
+    feeds = random_feeds(first.inputs, 0, find_shapes(first, shapes))
+    runs = {
+        level: [_ignoring_rounds(session.bound(feeds)) for session in pair]
+        for level, pair in sessions.items()
+    }
+    return openvino_cell(model, feeds, fastest(runs, how), budget, how)
+
+
+def at_levels(model: Path, how: RuntimeOptions) -> dict[Level, list[Session]]:
+    """Open two sessions of a model at each level of the runtime that may suit it best.
+
+    Raises:
+        UnverifiedError: it does not load.
+    """
+    levels = (Level.ALL, Level.EXTENDED)
+    return {level: [open_session(model, how, level) for _ in range(2)] for level in levels}
+
+
+def fastest(runs: Mapping[Level, Sequence[Run]], how: RuntimeOptions) -> Sequence[Run]:
+    """Return the two runs of the level that suits a model best."""
+    first, second = (runs[level] for level in (Level.ALL, Level.EXTENDED))
+    both = paired(first[0], second[0], first[1], budget=1, clock=clock_of(how))
+    return first if both.ratio < 1 else second
+
+
+def clock_of(how: RuntimeOptions) -> Clock:
+    """Return the clock that is fair to both runtimes: OpenVINO need not work in our thread."""
+    return time.process_time_ns if how.threads == 1 else time.perf_counter_ns
+
+
+def openvino_cell(
+    model: Path, feeds: Feeds, runs: Sequence[Run], budget: float, how: RuntimeOptions
+) -> Cell:
+    """Time a model in OpenVINO against two runs of it in ONNX Runtime."""
+    if not installed():
+        return Cell(note="not installed")
+    original, copy = runs
     try:
-        rival = _openvino(model, feeds, threads)
+        rival = _openvino(model, feeds, how.threads)
     except Exception as error:  # whatever it raises on a model that it does not take
         return Cell(note=f"does not run: {' '.join(str(error).split())}")
-    pairing = paired(original, rival, copy, budget=budget, clock=clock)
+    return cell(paired(original, rival, copy, budget=budget, clock=clock_of(how)))
+
+
+def cell(pairing: Pair) -> Cell:
+    """Return what a timing in one process says."""
     medians = np.median(pairing.samples, axis=1) * 1e3
     return Cell(
         original_ms=float(medians[0]),
@@ -74,7 +106,7 @@ def _ignoring_rounds(once: object) -> Run:
     return lambda count: once()
 
 
-def _openvino(model: Path, feeds: dict[str, np.ndarray], threads: int) -> Run:
+def _openvino(model: Path, feeds: Feeds, threads: int) -> Run:
     import openvino
 
     core = openvino.Core()

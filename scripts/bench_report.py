@@ -80,13 +80,6 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, Any] | None
     schema: str = "widthfold.bench/1"
 
-    def summary(self) -> str:
-        """The table of the models that auto made faster, and how many it left as they are."""
-        gain = [row for row in self.rows if row.cells.get("auto", NOT_RUN).ratio is not None]
-        shown = msgspec.structs.replace(self, rows=gain, ranks=None).markdown()
-        left = len(self.rows) - len(gain)
-        return f"{shown}Left as they are, for want of a gain: {left} more.\n" if left else shown
-
     def markdown(self) -> str:
         """The table, and below it where it was made and how well predictions agree."""
         lines = [*HEAD, *table(self.rows), ""]
@@ -107,6 +100,12 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
                 f"layers take {self.ranks.scale:.2f} times as long as predicted in the median."
             )
         return "\n".join(lines) + "\n"
+
+
+def put_between(page: Path, begin: str, end: str, text: str) -> None:
+    """Replace what stands between two marks of a page."""
+    head, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    page.write_text(f"{head}{begin}{text}{end}{rest.partition(end)[2]}", encoding="utf-8")
 
 
 def read(path: Path) -> Suite:

@@ -6,7 +6,7 @@ usage: pictures.py [NAME...]
 fold.svg, strided.svg, depthwise.svg, transposed.svg and matmul.svg: small layers that are really
     folded, drawn by the code of the HTML report.
 session.svg: a terminal in which `widthfold` really runs.
-gains.svg: what benchmarks/suite.json says of the models that auto makes faster.
+gains.svg: what benchmarks/published.json says of the models that auto makes faster.
 
 All but session.svg are the same bytes in every run; they follow a light or a dark screen, and
 bring a background of their own, so that they are legible on any page.
@@ -31,10 +31,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from bench_report import NOT_RUN, Suite, label_ratios, lengths, read
+from bench_report import NOT_RUN, Suite, label_ratios, lengths
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from onnx import helper, numpy_helper
+from published_report import read
 from rich.console import Console
 from rich.text import Text
 
@@ -167,8 +168,8 @@ def gains_picture(suite: Suite) -> str:
     rows = [row for row in suite.rows if row.cells.get("auto", NOT_RUN).ratio is not None]
     rows.sort(key=lambda row: -(row.cells["auto"].ratio or 0))
 
-    greatest = max(cell.high or 1 for row in rows for cell in row.cells.values())
-    names = [str(row).replace("__", "\n") for row in rows]
+    greatest = max((cell.high or 1 for row in rows for cell in row.cells.values()), default=1)
+    names = list(map(str, rows))
 
     def paint(axes: Axes) -> None:
         bar = 0.8 / len(COMPARED)
@@ -271,7 +272,7 @@ def terminal(command: str, folder: Path) -> str:
 PICTURES: dict[str, Callable[[], str]] = {
     **{name: partial(fold_picture, example) for name, example in FOLDS.items()},
     "session": session_picture,
-    "gains": lambda: gains_picture(read(ROOT / "benchmarks" / "suite.json")),
+    "gains": lambda: gains_picture(read(ROOT / "benchmarks" / "published.json").suite()),
 }
 
 if __name__ == "__main__":

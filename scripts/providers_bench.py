@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 import onnx
 from bench import SHAPES, SHARED
+from bench_report import put_between
 
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.clock import alternate, clock_of
@@ -212,10 +213,7 @@ def main() -> None:
             except subprocess.CalledProcessError as error:
                 print(f"{model.name} is NOT in the table: {error}", file=sys.stderr)
             KEPT.write_bytes(msgspec.json.format(msgspec.json.encode(list(rows.values()))) + b"\n")
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    text = f"{before}{BEGIN}\n\n{table(list(rows.values()))}\n\n{END}{after}"
-    PAGE.write_text(text, encoding="utf-8")
+    put_between(PAGE, BEGIN, END, f"\n\n{table(list(rows.values()))}\n\n")
 
 
 if __name__ == "__main__":

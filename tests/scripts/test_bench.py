@@ -56,18 +56,6 @@ def test_a_line_per_model_with_intervals_or_the_reason(report: ModuleType) -> No
     assert "rank correlation 0.80, within 2 layers 0.70 in the mean" in text
 
 
-def test_the_readme_shows_the_models_that_gain(report: ModuleType) -> None:
-    one = suite(report)
-    kept = report.Row(model="kept", layers=2, cells={"auto": report.Cell(note="as it is")})
-    found = msgspec.structs.replace(one, rows=[*one.rows, kept])
-    lines = found.summary().splitlines()
-    assert [
-        line for line in lines if "chain" in line or "kept" in line
-    ] == one.markdown().splitlines()[2:3]
-    assert lines[-1] == "Left as they are, for want of a gain: 1 more."
-    assert "Left as they are" not in one.summary()
-
-
 def test_the_picture_and_the_numbers_are_the_same_every_time(
     report: ModuleType, tmp_path: Path
 ) -> None:
@@ -228,16 +216,6 @@ def test_a_model_that_is_measured_again_replaces_its_row_alone(
     bench.main()
     assert bench.read(path).rows == [again, rows[1]]
     assert bench.read(path).ranks == kept.ranks
-
-
-def test_the_readme_shows_no_other_suite(
-    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = "bench.py --report --readme --suite architectures"
-    monkeypatch.setattr(sys, "argv", command.split())
-    with pytest.raises(SystemExit, match="2"):
-        bench.main()
-    assert "README.md shows the table of `suite`" in capsys.readouterr().err
 
 
 def test_published_layers_are_models_of_one_node(scripts: Path) -> None:
