@@ -243,7 +243,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
         "companion none replaces no node",
     ),
     "a layer twice": ({"schema": "widthfold.plan/1", "layers": TWICE}, "first is planned twice"),
-    "huge sizes": ({"schema": "widthfold.plan/1", "sizes": {"x": [1 << 50]}}, "<= 1099511627776"),
+    "huge sizes": ({"schema": "widthfold.plan/1", "sizes": [{"x": [1 << 50]}]}, "<= 1099511627776"),
     "no number": ({"schema": "widthfold.plan/1", "limits": {"max_flops_growth": -1}}, "> 0"),
     "a long name": (
         {"schema": "widthfold.plan/1", "frozen": ["a" * 20_000]},

@@ -97,7 +97,7 @@ class Builder:
         given = {
             "loaded": load(model),
             "bench": self.bench,
-            "shapes": {"x": (1, 2, 6, 16)},
+            "sizes": ({"x": (1, 2, 6, 16)},),
             "folder": folder,
         }
         self.trials = Trials(**{**given, **changes})
@@ -171,7 +171,7 @@ CHANGES = {
     "frozen": ("k",),
     "companions": (CompanionPlan(node="prelu", companion=Companion.PRELU),),
     "layers": B.layers,
-    "sizes": {"x": (1, 2, 6, 16)},
+    "sizes": ({"x": (1, 2, 6, 16)},),
     "limits": Limits(mix_samples=True, max_flops_growth=2.5),
 }
 """Other values of the fields of a plan that change the model, or may."""
@@ -181,7 +181,7 @@ ELSEWHERE = {
     "measured": Measured(
         whole=GAIN,
         setting="extended",
-        shapes={"x": (9, 2, 6, 16)},
+        sizes=({"x": (9, 2, 6, 16)},),
         layers=(LayerGain(node="layer", gain=GAIN),),
     ),
 }
@@ -266,7 +266,7 @@ def test_parts_of_a_plan_are_timed_in_turn_with_it(
     ]
     with Store(None) as store:
         model = save(chain(names), tmp_path / "chain.onnx")
-        builder = Builder(model, store, shapes={"v0": (1, 1, 4, 32)})
+        builder = Builder(model, store, sizes=({"v0": (1, 1, 4, 32)},))
         compared = builder.trials.compare(parts[0], every, 3.0)
         found = builder.trials.without(every, parts, 4.0)
         assert asked == [0, trials.AT_ONCE, 2]

@@ -51,4 +51,4 @@ def mlir_command(source: Path, out: Path, fold: FoldOptions, groups: bool) -> No
     sites = fold_file(source, out, fold, groups=groups)
     folded = sum(site.status == "folded" for site in sites)
     head = f"{folded} of {len(sites)} {kinds(sites)} layers folded; wrote {out.name}"
-    show(Description(Line("", head), tabulated("sites", SITES, sites)))
+    show(Description(Line("", head), tables=tabulated("sites", SITES, sites)))

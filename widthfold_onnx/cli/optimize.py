@@ -148,6 +148,7 @@ def _timing(model: Path, out: Path | None, fold: FoldOptions, options: VerifyOpt
     words += ["--provider", options.provider] if options.provider is not Provider.AUTO else []
     for name, value in options.provider_options.items():
         words += ["--provider-option", f"{name}={value}"]
-    for name, dims in fold.input_shapes.items():
-        words += ["--input-shape", f"{name}:{','.join(map(str, dims))}"]
+    for shapes in fold.input_shapes:
+        for name, dims in shapes.items():
+            words += ["--input-shape", f"{name}:{','.join(map(str, dims))}"]
     return shlex.join(words)

@@ -12,7 +12,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.results import CompanionReport, Gain, SearchReport, SiteReport
+from widthfold_onnx.results import AssumedSizes, CompanionReport, Gain, SearchReport, SiteReport
 from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, Reading
 from widthfold_onnx.rewrite.plan import LayerPlan, Plan, structure_of
 from widthfold_onnx.rewrite.rewriting import spread_of
@@ -78,6 +78,7 @@ class Decided:
         sites: the line of each layer in the report.
         companions: the line of each companion that matches a node.
         search: the measurements; None where nothing was measured.
+        assumed: sizes that were assumed; None where nothing was left open, or nothing was run.
     """
 
     plan: Plan
@@ -85,6 +86,7 @@ class Decided:
     sites: Sequence[SiteReport]
     companions: Sequence[CompanionReport] = ()
     search: SearchReport | None = None
+    assumed: AssumedSizes | None = None
 
     def explained(self, reasons: Mapping[str, str]) -> Decided:
         """Return this with other reasons for layers that are left alone, by name of the layer."""

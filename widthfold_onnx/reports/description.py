@@ -81,6 +81,7 @@ class Description:
 
     Attributes:
         head: the summary.
+        assumptions: lines that stand before the tables.
         tables: tables that have rows.
         facts: lines that lead to the summary.
         certificate: sentences that state what was proved.
@@ -91,6 +92,7 @@ class Description:
     """
 
     head: Line
+    assumptions: Sequence[Line] = ()
     tables: Sequence[Table] = ()
     facts: Sequence[Line] = ()
     certificate: Sequence[str] = ()

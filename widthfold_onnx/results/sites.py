@@ -8,7 +8,7 @@ import msgspec
 
 from widthfold_onnx.results.base import Report, Result
 from widthfold_onnx.results.evidence import VerifyReport
-from widthfold_onnx.results.search import Gain, SearchReport
+from widthfold_onnx.results.search import AssumedSizes, Gain, SearchReport
 
 OPTIMIZE_SCHEMA = "widthfold.optimize/10"
 INSPECT_SCHEMA = "widthfold.inspect/2"
@@ -133,6 +133,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
         regions: nodes between which nothing is unfolded.
         companions: those that match a node.
         summary: counts over all sites, and sizes of the files.
+        assumed: sizes that were assumed; None where nothing was left open.
         search: what was measured; None at a fixed factor.
         note: what the caller should know of the plan; "" if there is nothing.
         written: the new file, None where none was written.
@@ -145,6 +146,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
     regions: list[RegionReport]
     companions: list[CompanionReport] = msgspec.field(default_factory=list)
     summary: OptimizeSummary
+    assumed: AssumedSizes | None = None
     search: SearchReport | None = None
     note: str = ""
     written: str | None
@@ -199,6 +201,7 @@ class InspectReport(Report, kw_only=True, frozen=True):
         nodes: how many the model has.
         sites: every node that could be folded, with its forms at the factor.
         companions: those that match a node.
+        assumed: sizes at which the model runs; None where nothing is open, or none was found.
     """
 
     schema: str = INSPECT_SCHEMA
@@ -208,3 +211,4 @@ class InspectReport(Report, kw_only=True, frozen=True):
     nodes: int
     sites: list[InspectSite]
     companions: list[CompanionReport] = msgspec.field(default_factory=list)
+    assumed: AssumedSizes | None = None

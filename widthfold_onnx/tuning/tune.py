@@ -142,9 +142,9 @@ def _read(path: Path, provider: Provider, options: FoldOptions, forms: int) -> _
         loaded = load(path)
         if carries_folds(loaded.proto):
             return _Read(path.name, ALREADY_FOLDED)
-        used, shapes = isolated(running, path, provider, dict(options.input_shapes))
+        used, sizes = isolated(running, path, provider, options.input_shapes)
         reading = Reading.of(loaded.proto, loaded.folder, drafted(loaded.proto, options))
-        layers = Layers.of(reading, options, shapes, target(usual(used)))
+        layers = Layers.of(reading, options, sizes[0], target(usual(used)))
     except WidthfoldError as error:
         return _Read(path.name, error)
     return _Read(path.name, layers, racing(layers, layers.workloads, forms, foresee(layers)))

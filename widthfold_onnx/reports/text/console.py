@@ -58,7 +58,9 @@ def printing() -> Iterator[None]:
 
 @printing()
 def show(description: Description) -> None:
-    """Print a description: tables, facts, summary, remarks."""
+    """Print a description: assumptions, tables, facts, summary, remarks."""
+    for line in map(str, description.assumptions):
+        say(line)
     for each in description.tables:
         table(each)
     lines = (*description.facts, *description.certificate, description.head, *description.remarks)

@@ -51,6 +51,7 @@ def _page(description: Description, most: int) -> str:
     """Return all parts, with at most `most` rows or remarks in each."""
     parts = [_verdict(description), _line(description.head)]
     facts = [*description.facts, *(Line("", text) for text in description.certificate)]
+    parts += map(_line, description.assumptions)
     parts += [_lines(description.remarks, most), _lines(facts, len(facts))]
     parts += [_table(table, most) for table in description.tables]
     return "\n\n".join(filter(None, parts))

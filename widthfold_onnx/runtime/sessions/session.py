@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -47,14 +48,18 @@ class Session:
         self.inputs = [port_of(meta) for meta in session.get_inputs()]
         self.outputs = [str(meta.name) for meta in session.get_outputs()]
 
-    def run(self, feeds: Feeds) -> dict[str, Array]:
+    def run(self, feeds: Feeds, seconds: float = math.inf) -> dict[str, Array]:
         """Run once; a sequence of tensors comes back as ``name[0]``, ``name[1]``, ...
+
+        Args:
+            feeds: the inputs.
+            seconds: time after which the run is stopped between two nodes.
 
         Raises:
             UnverifiedError: the runtime stopped, or an output is no tensor.
         """
-        with self._stops():
-            values = self._session.run(self.outputs, dict(feeds))
+        with self._stops(), library.run_options(seconds) as options:
+            values = self._session.run(self.outputs, dict(feeds), options)
         arrays: dict[str, Array] = {}
         for name, value in zip(self.outputs, values, strict=True):
             arrays.update(arrays_of(name, value))
