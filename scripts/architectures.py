@@ -4,7 +4,7 @@
 Each function names its source and takes the input that the paper or its users run. Every
 normalization after a convolution is part of that convolution, as exporters leave it. The weights
 depend on nothing but the names of net and weight (`make_models`): every run writes the same bytes.
-The folder, build/architectures unless given, is not committed: it takes 50 MB.
+The folder, build/architectures unless given, is not committed: it takes 60 MB.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 from graph_text import Net, spread
 from make_models import write
+from mobile_nets import face_detector, pruned, separable
 from model_sources import Source
+from sequence_nets import deepfilter_encoder, tcn, wavenet
 
 OUT = Path(__file__).resolve().parents[1] / "build" / "architectures"
 
@@ -37,6 +39,21 @@ def eegnet(batch: int) -> Source:
     x = net.node("AveragePool", x, kernel_shape=[1, 8], strides=[1, 8])
     x = net.dense(net.node("Flatten", x), (64, 2))
     return net.done(net.node("Softmax", x), batch, 2)
+
+
+def deep_eeg() -> Source:
+    net = Net(
+        "Deep ConvNet (Schirrmeister et al., 2017): 22 electrodes x 1,125 samples.",
+        trial=(1, 1, 22, 1125),
+    )
+    x = net.conv("trial", (25, 1, 1, 10), pads=[0] * 4)
+    x = net.conv(x, (25, 25, 22, 1), pads=[0] * 4)
+    for before, after in pairwise((25, 50, 100, 200)):
+        x = net.node("MaxPool", net.node("Elu", x), kernel_shape=[1, 3], strides=[1, 3])
+        x = net.conv(x, (after, before, 1, 10), pads=[0] * 4)
+    x = net.node("MaxPool", net.node("Elu", x), kernel_shape=[1, 3], strides=[1, 3])
+    x = net.node("Flatten", net.conv(x, (4, 200, 1, 9), pads=[0] * 4))
+    return net.done(net.node("Softmax", x), 1, 4)
 
 
 def fsrcnn(features: int, shrunk: int, mappings: int, size: int) -> Source:
@@ -245,6 +262,15 @@ NETS: dict[str, Callable[[], Source]] = {
     "nerf_mlp": nerf_mlp,
     "ecg_resnet": ecg_resnet,
     "denoiser": denoiser,
+    "pruned": lambda: pruned("Relu"),
+    "pruned_prelu": lambda: pruned("PRelu"),
+    "separable": separable,
+    "face_detector": face_detector,
+    "deep_eeg": deep_eeg,
+    "tcn_25": lambda: tcn(25),
+    "tcn_32": lambda: tcn(32),
+    "wavenet": wavenet,
+    "deepfilter_encoder": deepfilter_encoder,
 }
 
 

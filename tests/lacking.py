@@ -38,7 +38,7 @@ MESSAGES = {
         "ONNX Runtime finds no external data of a model in memory"
     ),
     r"Opset (\d+) is under development": r"ONNX Runtime has no operator set \1",
-    r"zero point of per-channel filter must be same": (
+    r"zero point of per-channel filter must be same|QLinearConv : zero point of p": (
         "ONNX Runtime's QLinearConv takes one zero point for all channels of a weight"
     ),
     r"Node \(MatMulBnFusion_Gemm\)": (

@@ -81,6 +81,13 @@ def test_refuses_names_that_hide_an_outer_value(then):
     refuses(model([if_node(then)], [CONDITION]), "hides|twice|cycle")
 
 
+def test_takes_an_initializer_written_again_into_a_branch():
+    outer, other = (tensor([1], float_data=[value], name="k") for value in (1, 2))
+    then = branch("then", [node("Add", ["X", "k"], ["a"])], "a", [outer])
+    accepts(model([if_node(then)], [CONDITION, outer]))
+    refuses(model([if_node(then)], [CONDITION, other]), "hides the value 'k' of an outer graph")
+
+
 def test_refuses_values_written_twice():
     refuses(model([*SIN, node("Cos", ["X"], ["Y"], "cos")]), "node 'cos': 'Y' is written twice")
     refuses(model([node("Sin", ["X"], ["X"])], outputs=("X",)), "'X' is written twice")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -21,7 +22,15 @@ SCHEMAS = Path(widthfold_onnx.__file__).parent / "schemas"
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_the_shipped_schema_is_that_of_the_structs(verb: str) -> None:
-    assert json.loads((SCHEMAS / f"{verb}.json").read_text()) == schema_of(verb)
+    shipped = json.loads((SCHEMAS / f"{verb}.json").read_text())
+    assert in_one_order(shipped) == in_one_order(schema_of(verb))
+
+
+def in_one_order(schema: Any) -> Any:
+    """Sort the alternatives of a schema: releases of msgspec order them differently."""
+    if isinstance(schema, dict):
+        return {key: in_one_order(part) for key, part in schema.items()}
+    return sorted(map(in_one_order, schema), key=str) if isinstance(schema, list) else schema
 
 
 def test_reports_validate_and_hold_the_promised_keys(tmp_path: Path) -> None:

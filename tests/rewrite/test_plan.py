@@ -16,6 +16,7 @@ from onnx import numpy_helper
 
 import widthfold_onnx as wf
 from tests.cli.tool import build
+from tests.lacking import needs_prelu
 from widthfold_onnx import CheckFailedError, Plan, UsageError
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.options import Companion, FoldOptions
@@ -177,6 +178,7 @@ def test_the_parts_that_fit_are_a_plan_of_their_own() -> None:
     assert fit(model, None, more).plan == plan
 
 
+@needs_prelu
 def test_a_node_is_replaced_by_the_companion_that_the_plan_says_and_no_other() -> None:
     model = build(
         """<ir_version: 8, opset_import: ["" : 17]>

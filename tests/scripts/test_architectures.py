@@ -29,7 +29,8 @@ STATED = [
 NAMES = [
     *("eegnet", "eegnet_batch32", "fsrcnn", "fsrcnn_s", "espcn", "ds_cnn", "conformer_block"),
     *("conformer_depthwise", "istft", "stft", "hifigan_stage", "vocoder_head", "unet_3d"),
-    *("nerf_mlp", "ecg_resnet", "denoiser"),
+    *("nerf_mlp", "ecg_resnet", "denoiser", "pruned", "pruned_prelu", "separable"),
+    *("face_detector", "deep_eeg", "tcn_25", "tcn_32", "wavenet", "deepfilter_encoder"),
 ]
 
 

@@ -15,6 +15,7 @@ from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import AS_IS, timed
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.bench import Bench
+from widthfold_onnx.tuning.measure.budget import Budget
 from widthfold_onnx.tuning.measure.measurements import Outcome
 from widthfold_onnx.tuning.measure.successive_halving import Began, Setup
 from widthfold_onnx.tuning.store.store import Store
@@ -78,4 +79,4 @@ def measure_many(path: Path, count: int) -> None:
     children.race = behaving
     workloads = [workload(f"layer{number:03}", "brief1", "brief2") for number in range(count)]
     with Store(path) as store:
-        bench(store).measure(workloads, time.monotonic() + 60, lambda step: None)
+        bench(store).measure(workloads, Budget(60.0), lambda step: None)

@@ -16,8 +16,8 @@ from tests.tuning.tool import layers
 from tests.tuning.world import World, enter
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import AS_IS, lost, now
-from widthfold_onnx.tuning.measure.measurements import Candidate
-from widthfold_onnx.tuning.search.assign import SMALLEST_GAIN, assign, foresee
+from widthfold_onnx.tuning.measure.measurements import SMALLEST_GAIN, Candidate
+from widthfold_onnx.tuning.search.assign import assign, foresee
 from widthfold_onnx.tuning.workload.layers import Layers
 from widthfold_onnx.tuning.workload.layout_edges import Link
 from widthfold_onnx.tuning.workload.packed_workload import inside_subject

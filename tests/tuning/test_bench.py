@@ -14,9 +14,10 @@ from widthfold_onnx.errors import InternalError, UnverifiedError
 from widthfold_onnx.progress import Step
 from widthfold_onnx.results.store import AS_IS, NO_TIME, lost, timed
 from widthfold_onnx.runtime.sessions.session import Level
-from widthfold_onnx.tuning.measure import bench as bench_module
+from widthfold_onnx.tuning.measure import budget as budget_module
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.bench import Bench
+from widthfold_onnx.tuning.measure.budget import Budget
 from widthfold_onnx.tuning.measure.measurements import MORE_TIME, Outcome
 from widthfold_onnx.tuning.measure.successive_halving import Began
 from widthfold_onnx.tuning.store.store import Store
@@ -33,8 +34,7 @@ def inside(monkeypatch: pytest.MonkeyPatch):
     """Races in this process that only say what they are told to say; a clock of our own."""
     clock = SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
-    for module in (bench_module, children):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(budget_module, "time", clock)
     clock.races = []
 
     def isolated(race, workloads, setup, seconds, *, on_progress, **limits) -> None:
@@ -56,7 +56,7 @@ def test_a_child_that_fails_before_any_layer_is_an_error(
 
         monkeypatch.setattr(children, "race", race)
         with pytest.raises(type(error), match=str(error)):
-            bench(store).measure([workload("one", "a")], 60.0, quiet)
+            bench(store).measure([workload("one", "a")], Budget(60.0), quiet)
     assert kept(store) == {}
 
 
@@ -69,7 +69,7 @@ def test_a_child_that_fails_between_layers_takes_nothing_back(
 
     monkeypatch.setattr(children, "race", race)
     with pytest.raises(UnverifiedError, match="gone"):
-        bench(store).measure([workload("one", "a"), workload("two", "a")], 60.0, quiet)
+        bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(60.0), quiet)
     assert {item.status for item in kept(store).values()} == {"ok"}
 
 
@@ -77,9 +77,11 @@ def test_a_child_that_fails_between_layers_takes_nothing_back(
 
 
 def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
-    bench(store).measure([workload("one", "a"), workload("two", "a")], 60.0, quiet)
+    bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(60.0), quiet)
     used = bench(store)
-    used.measure([workload("one", "a", "b"), workload("two", "a"), workload("three")], 60.0, quiet)
+    used.measure(
+        [workload("one", "a", "b"), workload("two", "a"), workload("three")], Budget(60.0), quiet
+    )
     assert [workloads for workloads, _ in inside.races[1:]] == [[("one", ["b"]), ("three", [])]]
     assert used.measured == 3
     found = kept(store)["one", "b"]
@@ -88,14 +90,14 @@ def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
 
 
 def test_another_setting_or_machine_knows_nothing(store: Store, inside) -> None:
-    bench(store).measure([workload("one", "a")], 60.0, quiet)
+    bench(store).measure([workload("one", "a")], Budget(60.0), quiet)
     for setup, machine, known in (
         (SETUP, "machine", 0),
         (dataclasses.replace(SETUP, level=Level.EXTENDED), "machine", 2),
         (SETUP, "other", 2),
     ):
         used = Bench(setup, store, machine)
-        used.measure([workload("one", "a")], 60.0, quiet)
+        used.measure([workload("one", "a")], Budget(60.0), quiet)
         assert used.measured == known
 
 
@@ -110,21 +112,21 @@ def test_what_had_no_time_gets_another_chance_with_more_of_it(
 
     monkeypatch.setattr(children, "race", race)
     for budget, races in ((10.0, 1), (10.0, 1), (10 * MORE_TIME - 1, 1), (10 * MORE_TIME, 2)):
-        bench(store).measure([workload("one", "a")], inside.now + budget, quiet)
+        bench(store).measure([workload("one", "a")], Budget(budget), quiet)
         assert len(inside.races) == races
     assert kept(store)["one", "a"].status == "lost"
 
 
 @pytest.mark.parametrize("what", [AS_IS, "a"])
 def test_what_was_lost_is_tried_again_after_a_week(store: Store, inside, what: str) -> None:
-    bench(store).measure([workload("one", "a", "b")], 60.0, quiet)
+    bench(store).measure([workload("one", "a", "b")], Budget(60.0), quiet)
     for days, races in ((6, 0), (8, 1)):
         taken = datetime.now(UTC) - timedelta(days=days)
         reason = lost("out of memory")
         old = replace(reason, taken=taken.isoformat())
         bench(store).keep(Outcome("one", what, old))
         inside.races.clear()
-        bench(store).measure([workload("one", "a", "b")], 60.0, quiet)
+        bench(store).measure([workload("one", "a", "b")], Budget(60.0), quiet)
         assert len(inside.races) == races
     assert {item.status for item in kept(store).values()} == {"ok"}
 
@@ -144,18 +146,62 @@ def test_the_budget_ends_measuring_between_layers(
     inside.now = 100.0
     said: list[object] = []
     workloads = [workload(name, "a", "b") for name in ("one", "two", "three", "four")]
-    bench(store).measure(workloads, 109.0, said.append)
+    bench(store).measure(workloads, Budget(7.0), said.append)
     assert {subject for subject, _ in kept(store)} == {"one", "two"}
     assert len(kept(store)) == 6
-    assert inside.races[0][1] == 9.0
-    bench(store).measure(workloads, 100.0, quiet)
-    assert len(inside.races) == 1, "a child was started with no time left"
+    assert inside.races[0][1] == 7.0
+
+
+def test_no_second_passes_while_a_child_starts(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def race(workloads, setup, seconds, *, report) -> None:
+        inside.now += 100  # until the first message
+        for one in workloads:
+            behaving([one], setup, seconds, report=report)
+            inside.now += 4
+
+    monkeypatch.setattr(children, "race", race)
+    budget = Budget(9.0)
+    bench(store).measure([workload("one", "a"), workload("two", "a")], budget, quiet)
+    inside.now += 100
+    assert budget.left == 1.0
+    bench(store).measure([workload("three", "a"), workload("four", "a")], budget, quiet)
+    assert {subject for subject, _ in kept(store)} == {"one", "two", "three"}
+    assert {found.budget for found in kept(store).values()} == {9.0}
+
+
+def test_the_first_layer_races_whatever_the_time(store: Store, inside) -> None:
+    budget = Budget(1.0)
+    budget.start()
+    inside.now += 2
+    bench(store).measure([workload("one", "a"), workload("two", "a")], budget, quiet)
+    assert {subject for subject, _ in kept(store)} == {"one"}
+
+
+def test_what_a_wide_interval_left_open_is_measured_again_with_more_time(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = {"open": (1.0, 1.1), "slower": (0.9, 1.0), "faster": (1.04, 1.2)}
+
+    def race(workloads, setup, seconds, *, report) -> None:
+        for one in workloads:
+            report(Began(one.subject, AS_IS))
+            report(Outcome(one.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            for form in one.forms:
+                low, high = ends[form.spec]
+                report(Outcome(one.subject, form.spec, timed(1.0, low, high, 1.0, 4)))
+
+    monkeypatch.setattr(children, "race", race)
+    for seconds in (10.0, 10 * MORE_TIME - 1, 10 * MORE_TIME):
+        bench(store).measure([workload("one", *ends)], Budget(seconds), quiet)
+    assert [forms for ((_, forms),), _ in inside.races] == [list(ends), ["open"]]
 
 
 def test_every_layer_is_a_step(store: Store, inside) -> None:
     said: list[Step] = []
     inside.now = 5.0
-    bench(store).measure([workload("one", "a"), workload("two", "a")], 12.0, said.append)
+    bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(7.0), said.append)
     assert said == [
         Step("measuring layer 1 of 2", 0, 2, 7.0),
         Step("measuring layer 2 of 2", 1, 2, 7.0),
@@ -169,7 +215,7 @@ def test_an_interrupt_keeps_what_was_measured(store: Store, inside) -> None:
 
     workloads = [workload(name, "a") for name in ("one", "two", "three", "four")]
     with pytest.raises(KeyboardInterrupt):
-        bench(store).measure(workloads, 60.0, interrupt)
+        bench(store).measure(workloads, Budget(60.0), interrupt)
     assert {subject for subject, _ in kept(store)} == {"one", "two"}
-    bench(store).measure(workloads, 60.0, quiet)
+    bench(store).measure(workloads, Budget(60.0), quiet)
     assert [subject for subject, _ in inside.races[1][0]] == ["three", "four"]

@@ -101,7 +101,7 @@ def test_odd_names_are_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, na
     with Store(Path(name)) as store:
         store.put(key(), measured())
     with Store(tmp_path / name) as store:
-        assert len(store) == 1
+        assert len(list(store.items())) == 1
 
 
 def test_a_store_that_others_keep_busy_is_one_error(

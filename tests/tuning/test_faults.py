@@ -12,6 +12,7 @@ import pytest
 from tests.tuning.races import LOG, behaving, bench, kept, quiet, workload
 from widthfold_onnx.results.store import AS_IS
 from widthfold_onnx.tuning.measure import children
+from widthfold_onnx.tuning.measure.budget import Budget
 from widthfold_onnx.tuning.store.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -40,10 +41,6 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return lines
 
 
-def ahead(seconds: float = 60.0) -> float:
-    return time.monotonic() + seconds
-
-
 @pytest.mark.parametrize(
     ("form", "words"),
     [
@@ -61,7 +58,7 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
         monkeypatch.setattr(children, "SILENCE", 8.0)  # a child may need seconds to start
     workloads = [workload("one", "a"), workload("two", "a", form, "b"), workload("three", "a")]
     used = bench(store)
-    used.measure(workloads, ahead(), quiet)
+    used.measure(workloads, Budget(60.0), quiet)
     found = kept(store)
     assert words in found["two", form].reason
     wanted = {(u.subject, k) for u in workloads for k in (AS_IS, *(f.spec for f in u.forms))}
@@ -76,19 +73,19 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
         ("three", AS_IS),
         ("three", "a"),
     ]
-    used.measure(workloads, ahead(), quiet)
+    used.measure(workloads, Budget(60.0), quiet)
     assert used.measured == len(wanted), "what is known was measured again"
     assert max(child for child, _, _ in log()) == 1
 
 
 def test_a_layer_that_does_not_run_loses_alone(store: Store, log) -> None:
     used = bench(store)
-    used.measure([workload("exit", "a", "b"), workload("two", "a")], ahead(), quiet)
+    used.measure([workload("exit", "a", "b"), workload("two", "a")], Budget(60.0), quiet)
     found = kept(store)
     assert found.keys() == {("exit", AS_IS), ("two", AS_IS), ("two", "a")}
     assert found["exit", AS_IS].status == "lost"
     assert [row for row in log() if row[1] == "exit"] == [(0, "exit", AS_IS)]
-    used.measure([workload("exit", "a", "b"), workload("two", "a")], ahead(), quiet)
+    used.measure([workload("exit", "a", "b"), workload("two", "a")], Budget(60.0), quiet)
     assert len(log()) == 3
 
 
@@ -99,7 +96,7 @@ def test_a_kill_loses_at_most_the_layer_in_flight(tmp_path: Path, layers: int) -
     script = f"from tests.tuning.races import *; measure_many(Path({str(path)!r}), {count})"
     with Store(path) as store, subprocess.Popen([sys.executable, "-c", script], cwd=ROOT) as child:
         try:
-            while len(store) < 3 * layers and child.poll() is None:
+            while len(list(store.items())) < 3 * layers and child.poll() is None:
                 time.sleep(0.005)
             assert child.poll() is None
         finally:

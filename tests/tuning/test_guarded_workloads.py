@@ -19,6 +19,7 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results.store import AS_IS, timed
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.bench import Bench
+from widthfold_onnx.tuning.measure.budget import Budget
 from widthfold_onnx.tuning.measure.measurements import Outcome
 from widthfold_onnx.tuning.measure.successive_halving import Began, Setup
 from widthfold_onnx.tuning.store.store import Store
@@ -85,7 +86,7 @@ def test_the_store_keeps_them_apart(
     with Store(tmp_path / "store.sqlite") as store:
         options = SearchOptions(provider=Provider.CPU)
         bench = Bench(Setup(options, fold), store, "machine")
-        bench.measure([raced("one", "a")], children.time.monotonic() + 60, quiet)
+        bench.measure([raced("one", "a")], Budget(60.0), quiet)
         assert kept(store).keys() == {("one", AS_IS), ("one", f"a{mark}")}
         assert bench.known("one", "a") is not None
         other = FoldOptions() if mark else GUARD

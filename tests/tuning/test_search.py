@@ -18,8 +18,8 @@ from widthfold_onnx.reports.described import optimization
 from widthfold_onnx.results import OptimizeReport
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure.effort import SPENDING
+from widthfold_onnx.tuning.measure.measurements import SMALLEST_GAIN
 from widthfold_onnx.tuning.search import search_context
-from widthfold_onnx.tuning.search.assign import SMALLEST_GAIN
 from widthfold_onnx.tuning.search.outcomes import NEGLIGIBLE
 from widthfold_onnx.tuning.search.search import CLOSE
 from widthfold_onnx.tuning.store.store import Store
@@ -198,12 +198,10 @@ def test_an_interrupt_decides_with_what_is_known(
 
 def test_what_was_not_measured_in_time_is_not_called_known(model: Path) -> None:
     report = found(model, time_budget=1e-6)
-    assert (report.search.measured, report.search.left) == (1, 3)  # the original at its levels
-    said = optimization.search(report.search)
-    assert (
-        "1 measurement taken, 3 layers left to measure; no choice of forms that was measured gains"
-        in said
-    )
+    assert report.search.left == 3
+    assert "3 layers left to measure" in optimization.search(report.search)
+    ran = [site for site in report.sites if site.gain is not None]
+    assert len(ran) <= 1, "the first layer alone races when no time is left"
 
 
 def two_then_four(form, times: float = 1.0) -> tuple[float, float] | str:

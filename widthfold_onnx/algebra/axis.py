@@ -17,11 +17,15 @@ part of the index (j = F*j' + g, i = P*i' + f); blocked, it is the outer part
 
 tap k of output tile g reads input tile f at position stride'*j' + q; if u does not divide the
 remainder, the tap reads zeros only and is dropped. For a fixed g distinct k give distinct t, so
-every weight is placed once and none is added. All named folds are instances: K = 1 is
-block-diagonal (the width folding of the paper), K > 1 Toeplitz, F = 1 with P = s space-to-depth,
-P = 1 sub-pixel convolution (F = u of a ConvTranspose; of a Conv any F, at stride' = s*F with s
-kernel positions more per tile, the fewest zeros there can be), F = J with P = L the whole axis
-(only j' = 0 exists, so stride' is free and taps that always read padding are dropped).
+every weight is placed once and none is added. All named folds are instances:
+
+    K = 1             block-diagonal, the width folding of the paper
+    K > 1             Toeplitz
+    F = 1, P = s      space-to-depth
+    P = 1             sub-pixel convolution: F = u of a ConvTranspose; any F of a Conv, at
+                      stride' = s*F with s kernel positions more per tile, the fewest zeros
+    F = J, P = L      the whole axis: only j' = 0 exists, so stride' is free, and taps that
+                      always read padding are dropped
 """
 
 from __future__ import annotations
@@ -150,26 +154,26 @@ def _fold_any(
     """
     reach = axis.dilation * axis.kernel + abs(axis.pad_begin) + abs(axis.pad_end)
     lengths = [replace(axis, length=in_tile * rest) for rest in (reach + 2, reach + 3)]
-    found = []
-    for known in lengths:
-        fold = fold_axis(known, out_tile, in_tile, blocked=blocked)
+    folds = []
+    for sample in lengths:
+        fold = fold_axis(sample, out_tile, in_tile, blocked=blocked)
         if isinstance(fold, Refusal):
             return fold
-        if (fold.in_length, fold.out_length) != (known.length, known.out_length):
+        if (fold.in_length, fold.out_length) != (sample.length, sample.out_length):
             return Refusal(
                 Code.UNKNOWN_EXTENT,
-                f"the extent is not known, and {known.length} positions, which {in_tile} "
-                f"divides, become {known.out_length}, which {out_tile} does not",
+                f"the extent is not known, and {sample.length} positions, which {in_tile} "
+                f"divides, become {sample.out_length}, which {out_tile} does not",
             )
-        found.append(replace(fold, in_length=None, out_length=None))
-    shorter, longer = (known.out_length or 0 for known in lengths)
+        folds.append(replace(fold, in_length=None, out_length=None))
+    shorter, longer = (sample.out_length or 0 for sample in lengths)
     if longer - shorter != out_tile:
         return Refusal(
             Code.UNKNOWN_EXTENT,
             f"the extent is not known, and where the input grows by {in_tile} the output "
             f"grows by {longer - shorter}, not by {out_tile}",
         )
-    first, second = found
+    first, second = folds
     if first.geometry != second.geometry:
         return Refusal(Code.UNKNOWN_EXTENT, "where the taps go depends on the extent")
     return first

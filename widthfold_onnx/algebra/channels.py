@@ -6,9 +6,9 @@ and keep the blocks of G' groups:
 
     W'[o, c] = W[o, c]    where floor(o / (O'/G')) = floor(c / (C'/G'))
 
-All named changes are instances: G' = 1 makes a grouped Conv dense, G' > G gives its groups back to
-a dense one, C' > C pads the channels, as NVIDIA's guide advises. If G' > G, elements outside of the
-blocks are left out; they must be zero.
+All named changes are instances. G' = 1 makes a grouped Conv dense. G' > G divides a dense Conv into
+groups: elements outside of the blocks are left out, and must be zero. C' > C pads the channels, as
+NVIDIA's guide advises.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class Regrouping:
         return self.kept < 1
 
     def shape(self, outputs: int, per_group: int) -> tuple[int, int]:
-        """Return the extents [O', C'/G'] of the new weight, for those of the original."""
+        """Return the extents [O', C'/G'] of the new weight for the original extents."""
         if self.before == self.after:
             return outputs, per_group
         return self.after.outputs, self.after.inputs // self.after.group
 
     def channels(self, inputs: int, outputs: int) -> tuple[int, int]:
-        """Return the new input and output channels, for those of the original."""
+        """Return the new input and output channels for the original channels."""
         before, after = self.before, self.after
         return inputs + after.inputs - before.inputs, outputs + after.outputs - before.outputs
 
@@ -118,7 +118,7 @@ def regroup_bias(bias: Array, regrouping: Regrouping) -> Array:
 
 
 def most_groups(weight: Array, grouping: Grouping) -> int:
-    """Return the number of groups outside of which the weight of a Conv is zero.
+    """Return the largest number of groups whose blocks hold all nonzero elements of a weight.
 
     Args:
         weight: [O, C/G, *kernel].
@@ -146,5 +146,5 @@ def _shares(regrouping: Regrouping) -> tuple[float, float]:
         return 1.0, 1.0
     pairs = np.indices((before.outputs, before.inputs))
     meeting = after.joins(*pairs)
-    kept, met = (int(np.sum(mask)) for mask in (meeting & before.joins(*pairs), meeting))
-    return kept / before.size, met / before.size
+    retained, met = (int(np.sum(mask)) for mask in (meeting & before.joins(*pairs), meeting))
+    return retained / before.size, met / before.size

@@ -70,7 +70,7 @@ class ConvFold:
         return self.batch * math.prod(a.in_tile for a in self.axes)
 
     def channels(self, inputs: int, outputs: int) -> tuple[int, int]:
-        """Return input and output channels of the folded Conv, for those of the original."""
+        """Return input and output channels of the folded Conv for the original channels."""
         inputs, outputs = self.regrouping.channels(inputs, outputs)
         return inputs * self.in_factor, outputs * self.out_factor * self.sums
 
@@ -94,7 +94,7 @@ class ConvFold:
 
     @property
     def window(self) -> tuple[FoldedAxis, ...]:
-        """The axes of the folded Conv's kernel, without those that are lifted."""
+        """The axes of the folded Conv's kernel, without lifted axes."""
         return self.axes[1:] if self.summed else self.axes
 
     def layout(self, *, output: bool) -> ConvLayout:
@@ -188,9 +188,9 @@ def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array
     placed[...] = regroup_bias(zeros, fold.regrouping).reshape(out, *(1,) * (len(slots) + 1))
     # Axis i gets broadcasting dimension i, so that all combinations of taps are assigned at once.
     at = [_along(t, i, rank) for i, a in enumerate(fold.axes) for t in (a.g, a.f, a.q)]
-    taken = [_along(a.k, i, rank) for i, a in enumerate(fold.axes)]
+    sources = [_along(a.k, i, rank) for i, a in enumerate(fold.axes)]
     channels: tuple[Any, ...] = (slice(None), slice(None))
-    placed[(*channels, *at)] = weight[(*channels, *taken)]
+    placed[(*channels, *at)] = weight[(*channels, *sources)]
 
     placed = placed.reshape(fold.group, out // fold.group, per_group, *slots)
     g, f, q = ([3 + 3 * i + part for i in range(rank)] for part in range(3))

@@ -1,9 +1,9 @@
 """Define the layout of a tensor between folded nodes: which of its positions lie in its channels.
 
-A layout is a bijection between the elements of a logical tensor and those of a packed one. Channels
+A layout is a bijection between the elements of a logical tensor and of a packed tensor. Channels
 stay on one axis, which has the same number in both, counted from one end. Ops that act on each
-element alone, or differ per channel at most, need to know no more. The two kinds of layouts are
-those of tensors between Convs (`algebra.conv_layout`) and between products (`algebra.row_layout`).
+element alone, or differ per channel at most, need to know no more. There are two kinds: layouts
+of tensors between Convs (`algebra.conv_layout`) and between products (`algebra.row_layout`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class PackedLayout(ABC):
         return applied(array, self.steps(array.shape))
 
     def names_channels(self, axis: int, rank: int) -> bool:
-        """Check whether an axis is that of the channels at logical rank `rank` and packed."""
+        """Check whether an axis holds the channels, both at logical rank `rank` and packed."""
         return all((axis - self.channel_axis) % r == 0 for r in (rank, self.rank(rank)))
 
     def channels(self, count: int) -> npt.NDArray[np.int64]:

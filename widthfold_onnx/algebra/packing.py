@@ -3,7 +3,7 @@
 A tensor [N, C, L1, L2, ...] consists of atoms: N of (n, b), C of groups and channels (r, c), a
 folded axis Li of its tile and its rest (interleaved: rest then tile; blocked: tile then rest).
 A fold only regroups and reorders atoms, so it is a list of arrangements; between two arrangements
-lies a Reshape if the order of the atoms (those of extent 1 aside) is the same, else a Transpose. An
+lies a Reshape if the order of the atoms with an extent above 1 is the same, else a Transpose. An
 axis is cut no further than the fold needs, so that unknown extents mostly keep their place.
 
     NCHW form   cut - order as (n | b r c a.. | rest..) - merge

@@ -69,14 +69,14 @@ class RowLayout(PackedLayout):
         length = None if positions is None else positions // self.factor
         channels = shape[self.channel_axis]
         channels = None if channels is None else channels * self.factor
-        kept = shape[: len(shape) - 1 - self.merged]
-        return (*kept, channels, length) if self.left else (*kept, length, channels)
+        batches = shape[: len(shape) - 1 - self.merged]
+        return (*batches, channels, length) if self.left else (*batches, length, channels)
 
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Reshape]:
         """Return the Reshape that packs a tensor of logical extents `shape`, or unpacks it."""
-        packed, kept = self.extents(shape), len(shape) - 1 - self.merged
+        packed, batch_axes = self.extents(shape), len(shape) - 1 - self.merged
         there, back = (packed, tuple(shape)) if inverse else (tuple(shape), packed)
-        return (Reshape(len(there), back, tuple(i < kept for i in range(len(back)))),)
+        return (Reshape(len(there), back, tuple(i < batch_axes for i in range(len(back)))),)
 
     def _positions(self, shape: Dims) -> Dims:
         return shape[-1:] if self.left else shape[-1 - self.merged : -1]

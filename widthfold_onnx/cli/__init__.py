@@ -17,7 +17,6 @@ from widthfold_onnx.cli.common import INTERRUPTED
 from widthfold_onnx.cli.inspect import inspect_command
 from widthfold_onnx.cli.mlir import mlir_command
 from widthfold_onnx.cli.optimize import optimize_command
-from widthfold_onnx.cli.store import store_command
 from widthfold_onnx.cli.tune import tune_command
 from widthfold_onnx.cli.verify import verify_command
 from widthfold_onnx.text import printable
@@ -74,5 +73,4 @@ main.add_command(apply_command)
 main.add_command(verify_command)
 main.add_command(inspect_command)
 main.add_command(tune_command)
-main.add_command(store_command)
 main.add_command(mlir_command)

@@ -52,7 +52,7 @@ def verified(
     old, new = load(original), load(rewritten)
     if options.freeze_weights:
         inputs = [value.name for value in new.proto.graph.input]
-        old = dataclasses.replace(old, proto=frozen(old.proto, kept=inputs))
+        old = dataclasses.replace(old, proto=frozen(old.proto, retained=inputs))
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
     proof, integers = _proved(old, new, options, runs, report)
     is_equal = proof is not None and proof.verdict == "equal"

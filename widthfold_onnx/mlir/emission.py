@@ -72,10 +72,10 @@ class Folded:
         """Strides and dilations of a convolution."""
         if self.kind == MATMUL:
             return {}
-        ones, axes = [1] * self.lifted, self.window.values()
+        units, axes = [1] * self.lifted, self.window.values()
         return {
-            "strides": ones + [axis.stride for axis in axes],
-            "dilations": ones + [axis.dilation for axis in axes],
+            "strides": units + [axis.stride for axis in axes],
+            "dilations": units + [axis.dilation for axis in axes],
         }
 
 
@@ -109,7 +109,7 @@ def replace_layer(
         )
         op.result.replace_all_uses_with(moved(new, (*closing, *unfolding)))
     op.erase()
-    for other in reversed(list(block.operations)):  # readers stand behind what they read
+    for other in reversed(list(block.operations)):  # readers stand behind their operands
         if other.operation.name in PURE and not any(list(r.uses) for r in other.results):
             other.operation.erase()
 
@@ -125,9 +125,9 @@ def _folded(
         return Folded(MATMUL, ("", ""), packed, weight, result, {axis: weight.shape[axis]}, 0, {})
     group, rank = fold.new_group, len(packed) - 2
     if groups:
-        known = Grouping(weight.shape[1] * group, weight.shape[0], group)
-        group = most_groups(weight, known)
-        weight = regroup_weight(weight, Regrouping(known, replace(known, group=group)))
+        grouping = Grouping(weight.shape[1] * group, weight.shape[0], group)
+        group = most_groups(weight, grouping)
+        weight = regroup_weight(weight, Regrouping(grouping, replace(grouping, group=group)))
     outputs, inputs = weight.shape[0] // group, weight.shape[1]
     lifted = 2 - rank if group > 1 else 0
     is_depthwise = group > 1 and inputs == outputs == 1

@@ -77,7 +77,7 @@ def fold_module(
 
 def _imported(model: Path) -> bytes:
     """Return an ONNX model as linalg operations, as IREE itself imports it."""
-    load(model)  # says what is wrong with a file that is none
+    load(model)  # raises the error of a file that is no model
     with tempfile.TemporaryDirectory() as folder:
         torch, linalg = Path(folder, "torch.mlir"), Path(folder, "linalg.mlir")
         _run("import_onnx", str(model), "--opset-version", OPSET, "-o", str(torch))

@@ -106,17 +106,17 @@ class Layer:
 
 def find_layers(module: Any) -> list[Layer]:
     """Return all operations that `CONVOLUTIONS` or `MATMUL` names, on tensors, in their order."""
-    found: list[Layer] = []
+    layers: list[Layer] = []
 
     def visit(op: Any) -> Any:
         kind = op.name.removeprefix("linalg.")
-        known = kind in CONVOLUTIONS or (kind == MATMUL and _is_plain(op))
-        if known and op.results:
-            found.append(_layer(op, kind))
+        is_layer = kind in CONVOLUTIONS or (kind == MATMUL and _is_plain(op))
+        if is_layer and op.results:
+            layers.append(_layer(op, kind))
         return mlir.ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    return found
+    return layers
 
 
 def _is_plain(product: Any) -> bool:
@@ -128,8 +128,10 @@ def _layer(op: Any, kind: str) -> Layer:
     weight = numbers_of(op.operands[1])
     if kind != MATMUL:
         return Layer(op, kind, _pads(op.operands[0], CONVOLUTIONS[kind][0]), weight)
-    left = numbers_of(op.operands[0]) if weight is None else None
-    return Layer(op, kind, (), weight if left is None else left, right=left is None)
+    left_weight = numbers_of(op.operands[0]) if weight is None else None
+    return Layer(
+        op, kind, (), weight if left_weight is None else left_weight, right=left_weight is None
+    )
 
 
 def _pads(data: Any, letters: str) -> tuple[tuple[int, int], ...]:
@@ -162,7 +164,7 @@ def numbers_of(value: Any) -> Array | None:
         return np.asarray(held.value)
     try:
         return np.array(held) if isinstance(held, mlir.ir.DenseElementsAttr) else None
-    except TypeError:  # bfloat16, of which numpy has none
+    except TypeError:  # bfloat16: numpy has no such type
         return None
 
 
@@ -188,18 +190,18 @@ def _model(layers: Sequence[Layer]) -> onnx.ModelProto:
     nodes, inputs, held = [], [], []
     for i, layer in enumerate(layers):
         shape, of_weight = shape_of(layer.data), layer.axes[1]
-        given = [(f"x{i}", layer.data, after(shape, to_canonical(layer.axes[0], shape)))]
+        data = [(f"x{i}", layer.data, after(shape, to_canonical(layer.axes[0], shape)))]
         if layer.weight is None:
             value = layer.op.operands[1]
-            given.append((f"w{i}", value, _outputs_first(of_weight, shape_of(value))))
+            data.append((f"w{i}", value, _outputs_first(of_weight, shape_of(value))))
         else:
             numbers = layer.weight.transpose(in_order(of_weight)) if of_weight else layer.weight
-            kept = _outputs_first(of_weight, layer.weight.shape)
-            known = [e for e in kept if e is not None]  # all extents of a constant are
-            held.append(numpy_helper.from_array(numbers.reshape(known), f"w{i}"))
-        for name, value, dims in given:
+            stored = _outputs_first(of_weight, layer.weight.shape)
+            sizes = [e for e in stored if e is not None]  # all extents of a constant are
+            held.append(numpy_helper.from_array(numbers.reshape(sizes), f"w{i}"))
+        for name, value, extents in data:
             element = ELEMENTS.get(str(value.type.element_type), TensorProto.INT32)
-            shown = [f"{name}_{axis}" if e is None else e for axis, e in enumerate(dims)]
+            shown = [f"{name}_{axis}" if e is None else e for axis, e in enumerate(extents)]
             inputs.append(helper.make_tensor_value_info(name, element, shown))
         operands = [f"x{i}", f"w{i}"][:: 1 if layer.right else -1]
         op = "MatMul" if layer.kind == MATMUL else "Conv"
@@ -258,10 +260,10 @@ def to_canonical(letters: str, shape: Dims, lifted: int = 0) -> tuple[Step, ...]
     at[channels[0]] = math.prod(at[letter] or 1 for letter in channels)
     extents = tuple(at[letter] for letter in merged)
     order = in_order(merged)
-    kept = [extents[i] for i in order]
-    del kept[2 : 2 + lifted]
+    ordered = [extents[i] for i in order]
+    del ordered[2 : 2 + lifted]
     return (
         Reshape(len(letters), extents, (False,) * len(extents)),
         Transpose(order, extents),
-        Reshape(len(order), tuple(kept), (False,) * len(kept)),
+        Reshape(len(order), tuple(ordered), (False,) * len(ordered)),
     )

@@ -1,4 +1,4 @@
-"""The one door to IREE's bindings of MLIR; they are imported when one is first asked for."""
+"""Import IREE's bindings of MLIR for the whole package, at their first use."""
 
 from __future__ import annotations
 

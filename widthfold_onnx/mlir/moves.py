@@ -92,7 +92,7 @@ def _ends(shape: Dims) -> list[int]:
 
 
 def _groups(ends: list[int], fine: list[int]) -> list[list[int]]:
-    """Return the fine axes of each axis; those of extent 1 behind an axis belong to it."""
+    """Return the fine axes of each axis; axes of extent 1 behind an axis belong to it."""
     first = [0, *(fine.index(end) + ends[:i].count(end) + 1 for i, end in enumerate(ends))]
     first[-1] = len(fine)
     return [list(range(a, b)) for a, b in pairwise(first)]

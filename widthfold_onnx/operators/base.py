@@ -22,7 +22,7 @@ MIN_OPSET = 5
 class Inputs:
     """The indices of a node's inputs; None for an input that the operator does not have.
 
-    `scale` and `zero` are those of the weight.
+    `scale` and `zero` are inputs that quantize the weight.
     """
 
     data: int = 0
@@ -189,16 +189,16 @@ def read_axes(node: Node, lengths: Dims, kernel: Sequence[int]) -> list[ConvAxis
         The axes, without what `auto_pad` says; a refusal if the attributes contradict each other.
     """
     rank = len(lengths)
-    stated = integers(node, "kernel_shape", kernel)
+    declared = integers(node, "kernel_shape", kernel)
     strides, dilations = (integers(node, name, [1] * rank) for name in ("strides", "dilations"))
     pads = integers(node, "pads", [0] * (2 * rank))
-    fits = stated == list(kernel) and len(kernel) == rank
+    fits = declared == list(kernel) and len(kernel) == rank
     fits = fits and [len(strides), len(dilations), len(pads)] == [rank, rank, 2 * rank]
     if not fits or min([1, *strides, *dilations]) < 1:
         return Refusal(
             Code.INCONSISTENT_ATTRIBUTES,
-            f"kernel {stated}, strides {strides}, dilations {dilations}, pads {pads} for a kernel "
-            f"{list(kernel)} along {rank} axes",
+            f"kernel {declared}, strides {strides}, dilations {dilations}, pads {pads} for a "
+            f"kernel {list(kernel)} along {rank} axes",
         )
     rows = zip(lengths, kernel, strides, dilations, pads[:rank], pads[rank:], strict=True)
     return [

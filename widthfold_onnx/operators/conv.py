@@ -47,8 +47,8 @@ class Conv(Operator):
 
     def logical(self, node: Node, data: Dims, channels: int) -> Dims:
         """Return the extents as they are, with the channels of the weight where they are open."""
-        batch, stated, *spatial = data
-        return (batch, channels if stated is None else stated, *spatial)
+        batch, declared, *spatial = data
+        return (batch, channels if declared is None else declared, *spatial)
 
     def axes(
         self, node: Node, dims: Dims, weight: tuple[int, ...]

@@ -39,31 +39,31 @@ class ConvTranspose(Conv):
             return axes
         rank = len(axes)
         more = integers(node, "output_padding", [0] * rank)
-        wanted = integers(node, "output_shape", [])
+        target = integers(node, "output_shape", [])
         pads = [pad for axis in axes for pad in (axis.pad_begin, axis.pad_end)]
-        if len(more) != rank or len(wanted) not in (0, rank) or min(*pads, *more) < 0:
+        if len(more) != rank or len(target) not in (0, rank) or min(*pads, *more) < 0:
             return Refusal(
                 Code.INCONSISTENT_ATTRIBUTES,
-                f"pads {pads}, output padding {more}, output shape {wanted} along {rank} axes",
+                f"pads {pads}, output padding {more}, output shape {target} along {rank} axes",
             )
         for i, axis in enumerate(axes):
             s, reach = axis.stride, axis.dilation * (axis.kernel - 1)
-            found = _pads(
+            pads_of_axis = _pads(
                 auto_pad_of(node),
                 (axis.pad_begin, axis.pad_end),
                 None if axis.length is None else s * (axis.length - 1) + reach + 1 + more[i],
-                None if not wanted else wanted[i],
+                None if not target else target[i],
                 reach + 1 + more[i] - s,
             )
-            if isinstance(found, Refusal):
-                return found
-            if found[1] < 0 and more[i] - found[1] >= s:
+            if isinstance(pads_of_axis, Refusal):
+                return pads_of_axis
+            if pads_of_axis[1] < 0 and more[i] - pads_of_axis[1] >= s:
                 return Refusal(
                     Code.OUTPUT_TOO_LARGE,
-                    f"an output of {wanted[i]} positions is a stride or more beyond the kernel's "
+                    f"an output of {target[i]} positions is a stride or more beyond the kernel's "
                     "reach",
                 )
-            before, behind = reach - found[0], reach - found[1] + more[i]
+            before, behind = reach - pads_of_axis[0], reach - pads_of_axis[1] + more[i]
             axes[i] = replace(axis, stride=1, base_dilation=s, pad_begin=before, pad_end=behind)
         return tuple(axes)
 
@@ -85,9 +85,9 @@ class ConvTranspose(Conv):
 
 
 def _pads(
-    auto_pad: str, pads: Pads, full: int | None, wanted: int | None, surplus: int
+    auto_pad: str, pads: Pads, full: int | None, target: int | None, surplus: int
 ) -> Pads | Refusal:
-    """Return what is cut off at both ends of an axis, by the operator's text (ConvTranspose-11).
+    """Return the positions to cut off at both ends of an axis (operator text, ConvTranspose-11).
 
     A negative number is added instead.
 
@@ -95,16 +95,16 @@ def _pads(
         auto_pad: the attribute.
         pads: the attribute, for the axis.
         full: output extent without pads; None where the input's is not known.
-        wanted: output extent that `output_shape` asks for, if it does.
+        target: output extent that `output_shape` asks for, if it does.
         surplus: `full` minus stride times the input's extent, which SAME keeps.
     """
-    if wanted is not None:
+    if target is not None:
         if full is None:
             return Refusal(
                 Code.UNKNOWN_EXTENT,
                 "output_shape pads by the input's extent, which is not known",
             )
-        total = full - wanted
+        total = full - target
         if total < 0:
             # The runtime and ONNX's own cases append the positions that the kernel does not reach.
             return (0, total)

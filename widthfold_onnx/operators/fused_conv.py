@@ -1,7 +1,7 @@
 """Describe FusedConv, a Conv with the activation behind it, as ONNX Runtime's optimizer writes it.
 
-It adds its input Z, if it has one, and then applies `activation` to every number alike
-(contrib_defs.cc), so that the activation of a fold is the fold of the activation.
+It adds its input Z, if it has one. Then it applies `activation` to every number alike
+(contrib_defs.cc). So the activation of a fold is the fold of the activation.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class FusedConv(Conv):
     def folded(self, node: Node, fold: ConvFold) -> FoldedOperator:
         """Return a FusedConv with the same activation."""
         domain, op_type, attributes = super().folded(node, fold)
-        kept = {name: node.attributes[name] for name in ACTIVATION if name in node.attributes}
-        return FoldedOperator(domain, op_type, {**attributes, **kept})
+        activation = {name: node.attributes[name] for name in ACTIVATION if name in node.attributes}
+        return FoldedOperator(domain, op_type, {**attributes, **activation})
 
 
 FUSED_CONV = FusedConv(inputs=CONV.inputs)

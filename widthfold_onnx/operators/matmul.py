@@ -97,7 +97,7 @@ class Product(Operator):
         return matrices if self._outputs_first(node) else matrices.swapaxes(-1, -2)
 
     def out_axis(self, node: Node, rank: int) -> int | None:
-        """Return the last axis or the one before; a vector counts input channels alone."""
+        """Return the last axis or the axis before it; a vector counts input channels alone."""
         return None if rank == 1 else rank - (2 if self._outputs_first(node) else 1)
 
     def folded(self, node: Node, fold: ConvFold) -> FoldedOperator:

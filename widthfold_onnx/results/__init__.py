@@ -23,7 +23,7 @@ from widthfold_onnx.results.sites import (
     SiteReport,
     Stop,
 )
-from widthfold_onnx.results.store import Entry, Key, Measurement
+from widthfold_onnx.results.store import Key, Measurement
 from widthfold_onnx.results.timing import (
     Baseline,
     Gpu,

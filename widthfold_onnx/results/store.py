@@ -1,4 +1,4 @@
-"""Measurements as the store keeps them and an export writes them."""
+"""Measurements as the store keeps them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import msgspec
-
-from widthfold_onnx.results.base import Result
 
 AS_IS = "as-is"
 """The candidate that is no other form: a layer as it is."""
@@ -46,8 +44,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ratio: time of the original / time of the candidate; 0.0 if lost.
         low: lower end of the 95 % interval of `ratio`.
         high: its upper end.
-        seconds: median time of the candidate; where it was skipped for want of time, the time
-            that there was for all.
+        seconds: median time of the candidate.
         rounds: pairs that were timed.
         reason: why it is lost, "" otherwise.
         taken: when, in UTC, as ISO 8601 writes it.
@@ -57,6 +54,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         original_setting: of the runtime, such as its level, at which the original is fastest; ""
             where it was not chosen.
         setting: the same for the candidate.
+        budget: seconds that there were for all that was measured with it.
 
     Raises:
         ValueError: a number that is not finite, below 0 or too large, an interval whose ends are
@@ -75,9 +73,10 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     note: str = ""
     original_setting: str = ""
     setting: str = ""
+    budget: float = 0.0
 
     def __post_init__(self) -> None:
-        numbers = (self.ratio, self.low, self.high, self.seconds, self.control)
+        numbers = (self.ratio, self.low, self.high, self.seconds, self.control, self.budget)
         fit = all(math.isfinite(number) and number >= 0 for number in numbers)
         if not fit or not 0 <= self.rounds <= sys.maxsize:
             raise ValueError("a number is not finite, below 0 or too large")
@@ -113,11 +112,3 @@ def lost(reason: str) -> Measurement:
 def now() -> str:
     """Return the current time, as ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-class Entry(Result, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One measurement and its key: a line of an export."""
-
-    schema: Literal["widthfold.measurement/1"] = "widthfold.measurement/1"
-    key: Key
-    measurement: Measurement

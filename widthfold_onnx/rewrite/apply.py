@@ -65,7 +65,7 @@ class Reading:
         Raises:
             InvalidModelError: the graph library cannot read the model.
         """
-        frozen_proto = frozen(proto, kept=overridable(proto) - set(plan.frozen))
+        frozen_proto = frozen(proto, retained=overridable(proto) - set(plan.frozen))
         nodes = {(part.companion, part.name) for part in plan.companions}
         names = {companion for companion, _ in nodes}
         exchanged_proto, matches = exchanged(frozen_proto, folder, names, nodes)

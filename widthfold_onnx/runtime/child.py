@@ -78,13 +78,15 @@ def isolated(
     with tempfile.TemporaryFile() as noise, _child(noise) as child:
         messages = _messages(child, task)
         while True:
-            left = max(deadline - time.monotonic(), 0.0)
-            wait = min(left, silence)
+            remaining = max(deadline - time.monotonic(), 0.0)
+            wait = min(remaining, silence)
             try:
                 kind, value = _next(messages, time.monotonic() + wait)
             except queue.Empty:
                 late = (
-                    f"no result after {timeout:g} s" if left == wait else f"silent for {wait:g} s"
+                    f"no result after {timeout:g} s"
+                    if remaining == wait
+                    else f"silent for {wait:g} s"
                 )
                 raise UnverifiedError(f"{late}; stopped") from None
             if kind == "progress" and on_progress is not None:
@@ -144,7 +146,7 @@ def _messages(child: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[
             with contextlib.suppress(EOFError, pickle.UnpicklingError):  # it ends, perhaps half-way
                 while True:
                     messages.put(pickle.load(child.stdout))
-            child.stdout.read()  # after what is no message: a full pipe would keep it from ending
+            child.stdout.read()  # after a broken message: a full pipe would keep it from ending
         except Exception as error:  # without this an answer that does not unpickle would hang
             messages.put(("error", _fault(f"answer of the child: {error!r}")))
         messages.put(("gone", None))
@@ -196,7 +198,7 @@ def serve(folder: str) -> None:
 
 
 def _fault(summary: str) -> InternalError:
-    """Return an error of ours with the trace of the one that is handled."""
+    """Return an internal error with the trace of the error that is handled."""
     error = InternalError(printable(summary))
     error.add_note(traceback.format_exc())
     return error

@@ -79,8 +79,9 @@ def clock_name(how: RuntimeOptions) -> Literal["wall", "thread"]:
 def repeats(run: float, opening: float, seconds: float) -> Repeats:
     """Return how often a process should repeat, so that its time tells most.
 
-    A level is repeated by the square root of what its repetition saves: the cost of the level above
-    over its own, times its variance over that of the level above (Kalibera and Jones, section 6).
+    A level is repeated by the square root of the saving: the cost of the level above over its own
+    cost, times its own variance over the variance of the level above (Kalibera and Jones, section
+    6).
 
     >>> repeats(run=20e-6, opening=0.002, seconds=1.5)
     Repeats(sessions=4, runs=625)
@@ -105,7 +106,7 @@ def repeats(run: float, opening: float, seconds: float) -> Repeats:
 def alternate(
     sides: Sequence[Run], rounds: int, clock: Clock, *, seed: int = 0, warm: bool = False
 ) -> Times:
-    """Return the seconds of all sides by round, [side, round]; what is not `warm` is warmed up.
+    """Return the seconds of all sides by round, [side, round]; cold sides run once before.
 
     The order is random, and every second round has it backwards: a run was seen to take 1 % longer
     at the beginning of a round, or after another session than after its own.

@@ -1,7 +1,7 @@
 """Compares two models by the times of their runs: a ratio, its interval, a verdict.
 
-The runs are those of several sessions in several processes (`runtime.clock`). The original has as
-many sessions as the rewritten model: what they show against each other is noise, the A/A control.
+The runs come from several sessions in several processes (`runtime.clock`). The original has as many
+sessions as the rewritten model: differences among them are noise, the A/A control.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def interval(logs: Array) -> tuple[float, float, float]:
 def one_session(logs: Array) -> tuple[float, float, float]:
     """Return the median of one session of each side with a 95 % interval for other sessions.
 
-    That of the session itself is a bootstrap. A resample of n values is n uniform ranks; the median
+    The interval of a session is a bootstrap. A resample of n values is n uniform ranks; the median
     of n uniforms is Beta((n + 1) / 2, (n + 1) / 2). So the median's rank is drawn at once instead
     of n ranks (David and Nagaraja, Order Statistics, section 2.1).
 

@@ -1,8 +1,8 @@
 """Times two models in alternating runs, each at the setting of the runtime that suits it best.
 
-The runs are those of several sessions of each model in several processes (`runtime.clock`), which
-are fresh ones: where much was computed before, the session that was opened first was seen to be
-0.1 to 0.5 % slower than the next, and so was the model that always came first.
+The runs come from several sessions of each model in several fresh processes (`runtime.clock`).
+Where a process had computed much before, the session that was opened first was seen to be 0.1 to
+0.5 % slower than the next. The same held for the model that always came first.
 """
 
 from __future__ import annotations
@@ -157,13 +157,13 @@ def ratio_of(
     Raises:
         UnverifiedError: a model does not run.
     """
-    found = contest(original, rewritten, options, shapes, fewest=TRIAL_PAIRS)
-    pairing, settings = found.pairing, found.choice.settings
+    outcome = contest(original, rewritten, options, shapes, fewest=TRIAL_PAIRS)
+    pairing, settings = outcome.pairing, outcome.choice.settings
     seconds = float(np.median(pairing.samples[:, 1]))
     return msgspec.structs.replace(
         timed(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs),
         control=pairing.control,
-        note=found.choice.advice,
+        note=outcome.choice.advice,
         original_setting=str(settings[0]),
         setting=str(settings[1]),
     )
@@ -184,7 +184,7 @@ def ratios_to(
         base: model file.
         models: model files.
         kinds: how random inputs are distributed, one after the other.
-        options: as those of `contest`; the budget is that of all kinds together.
+        options: as for `contest`; the budget holds for all kinds together.
         shapes: of every random input.
 
     Returns:
@@ -200,18 +200,18 @@ def ratios_to(
     times = choosing([sessions], inputs[0], options, clock)
     best = int(np.argmin(np.median(times, axis=0)))
     others = [open_at(model, settings[best]) for model in models]
-    found: list[Measurement] = []
+    outcome: list[Measurement] = []
     for of_kind in inputs:
         runs = [rounds_of(session, of_kind.sets) for session in (sessions[best], *others)]
         own, *rest = in_turn(runs, clock, options.time_budget / len(kinds), math.inf).T
-        found += [measured(other, own) for other in rest]
-    return found
+        outcome += [measured(other, own) for other in rest]
+    return outcome
 
 
 def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Measurement:
-    """Time a model at the one level of its provider against itself at the other, in this process.
+    """Time a model at both levels of its provider against each other, in this process.
 
-    Each has one session: what is chosen so is raced or timed again.
+    Each level has one session, because the chosen level is raced or timed again.
 
     Raises:
         UnverifiedError: the model does not run.

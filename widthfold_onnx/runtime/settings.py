@@ -61,17 +61,17 @@ class Setting:
 
 def settings_of(how: RuntimeOptions) -> list[Setting]:
     """Return the settings to choose from, the common one first; given options are fixed."""
-    known, given = described(how.provider), how.provider_options
+    provider, fixed = described(how.provider), how.provider_options
     swept = {
-        name: (given[name],) if name in given else values for name, values in known.swept.items()
+        name: (fixed[name],) if name in fixed else values for name, values in provider.swept.items()
     }
     options = [
-        {**dict(zip(swept, values, strict=True)), **given}
+        {**dict(zip(swept, values, strict=True)), **fixed}
         for values in itertools.product(*swept.values())
     ]
     return [
         Setting(level, replace(how, provider_options=each))
-        for level in known.levels
+        for level in provider.levels
         for each in options
     ]
 
@@ -82,7 +82,7 @@ def open_at(
     profile: Path | None = None,
     optimized: Path | None = None,
 ) -> Session:
-    """Open a session as models are timed; `profile` and `optimized` are those of `open_session`.
+    """Open a session as models are timed; `profile` and `optimized` go to `open_session`.
 
     Raises:
         UnverifiedError: the model does not run.
@@ -168,7 +168,7 @@ def in_turn(
 ) -> npt.NDArray[np.float64]:
     """Run all in turn; the first round only warms up, and at least one follows.
 
-    Each round begins with another one: in models of some microseconds, one that always
+    Each round begins with another side: in models of some microseconds, the side that always
     came first was seen to take 3 to 10 % more.
 
     Args:

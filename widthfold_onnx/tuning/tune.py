@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.sizes import running
 from widthfold_onnx.system import cores
 from widthfold_onnx.tuning.measure.bench import Bench
+from widthfold_onnx.tuning.measure.budget import Budget
 from widthfold_onnx.tuning.measure.cluster import Cluster
 from widthfold_onnx.tuning.measure.cluster_pool import ClusterPool
 from widthfold_onnx.tuning.measure.effort import SPENDING
@@ -82,8 +82,7 @@ def tune(
         seconds = search_options.time_budget or spending.race * len(models)
         interrupted = False
         try:
-            deadline = time.monotonic() + seconds
-            pool.measure(most_work_first(every.values()), deadline, on_progress)
+            pool.measure(most_work_first(every.values()), Budget(seconds), on_progress)
         except KeyboardInterrupt:
             interrupted = True
         return TuneReport(

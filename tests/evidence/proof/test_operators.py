@@ -370,6 +370,66 @@ def test_resize_is_of_the_lines_that_change() -> None:
     assert not alike(evaluated("Resize", x, None, None, sizes, mode="cubic"), found).any()
 
 
+THREE, THIRD = Known(np.array([3])), Known(np.array(2))
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "more"),
+    [
+        *((op, {"axis": 2}, ()) for op in ("ArgMax", "ArgMin", "Hardmax", "LpNormalization")),
+        ("ArgMax", {"axis": -1, "keepdims": 0}, ()),
+        ("CumSum", {}, (THIRD,)),
+        *((op, {"axis": 2}, ()) for op in ("LogSoftmax", "Softmax")),
+        ("TopK", {"axis": 2}, (THREE,)),
+    ],
+)
+def test_functions_of_the_line_along_an_axis(
+    op: str, attributes: dict[str, Any], more: tuple[Known, ...]
+) -> None:
+    x = drawn(0, 2, 3, 5)
+    found = evaluated(op, x, *more, **attributes)
+    assert isinstance(found, Elements)
+    extent = {"ArgMax": 1, "ArgMin": 1, "TopK": 3}.get(op, 5)
+    kept = attributes.get("keepdims", 1)
+    assert found.shape == ((2, 3, extent) if kept else (2, 3))
+    moved = {**attributes, **({"axis": 0} if "axis" in attributes else {})}
+    places = [Known(np.array(0))] if op == "CumSum" else more
+    turned = evaluated(op, x.transpose(2, 0, 1).copy(), *places, **moved)
+    assert isinstance(turned, Elements)
+    order = (1, 2, 0) if kept else (0, 1)
+    assert alike(Elements(tuple(d.transpose(order) for d in turned.draws)), found).all()
+    other = x.copy()
+    other[1, 2, 4] += 1
+    changed = ~alike(evaluated(op, other, *more, **attributes), found)
+    assert changed[1, 2].all()
+    assert changed.sum() == (extent if kept else 1)
+    reversed_ = evaluated(op, x[:, :, ::-1].copy(), *more, **attributes)
+    assert not alike(reversed_, found).any()
+    if "axis" in attributes and op != "TopK" and kept and extent > 1:
+        assert not alike(evaluated(op, x, **{**attributes, "axis": 1}), found).any()
+
+
+def test_two_functions_of_a_line_differ() -> None:
+    x = drawn(0, 2, 3, 5)
+    results = [evaluated(op, x, axis=1) for op in ("ArgMax", "ArgMin")]
+    assert not alike(*results).any()
+    last = evaluated("ArgMax", x, axis=1, select_last_index=1)
+    assert not alike(last, results[0]).any()
+    largest, smallest = (evaluated("TopK", x, THREE, axis=2, largest=i) for i in (1, 0))
+    assert not alike(largest, smallest).any()
+
+
+def test_a_softmax_of_older_opsets_takes_all_axes_from_one_on() -> None:
+    x = drawn(0, 2, 3, 5)
+    whole = evaluated("Softmax", x, opset=11, axis=1)
+    flat = evaluated("Softmax", x.reshape(2, 15), axis=1)
+    assert isinstance(flat, Elements)
+    assert alike(Elements(tuple(d.reshape(2, 3, 5) for d in flat.draws)), whole).all()
+    assert not alike(evaluated("Softmax", x, opset=13, axis=1), whole).any()
+    with pytest.raises(UnevaluableError, match="axis 3 is none of 3"):
+        evaluated("Softmax", x, axis=3)
+
+
 @pytest.mark.parametrize(
     ("op", "inputs"),
     [

@@ -58,7 +58,7 @@ def _cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
         if time.perf_counter() - start >= SECONDS:
             break
     after, used = device.energy_mj(), device.used_mib()
-    # The runtime keeps what it once took, so its peak is what is in use now.
+    # The runtime never gives memory back, so its peak is the memory in use now.
     memory = None if free is None or used is None else round(used - free, 1)
     energy = None if before is None or after is None else round((after - before) / count, 4)
     return Cost(peak, memory, energy)

@@ -1,7 +1,7 @@
-"""Reports on which provider each node of a timed model ran, and describes those that fell back.
+"""Reports on which provider each node of a timed model ran, and describes nodes that fell back.
 
 A session on a GPU silently hands single nodes to the CPU. For a few nodes that only handle
-shapes that is intended; with a Conv there the time is that of another model.
+shapes that is intended. With a Conv there, the time says nothing about the GPU.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def fallbacks(nodes: Sequence[NodeTime], provider: Provider) -> list[NodeTime]:
 
 
 def alarms(sides: dict[str, Side], provider: str) -> list[str]:
-    """Return a line for each model of which a node that does the work fell back.
+    """Return a line for each model in which a node that does the work fell back.
 
     Args:
         sides: the timed models by name.
-        provider: the one that was asked for.
+        provider: the provider that the caller asked for.
     """
     return [f"FALLBACK {line}" for line in _fallen(sides, provider, heavy=True)]
 

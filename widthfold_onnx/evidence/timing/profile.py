@@ -1,6 +1,6 @@
 """Measures where the time of a model goes, node by node, with the runtime's own profiler.
 
-Such times show what is slow; they are no measurement of the model, because profiling costs time.
+Such times show slow nodes. They do not measure the model, because profiling costs time.
 Nodes in the body of a node are listed by themselves, so it has the rest of its time only.
 """
 
@@ -72,12 +72,12 @@ def _nodes(events: list[dict[str, Any]], runs: int, least: Least) -> list[NodeTi
     for (name, op, provider), times in ran.items():
         # A node of a loop body runs several times in a run: the sum of a run is what counts.
         per_run = max(len(times) // runs, 1)
-        kept = times[WARM_RUNS * per_run :]
-        total = sum(duration for duration, _ in kept)
-        mean = total / max(len(kept) / per_run, 1)
-        floors = [seconds for _, seconds in kept if seconds is not None]
-        known = len(floors) == len(kept) and mean >= SHORTEST
-        reached = round(sum(floors) * 1e6 / total, 4) if known else None
+        warm = times[WARM_RUNS * per_run :]
+        total = sum(duration for duration, _ in warm)
+        mean = total / max(len(warm) / per_run, 1)
+        floors = [seconds for _, seconds in warm if seconds is not None]
+        is_known = len(floors) == len(warm) and mean >= SHORTEST
+        reached = round(sum(floors) * 1e6 / total, 4) if is_known else None
         results.append(
             NodeTime(name=name, op=op, provider=provider, us=round(mean, 2), reached=reached)
         )
@@ -87,7 +87,7 @@ def _nodes(events: list[dict[str, Any]], runs: int, least: Least) -> list[NodeTi
 def _own_times(events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
     """Return the events of nodes in the order of their begin, with times without their bodies.
 
-    A node runs in the innermost one that holds a body and has not ended when it begins. Both
+    A node runs in the innermost node that holds a body and has not ended when it begins. Times
     are whole microseconds, rounded down, so a node that begins as another ends is not inside it.
     """
     ran = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]

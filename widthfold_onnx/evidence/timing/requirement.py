@@ -80,19 +80,19 @@ def read_report(path: Path) -> VerifyReport:
 
 
 def _plausible(timing: Timing) -> bool:
-    """Return whether the figures can be those of a clock; a file may hold any."""
+    """Return whether a clock can have measured the figures; a file may hold any."""
     interval = 1 / LARGEST <= timing.low <= timing.speedup <= timing.high <= LARGEST
     return interval and 0 <= timing.control <= LARGEST
 
 
 def against(saved: VerifyReport, now: VerifyReport, name: str, least: float | None) -> VerifyReport:
-    """Return `now` with what it says beside the saved report.
+    """Return `now` with its comparison to the saved report.
 
     Args:
         saved: the baseline.
         now: the report to judge.
         name: of the file of the baseline, for messages.
-        least: the smallest accepted speed-up of `now` / that of `saved`; None asks nothing.
+        least: the smallest accepted ratio of speed-ups, `now` / `saved`; None asks nothing.
 
     Returns:
         The report with `timing.baseline`, and the verdict by `least`; unchanged without a timing.
@@ -117,9 +117,9 @@ def against(saved: VerifyReport, now: VerifyReport, name: str, least: float | No
     return msgspec.structs.replace(now, timing=timing, verdict=verdict, reasons=reasons)
 
 
-def _worse(one: Verdict, other: Verdict) -> Verdict:
+def _worse(first: Verdict, other: Verdict) -> Verdict:
     order: tuple[Verdict, ...] = ("pass", "unverified", "fail")
-    return max(one, other, key=order.index)
+    return max(first, other, key=order.index)
 
 
 def _compared(

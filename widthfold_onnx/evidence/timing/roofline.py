@@ -1,8 +1,8 @@
 """Says how long the work of a node takes at least on this machine (the roofline model).
 
 That is the longer one of two times: its bytes at the speed of a copy, and its multiply-adds at the
-speed of a matrix product. Multiply-adds with weights that are zero do not count, neither those that
-the runtime pads channels with nor those of a fold, so both models have the same work.
+speed of a matrix product. Multiply-adds with weights that are zero do not count, neither from
+padding by the runtime nor from a fold. So both models have the same work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Least = Callable[[str, Mapping[str, Any]], float | None]
 """Returns the least seconds of a node, by its name and what the profile says of one run of it."""
 
 Weights = Mapping[str, Array | None]
-"""Those of the nodes that multiply, by the name of the node; None for one that is computed."""
+"""Weights of the nodes that multiply, by name of the node; None for a computed weight."""
 
 BYTES = {
     "float": 4,
@@ -46,10 +46,10 @@ BYTES = {
 """Bytes of an element, by the names that the profile gives types."""
 
 COUNTED = ("float", "double", "int8", "uint8")
-"""Those for which matrix products are measured."""
+"""Types for which matrix products are measured."""
 
 COPIES = [2**exponent for exponent in range(18, 27, 2)]
-"""Bytes of the copies that are measured: those of the first caches up to those of memory."""
+"""Bytes of the copies that are measured, from the size of the first cache to memory."""
 
 WEIGHTS = {
     **{op: operators[0].inputs.weight for (_, op), operators in OPERATORS.items()},
@@ -74,7 +74,7 @@ PARTLY_READ = ("Gather", "GatherElements", "GatherND", "Slice", "Resize", "Upsam
 
 
 class Roofline:
-    """The measured speeds of this machine, in sessions like those that are timed."""
+    """The measured speeds of this machine, in sessions like the timed sessions."""
 
     def __init__(self, options: RuntimeOptions) -> None:
         self._setting = Setting(Level.ALL, options)
@@ -89,7 +89,7 @@ class Roofline:
         return lambda name, details: self._least(weights, name, details)
 
     def limits(self) -> dict[str, float]:
-        """Return what was measured for the nodes so far, per second, by name."""
+        """Return the speeds measured so far, per second, by name."""
         copies = sorted(self.copies.items())
         speeds = {f"bytes of a copy of {size >> 10} KiB": speed for size, speed in copies}
         return speeds | {f"operations on {dtype}": v for dtype, v in self.operations.items()}
@@ -115,21 +115,23 @@ class Roofline:
     def _weights(self, model: Path, setting: Setting) -> Weights:
         """Return the weights of the runtime's optimized graph."""
         with tempfile.TemporaryDirectory() as folder:
-            made = Path(folder) / "optimized.onnx"
+            optimized = Path(folder) / "optimized.onnx"
             try:
-                open_at(model, setting, optimized=made)
+                open_at(model, setting, optimized=optimized)
             except UnverifiedError:  # too large for one file
                 return {}
-            graphs = list(all_graphs(onnx.load(made).graph))
+            graphs = list(all_graphs(onnx.load(optimized).graph))
         constants = {tensor.name: tensor for graph in graphs for tensor in graph.initializer}
         layers = [node for graph in graphs for node in graph.node if node.op_type in WEIGHTS]
         times = Counter(node.name for node in layers)
-        found: dict[str, Array | None] = {}
+        weights_by_name: dict[str, Array | None] = {}
         for node in layers:
             if times[node.name] == 1:  # both branches of a guard may hold a node of one name
                 weight = constants.get(node.input[WEIGHTS[node.op_type]])
-                found[node.name] = None if weight is None else numpy_helper.to_array(weight)
-        return found
+                weights_by_name[node.name] = (
+                    None if weight is None else numpy_helper.to_array(weight)
+                )
+        return weights_by_name
 
 
 def unknown(name: str, details: Mapping[str, Any]) -> None:
@@ -155,12 +157,13 @@ def multiply_adds(weight: Array | None, details: Mapping[str, Any]) -> int:
     """Return the multiply-adds of a node.
 
     Args:
-        weight: None if it is computed. The profile does not list one that the runtime has packed.
+        weight: None if it is computed. The profile does not list a weight that the runtime has
+            packed.
         details: what the profile says of one run.
     """
     op = details["op_name"]
     inputs = [next(iter(tensor.values())) for tensor in details["input_type_shape"]]
-    made = next(iter(details["output_type_shape"][0].values()))
+    output = next(iter(details["output_type_shape"][0].values()))
     if weight is not None:
         dims, count = weight.shape, int(np.count_nonzero(weight))
     else:
@@ -168,7 +171,7 @@ def multiply_adds(weight: Array | None, details: Mapping[str, Any]) -> int:
         count = math.prod(dims)
     if "Conv" in op:
         # The first axis of a weight has the output channels; transposed, the input channels.
-        shared, tensor = dims[0], inputs[0] if op == "ConvTranspose" else made
+        shared, tensor = dims[0], inputs[0] if op == "ConvTranspose" else output
     else:
-        shared, tensor = math.prod(dims[:-2]) * (made[-1] if len(dims) > 1 else 1), made
+        shared, tensor = math.prod(dims[:-2]) * (output[-1] if len(dims) > 1 else 1), output
     return int(count * math.prod(tensor) // max(shared, 1))

@@ -65,14 +65,14 @@ def time_models(
     busy = min(load_average(), load)
     several: Sequence[Shapes | None] = sizes or (None,)
     share = replace(options, time_budget=options.time_budget / len(several))
-    found, *others = (contest(original, rewritten, share, s, report=report) for s in several)
-    roofline = Roofline(found.options)
+    outcome, *others = (contest(original, rewritten, share, s, report=report) for s in several)
+    roofline = Roofline(outcome.options)
     sides = {}
     for number, role in enumerate(("original", "rewritten")):
-        report(f"profile of {found.models[number].name}")
-        sides[role] = _side(found, number, roofline)
-    timing = _timing(found, sides, busy)
-    rows = [_at_size(each) for each in (found, *others)]
+        report(f"profile of {outcome.models[number].name}")
+        sides[role] = _side(outcome, number, roofline)
+    timing = _timing(outcome, sides, busy)
+    rows = [_at_size(each) for each in (outcome, *others)]
     return msgspec.structs.replace(timing, limits=roofline.limits(), sizes=rows)
 
 
@@ -87,17 +87,17 @@ def _at_size(found: Contest) -> SizeGain:
     )
 
 
-def _timing(found: Contest, sides: dict[str, Side], busy: float) -> Timing:
+def _timing(outcome: Contest, sides: dict[str, Side], busy: float) -> Timing:
     """Judge the pairs at the load `busy` of the machine.
 
     The verdict is inconclusive if several threads were asked for on cores that are not free:
     there even identical models differ several times.
     """
-    options, pairing = found.options, found.pairing
+    options, pairing = outcome.options, outcome.pairing
     crowded = busy + options.threads > cores()
     notes = [
-        "" if found.inputs.random else "timed on the stored inputs",
-        found.choice.advice,
+        "" if outcome.inputs.random else "timed on the stored inputs",
+        outcome.choice.advice,
         _busy(busy, options.threads) if crowded else "",
         *remarks(sides, options.provider),
     ]
@@ -105,7 +105,7 @@ def _timing(found: Contest, sides: dict[str, Side], busy: float) -> Timing:
         provider=options.provider.value,
         threads=options.threads,
         clock=clock_name(options),
-        shapes={name: list(array.shape) for name, array in found.inputs.sets[0].items()},
+        shapes={name: list(array.shape) for name, array in outcome.inputs.sets[0].items()},
         pairs=pairing.pairs,
         processes=len(pairing.samples),
         sessions=pairing.samples.shape[2],
@@ -115,20 +115,20 @@ def _timing(found: Contest, sides: dict[str, Side], busy: float) -> Timing:
         control=pairing.control,
         converged=pairing.converged,
         crowded=crowded,
-        same_level=found.choice.same_level,
+        same_level=outcome.choice.same_level,
         original=sides["original"],
         rewritten=sides["rewritten"],
         verdict="inconclusive" if crowded and options.threads > 1 else pairing.verdict,
         note="; ".join(filter(None, notes)),
-        gpu=_gpu(found),
+        gpu=_gpu(outcome),
     )
 
 
-def _side(found: Contest, number: int, roofline: Roofline) -> Side:
+def _side(outcome: Contest, number: int, roofline: Roofline) -> Side:
     """Describe one model, timed at the setting that suits it best."""
-    model, setting = found.models[number], found.choice.settings[number]
-    feeds = found.inputs.sets[0]
-    seconds = found.pairing.samples[:, number]
+    model, setting = outcome.models[number], outcome.choice.settings[number]
+    feeds = outcome.inputs.sets[0]
+    seconds = outcome.pairing.samples[:, number]
     least = roofline.of(model, setting)
     nodes = profile(partial(open_at, model, setting), feeds, least)
     return Side(
@@ -138,35 +138,35 @@ def _side(found: Contest, number: int, roofline: Roofline) -> Side:
         p99=_ms(np.quantile(seconds, 0.99)),
         samples_ms=thinned(seconds),
         outliers=outliers(seconds),
-        load_ms=_ms(np.median([process.loads[number] for process in found.processes])),
-        first_ms=_ms(np.median([process.firsts[number] for process in found.processes])),
+        load_ms=_ms(np.median([process.loads[number] for process in outcome.processes])),
+        first_ms=_ms(np.median([process.firsts[number] for process in outcome.processes])),
         file_bytes=file_bytes(model),
         providers=placement(nodes),
-        fallbacks=fallbacks(nodes, found.options.provider),
+        fallbacks=fallbacks(nodes, outcome.options.provider),
         nodes=nodes,
         **cost(model, setting, feeds)._asdict(),
     )
 
 
-def _gpu(found: Contest) -> Gpu | None:
+def _gpu(outcome: Contest) -> Gpu | None:
     """Describe the GPU and its clocks during the paired timing; None if NVML knows none of it."""
-    if described(found.options.provider).device != "nvidia":
+    if described(outcome.options.provider).device != "nvidia":
         return None
-    states = [state for process in found.processes for state in process.gpu]
+    states = [state for process in outcome.processes for state in process.gpu]
     return msgspec.structs.replace(
-        Device(found.options).facts(),
+        Device(outcome.options).facts(),
         before=states[0] if states else None,
         after=states[-1] if states else None,
         throttled=[
             sorted({reason for state in process.gpu for reason in state.throttled})
-            for process in found.processes
+            for process in outcome.processes
         ],
     )
 
 
 def _busy(load: float, threads: int) -> str:
-    wanted = "1 thread" if threads == 1 else f"{threads} threads"
-    return f"the machine was busy: load {load:.1f} on {cores()} cores before {wanted} of ours"
+    threads_text = "1 thread" if threads == 1 else f"{threads} threads"
+    return f"the machine was busy: load {load:.1f} on {cores()} cores before {threads_text} of ours"
 
 
 def _ms(seconds: float | np.floating) -> float:

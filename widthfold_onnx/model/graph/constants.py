@@ -101,11 +101,11 @@ class Constants:
                 waiting.pop()
                 if top not in self._known:
                     self._known[top] = self._resolved(top)
-        found = self._known[value]
-        if isinstance(found, Refusal) and computed_from(value):
+        resolved = self._known[value]
+        if isinstance(resolved, Refusal) and computed_from(value):
             what = printable(value.name or "")
-            return Refusal(found.code, f"{what} is no constant: {found.reason}")
-        return found
+            return Refusal(resolved.code, f"{what} is no constant: {resolved.reason}")
+        return resolved
 
     def _resolved(self, value: ir.Value) -> Constant | Refusal:
         """Return the constant behind a value; the values that it is computed from are known."""
@@ -144,10 +144,10 @@ class Constants:
         self, value: ir.Value, node: ir.Node, owner: ir.Graph, sources: Sequence[ir.Value]
     ) -> Constant | Refusal:
         """Evaluate a node on constants."""
-        known = [self._known[source] for source in sources]
-        constants = [c for c in known if isinstance(c, Constant)]
-        if len(constants) < len(known):
-            return next(c for c in known if isinstance(c, Refusal))
+        operands = [self._known[source] for source in sources]
+        constants = [c for c in operands if isinstance(c, Constant)]
+        if len(constants) < len(operands):
+            return next(c for c in operands if isinstance(c, Refusal))
         if is_default(node, "Identity"):
             return constants[0]
         arrays = iter([self.read(constant) for constant in constants])

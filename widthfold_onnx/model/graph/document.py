@@ -120,7 +120,7 @@ class Document:
         return self._constants.read(constant)
 
     def message(self, node: Node) -> onnx.NodeProto:
-        """Return a node as ONNX message: the one that was read, if it is unchanged."""
+        """Return a node as ONNX message: the message that was read, if it is unchanged."""
         return message_of(node)
 
     def fresh(self, base: str) -> str:
@@ -171,7 +171,7 @@ class Document:
             domain,
             op_type,
             inputs,
-            [_attribute(*given) for given in attributes.items()],
+            [_attribute(*item) for item in attributes.items()],
             num_outputs=outputs,
             name=first,
             metadata_props=dict(metadata),
@@ -263,5 +263,5 @@ def _attribute(name: str, value: Attribute) -> ir.Attr:
     """Return an attribute; the library is slow to find out that a list holds integers."""
     integers = isinstance(value, list | tuple) and all(isinstance(x, int) for x in value)
     kind = ir.AttributeType.INTS if integers else None
-    given = ir.Tensor(value) if isinstance(value, np.ndarray) else value
-    return ir.convenience.convert_attribute(name, given, kind)
+    tensor = ir.Tensor(value) if isinstance(value, np.ndarray) else value
+    return ir.convenience.convert_attribute(name, tensor, kind)

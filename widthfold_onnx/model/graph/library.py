@@ -1,8 +1,8 @@
 """Imports onnx_ir, without sympy, for the whole package.
 
-onnx_ir calculates symbolic extents (``N + 1``) with sympy, whose import takes longer than that of
-all other libraries together. Nothing here calculates with them, so sympy is imported when a part of
-it is first used, if it ever is.
+onnx_ir calculates symbolic extents (``N + 1``) with sympy. The import of sympy takes longer
+than all other imports together. Nothing here calculates with such extents, so sympy is imported at
+its first use.
 """
 
 from __future__ import annotations

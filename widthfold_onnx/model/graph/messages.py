@@ -44,7 +44,7 @@ def linked(proto: onnx.ModelProto) -> ir.Model:
         InvalidModelError: the model uses something that the graph library cannot read.
     """
     sparse = any(graph.sparse_initializer for graph in all_graphs(proto.graph))
-    # The library has no common base class for what it cannot read.
+    # The library has no common base class of its errors.
     try:
         return ir.from_proto(reduced(proto) if sparse else proto)
     except Exception:
@@ -100,6 +100,6 @@ def sparse_of(value: ir.Value) -> onnx.SparseTensorProto | None:
 
 
 def message_of(node: ir.Node) -> onnx.NodeProto:
-    """Return a node as ONNX message: the one that was read, if it is unchanged."""
+    """Return a node as ONNX message: the message that was read, if it is unchanged."""
     source: onnx.NodeProto | None = node.meta.get(_SOURCE)
     return ir.serde.serialize_node(node) if source is None else source

@@ -25,7 +25,7 @@ class NodeName(NamedTuple):
 
 
 def names_of(scopes: Sequence[Scope]) -> set[str]:
-    """Return the names of all values and nodes; those of training are `named_by_training`."""
+    """Return the names of all values and nodes; `named_by_training` returns names of training."""
     names = {value.name or "" for scope in scopes for value in values_of(scope.graph)}
     names |= {node.name or "" for scope in scopes for node in scope.graph}
     return names | {v.name for s in scopes if s.proto for v in s.proto.value_info}

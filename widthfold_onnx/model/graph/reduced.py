@@ -1,7 +1,8 @@
 """Copies a model without the parts that the graph library cannot read.
 
-onnx_ir has no sparse tensors, no map types and no strings that are not UTF-8. Linking nodes
-needs none of them: the parts left out stay in the model itself, whose messages are written.
+onnx_ir has no sparse tensors, no map types and no strings that are not UTF-8. onnx 1.17 sets every
+key of external data as an attribute of an object, which a key such as `__class__` breaks. Linking
+nodes needs none of them: the parts left out stay in the model itself, whose messages are written.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import onnx
 from onnx import AttributeProto
 
 from widthfold_onnx.model.proto.scope import is_text
-from widthfold_onnx.model.proto.walk import all_graphs, all_nodes, retain
+from widthfold_onnx.model.proto.walk import all_graphs, all_nodes, all_tensors, retain
 
 _UNREADABLE = (
     AttributeProto.SPARSE_TENSOR,
@@ -20,6 +21,8 @@ _UNREADABLE = (
     AttributeProto.TYPE_PROTO,
     AttributeProto.TYPE_PROTOS,
 )
+_LOCATING = ("location", "offset", "length")
+"""Keys of external data that say where the bytes are."""
 
 
 def reduced(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -39,6 +42,8 @@ def reduced(model: onnx.ModelProto) -> onnx.ModelProto:
     for function in copy.functions:
         _reduce_nodes(function.node)
         function.ClearField("value_info")
+    for tensor in all_tensors(copy):
+        retain(tensor.external_data, lambda entry: entry.key in _LOCATING)
     return copy
 
 

@@ -1,4 +1,4 @@
-"""List the graphs in a node, what it reads and the values of a graph; group what is joined."""
+"""List the graphs in a node, the values that it reads and the values of a graph; group by links."""
 
 from __future__ import annotations
 

@@ -119,11 +119,11 @@ def _refused(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:
     kind = _dtype(data)
     if node.op_type == "Cast":
         to = onnx.TensorProto.DataType.Name(attributes.get("to", 0))
-        known = kind in (*_INTEGERS, *_FLOATS) and to in (*_INTEGERS, *_FLOATS)
-        known = known and has_arrays(attributes["to"])
+        is_known = kind in (*_INTEGERS, *_FLOATS) and to in (*_INTEGERS, *_FLOATS)
+        is_known = is_known and has_arrays(attributes["to"])
         # Results out of range are undefined, and the runtime rounds twice, by way of float.
         inexact = (kind in _FLOATS and to in _INTEGERS) or (kind, to) == ("DOUBLE", "FLOAT16")
-        return f"from {kind} to {to}" if inexact or not known else ""
+        return f"from {kind} to {to}" if inexact or not is_known else ""
     if node.op_type in MOVES:
         return ""
     scale, zero = (*inputs[1:], None, None)[:2]

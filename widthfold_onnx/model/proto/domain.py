@@ -25,5 +25,5 @@ def operator_of(node: HasOperator) -> tuple[str, str]:
 
 
 def domain_name(domain: str) -> str:
-    """Return the one spelling of a domain: the default domain has two."""
+    """Return the canonical spelling of a domain: the default domain has two spellings."""
     return "" if domain == "ai.onnx" else domain

@@ -1,7 +1,8 @@
 """Checks tensor data outside the model file: which files it names, and whether they may be read.
 
-A location comes from the model, so it is hostile: it may point out of the model's folder by a
-path, a symbolic link or a hard link, at a FIFO that never answers, or past the end of the file.
+A location comes from the model, so it is hostile. It may leave the model's folder by a path, a
+symbolic link or a hard link. It may name a FIFO that never answers, or bytes past the
+end of a file.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def check_external(tensor: onnx.TensorProto, folder: Path | None) -> ExternalDat
         Where the data are.
 
     Raises:
-        InvalidModelError: data inside the model as well, a location outside the folder or through
-            a link, not a regular file, or an offset and length that do not fit file and dims.
+        InvalidModelError: the model holds data as well; the location is outside the folder, behind
+            a link or no regular file; offset and length do not fit file and dims.
     """
     check_declaration(tensor)
     what = describe(tensor)
@@ -94,8 +95,7 @@ def check_external(tensor: onnx.TensorProto, folder: Path | None) -> ExternalDat
 def open_external(location: str, folder: Path) -> BinaryIO:
     """Open a file of external data for reading.
 
-    The file that is open is the one that was checked: a link that takes its place in between is
-    not followed.
+    The open file is the checked file: a link that takes its place in between is not followed.
 
     Args:
         location: path relative to `folder`.

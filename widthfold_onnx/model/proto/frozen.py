@@ -13,7 +13,7 @@ OVERRIDABLE_SINCE = 4
 
 
 def inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Return the inputs that a caller can give, among them those with a default value."""
+    """Return the inputs that a caller can give; some may have a default value."""
     old = model.ir_version < OVERRIDABLE_SINCE
     fixed = {tensor.name for tensor in model.graph.initializer} if old else ()
     return [value for value in model.graph.input if value.name not in fixed]
@@ -26,7 +26,7 @@ def overridable(model: onnx.ModelProto) -> set[str]:
     return initializers(model.graph).keys() & {value.name for value in model.graph.input}
 
 
-def frozen(model: onnx.ModelProto, kept: Collection[str] = ()) -> onnx.ModelProto:
+def frozen(model: onnx.ModelProto, retained: Collection[str] = ()) -> onnx.ModelProto:
     """Return a model whose initializers are no inputs: itself if none is.
 
     ONNX Runtime treats a weight that is an input as data: it neither packs it nor fuses anything
@@ -34,9 +34,9 @@ def frozen(model: onnx.ModelProto, kept: Collection[str] = ()) -> onnx.ModelProt
 
     Args:
         model: the model; it stays as it is.
-        kept: names of inputs that stay.
+        retained: names of inputs that stay.
     """
-    gone = overridable(model) - set(kept)
+    gone = overridable(model) - set(retained)
     if not gone:
         return model
     copy = onnx.ModelProto()

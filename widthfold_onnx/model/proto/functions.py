@@ -50,7 +50,7 @@ def function_key(function: onnx.FunctionProto) -> FunctionKey:
 
 
 def inlined(model: onnx.ModelProto, sites: Operators) -> tuple[onnx.ModelProto, str]:
-    """Inline the functions that hold sites, and those that call them.
+    """Inline the functions that hold sites, and their callers.
 
     Args:
         model: a checked model; it stays as it is.
@@ -90,19 +90,19 @@ def inline(
     Raises:
         InvalidModelError: a function is of another operator set.
     """
-    stated = _with_stated_defaults(model)
+    explicit = _with_explicit_defaults(model)
     try:
         if names is None:
-            return inline_local_functions(stated)
-        return inline_selected_functions(stated, sorted(names))
+            return inline_local_functions(explicit)
+        return inline_selected_functions(explicit, sorted(names))
     except RuntimeError as error:
         raise InvalidModelError(printable(str(error))) from error
 
 
-def _with_stated_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
+def _with_explicit_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model in which every call states the attributes for which its function has a value.
 
-    onnx's inliner (1.23) leaves out those that a call does not state.
+    onnx's inliner (1.23) drops an attribute that a call does not state.
     """
     defaults = {function_key(f): f.attribute_proto for f in model.functions if f.attribute_proto}
     if not defaults:
@@ -111,9 +111,9 @@ def _with_stated_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.CopyFrom(model)
     for nodes in (copy.graph.node, *(function.node for function in copy.functions)):
         for node in all_nodes(nodes):
-            said = {attribute.name for attribute in node.attribute}
+            names = {attribute.name for attribute in node.attribute}
             own = defaults.get(call_key(node), [])
-            node.attribute.extend(entry for entry in own if entry.name not in said)
+            node.attribute.extend(entry for entry in own if entry.name not in names)
     return copy
 
 
@@ -173,7 +173,7 @@ def _describe(key: FunctionKey) -> str:
 
 
 def _callees_first(model: onnx.ModelProto) -> list[onnx.FunctionProto]:
-    """Sort the local functions of a model after those that they call.
+    """Sort the local functions of a model so that callees come first.
 
     Raises:
         InvalidModelError: a function is defined twice or calls itself.

@@ -53,13 +53,13 @@ class NameScope:
             names: the values.
             stops: values behind which no node is sought.
         """
-        waiting, found = list(names), set[int]()
+        waiting, positions = list(names), set[int]()
         while waiting:
             index = self.writers.get(waiting.pop())
-            if index is not None and index not in found:
-                found.add(index)
+            if index is not None and index not in positions:
+                positions.add(index)
                 waiting += [name for name in self.reads[index] if name not in stops]
-        return sorted(found)
+        return sorted(positions)
 
 
 def describe_node(node: onnx.NodeProto) -> str:
@@ -94,8 +94,8 @@ def graph_scope(graph: onnx.GraphProto) -> NameScope:
     """Build the scope of a graph and of all graphs in it.
 
     Raises:
-        InvalidModelError: two inputs, two initializers or two outputs of nodes share a name, an
-            input or initializer has the name of a node's output, or nodes depend on each other.
+        InvalidModelError: two inputs, two initializers or two outputs of nodes share a name; an
+            input or initializer has the name of a node's output; nodes depend on each other.
     """
     text(graph.name, "graph name")
     inputs = _unique((value.name for value in graph.input), "graph input")
@@ -107,7 +107,7 @@ def graph_scope(graph: onnx.GraphProto) -> NameScope:
 
 
 def function_scope(function: onnx.FunctionProto) -> NameScope:
-    """Build the scope of a local function; the errors are those of `graph_scope`."""
+    """Build the scope of a local function; raises the errors of `graph_scope`."""
     inputs = _unique(function.input, "function input")
     return _scope(None, inputs, function.node, function.output)
 
@@ -180,7 +180,7 @@ def _writers(nodes: Sequence[onnx.NodeProto], declared: dict[str, None]) -> dict
 def _sorted(
     nodes: Sequence[onnx.NodeProto], reads: Sequence[Sequence[str]], writers: dict[str, int]
 ) -> Sequence[int]:
-    """Sort nodes after what they read."""
+    """Sort nodes so that each comes behind the nodes whose outputs it reads."""
     needs = {i: [writers[n] for n in names if n in writers] for i, names in enumerate(reads)}
     try:
         return list(TopologicalSorter(needs).static_order())

@@ -73,7 +73,7 @@ def check_declaration(tensor: TensorProto) -> None:
     """Check the declaration of a tensor, before any of its data.
 
     Raises:
-        InvalidModelError: unknown element type, or one that the installed onnx has no arrays of;
+        InvalidModelError: an element type that is unknown or has no arrays in the installed onnx;
             a negative dim, a rank above `MAX_RANK`, or a segment of a larger tensor.
     """
     what = describe(tensor)
@@ -95,7 +95,7 @@ def check_inline(tensor: TensorProto) -> None:
     """Check that exactly one field holds data, of exactly the size that the dims declare.
 
     Args:
-        tensor: one that `check_declaration` accepts and whose data are not external.
+        tensor: `check_declaration` accepts it, and its data are not external.
 
     Raises:
         InvalidModelError: data in two fields or in the wrong one, too many or too few.

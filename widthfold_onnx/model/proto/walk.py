@@ -19,16 +19,16 @@ def subgraphs(attributes: Iterable[onnx.AttributeProto]) -> list[tuple[str, onnx
     The place is the name of the attribute, with an index where it is a list. The declared type of
     an attribute does not count.
     """
-    found: list[tuple[str, onnx.GraphProto]] = []
+    graphs: list[tuple[str, onnx.GraphProto]] = []
     for attribute in attributes:  # without a generator: this runs for every node, many times
         if attribute.HasField("g"):
-            found.append((attribute.name, attribute.g))
-        found += [(f"{attribute.name}[{i}]", graph) for i, graph in enumerate(attribute.graphs)]
-    return found
+            graphs.append((attribute.name, attribute.g))
+        graphs += [(f"{attribute.name}[{i}]", graph) for i, graph in enumerate(attribute.graphs)]
+    return graphs
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield these nodes and those of all graphs in them; a node comes before its subgraphs'."""
+    """Yield nodes and the nodes of all graphs in them; a node comes before its subgraphs."""
     for node in nodes:
         yield node
         for _, graph in subgraphs(node.attribute):
@@ -74,10 +74,10 @@ def initializers(graph: onnx.GraphProto) -> dict[str, Stored]:
 
 def retain(items: MutableSequence[M], is_kept: Callable[[M], bool]) -> None:
     """Keep some messages of a repeated field."""
-    kept = [item for item in items if is_kept(item)]
-    if len(kept) < len(items):
+    retained = [item for item in items if is_kept(item)]
+    if len(retained) < len(items):
         del items[:]
-        items.extend(kept)
+        items.extend(retained)
 
 
 def all_tensors(message: Message) -> Iterator[onnx.TensorProto]:

@@ -135,7 +135,7 @@ class _NodeChecker:
     def __init__(self, opsets: Mapping[str, int], functions: set[FunctionKey]) -> None:
         self._opsets = opsets
         self._functions = functions
-        self._visible: set[str] = set()
+        self._visible: dict[str, onnx.TensorProto | None] = {}
 
     def check(self, scope: NameScope) -> None:
         """Check the main graph or a local function, which sees no value of the graph."""
@@ -148,7 +148,8 @@ class _NodeChecker:
         if scope.graph is not None:
             _check_interface(scope.graph)
         for name in scope.declared:
-            self._add(name, "an input or initializer of a subgraph", added)
+            kept = scope.initializers.get(name)
+            self._add(name, "an input or initializer of a subgraph", added, kept)
         names: set[str] = set()
         for index, node in enumerate(scope.nodes):
             if node.name:
@@ -164,13 +165,22 @@ class _NodeChecker:
             for name in node.output:
                 if name:
                     self._add(name, node, added)
-        self._visible.difference_update(added)
+        for name in added:
+            del self._visible[name]
 
-    def _add(self, name: str, writer: str | onnx.NodeProto, added: list[str]) -> None:
+    def _add(
+        self,
+        name: str,
+        writer: str | onnx.NodeProto,
+        added: list[str],
+        kept: onnx.TensorProto | None = None,
+    ) -> None:
         if name in self._visible:
+            if kept is not None and kept == self._visible[name]:
+                return  # onnxslim 0.1.98 writes an initializer again into the branch that reads it
             who = writer if isinstance(writer, str) else describe_node(writer)
             raise InvalidModelError(f"{who} hides the value {quoted(name)} of an outer graph")
-        self._visible.add(name)
+        self._visible[name] = kept
         added.append(name)
 
     def _check_operator(self, node: onnx.NodeProto) -> None:

@@ -20,8 +20,8 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     Nodes come in an order that can run. Training graphs are left out.
 
     Args:
-        model: one that `check.check_model` accepts, or as far as it has got: dims are not
-            negative, element types known, and `scope.graph_scope` takes its graphs.
+        model: dims are not negative, element types are known, and `scope.graph_scope` takes its
+            graphs, as `check.check_model` ensures.
 
     Raises:
         InvalidModelError: a graph that has no scope (`scope.graph_scope`).

@@ -1,7 +1,7 @@
 """Computes numbers that follow from constants and extents, by onnx's reference implementation.
 
-An element that is not known stays so: where elements only move, places are moved in their stead;
-an element that is computed is known if all that it is computed from are.
+Where elements only move, their places are moved instead, so an unknown element stays unknown. A
+computed element is known if all its operands are.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def _reduces(node: onnx.NodeProto) -> bool:
     return any(a.name == "reduction" and a.s not in (b"", b"none") for a in node.attribute)
 
 
-def _of_all(node: onnx.NodeProto, opset: int, given: Sequence[Array | None]) -> list[Array]:
+def _of_all(node: onnx.NodeProto, opset: int, arguments: Sequence[Array | None]) -> list[Array]:
     """Compute a node on numbers; [] where a runtime may return others, or end."""
-    arrays = [array for array in given if array is not None]
+    arrays = [array for array in arguments if array is not None]
     has_floats = any(array.dtype.kind == "f" for array in arrays)
     if node.op_type in OF_INTEGERS and has_floats:
         return []
@@ -101,8 +101,8 @@ def _of_all(node: onnx.NodeProto, opset: int, given: Sequence[Array | None]) -> 
         return []
     if node.op_type == "Cast" and has_floats:
         is_small = np.abs(arrays[0].astype(np.float64)) < LARGEST_CAST
-        return (run_reference(node, given, opset) or []) if is_small.all() else []
-    return run_reference(node, given, opset) or []
+        return (run_reference(node, arguments, opset) or []) if is_small.all() else []
+    return run_reference(node, arguments, opset) or []
 
 
 def _move(
@@ -134,7 +134,7 @@ def _listed(fact: Fact) -> list[object] | None:
 
 
 def _of_some(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None]) -> list[Array]:
-    """Compute the elements that follow; one in place of those that are not known."""
+    """Compute the elements that follow; the number 1 stands in for unknown elements."""
     filled: list[Array | None] = []
     open_places = []
     for fact in inputs:

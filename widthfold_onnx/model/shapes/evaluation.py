@@ -1,7 +1,7 @@
-"""Finds what is known of every value: nodes one after the other, numbers where they follow.
+"""Derive the facts of every value: visit nodes in order, and compute numbers where they follow.
 
-What a node returns has the type that inference gives it (`inference`), and numbers where those of
-its inputs are known (`arithmetic`). Declarations add what neither knows, and replace nothing.
+Inference gives each output its type (`inference`). An output has numbers where the numbers of the
+inputs are known (`arithmetic`). A declaration fills gaps, and replaces nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from widthfold_onnx.model.proto.functions import FunctionKey, call_key, function
 from widthfold_onnx.model.proto.scope import NameScope, function_scope, graph_scope
 from widthfold_onnx.model.proto.walk import body_path, subgraphs
 from widthfold_onnx.model.shapes.arithmetic import EVALUATED, computed
-from widthfold_onnx.model.shapes.extents import told_rank
+from widthfold_onnx.model.shapes.extents import rank_by_weight
 from widthfold_onnx.model.shapes.fact import LARGEST, Fact, declared, either, of_tensor, of_type
 from widthfold_onnx.model.shapes.inference import infer_node
 from widthfold_onnx.model.shapes.loops import loop, scan
@@ -31,7 +31,7 @@ MOST_ELEMENTS = 1 << 22
 """Elements that all evaluated nodes may read and write together."""
 
 NODE_ELEMENTS = 1 << 8
-"""Elements that take the time that the evaluation of a node takes by itself."""
+"""Cost of the evaluation of one node, in elements that are read or written in the same time."""
 
 MOST_REPEATED = 100_000
 """Nodes of bodies and functions that are visited again, all together."""
@@ -49,15 +49,16 @@ Facts = Mapping[str, Fact]
 
 @dataclass(frozen=True)
 class _Frame:
-    """The place of a graph in its model, and what is known there.
+    """The place of a graph in its model, and the facts that hold there.
 
     Attributes:
         path: of the graph; None in a function, which is at each of its calls.
         opsets: version of the operator set by domain.
-        facts: what is known of the values that it sees.
-        is_repeated: whether a loop is around it, where declared extents may be those of one turn.
-        calls: how many functions are around it.
-        attributes: what the call of a function says.
+        facts: of the values that the graph sees, by name.
+        is_repeated: whether a loop is around it. There a declared extent may hold
+            for one turn only.
+        calls: number of functions around it.
+        attributes: of the call of a function.
     """
 
     path: str | None
@@ -69,56 +70,56 @@ class _Frame:
 
 
 class Evaluation:
-    """Visits all nodes of a model, and keeps what is known of their values.
+    """Visits all nodes of a model, and keeps the facts of their values.
 
     Args:
         proto: a checked model.
-        given: what is known of the inputs of its main graph.
+        input_facts: facts of the inputs of its main graph.
 
     Attributes:
         facts: by path of the graph and name; a graph sees the values of those around it.
     """
 
-    def __init__(self, proto: onnx.ModelProto, given: Facts) -> None:
+    def __init__(self, proto: onnx.ModelProto, input_facts: Facts) -> None:
         self.facts: dict[str, Facts] = {}
         self._functions = {function_key(function): function for function in proto.functions}
         self._scopes: dict[FunctionKey, NameScope] = {}
         self._owners: dict[str, NameScope] = {}
         self._visited: set[int] = set()
         self._elements, self._repeated = MOST_ELEMENTS, MOST_REPEATED
-        self._graph(graph_scope(proto.graph), given, _Frame("", _opsets(proto.opset_import)))
-        if self._repeated < 0:  # bodies were left before they were steady
+        self._graph(graph_scope(proto.graph), input_facts, _Frame("", _opsets(proto.opset_import)))
+        if self._repeated < 0:  # the visits of bodies ended before their facts were steady
             self.facts = {"": self.facts[""]}
 
-    def _graph(self, scope: NameScope, given: Facts, around: _Frame) -> Facts:
-        """Return what is known of the values of a graph or function, and of those around it."""
+    def _graph(self, scope: NameScope, input_facts: Facts, around: _Frame) -> Facts:
+        """Return the facts of the values of a graph or function, and of the graphs around it."""
         if id(scope) in self._visited:
             self._repeated -= len(scope.nodes)
             if self._repeated < 0:
                 return {}
         self._visited.add(id(scope))
         graph = scope.graph or onnx.GraphProto()  # a function declares nothing
-        said = _declared(graph, is_repeated=around.is_repeated)
-        facts = {**_stored(graph, said), **given}
+        declarations = _declared(graph, is_repeated=around.is_repeated)
+        facts = {**_stored(graph, declarations), **input_facts}
         frame = replace(around, facts=around.facts.new_child(facts))
         if frame.path is not None:
             owner = self._owners.setdefault(frame.path, scope)
-            # Nodes without outputs and names share a path; of their bodies nothing is said.
+            # Nodes without outputs and names share a path: their bodies have no facts.
             self.facts[frame.path] = frame.facts if owner is scope else {}
         for index, node in enumerate(scope.nodes):
-            if (rank := told_rank(node, frame.facts)) is not None:
+            if (rank := rank_by_weight(node, frame.facts)) is not None:
                 data = frame.facts.get(node.input[0], UNKNOWN)
                 facts[node.input[0]] = replace(data, dims=(None,) * rank)
             results = self._node(node, scope.inner.get(index, ()), frame)
             for i, name in enumerate(node.output):
                 fact = results[i] if i < len(results) else UNKNOWN
-                facts[name] = declared(fact, said[name]) if name in said else fact
+                facts[name] = declared(fact, declarations[name]) if name in declarations else fact
         return frame.facts
 
     def _node(
         self, node: onnx.NodeProto, inner: Sequence[tuple[str, NameScope]], frame: _Frame
     ) -> Sequence[Fact]:
-        """Return what is known of the outputs of a node."""
+        """Return the facts of the outputs of a node."""
         if frame.calls:
             node = _bound(node, frame.attributes)
         inputs = [frame.facts.get(name, UNKNOWN) if name else None for name in node.input]
@@ -131,22 +132,22 @@ class Evaluation:
             return [constant]
         if is_default(node, "Shape", "Size") and inputs:
             return [_measured(node, inputs[0] or UNKNOWN)]
-        made = infer_node(node, frame.opsets, inputs)
+        types = infer_node(node, frame.opsets, inputs)
         if is_default(node, *EVALUATED) and any(f and f.numbers is not None for f in inputs):
             read = sum(f.numbers.size for f in inputs if f and f.numbers is not None)
             results = (
-                computed(node, frame.opsets.get("", 1), inputs) if self._pays(made, read) else []
+                computed(node, frame.opsets.get("", 1), inputs) if self._pays(types, read) else []
             )
-            if len(results) == len(made) and all(map(Fact.fits, made, results)):
-                return [fact.having(numbers) for fact, numbers in zip(made, results, strict=True)]
-        return made
+            if len(results) == len(types) and all(map(Fact.fits, types, results)):
+                return [fact.having(numbers) for fact, numbers in zip(types, results, strict=True)]
+        return types
 
-    def _pays(self, made: Sequence[Fact], read: int) -> bool:
+    def _pays(self, types: Sequence[Fact], read: int) -> bool:
         """Check whether there is room to compute results, and take it."""
-        # What inference leaves open of what is known depends on elements, which are all read.
-        sizes = [math.prod(read if n is None else n for n in f.dims or ()) for f in made]
+        # An extent that inference leaves open depends on elements. All of them are read.
+        sizes = [math.prod(read if n is None else n for n in f.dims or ()) for f in types]
         cost = read + sum(sizes) + NODE_ELEMENTS
-        is_typed = all(f.dims is not None and f.kind for f in made)
+        is_typed = all(f.dims is not None and f.kind for f in types)
         if not is_typed or max(sizes, default=0) > LARGEST["i"] or cost > self._elements:
             return False
         self._elements -= cost
@@ -155,18 +156,18 @@ class Evaluation:
     def _call(
         self, node: onnx.NodeProto, frame: _Frame, inputs: Sequence[Fact | None]
     ) -> Sequence[Fact]:
-        """Return what is known of the results of a function."""
+        """Return the facts of the results of a function."""
         if frame.calls >= MOST_CALLS:
             return []
         key = call_key(node)
         function = self._functions[key]
         if key not in self._scopes:
             self._scopes[key] = function_scope(function)
-        said = {entry.name: entry for entry in (*function.attribute_proto, *node.attribute)}
+        attributes = {entry.name: entry for entry in (*function.attribute_proto, *node.attribute)}
         opsets = _opsets(function.opset_import)
-        inside = _Frame(None, opsets, calls=frame.calls + 1, attributes=said)
-        given = {name: f for name, f in zip(function.input, inputs, strict=False) if f}
-        facts = self._graph(self._scopes[key], given, inside)
+        inside = _Frame(None, opsets, calls=frame.calls + 1, attributes=attributes)
+        input_facts = {name: f for name, f in zip(function.input, inputs, strict=False) if f}
+        facts = self._graph(self._scopes[key], input_facts, inside)
         return [facts.get(name, UNKNOWN) for name in function.output]
 
     def _with_bodies(
@@ -176,7 +177,7 @@ class Evaluation:
         frame: _Frame,
         inputs: Sequence[Fact],
     ) -> Sequence[Fact]:
-        """Return what is known of the outputs of a node that holds graphs."""
+        """Return the facts of the outputs of a node that holds graphs."""
         is_if = is_default(node, "If")
         results: dict[str, list[Fact]] = {}
         for place, scope in inner:
@@ -194,26 +195,26 @@ class Evaluation:
             return results["then_branch" if inputs[0].numbers.any() else "else_branch"]
         return [either(*pair) for pair in zip(*results.values(), strict=False)]
 
-    def _body(self, scope: NameScope, frame: _Frame, given: Sequence[Fact]) -> list[Fact]:
-        """Return what is known of the outputs of a graph by what is known of its inputs."""
+    def _body(self, scope: NameScope, frame: _Frame, input_facts: Sequence[Fact]) -> list[Fact]:
+        """Return the facts of the outputs of a graph, derived from the facts of its inputs."""
         assert scope.graph is not None
-        named = {v.name: f for v, f in zip(scope.graph.input, given, strict=False)}
-        found = self._graph(scope, named, frame)
-        return [found.get(value.name, UNKNOWN) for value in scope.graph.output]
+        named = {v.name: f for v, f in zip(scope.graph.input, input_facts, strict=False)}
+        facts = self._graph(scope, named, frame)
+        return [facts.get(value.name, UNKNOWN) for value in scope.graph.output]
 
 
 def _declared(graph: onnx.GraphProto, *, is_repeated: bool) -> dict[str, Fact]:
-    """Return what a graph declares of its values."""
-    said = {}
+    """Return the declared facts of the values of a graph."""
+    declarations = {}
     for value in (*graph.input, *graph.output, *graph.value_info):
         fact = of_type(value.type)
-        said[value.name] = Fact(fact.kind) if is_repeated else fact
-    return said
+        declarations[value.name] = Fact(fact.kind) if is_repeated else fact
+    return declarations
 
 
-def _stored(graph: onnx.GraphProto, said: Facts) -> dict[str, Fact]:
-    """Return what is known of the inputs and constants of a graph by itself."""
-    facts = {value.name: said[value.name] for value in graph.input}
+def _stored(graph: onnx.GraphProto, declarations: Facts) -> dict[str, Fact]:
+    """Return the facts of the inputs and constants of a graph."""
+    facts = {value.name: declarations[value.name] for value in graph.input}
     facts |= {tensor.name: of_tensor(tensor) for tensor in graph.initializer}
     for sparse in graph.sparse_initializer:
         facts[sparse.values.name] = Fact(sparse.values.data_type, tuple(sparse.dims))
@@ -224,8 +225,8 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     return {domain_name(entry.domain): entry.version for entry in imports}
 
 
-def _bound(node: onnx.NodeProto, said: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
-    """Return a node of a function with the attributes that stand for those of the call."""
+def _bound(node: onnx.NodeProto, attributes: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+    """Return a node of a function whose attributes are bound to the attributes of the call."""
     if not any(entry.ref_attr_name for entry in node.attribute):
         return node
     copy = onnx.NodeProto()
@@ -234,14 +235,14 @@ def _bound(node: onnx.NodeProto, said: Mapping[str, onnx.AttributeProto]) -> onn
     for entry in node.attribute:
         if not entry.ref_attr_name:
             copy.attribute.append(entry)
-        elif entry.ref_attr_name in said:
-            copy.attribute.append(said[entry.ref_attr_name])
+        elif entry.ref_attr_name in attributes:
+            copy.attribute.append(attributes[entry.ref_attr_name])
             copy.attribute[-1].name = entry.name
     return copy
 
 
 def _constant(node: onnx.NodeProto) -> Fact | None:
-    """Return what is known of a Constant that holds a tensor or numbers."""
+    """Return the fact of a Constant that holds a tensor or numbers; None of another one."""
     held = literal(node)
     if isinstance(held, TensorProto):
         return of_tensor(held)
@@ -251,11 +252,11 @@ def _constant(node: onnx.NodeProto) -> Fact | None:
 
 
 def _measured(node: onnx.NodeProto, fact: Fact) -> Fact:
-    """Return what is known of the result of a Shape or Size."""
+    """Return the fact of the result of a Shape or Size."""
     numbers = Fact(TensorProto.INT64, () if node.op_type == "Size" else (None,))
     if fact.dims is None:
         return numbers
-    # Indices count as those of a slice do (ONNX operator text, Shape-15).
+    # Start and end count like the bounds of a slice (ONNX operator text, Shape-15).
     bounds = {entry.name: entry.i for entry in node.attribute}
     dims = fact.dims[bounds.get("start", 0) : bounds.get("end", len(fact.dims))]
     if node.op_type == "Shape":

@@ -1,4 +1,4 @@
-"""Says which extents operators return, where onnx's inference errs or knows less.
+"""Derive the extents of outputs for operators where onnx's inference errs or knows less.
 
 Inference reads numbers that are all known. Here a shape with some open elements gives the extents
 of the others. Of some operators inference says too much: measured on onnx 1.23.2 and onnxruntime
@@ -26,20 +26,20 @@ def extents(op_type: str, attributes: Attributes, inputs: Inputs) -> Dims | None
 
     Args:
         op_type: the operator.
-        attributes: those that the node states.
+        attributes: of the node, without defaults.
         inputs: by position; None where one is left out.
     """
     rule = RULES.get(op_type)
-    found = rule(attributes, [*inputs, *[None] * 4]) if rule else None
-    return found and tuple(None if n is None or n < 0 else n for n in found)
+    dims = rule(attributes, [*inputs, *[None] * 4]) if rule else None
+    return dims and tuple(None if n is None or n < 0 else n for n in dims)
 
 
 WEIGHTS = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "FusedConv": 1, "QLinearConv": 3}
 """Which input of an operator has the rank of its data."""
 
 
-def told_rank(node: onnx.NodeProto, facts: Mapping[str, Fact]) -> int | None:
-    """Return the rank of what a node reads, if nothing but its weight tells that."""
+def rank_by_weight(node: onnx.NodeProto, facts: Mapping[str, Fact]) -> int | None:
+    """Return the rank of the data of a node, if only its weight tells the rank."""
     place = WEIGHTS.get(node.op_type, len(node.input))
     if place >= len(node.input):
         return None
@@ -50,7 +50,7 @@ def told_rank(node: onnx.NodeProto, facts: Mapping[str, Fact]) -> int | None:
 
 
 def _numbers(fact: Fact | None) -> list[Any] | None:
-    """Return the elements of a vector, None for those that are not known."""
+    """Return the elements of a vector, with None for an unknown element."""
     if fact is None or fact.dims is None or len(fact.dims) != 1:
         return None
     if fact.numbers is not None:
@@ -66,31 +66,31 @@ def _dims(fact: Fact | None, rank: int) -> Dims:
 
 
 def _reshaped(attributes: Attributes, inputs: Inputs) -> Dims | None:
-    """Return the extents of a Reshape; one that is not known follows from how many there are."""
-    data, wanted = inputs[0], _numbers(inputs[1])
-    if wanted is None:
+    """Return the extents of a Reshape; a single unknown extent follows from the element count."""
+    data, target = inputs[0], _numbers(inputs[1])
+    if target is None:
         return None
     dims = data.dims if data else None
     copies = not attributes.get("allowzero", 0)
-    for i, n in enumerate(wanted):
+    for i, n in enumerate(target):
         if n == 0 and copies:
-            wanted[i] = dims[i] if dims is not None and i < len(dims) else None
-    open_axes = [i for i, n in enumerate(wanted) if n is None or n < 0]
-    rest = math.prod(n for i, n in enumerate(wanted) if i not in open_axes)
+            target[i] = dims[i] if dims is not None and i < len(dims) else None
+    open_axes = [i for i, n in enumerate(target) if n is None or n < 0]
+    rest = math.prod(n for i, n in enumerate(target) if i not in open_axes)
     if dims is not None and None not in dims and len(open_axes) == 1 and rest:
-        wanted[open_axes[0]] = math.prod(n or 0 for n in dims) // rest
-    return tuple(wanted)
+        target[open_axes[0]] = math.prod(n or 0 for n in dims) // rest
+    return tuple(target)
 
 
 def _expanded(_: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of an Expand: an extent of 1 gives way, another one is the result."""
-    data, wanted = inputs[0], _numbers(inputs[1])
-    if wanted is None or data is None or data.dims is None:
+    data, target = inputs[0], _numbers(inputs[1])
+    if target is None or data is None or data.dims is None:
         return None
-    rank = max(len(wanted), len(data.dims))
+    rank = max(len(target), len(data.dims))
     own = [1] * (rank - len(data.dims)) + [*data.dims]
-    wanted = [1] * (rank - len(wanted)) + wanted
-    pairs = zip(own, wanted, strict=True)
+    target = [1] * (rank - len(target)) + target
+    pairs = zip(own, target, strict=True)
     return tuple(
         a if b == 1 or a not in (None, 1) else b if a == 1 or b not in (None, 1) else None
         for a, b in pairs
@@ -99,8 +99,8 @@ def _expanded(_: Attributes, inputs: Inputs) -> Dims | None:
 
 def _filled(_: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a ConstantOfShape."""
-    wanted = _numbers(inputs[0])
-    return None if wanted is None else tuple(wanted)
+    target = _numbers(inputs[0])
+    return None if target is None else tuple(target)
 
 
 def _pooled(attributes: Attributes, inputs: Inputs) -> Dims | None:
@@ -112,8 +112,8 @@ def _pooled(attributes: Attributes, inputs: Inputs) -> Dims | None:
     kernel, data = attributes.get("kernel_shape", ()), inputs[0]
     if not attributes.get("ceil_mode") or data is None or len(data.dims or ()) != len(kernel) + 2:
         return None
-    ones, side = [1] * len(kernel), attributes.get("auto_pad", b"NOTSET")
-    strides, dilations = (attributes.get(name, ones) for name in ("strides", "dilations"))
+    unit, side = [1] * len(kernel), attributes.get("auto_pad", b"NOTSET")
+    strides, dilations = (attributes.get(name, unit) for name in ("strides", "dilations"))
     pads = attributes.get("pads") if side == b"NOTSET" else None
     pads = pads or [0] * 2 * len(kernel)
     batch, channels, *extents = data.dims or ()
@@ -134,18 +134,18 @@ def _pooled(attributes: Attributes, inputs: Inputs) -> Dims | None:
 
 def _resized(attributes: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a Resize to sizes of all axes."""
-    wanted = _numbers(inputs[3])
-    is_told = {"axes", "keep_aspect_ratio_policy"}.isdisjoint(attributes)
-    return tuple(wanted) if wanted and is_told else None
+    target = _numbers(inputs[3])
+    is_complete = {"axes", "keep_aspect_ratio_policy"}.isdisjoint(attributes)
+    return tuple(target) if target and is_complete else None
 
 
-def _kept(_: Attributes, inputs: Inputs) -> Dims | None:
-    """Return the extents of the data, of which inference says nothing for some operators."""
+def _unchanged(_: Attributes, inputs: Inputs) -> Dims | None:
+    """Return the extents of the data: inference derives none for some operators."""
     return inputs[0].dims if inputs[0] else None
 
 
 def _cut(_: Attributes, inputs: Inputs) -> Dims | None:
-    """Return the extents of a Slice: those of axes that it does not name stay."""
+    """Return the extents of a Slice: an axis that it does not name keeps its extent."""
     data, axes = inputs[0], _numbers(inputs[3])
     if data is None or not data.dims or axes is None or None in axes:
         return None
@@ -165,8 +165,8 @@ def _transposed(attributes: Attributes, inputs: Inputs) -> Dims | None:
     rank = len(spatial or more) + 2
     data, weight = (_dims(fact, rank) for fact in inputs[:2])
     if not spatial and attributes.get("auto_pad", b"").startswith(b"SAME"):
-        ones = [1] * len(more)
-        strides, dilations = (attributes.get(name, ones) for name in ("strides", "dilations"))
+        unit = [1] * len(more)
+        strides, dilations = (attributes.get(name, unit) for name in ("strides", "dilations"))
         kernel = attributes.get("kernel_shape") or weight[2:]
         # Attributes that do not fit leave extents out, and the rank differs then.
         spatial = tuple(
@@ -200,10 +200,10 @@ RULES: Mapping[str, Callable[[Attributes, Inputs], Dims | None]] = {
     "ConstantOfShape": _filled,
     "ConvTranspose": _transposed,
     "Expand": _expanded,
-    "GroupNormalization": _kept,
+    "GroupNormalization": _unchanged,
     "LpPool": _pooled,
     "MaxPool": _pooled,
-    "MeanVarianceNormalization": _kept,
+    "MeanVarianceNormalization": _unchanged,
     "Reshape": _reshaped,
     "Resize": _resized,
     "STFT": _transformed,

@@ -1,4 +1,4 @@
-"""Holds what is known of a value: its type, and its numbers where no input changes them."""
+"""Define the fact of a value: its type, and its numbers where no input changes them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Fact:
     Attributes:
         kind: the element type of a tensor; 0 if unknown.
         dims: the extents of a tensor; None if not even the rank is known.
-        other: the serialized type of what is no tensor.
-        numbers: the elements of a tensor, if known; None for those that are not, in an array of
-            objects.
+        other: the serialized type of a sequence, map or optional; empty for a tensor.
+        numbers: the elements of a tensor, if known. An array of objects has None for each element
+            that is not known.
     """
 
     kind: int = 0
@@ -93,18 +93,18 @@ def of_tensor(tensor: onnx.TensorProto) -> Fact:
     return fact.having(numpy_helper.to_array(tensor))
 
 
-def either(one: Fact, other: Fact) -> Fact:
-    """Return what holds of a value of which one of two facts is true."""
+def either(first: Fact, other: Fact) -> Fact:
+    """Return the common part of two facts: it holds where either of them does."""
     dims = None
-    if one.dims is not None and other.dims is not None and len(one.dims) == len(other.dims):
-        dims = tuple(a if a == b else None for a, b in zip(one.dims, other.dims, strict=True))
-    kind = one.kind if one.kind == other.kind else 0
-    return Fact(kind, dims, one.other if one.other == other.other else b"")
+    if first.dims is not None and other.dims is not None and len(first.dims) == len(other.dims):
+        dims = tuple(a if a == b else None for a, b in zip(first.dims, other.dims, strict=True))
+    kind = first.kind if first.kind == other.kind else 0
+    return Fact(kind, dims, first.other if first.other == other.other else b"")
 
 
-def declared(fact: Fact, said: Fact) -> Fact:
-    """Return a fact with what a declaration adds to it; where they differ, the fact is true."""
-    dims = said.dims if fact.dims is None else fact.dims
-    if dims and said.dims and len(dims) == len(said.dims):
-        dims = tuple(b if a is None else a for a, b in zip(dims, said.dims, strict=True))
-    return replace(fact, kind=fact.kind or said.kind, dims=dims, other=fact.other or said.other)
+def declared(fact: Fact, other: Fact) -> Fact:
+    """Fill the gaps of a fact from a declaration; where they differ, the fact is true."""
+    dims = other.dims if fact.dims is None else fact.dims
+    if dims and other.dims and len(dims) == len(other.dims):
+        dims = tuple(b if a is None else a for a, b in zip(dims, other.dims, strict=True))
+    return replace(fact, kind=fact.kind or other.kind, dims=dims, other=fact.other or other.other)

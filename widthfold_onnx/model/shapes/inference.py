@@ -49,24 +49,24 @@ def infer_node(
         inputs: by position; None where one is left out.
     """
     domain, op_type = operator_of(node)
-    stated = [*node.attribute]
+    node_attributes = [*node.attribute]
     if (domain, op_type) == FUSED_CONV:  # it has the extents of a Conv
         domain, op_type, inputs = "", "Conv", inputs[:3]
-        stated = [entry for entry in stated if entry.name not in ACTIVATION]
+        node_attributes = [entry for entry in node_attributes if entry.name not in ACTIVATION]
     infer = _inferred if node.ByteSize() <= CACHED_BYTES else _inferred.__wrapped__
-    found = infer(
+    facts = infer(
         op_type,
         domain,
         opsets.get(domain, 1),
-        tuple([entry.SerializeToString() for entry in stated]),
+        tuple([entry.SerializeToString() for entry in node_attributes]),
         tuple([bool(name) for name in node.output]),
         tuple([None if fact is None else (*fact.type, _read(fact, op_type)) for fact in inputs]),
     )
-    if domain or op_type not in RULES or not found or not inputs or inputs[0] is None:
-        return found
-    attributes = {entry.name: helper.get_attribute_value(entry) for entry in stated}
-    true = Fact(found[0].kind or inputs[0].kind, extents(op_type, attributes, inputs))
-    return [declared(true, found[0]), *found[1:]]
+    if domain or op_type not in RULES or not facts or not inputs or inputs[0] is None:
+        return facts
+    attributes = {entry.name: helper.get_attribute_value(entry) for entry in node_attributes}
+    true = Fact(facts[0].kind or inputs[0].kind, extents(op_type, attributes, inputs))
+    return [declared(true, facts[0]), *facts[1:]]
 
 
 def _read(fact: Fact, op_type: str) -> bytes | None:
@@ -93,20 +93,20 @@ def _inferred(
     node = graph.node.add(op_type=op_type, domain=domain)
     node.attribute.extend(onnx.AttributeProto.FromString(entry) for entry in attributes)
     node.output.extend(f"o{i}" if is_there else "" for i, is_there in enumerate(outputs))
-    for i, given in enumerate(inputs):
-        name = "" if given is None else f"i{i}"
+    for i, argument in enumerate(inputs):
+        name = "" if argument is None else f"i{i}"
         node.input.append(name)
-        if given is not None:
-            kind, dims, other, numbers = given
+        if argument is not None:
+            kind, dims, other, numbers = argument
             if numbers is None:
                 graph.input.add(name=name, type=Fact(kind, dims, other).proto())
             else:
                 graph.initializer.add(name=name, data_type=kind, dims=dims, raw_data=numbers)
     try:
-        made = shape_inference.infer_shapes(model)
+        inferred = shape_inference.infer_shapes(model)
     except (shape_inference.InferenceError, RuntimeError, ValueError):
         return [Fact()] * len(outputs)
-    facts = {value.name: of_type(value.type) for value in made.graph.value_info}
+    facts = {value.name: of_type(value.type) for value in inferred.graph.value_info}
     return [facts.get(name, Fact()) for name in node.output]
 
 

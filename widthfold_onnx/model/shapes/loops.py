@@ -1,7 +1,7 @@
-"""Finds what Loop and Scan return: of what they carry, only what no turn changes is known.
+"""Derive the facts of the outputs of Loop and Scan: of a carried value, only invariants hold.
 
-Declared extents may be those of one turn. One of a carried value is an invariant if the first value
-has it, and the body, given it, returns it.
+A declared extent may hold for one turn only. An extent of a carried value is an invariant if the
+first value has it, and the body returns it for an input that has it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.shapes.fact import Fact, either
 
 TURNS = 3
-"""Turns after which nothing is known of what still changes."""
+"""Turns after which a type that still changes counts as unknown."""
 
 Body = Callable[[Sequence[Fact]], list[Fact]]
-"""Returns what is known of the outputs of a body, by what is known of its inputs."""
+"""Returns the facts of the outputs of a body for the facts of its inputs."""
 
 
 def loop(body: Body, inputs: Sequence[Fact]) -> list[Fact]:
-    """Return what is known of the outputs of a Loop."""
+    """Return the facts of the outputs of a Loop."""
     counters = [Fact(TensorProto.INT64, ()), Fact(TensorProto.BOOL, ())]
 
     def turn(states: Sequence[Fact]) -> list[Fact]:
@@ -33,10 +33,10 @@ def loop(body: Body, inputs: Sequence[Fact]) -> list[Fact]:
 
 
 def scan(body: Body, node: onnx.NodeProto, inputs: Sequence[Fact]) -> list[Fact]:
-    """Return what is known of the outputs of a Scan (since operator set 9)."""
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    carried = max(len(inputs) - given.get("num_scan_inputs", 0), 0)
-    axes = given.get("scan_input_axes") or [0] * len(inputs)
+    """Return the facts of the outputs of a Scan (since operator set 9)."""
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    carried = max(len(inputs) - attributes.get("num_scan_inputs", 0), 0)
+    axes = attributes.get("scan_input_axes") or [0] * len(inputs)
     cut = [_without_axis(*pair) for pair in zip(inputs[carried:], axes, strict=False)]
     length = next((n for _, n in cut if n is not None), None)
 
@@ -44,7 +44,7 @@ def scan(body: Body, node: onnx.NodeProto, inputs: Sequence[Fact]) -> list[Fact]
         return body([*states, *(fact for fact, _ in cut)])
 
     states, stacked = _invariant(turn, inputs[:carried])
-    axes = given.get("scan_output_axes") or [0] * len(stacked)
+    axes = attributes.get("scan_output_axes") or [0] * len(stacked)
     pairs = zip(stacked, axes, strict=False)
     return [*states, *(_with_axis(fact, axis, length) for fact, axis in pairs)]
 
@@ -52,15 +52,15 @@ def scan(body: Body, node: onnx.NodeProto, inputs: Sequence[Fact]) -> list[Fact]
 def _invariant(
     turn: Callable[[Sequence[Fact]], list[Fact]], first: Sequence[Fact]
 ) -> tuple[list[Fact], list[Fact]]:
-    """Return what holds of the carried values in every turn, and what else the turns return."""
+    """Return the facts of the carried values in every turn, and of the other results of a turn."""
     states, turns = [fact.typed() for fact in first], 0
     while True:
-        made = turn(states)
+        results = turn(states)
         turns += 1
-        after = [either(*pair) for pair in zip(states, made, strict=False)]
+        after = [either(*pair) for pair in zip(states, results, strict=False)]
         after += [Fact()] * (len(states) - len(after))
         if [fact.type for fact in after] == [fact.type for fact in states]:
-            return states, made[len(states) :]
+            return states, results[len(states) :]
         if turns >= TURNS:
             pairs = zip(states, after, strict=True)
             after = [new if new.type == old.type else Fact(new.kind) for old, new in pairs]
@@ -68,7 +68,7 @@ def _invariant(
 
 
 def _without_axis(fact: Fact, axis: int) -> tuple[Fact, int | None]:
-    """Return what is known of one slice of a value, and of how many there are."""
+    """Return the fact of a slice of a value along an axis, and the number of slices."""
     dims = fact.dims
     if dims is None or not -len(dims) <= axis < len(dims):
         return Fact(fact.kind), None
@@ -77,7 +77,7 @@ def _without_axis(fact: Fact, axis: int) -> tuple[Fact, int | None]:
 
 
 def _with_axis(fact: Fact, axis: int, length: int | None) -> Fact:
-    """Return what is known of slices that are stacked."""
+    """Return the fact of stacked slices."""
     dims: Dims | None = fact.dims
     if dims is not None:
         axis = axis % (len(dims) + 1)

@@ -74,7 +74,7 @@ def check_plan_target(path: Path, protected: Sequence[Path]) -> None:
     """Check, before the work, that a plan may be written.
 
     Args:
-        path: the file; one that is there must be empty or a plan.
+        path: the file. A file that exists there must be empty or a plan.
         protected: files that it must not replace.
 
     Raises:
@@ -100,7 +100,7 @@ def head_of(path: Path) -> bytes:
 
 
 def check_target(out: Path, protected: Sequence[Path]) -> None:
-    """Check that a file may be made at `out`, or be put in the place of the one that is there.
+    """Check that a file may be made at `out`, or may replace the file that exists there.
 
     Args:
         out: the path to be written.
@@ -108,7 +108,7 @@ def check_target(out: Path, protected: Sequence[Path]) -> None:
 
     Raises:
         UsageError: `out` is a link, a folder, a device or a protected file, or has no folder.
-            A protected file may be one that is still to be written.
+            A protected file need not exist yet.
     """
     shown = quoted(str(out))
     if not out.name:
@@ -208,9 +208,9 @@ def temporary(target: Path) -> Iterator[Temporary]:
         UsageError: the folder does not take a new file.
     """
     with writing(target):
-        made = Temporary(target)
+        file = Temporary(target)
     try:
-        yield made
+        yield file
     finally:
         with writing(target):
-            made.discard()
+            file.discard()

@@ -64,43 +64,43 @@ class Sidecar:
         """Return the files that the data come from, each once."""
         return [self._folder / name for name in {place.location: None for _, place in self._old}]
 
-    def fill(self, made: Temporary) -> None:
+    def fill(self, target: Temporary) -> None:
         """Write all data, a chunk at a time, and finish the file.
 
         Raises:
             UsageError: the file cannot be written, or a source not be read.
             InvalidModelError: a source changed since it was checked.
         """
-        known: dict[ExternalData, int] = {}  # tensors that share their bytes go on sharing them
+        offsets: dict[ExternalData, int] = {}  # tensors that share their bytes go on sharing them
         for tensor, source in self._old:
-            if source not in known:
-                known[source] = self._align(made, source.length)
-                self._pour(made, source)
-            self._places.append((tensor, known[source], source.length))
+            if source not in offsets:
+                offsets[source] = self._align(target, source.length)
+                self._pour(target, source)
+            self._places.append((tensor, offsets[source], source.length))
         for tensor in self._new:
             data = tensor.raw_data
-            self._places.append((tensor, self._align(made, len(data)), len(data)))
-            self._write(made, data)
-        with writing(made.target):
-            made.finish()
+            self._places.append((tensor, self._align(target, len(data)), len(data)))
+            self._write(target, data)
+        with writing(target.target):
+            target.finish()
 
-    def _align(self, made: Temporary, length: int) -> int:
+    def _align(self, target: Temporary, length: int) -> int:
         """Write zeros up to where a tensor of this length may start, and return the offset."""
         unit = _PAGE_BYTES if length >= _LARGE_BYTES else _LINE_BYTES
-        self._write(made, bytes(-self._end % unit))
+        self._write(target, bytes(-self._end % unit))
         return self._end
 
-    def _write(self, made: Temporary, data: bytes | memoryview) -> None:
+    def _write(self, target: Temporary, data: bytes | memoryview) -> None:
         self._hash.update(data)
         self._end += len(data)
-        with writing(made.target):
-            made.write(data)
+        with writing(target.target):
+            target.write(data)
 
-    def _pour(self, made: Temporary, source: ExternalData) -> None:
+    def _pour(self, target: Temporary, source: ExternalData) -> None:
         with reading(source.location), open_external(source.location, self._folder) as file:
             file.seek(source.offset)
             for piece in pieces(file, source.length):
-                self._write(made, piece)
+                self._write(target, piece)
 
     def path_for(self, out: Path) -> Path:
         """Return the name of the filled file beside the model `out`: it holds its own hash."""

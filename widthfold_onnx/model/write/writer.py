@@ -45,8 +45,8 @@ def write_model(
             later step fails.
         out: where it goes; a file that is there is replaced in one step.
         source_folder: folder to which the locations of its external data are relative now.
-        check: called with the path of the written file before it is put in its place; what it
-            raises ends the writing.
+        check: called with the path of the written file before it is put in its place; an
+            exception ends the writing.
         protected: files that must not be replaced. Sources of external data never are.
         externalize: names of initializers that hold raw_data and shall become external.
 
@@ -57,9 +57,9 @@ def write_model(
     """
     sidecar = Sidecar(proto, source_folder, externalize)
     check_target(out, [*protected, *sidecar.sources()])
-    with temporary(out) as model, _removing_unless(model.is_published) as made:
+    with temporary(out) as model, _removing_unless(model.is_published) as new_paths:
         if sidecar:
-            _place_sidecar(sidecar, out, made)
+            _place_sidecar(sidecar, out, new_paths)
         with writing(out):
             model.write(_serialize(proto, out))
             model.finish()
@@ -90,9 +90,9 @@ def copy_model(path: Path, out: Path, *, proto: onnx.ModelProto) -> None:
     with writing(out):
         if folder.samefile(out.parent):
             places = {}
-    with temporary(out) as model, _removing_unless(model.is_published) as made:
+    with temporary(out) as model, _removing_unless(model.is_published) as new_paths:
         for location in places:
-            _copy_data(location, folder, out, made)
+            _copy_data(location, folder, out, new_paths)
         with reading(str(path)), path.open("rb", buffering=0) as file:
             _copy(cast("BinaryIO", file), model)
         with writing(out):
@@ -105,12 +105,12 @@ def _removing_unless(published: Callable[[], bool]) -> Iterator[list[Path]]:
 
     An entry is made before the file is, so that an interrupt in between loses nothing.
     """
-    made: list[Path] = []
+    new_paths: list[Path] = []
     try:
-        yield made
+        yield new_paths
     finally:
         if not published():
-            for path in reversed(made):
+            for path in reversed(new_paths):
                 with writing(path):
                     _remove(path)
 
@@ -133,12 +133,12 @@ def _serialize(proto: onnx.ModelProto, out: Path) -> bytes:
     return data
 
 
-def _place_sidecar(sidecar: Sidecar, out: Path, made: list[Path]) -> None:
+def _place_sidecar(sidecar: Sidecar, out: Path, new_paths: list[Path]) -> None:
     with temporary(out.with_name(f"{out.name}.data")) as data:
         sidecar.fill(data)
         path = sidecar.path_for(out)
         if not sidecar.is_at(path):
-            made.append(path)
+            new_paths.append(path)
             with writing(path):
                 data.publish(path)
         sidecar.point(path)
@@ -151,8 +151,8 @@ def _copy(source: BinaryIO, copy: Temporary) -> None:
         copy.finish()
 
 
-def _copy_data(location: str, folder: Path, out: Path, made: list[Path]) -> None:
-    """Copy one file of external data; what is there already must be the same."""
+def _copy_data(location: str, folder: Path, out: Path, new_paths: list[Path]) -> None:
+    """Copy one file of external data; a file that exists already must hold the same bytes."""
     target = out.parent
     for part in PurePosixPath(location).parts[:-1]:
         target /= part
@@ -160,7 +160,7 @@ def _copy_data(location: str, folder: Path, out: Path, made: list[Path]) -> None
             if target.is_symlink():
                 raise UsageError(f"{quoted(str(target))} is a symbolic link")
             if not target.exists():
-                made.append(target)
+                new_paths.append(target)
                 target.mkdir()
     target /= PurePosixPath(location).name
     with reading(location), open_external(location, folder) as source:
@@ -170,7 +170,7 @@ def _copy_data(location: str, folder: Path, out: Path, made: list[Path]) -> None
             return
         with temporary(target) as copy:
             _copy(source, copy)
-            made.append(target)
+            new_paths.append(target)
             with writing(target):
                 copy.publish()
 
@@ -181,4 +181,4 @@ def _same_content(source: BinaryIO, target: Path) -> bool:
         if os.fstat(other.fileno()).st_size != size:
             return False
         both = zip(pieces(source, size), pieces(cast("BinaryIO", other), size), strict=False)
-        return all(left == right for left, right in both)
+        return all(a == b for a, b in both)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ from widthfold_onnx.progress import Progress
 from widthfold_onnx.results import Key, Measurement
 from widthfold_onnx.results.store import AS_IS
 from widthfold_onnx.rules.forms.open_extents import EXTENTS
+from widthfold_onnx.tuning.measure.budget import Budget
 from widthfold_onnx.tuning.measure.children import measure
 from widthfold_onnx.tuning.measure.measurements import Candidate, Outcome, is_known, outdated
 from widthfold_onnx.tuning.measure.successive_halving import Setup
@@ -57,18 +57,16 @@ class Bench:
         self.kept.add((subject, candidate))
         self._store.put(self._key(subject, candidate), measurement)
 
-    def measure(
-        self, workloads: Sequence[Workload], deadline: float, on_progress: Progress
-    ) -> None:
-        """Race all forms that are not known yet, until all ran or the deadline has passed.
+    def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
+        """Race all forms that are not known yet, until all ran or the budget is spent.
 
         Args:
             workloads: in the order in which they are measured.
-            deadline: when to stop, on the clock `time.monotonic`.
+            budget: the seconds to spend.
             on_progress: gets a step per workload.
         """
-        missing = self.missing(workloads, deadline - time.monotonic())
-        measure(missing, self.setup, deadline, self.keep, on_progress)
+        missing = self.missing(workloads, budget.total)
+        measure(missing, self.setup, budget, self.keep, on_progress)
 
     def missing(self, workloads: Sequence[Workload], seconds: float = 0.0) -> list[Workload]:
         """Return the workloads that are not known completely, each with its unknown forms.
@@ -76,7 +74,7 @@ class Bench:
         Args:
             workloads: to choose from.
             seconds: time to measure them in; if it is much more than an earlier run had, forms
-                that were skipped then are missing as well.
+                that were skipped or stayed undecided then are missing as well.
         """
         return [
             left for workload in workloads if (left := self._missing(workload, seconds)) is not None

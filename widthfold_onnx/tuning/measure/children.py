@@ -6,7 +6,6 @@ a new child.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -15,10 +14,11 @@ import msgspec
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.results.store import AS_IS, NO_TIME, lost
+from widthfold_onnx.results.store import AS_IS, lost
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.system import memory_bytes
+from widthfold_onnx.tuning.measure.budget import Budget
 from widthfold_onnx.tuning.measure.measurements import Outcome
 from widthfold_onnx.tuning.measure.successive_halving import Began, Setup, race
 from widthfold_onnx.tuning.workload.workloads import Workload
@@ -39,33 +39,33 @@ class _BudgetSpentError(Exception):
 def measure(
     workloads: Sequence[Workload],
     setup: Setup,
-    deadline: float,
+    budget: Budget,
     keep: Keep,
     on_progress: Progress,
     *,
     share: float = 1.0,
 ) -> None:
-    """Race all forms of the workloads, until all ran or the deadline has passed.
+    """Race all forms of the workloads, until all ran or the budget is spent; the first always runs.
 
     Args:
         workloads: in the order in which they are measured.
         setup: the settings.
-        deadline: when to stop, on the clock `time.monotonic`.
+        budget: the seconds to spend; those in which a child starts do not count.
         keep: gets every measurement at once.
         on_progress: gets a step per workload.
-        share: fraction of the time until the deadline that these workloads should take.
+        share: fraction of the seconds that are left which these workloads should take.
 
     Raises:
         UnverifiedError: the runtime cannot be used.
     """
-    left = _Left(workloads, deadline, keep, on_progress)
-    while left.workloads and time.monotonic() < deadline:
+    left = _Left(workloads, budget, keep, on_progress)
+    while left.workloads:
         try:
             isolated(
                 race,
                 list(left.workloads.values()),
                 setup,
-                (deadline - time.monotonic()) * share,
+                budget.left * share,
                 silence=SILENCE,
                 memory=_memory(setup.how.provider),
                 on_progress=left.hear,
@@ -76,6 +76,8 @@ def measure(
             if left.running is None:
                 raise  # nothing ran: the runtime cannot be used
             left.lose(left.running, str(error))
+        finally:
+            budget.stop()
 
 
 class _Left:
@@ -83,7 +85,7 @@ class _Left:
 
     Args:
         workloads: to be measured.
-        deadline: when to stop, on the clock `time.monotonic`.
+        budget: the seconds to spend.
         keep: gets every measurement at once.
         on_progress: gets a step per workload.
 
@@ -93,13 +95,12 @@ class _Left:
     """
 
     def __init__(
-        self, workloads: Sequence[Workload], deadline: float, keep: Keep, on_progress: Progress
+        self, workloads: Sequence[Workload], budget: Budget, keep: Keep, on_progress: Progress
     ) -> None:
         self.workloads = {workload.subject: workload for workload in workloads}
         self.running: Began | None = None
         self._total = len(self.workloads)
-        self._deadline = deadline
-        self._budget = deadline - time.monotonic()
+        self._budget = budget
         self._keep = keep
         self._on_progress = on_progress
 
@@ -107,8 +108,9 @@ class _Left:
         """Handle a message of a child.
 
         Raises:
-            _BudgetSpentError: a workload begins after the deadline.
+            _BudgetSpentError: a workload begins that is not the first, and the budget is spent.
         """
+        self._budget.start()
         if isinstance(message, Outcome):
             self._settle(message)
             return
@@ -124,18 +126,17 @@ class _Left:
         self.running = None
 
     def _begin_layer(self) -> None:
-        spare = self._deadline - time.monotonic()
-        if spare < 0:
-            raise _BudgetSpentError
+        spare = self._budget.left
         done = self._total - len(self.workloads)
+        if spare < 0 and done:
+            raise _BudgetSpentError
         step = f"measuring layer {done + 1} of {self._total}"
         self._on_progress(Step(step, done, self._total, spare))
 
     def _settle(self, outcome: Outcome) -> None:
         """Keep a result; a layer of which every form has one is done."""
         subject, candidate, found = outcome
-        if found.reason == NO_TIME:  # so that it counts only where there is no more time
-            found = msgspec.structs.replace(found, seconds=self._budget)
+        found = msgspec.structs.replace(found, budget=self._budget.total)
         self._keep(Outcome(subject, candidate, found))
         workload = self.workloads[subject]
         forms = tuple(form for form in workload.forms if form.spec != candidate)

@@ -114,10 +114,10 @@ class Cluster:
             UnverifiedError: its worker cannot measure at all.
         """
         try:
-            found: list[Outcome] = flight.result(timeout=PATIENCE)
+            answers: list[Outcome] = flight.result(timeout=PATIENCE)
         except (self._dask.KilledWorker, self._dask.CancelledError) as error:
             raise OSError(str(error)) from error
-        return found
+        return answers
 
     def wait(self, flights: Iterable[Flight]) -> None:
         """Wait until one of the calls is done, or until workers should be listed again."""
@@ -129,7 +129,7 @@ class Cluster:
             with self._client.as_current():  # `wait` uses the current client only
                 self._dask.wait(pending, timeout=POLL, return_when="FIRST_COMPLETED")
         except (TimeoutError, self._dask.CancelledError):
-            return  # the caller looks at each call next, and finds those that failed
+            return  # the caller looks at each call next, and sees which failed
 
     def cancel(self, flights: Iterable[Flight]) -> None:
         """Give up the results of these calls; a call that already runs is run to its end."""
@@ -159,8 +159,8 @@ class Cluster:
         """Return answers or errors by address, without the workers that ended meanwhile."""
         if not new:
             return {}
-        found = self._client.run(function, *args, workers=list(new), on_error="return")
-        return {a: answer for a, answer in found.items() if not isinstance(answer, OSError)}
+        answers = self._client.run(function, *args, workers=list(new), on_error="return")
+        return {a: answer for a, answer in answers.items() if not isinstance(answer, OSError)}
 
 
 def _said(answer: object) -> str:

@@ -18,6 +18,7 @@ from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results.store import AS_IS, lost
 from widthfold_onnx.text import printable
 from widthfold_onnx.tuning.measure.bench import Bench
+from widthfold_onnx.tuning.measure.budget import Budget
 from widthfold_onnx.tuning.measure.cluster import Cluster, Flight
 from widthfold_onnx.tuning.measure.measurements import Outcome
 from widthfold_onnx.tuning.measure.successive_halving import Setup
@@ -75,16 +76,14 @@ class ClusterPool:
         self._queues: dict[Place, _Queue] = {}
         self._tasks: dict[Flight, _Task] = {}
 
-    def measure(
-        self, workloads: Sequence[Workload], deadline: float, on_progress: Progress
-    ) -> None:
+    def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
         """Measure what is not known, on all workers that are connected or connect later.
 
         If this ends early, measurements that already run are finished and discarded.
 
         Args:
             workloads: in the order in which they are measured.
-            deadline: when to stop, on the clock `time.monotonic`.
+            budget: the seconds to spend; starts of processes count, as workers start their own.
             on_progress: gets a line of text now and then.
 
         Raises:
@@ -93,14 +92,15 @@ class ClusterPool:
         """
         active = time.monotonic()
         most = 0
+        budget.start()
         try:
-            while time.monotonic() < deadline:
+            while budget.left > 0:
                 workers = self._cluster.workers()
                 self._land(workers)
                 for place in workers.values():
                     if place not in self._queues:
-                        self._queues[place] = self._queue(place, workloads, deadline)
-                self._send(workers, deadline)
+                        self._queues[place] = self._queue(place, workloads, budget)
+                self._send(workers, budget)
                 left = sum(len(queue.waiting) for queue in self._queues.values())
                 if self._tasks:
                     active = time.monotonic()
@@ -108,7 +108,7 @@ class ClusterPool:
                     return
                 elif time.monotonic() - active > LONELY:
                     raise UnverifiedError(self._complaint())
-                spare, undone = deadline - time.monotonic(), left + len(self._tasks)
+                spare, undone = budget.left, left + len(self._tasks)
                 most = max(most, undone)
                 text = f"measuring {len(self._tasks)} layers, {left} wait"
                 on_progress(Step(text, most - undone, most, spare))
@@ -116,13 +116,13 @@ class ClusterPool:
         finally:
             self._cluster.cancel(self._tasks)
 
-    def _queue(self, place: Place, workloads: Sequence[Workload], deadline: float) -> _Queue:
+    def _queue(self, place: Place, workloads: Sequence[Workload], budget: Budget) -> _Queue:
         options = replace(self._options, provider=place.provider)
         bench = Bench(Setup(options, self._fold), self._store, place.machine)
         self.benches.append(bench)
-        return _Queue(bench, bench.missing(workloads, deadline - time.monotonic()))
+        return _Queue(bench, bench.missing(workloads, budget.total))
 
-    def _send(self, workers: Mapping[str, Place], deadline: float) -> None:
+    def _send(self, workers: Mapping[str, Place], budget: Budget) -> None:
         """Give every idle worker the next workload of its kind of machine."""
         busy = {task.address for task in self._tasks.values()}
         for address, place in workers.items():
@@ -132,8 +132,8 @@ class ClusterPool:
             measuring = sum(other == place for other in workers.values())
             share = min(measuring / len(queue.waiting), 1.0)
             workload = queue.waiting.pop(0)
-            seconds = deadline - time.monotonic()
-            flight = self._cluster.submit(address, workload, queue.bench.setup, seconds, share)
+            setup = queue.bench.setup
+            flight = self._cluster.submit(address, workload, setup, budget.left, share)
             self._tasks[flight] = _Task(workload, queue, address)
 
     def _complaint(self) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 
 from widthfold_onnx.progress import silent
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.sessions.session import runtime_version
+from widthfold_onnx.tuning.measure.budget import Budget
 from widthfold_onnx.tuning.measure.children import measure
 from widthfold_onnx.tuning.measure.measurements import Outcome
 from widthfold_onnx.tuning.measure.successive_halving import Setup
@@ -43,7 +43,7 @@ def measured(workload: Workload, setup: Setup, seconds: float, share: float) -> 
         measure(
             [workload],
             setup,
-            time.monotonic() + seconds,
+            Budget(seconds),
             found.append,
             silent,
             share=share,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Sequence
 
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.tuning.measure.bench import Bench
+from widthfold_onnx.tuning.measure.budget import Budget
 from widthfold_onnx.tuning.measure.children import measure
 from widthfold_onnx.tuning.measure.measurements import Outcome
 from widthfold_onnx.tuning.workload.workloads import Workload
@@ -40,16 +40,14 @@ class LocalPool:
         self.benches = [bench]
         self._jobs = jobs
 
-    def measure(
-        self, workloads: Sequence[Workload], deadline: float, on_progress: Progress
-    ) -> None:
+    def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
         """Measure what is not known; several processes get the workloads in turn.
 
         On an interrupt, all measurements taken so far are kept.
 
         Args:
             workloads: in the order in which they are measured.
-            deadline: when to stop, on the clock `time.monotonic`.
+            budget: the seconds to spend, by each process.
             on_progress: gets a step per workload.
 
         Raises:
@@ -57,9 +55,9 @@ class LocalPool:
         """
         (bench,) = self.benches
         if self._jobs == 1:
-            bench.measure(workloads, deadline, on_progress)
+            bench.measure(workloads, budget, on_progress)
             return
-        missing = bench.missing(workloads, deadline - time.monotonic())
+        missing = bench.missing(workloads, budget.total)
         parts = [missing[start :: self._jobs] for start in range(self._jobs)]
         done = [0] * len(parts)
         told: queue.SimpleQueue[tuple[int, Outcome | Step | Exception | None]] = queue.SimpleQueue()
@@ -74,7 +72,7 @@ class LocalPool:
                 told.put((number, what))
 
             try:
-                measure(parts[number], bench.setup, deadline, tell, tell)
+                measure(parts[number], bench.setup, Budget(budget.total), tell, tell)
             except Exception as error:
                 told.put((number, error))
             told.put((number, None))

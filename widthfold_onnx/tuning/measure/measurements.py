@@ -9,8 +9,15 @@ from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import NO_TIME
 from widthfold_onnx.rules.forms.spec import FormSpec
 
+SMALLEST_GAIN = 1.03
+"""A layer takes another form only if the low end of the form's speed-up exceeds this.
+
+It is more than `intervals.SMALLEST_DIFFERENCE`: many forms race, and the best may be so by chance.
+"""
+
 MORE_TIME = 2.0
-"""A form skipped for lack of time is tried again with this many times as much time."""
+"""What was skipped for lack of time, or left undecided by a wide interval, is measured again with
+this many times as much time."""
 
 RETRY = datetime.timedelta(days=7)
 """Age at which a lost form is tried again: memory or time may have been short at that moment."""
@@ -34,13 +41,16 @@ class Outcome(NamedTuple):
     measurement: Measurement
 
 
-def is_known(found: Measurement | None, seconds: float, pairs: int) -> bool:
-    """Check whether a form needs no new measurement.
+def is_known(
+    found: Measurement | None, seconds: float, pairs: int = 0, bar: float = SMALLEST_GAIN
+) -> bool:
+    """Check whether a candidate needs no new measurement.
 
     Args:
-        found: what is known.
+        found: the measurement, if there is one.
         seconds: time to measure in.
         pairs: how often every form runs, unless it is hopeless.
+        bar: the ratio that its interval should lie above or below.
     """
     if found is None:
         return False
@@ -48,7 +58,8 @@ def is_known(found: Measurement | None, seconds: float, pairs: int) -> bool:
         return False
     if outdated(found) and seconds > 0:
         return False
-    return found.reason != NO_TIME or seconds < MORE_TIME * found.seconds
+    is_open = found.reason == NO_TIME or found.low <= bar < found.high
+    return not is_open or seconds < MORE_TIME * found.budget
 
 
 def outdated(found: Measurement) -> bool:

@@ -21,17 +21,11 @@ from widthfold_onnx.algebra.packed_layout import PackedLayout
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import AS_IS
 from widthfold_onnx.rules.forms.spec import FormSpec
-from widthfold_onnx.tuning.measure.measurements import Candidate
+from widthfold_onnx.tuning.measure.measurements import SMALLEST_GAIN, Candidate
 from widthfold_onnx.tuning.workload.layers import Layers
 from widthfold_onnx.tuning.workload.layout_edges import Link
 from widthfold_onnx.tuning.workload.packed_workload import inside_subject
 from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload
-
-SMALLEST_GAIN = 1.03
-"""A layer takes another form only if the low end of the form's speed-up exceeds this.
-
-It is more than `clock.SMALLEST_DIFFERENCE`: many forms race, and the best may be so by chance.
-"""
 
 SOLVER_SECONDS = 10.0
 

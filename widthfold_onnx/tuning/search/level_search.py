@@ -20,7 +20,9 @@ from widthfold_onnx.results.store import AS_IS
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.forms.spec import FormSpec
 from widthfold_onnx.tuning.measure.bench import Bench
-from widthfold_onnx.tuning.search.assign import SMALLEST_GAIN, foresee
+from widthfold_onnx.tuning.measure.budget import Budget
+from widthfold_onnx.tuning.measure.measurements import SMALLEST_GAIN
+from widthfold_onnx.tuning.search.assign import foresee
 from widthfold_onnx.tuning.workload.layers import Layers
 from widthfold_onnx.tuning.workload.workloads import Workload
 
@@ -46,12 +48,12 @@ class LevelSearch:
     bench: Bench
     seconds: float | None = None
 
-    def measure(self, deadline: float, on_progress: Progress) -> None:
+    def measure(self, budget: Budget, on_progress: Progress) -> None:
         """Measure the layers as they are, and race the layers that can move the model."""
         if self.seconds is not None:
             alone = [workload.cut_to(0) for workload in self.layers.workloads.values()]
-            self.bench.measure(alone, deadline, on_progress)
-        self.bench.measure(self.promising(), deadline, on_progress)
+            self.bench.measure(alone, budget, on_progress)
+        self.bench.measure(self.promising(), budget, on_progress)
 
     @cached_property
     def _foreseen(self) -> Mapping[str, FormSpec]:

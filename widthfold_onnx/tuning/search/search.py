@@ -18,7 +18,6 @@ layers that the store does not know; a companion that it does not know is not ta
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,6 +52,7 @@ from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.ports import ports_of
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure.bench import Bench
+from widthfold_onnx.tuning.measure.budget import Budget
 from widthfold_onnx.tuning.measure.effort import SPENDING, Spending
 from widthfold_onnx.tuning.measure.successive_halving import Setup
 from widthfold_onnx.tuning.search.level_search import LevelSearch, gain_of
@@ -271,10 +271,9 @@ class _Search:
             if original is not None and original.status == "ok":
                 levels = self._levels(draft, first, original)
             if self.options.measure:
-                end = time.monotonic() + (self.options.time_budget or self._spending.race)
-                for done, level in enumerate(levels):
-                    now = time.monotonic()
-                    level.measure(now + (end - now) / (len(levels) - done), self.say)
+                seconds = self.options.time_budget or self._spending.race
+                for level in levels:
+                    level.measure(Budget(seconds / len(levels)), self.say)
         except KeyboardInterrupt:
             interrupted = True
         return _Raced(sorted(levels, key=LevelSearch.estimate), original, interrupted)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 
+import msgspec
+
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.model.write.writer import write_model
@@ -18,10 +20,11 @@ from widthfold_onnx.rewrite.apply import fit
 from widthfold_onnx.rewrite.plan import EMPTY, Plan
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.distributions import Distribution
+from widthfold_onnx.runtime.intervals import noise
 from widthfold_onnx.runtime.paired_benchmark import ratio_of, ratio_of_levels, ratios_to
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure.bench import Bench
-from widthfold_onnx.tuning.measure.measurements import Outcome, outdated
+from widthfold_onnx.tuning.measure.measurements import Outcome, is_known
 from widthfold_onnx.tuning.store.identity import canonical
 
 PATIENCE = 600.0
@@ -101,7 +104,7 @@ class Trials:
     def levels(self, plan: Plan, seconds: float) -> Measurement | None:
         """Time one model on the CPU at the first size: at level ALL / at level EXTENDED."""
         candidate = canonical({"of": plan.digest, "than": Level.ALL, "is": Level.EXTENDED})
-        if self._is_open(0, candidate):
+        if self._is_open(0, candidate, seconds):
             self._time(0, [candidate], ratio_of_levels, seconds, self._file(plan))
         return self._known(0, candidate)
 
@@ -132,7 +135,7 @@ class Trials:
         self, size: int, base: Plan, other: Plan, seconds: float, **how: str
     ) -> Measurement | None:
         candidate = _candidate(base, other, **how)
-        if self._is_open(size, candidate):
+        if self._is_open(size, candidate, seconds):
             self._time(size, [candidate], ratio_of, seconds, self._file(base), self._file(other))
         return self._known(size, candidate)
 
@@ -148,23 +151,25 @@ class Trials:
             return [_candidate(base, chosen, inputs=kind) for kind in kinds for base in bases]
 
         def is_open(other: Plan) -> bool:
-            return any(self._is_open(size, candidate) for candidate in candidates([other]))
+            return any(self._is_open(size, c, seconds) for c in candidates([other]))
 
         untimed = list(filter(is_open, others))
         for start in range(0, len(untimed), AT_ONCE):
             part = untimed[start : start + AT_ONCE]
             files = [self._file(other) for other in part]
-            share = seconds * len(part) / len(untimed)
-            self._time(size, candidates(part), ratios_to, share, self._file(chosen), files, kinds)
+            share = len(part) / len(untimed)
+            models = self._file(chosen), files, kinds
+            self._time(size, candidates(part), ratios_to, seconds, *models, share=share)
         return [self._known(size, candidate) for candidate in candidates(others)]
 
     def _known(self, size: int, candidate: str) -> Measurement | None:
         return self._bench.known(self._subjects[size], candidate)
 
-    def _is_open(self, size: int, candidate: str) -> bool:
-        """Check whether something is to be timed."""
+    def _is_open(self, size: int, candidate: str, seconds: float) -> bool:
+        """Check whether something is to be timed at a size, for so many seconds."""
         known = self._known(size, candidate)
-        return self._options.measure and (known is None or outdated(known))
+        bar = 0.0 if known is None else noise(known.control)
+        return self._options.measure and not is_known(known, seconds, bar=bar)
 
     def _time(
         self,
@@ -173,14 +178,18 @@ class Trials:
         function: Callable[..., Measurement | list[Measurement]],
         seconds: float,
         *models: object,
+        share: float = 1.0,
     ) -> None:
-        """Time models in a child process, and keep one measurement for each candidate."""
+        """Time models in a child process, and keep one measurement for each candidate.
+
+        They get a share of the seconds that all candidates of a trial have.
+        """
         options = VerifyOptions(
             provider=self._options.provider,
             provider_options=self._options.provider_options,
             session_options=self._options.session_options,
             threads=self._options.threads,
-            time_budget=seconds,
+            time_budget=seconds * share,
             inputs=self._options.inputs,
             seeds=0 if self._options.inputs else 1,
         )
@@ -191,7 +200,8 @@ class Trials:
             times = [lost(str(error))] * len(candidates)
         times = [times] if isinstance(times, Measurement) else times
         for candidate, measured in zip(candidates, times, strict=True):
-            self._bench.keep(Outcome(self._subjects[size], candidate, measured))
+            kept = msgspec.structs.replace(measured, budget=seconds)
+            self._bench.keep(Outcome(self._subjects[size], candidate, kept))
 
     def _file(self, plan: Plan) -> Path:
         """Return the file of the model that a plan makes, without what does not fit the model."""

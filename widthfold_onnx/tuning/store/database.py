@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS measurements (
 
 @contextmanager
 def using(path: Path | None) -> Iterator[None]:
-    """Turn an error of SQLite into one that names the store and a remedy.
+    """Turn an error of SQLite into an error that names the store and a remedy.
 
     Args:
         path: the file; None is a store in memory.
@@ -61,7 +61,7 @@ def unusable(path: Path | None, why: str) -> UsageError:
 
 
 class Opened(NamedTuple):
-    """An open store; what is written to a read-only one is lost when it is closed."""
+    """An open store; a read-only store loses new measurements when it is closed."""
 
     connection: sqlite3.Connection
     read_only: bool

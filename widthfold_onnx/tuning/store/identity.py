@@ -22,7 +22,7 @@ _SECONDS = 20
 
 
 def canonical(value: object) -> str:
-    r"""Return the one JSON text of a value: sorted names, no spaces, ASCII.
+    r"""Return the canonical JSON text of a value: sorted names, no spaces, ASCII.
 
     Raises:
         ValueError: a number that is not finite.
@@ -65,7 +65,7 @@ def machine_identity(provider: Provider) -> str:
         UnverifiedError: ONNX Runtime is not installed.
     """
     _check_chosen(provider)
-    found: dict[str, object] = {
+    facts: dict[str, object] = {
         "cpu": machine(),
         "stepping": processor().signature,
         "cores": cores(),
@@ -74,13 +74,13 @@ def machine_identity(provider: Provider) -> str:
         "onnx": version("onnx"),
         "widthfold": version("widthfold-onnx"),
     }
-    known = described(provider)
-    if known.device == "nvidia":
-        found |= _gpus()
-    if known.device == "other":
-        found["host"] = platform.node()  # nothing tells its kind
-    found |= {name: version(*packages) for name, packages in known.packages.items()}
-    return canonical(found)
+    description = described(provider)
+    if description.device == "nvidia":
+        facts |= _gpus()
+    if description.device == "other":
+        facts["host"] = platform.node()  # nothing tells its kind
+    facts |= {name: version(*packages) for name, packages in description.packages.items()}
+    return canonical(facts)
 
 
 def device_name(provider: Provider) -> str:

@@ -5,9 +5,8 @@ Several processes may read and write one store at a time.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -15,12 +14,8 @@ import msgspec
 import platformdirs
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.results import Entry, Key, Measurement
-from widthfold_onnx.text import printable
+from widthfold_onnx.results import Key, Measurement
 from widthfold_onnx.tuning.store.database import open_database, unusable, using
-
-LONGEST_LINE = 1 << 20
-"""Most characters of a line to import; exported lines have a few thousand."""
 
 VARIABLE = "WIDTHFOLD_STORE"
 
@@ -56,20 +51,6 @@ class Store:
     def __exit__(self, *raised: object) -> None:
         self._database.close()
 
-    def check_writable(self) -> None:
-        """Refuse to change a read-only store.
-
-        Raises:
-            UsageError: it may only be read.
-        """
-        if self.read_only:
-            raise unusable(self._path, "it may only be read")
-
-    def __len__(self) -> int:
-        with using(self._path):
-            (count,) = self._database.execute("SELECT count(*) FROM measurements").fetchone()
-        return int(count)
-
     def get(self, key: Key) -> Measurement | None:
         """Return the measurement of a key, None if there is none."""
         with using(self._path):
@@ -100,31 +81,6 @@ class Store:
             ).fetchall()
         return [machine for (machine,) in rows]
 
-    def merge(self, entries: Iterable[tuple[Key, Measurement]]) -> tuple[int, int]:
-        """Put every entry that is newer than the stored one: all of them, or none on an error.
-
-        Returns:
-            The numbers of entries that were put and that were not.
-        """
-        added = skipped = 0
-        with using(self._path):
-            self._database.execute("BEGIN IMMEDIATE")
-            with self._database:
-                for key, measurement in entries:
-                    known = self.get(key)
-                    if known is None or measurement.time > known.time:
-                        self.put(key, measurement)
-                        added += 1
-                    else:
-                        skipped += 1
-        return added, skipped
-
-    def clear(self, *, machine: str | None = None) -> int:
-        """Remove all measurements, or those of one machine; return how many were removed."""
-        where, values = ("", ()) if machine is None else (" WHERE machine = ?", (machine,))
-        with using(self._path):
-            return self._database.execute(f"DELETE FROM measurements{where}", values).rowcount
-
     def _decode(self, text: str) -> Measurement:
         try:
             return msgspec.json.decode(text, type=Measurement)
@@ -147,32 +103,3 @@ def default_path() -> Path:
     if not folder.is_absolute():
         raise UsageError(f"no home directory for the store: set {VARIABLE} to a file")
     return folder / "measurements.sqlite"
-
-
-def export_lines(store: Store) -> Iterator[str]:
-    """Yield every measurement as a line of ASCII JSON with its line end, sorted by key."""
-    for key, measurement in store.items():
-        entry = msgspec.to_builtins(Entry(key=key, measurement=measurement))
-        yield json.dumps(entry, allow_nan=False) + "\n"
-
-
-def import_lines(store: Store, lines: Iterable[str | bytes]) -> tuple[int, int]:
-    """Import the lines of an export; of two measurements of one key, the later one stays.
-
-    Returns:
-        The numbers of lines that were imported and that were not.
-
-    Raises:
-        UsageError: a line is not of an export; nothing was imported.
-    """
-    return store.merge([_parse(number, line) for number, line in enumerate(lines, 1)])
-
-
-def _parse(number: int, line: str | bytes) -> tuple[Key, Measurement]:
-    if len(line) > LONGEST_LINE:
-        raise UsageError(f"line {number} is longer than {LONGEST_LINE} characters")
-    try:
-        entry = msgspec.json.decode(line, type=Entry)
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise UsageError(f"line {number} is no measurement: {printable(str(error))}") from error
-    return entry.key, entry.measurement

@@ -3,7 +3,8 @@
 * `polynomials`: linear operators and sums and products of elements, by their definition.
 * `moves`: Pad, and Reshape, Slice and others, run by onnx's reference implementation on elements.
 * `functions`: elementwise operators as random functions of the elements that they read; max and min
-  over windows or axes as random functions of the multiset of what they read.
+  over windows or axes as random functions of the multiset of what they read; ArgMax, Softmax and
+  others as random functions of the line along an axis.
 * `quantization`: integers on a grid of floats.
 
 Every other operator is a random function of all that it reads. Two operators that read equal values

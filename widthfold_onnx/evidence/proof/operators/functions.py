@@ -13,7 +13,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.call import FLOATS, Call, Meaning, common, of_tensors
 from widthfold_onnx.evidence.proof.field import PRIMES, Draws, fingerprints, function, key_of
 from widthfold_onnx.evidence.proof.geometry import windows
-from widthfold_onnx.evidence.proof.operators.arithmetic import applied, plus, times
+from widthfold_onnx.evidence.proof.operators.arithmetic import applied, plus, reshaped, times
 from widthfold_onnx.evidence.proof.operators.polynomials import (
     axes_of,
     convolved,
@@ -43,6 +43,12 @@ REDUCTIONS = frozenset(
         *("ReduceProd", "ReduceSumSquare"),
     }
 )
+
+COERCED = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
+"""Operators that take all axes from `axis` on for one line, until opset 13."""
+
+LINES = COERCED | {"ArgMax", "ArgMin", "CumSum", "LpNormalization", "TopK"}
+"""Operators of which a result depends on the line along an axis, and on its own place there."""
 
 _ZERO, _ONE = Known(np.array(0.0)), Known(np.array(1.0))
 
@@ -182,6 +188,36 @@ def _resize(call: Call) -> list[Value] | None:
     return [_along_lines(call, data, changed, [extents[i] for i in changed], said)]
 
 
+def _of_lines(call: Call) -> list[Value] | None:
+    """Return functions of the line along an axis, whichever axis that is."""
+    data, said = call.tensor(0), dict(call.attributes)
+    rank, name, given = len(data.shape), call.node.op_type, call.known(1)
+    axis, count, keepdims = (said.pop(key, None) for key in ("axis", "k", "keepdims"))
+    if len(call.tensors) > 1:  # where the line runs, or how much of it is kept
+        axis, count = (given, count) if name == "CumSum" else (axis, given)
+    if axis is None or (name == "TopK" and count is None):
+        return None
+    start = int(axis)
+    if not -rank <= start < rank:
+        raise UnevaluableError(f"its axis {start} is none of {rank}")
+    start %= rank
+    stop = rank if name in COERCED and call.opset < 13 else start + 1
+    axes = list(range(start, stop))
+    extents = [data.shape[i] for i in axes]
+    if name in ("ArgMax", "ArgMin"):
+        extents = [1]
+    elif count is not None:
+        extents = [int(np.asarray(count).reshape(()))]
+    plain = replace(call, attributes=said, inputs=[data])
+    results: list[Tensor] = [
+        _along_lines(plain, data, axes, extents, (i, count is not None and extents))
+        for i in range(len(call.node.output))
+    ]
+    if keepdims == 0:
+        results = [reshaped(result, without(call, data.shape, axes)) for result in results]
+    return list(results)
+
+
 def _along_lines(
     call: Call, data: Tensor, axes: Sequence[int], extents: Sequence[int], said: object
 ) -> Elements:
@@ -202,6 +238,7 @@ def _along_lines(
 FUNCTIONS: Mapping[str, Meaning] = {
     **dict.fromkeys(sorted(ELEMENTWISE), elementwise),
     **dict.fromkeys(sorted(COMMUTATIVE), _commutative),
+    **dict.fromkeys(sorted(LINES), _of_lines),
     **dict.fromkeys(sorted(REDUCTIONS), _reduction),
     "com.microsoft.FusedConv": _fused_conv,
     "GlobalMaxPool": _reduction,
