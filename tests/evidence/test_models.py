@@ -42,7 +42,7 @@ def test_equal_models_pass_at_both_levels(tmp_path):
         ("y", "all", 0.0),
     ]
     assert (result.input_sets, result.provider) == (3, "cpu")
-    assert result.sizes == ({"x": (1, 4)},)
+    assert result.sizes == ({"x": (1, 4)}, {"x": (8, 4)})
 
 
 def test_a_difference_fails_with_its_figure(tmp_path):

@@ -58,6 +58,11 @@ def ran(model: Path, suggested: Sizes) -> Sizes:
         return ()
 
 
+def none_runs(_: Sizes) -> Sizes:
+    """Suggest no sizes of a model for which none was found."""
+    return ()
+
+
 def all_run(suggested: Sizes) -> Sizes:
     """Take for granted that a model in memory, which is not run, runs at all sizes."""
     return suggested

@@ -11,7 +11,7 @@ from widthfold_onnx.decide.companions import (
     with_companions,
 )
 from widthfold_onnx.decide.decisions import KEPT, Decision, decide
-from widthfold_onnx.decide.hints import Hints, ran
+from widthfold_onnx.decide.hints import Hints, none_runs, ran
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.proto.dims import Dims
@@ -52,14 +52,16 @@ def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectRep
     matches = matches_of(proto, folder, draft, tuple(COMPANIONS))
     draft = with_companions(draft, matches_of(proto, folder, draft, options.exchanges))
     reading = Reading.of(proto, folder, draft)
+    assumed = _assumed(loaded, options)
+    run = partial(ran, loaded.path) if assumed is not None else none_runs
     return InspectReport(
         model=loaded.path.name,
         opset=reading.document.opset,
         ir_version=loaded.proto.ir_version,
         nodes=len(loaded.proto.graph.node),
-        sites=_sites(reading, options, factor, Hints(reading, options, partial(ran, loaded.path))),
+        sites=_sites(reading, options, factor, Hints(reading, options, run)),
         companions=companion_reports(matches, options.exchanges, LEFT_ALONE),
-        assumed=_assumed(loaded, options),
+        assumed=assumed,
     )
 
 

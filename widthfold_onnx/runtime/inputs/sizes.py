@@ -151,8 +151,8 @@ def find_shapes(
     if shapes is None:
         names = ", ".join(map(printable, tries.dims.open_inputs))
         raise UnverifiedError(
-            f"no size of {names} was found at which the model runs ({tries.failure}); name one: "
-            "--input-shape NAME:SIZE,... or --inputs"
+            f"no size of {names} was found at which the model runs; pass --input-shape "
+            f"NAME:SIZE,... or --inputs (the first try: {tries.failure})"
             if names
             else f"no random input was found that runs ({tries.failure}); pass --inputs"
         )
@@ -164,20 +164,25 @@ def find_shapes(
 def further_shapes(session: Session, fixed: Shapes, shapes: Shapes) -> Shapes | None:
     """Return shapes much larger than those found, or smaller ones; None if none is open or runs.
 
-    Dimensions of a batch grow only if no other dimension is open.
+    All dimensions besides the batch change together, or if that does not run, one dimension.
     """
     tries = _Tries(session, fixed)
     opened, sizes = tries.dims.opened, tries.dims.sizes(shapes)
-    growing = [key for key, leads in opened.items() if not leads] or list(opened)
-    large = [{**sizes, **{key: sizes[key] * times for key in growing}} for times in GROWTHS]
-    small = [
-        {**sizes, **{key: sizes[key] // times for key in growing}}
+    together = [key for key, leads in opened.items() if not leads]
+    changing = list(filter(None, (together, *([key] for key in opened))))
+    large = [
+        {**sizes, **{key: sizes[key] * times for key in keys}}
+        for keys in changing
         for times in GROWTHS
-        if all(sizes[key] % times == 0 for key in growing)
     ]
-    if not opened:
-        return None
-    return tries.first(large, most=LARGE_ELEMENTS, seconds=LARGE_SECONDS) or tries.first(small)
+    small = [
+        {**sizes, **{key: sizes[key] // times for key in keys}}
+        for keys in changing
+        for times in GROWTHS
+        if all(sizes[key] % times == 0 for key in keys)
+    ]
+    long = tries.first(large, most=LARGE_ELEMENTS, seconds=LARGE_SECONDS)
+    return long or tries.first(small)
 
 
 def other_shapes(session: Session, fixed: Shapes, found: Shapes) -> Shapes | None:
