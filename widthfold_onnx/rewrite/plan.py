@@ -223,6 +223,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         parts = msgspec.to_builtins(self)
         if not parts["measured"]:
             del parts["measured"]
+        if not any(self.sizes):
+            del parts["sizes"]
         lines = [f"  {json.dumps(name)}: {_lines(part)}" for name, part in parts.items() if part]
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
