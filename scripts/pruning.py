@@ -21,7 +21,7 @@ from bench import SHAPES, SHARED
 
 from widthfold_onnx import WidthfoldError
 from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
+from widthfold_onnx.options import Effort, FoldOptions, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import AS_IS, NO_TIME
 from widthfold_onnx.rewrite.apply import Reading
@@ -77,7 +77,7 @@ def raced(layers: Layers, seconds: float) -> dict[str, dict[Candidate, Measureme
 def compare(model: Path, seconds: float) -> Row:
     """Both races of one model."""
     loaded, shapes = load(model), SHAPES.get(model.stem, {})
-    _, sizes = running(model, Provider.CPU, (shapes,))
+    _, sizes = running(model, RuntimeOptions(provider=Provider.CPU), (shapes,))
     aim = target(usual(Provider.CPU))
     layers = Layers.of(Reading.of(loaded.proto, loaded.folder, EMPTY), FoldOptions(), sizes[0], aim)
     usually = raced(layers, seconds)

@@ -250,7 +250,7 @@ def test_keywords_are_the_options_of_the_command(name: str) -> None:
     }
     call = getattr(wf, name)
     types = {
-        "inspect": keywords.FoldKeywords,
+        "inspect": keywords.InspectKeywords,
         "optimize": keywords.OptimizeKeywords,
         "verify": keywords.VerifyKeywords,
         "apply": keywords.CheckKeywords,

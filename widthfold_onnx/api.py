@@ -20,10 +20,11 @@ from widthfold_onnx import pipeline
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
 from widthfold_onnx.interop import Held, hold
 from widthfold_onnx.model.write.writer import write_model
-from widthfold_onnx.options import FoldOptions, Form, SearchOptions, VerifyOptions
+from widthfold_onnx.options import FoldOptions, Form, RuntimeOptions, SearchOptions, VerifyOptions
 from widthfold_onnx.options.keywords import (
     CheckKeywords,
     FoldKeywords,
+    InspectKeywords,
     OptimizeKeywords,
     PlanKeywords,
     TuneKeywords,
@@ -39,7 +40,7 @@ from widthfold_onnx.rewrite.plan import Plan, read_plan
 FACTOR = 8
 """Positions that become channels where a call measures nothing and no factor is given."""
 
-RUN_ONLY = ("seeds", "rtol", "atol", "inputs")
+RUN_ONLY = ("seeds", "rtol", "atol", "inputs", "value")
 """Keywords of a comparison on the runtime, which a model in memory at a fixed factor lacks."""
 
 
@@ -248,7 +249,7 @@ def verify(
         return pipeline.verify(first, second, options, on_progress=on_progress)
 
 
-def inspect(model: Any, **keywords: Unpack[FoldKeywords]) -> InspectReport:
+def inspect(model: Any, **keywords: Unpack[InspectKeywords]) -> InspectReport:
     """List the layers of a model with their shapes, cost, legal forms and refusals.
 
     Args:
@@ -260,10 +261,11 @@ def inspect(model: Any, **keywords: Unpack[FoldKeywords]) -> InspectReport:
         UsageError: a value that does not fit, or a model of another kind.
         InvalidModelError: the model is broken or not supported.
     """
-    check_keywords("inspect", keywords, FoldKeywords)
+    check_keywords("inspect", keywords, InspectKeywords)
     options = options_from(FoldOptions, keywords, factor=FACTOR)
+    how = options_from(RuntimeOptions, keywords)
     with _files(hold(model), None) as (source, _):
-        return pipeline.inspect(source, options)
+        return pipeline.inspect(source, options, how)
 
 
 def tune(

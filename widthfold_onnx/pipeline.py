@@ -18,7 +18,13 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence.files import check_file, verify_files
 from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.model.write.atomic import check_target
-from widthfold_onnx.options import ANY_SIZE, FoldOptions, SearchOptions, VerifyOptions
+from widthfold_onnx.options import (
+    ANY_SIZE,
+    FoldOptions,
+    RuntimeOptions,
+    SearchOptions,
+    VerifyOptions,
+)
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
@@ -90,6 +96,7 @@ def optimize(
 
     plan, size = decided.plan, model.stat().st_size
     fitting, report = fit_decided(decided, loaded.proto, loaded.folder, model.name, size)
+    report = msgspec.structs.replace(report, values=_values(loaded, search_options))
     if out is None or (require_fold and not plan.changes):
         return Optimized(report, plan)
     by_measurement = options.fixed is None
@@ -149,6 +156,7 @@ def apply(
     from widthfold_onnx.delivery import Delivery
     from widthfold_onnx.rewrite.apply import fit
     from widthfold_onnx.rewrite.plan import Plan, read_plan
+    from widthfold_onnx.runtime.environment import other_runtime
 
     model, out = Path(model), None if out is None else Path(out)
     sources = [] if isinstance(plan, Plan) else [Path(plan)]
@@ -162,7 +170,8 @@ def apply(
     fitting = fit(loaded.proto, loaded.folder, plan)
     sites = applied_sites(fitting, plan)
     report = optimize_report(model.name, model.stat().st_size, fitting, sites)
-    report = msgspec.structs.replace(report, note=_other_runtime(plan))
+    measured = plan.origin.runtime if plan.origin else ""
+    report = msgspec.structs.replace(report, note=other_runtime(measured))
     if out is None or (fitting.misfits and not partial):
         return Optimized(report, fitting.plan)
     delivery = Delivery(loaded, fitting, report, by_measurement=False)
@@ -197,12 +206,15 @@ def verify(
     return verify_files(original, Path(rewritten), options, lambda line: on_progress(Step(line)))
 
 
-def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
+def inspect(
+    model: Path | str, options: FoldOptions, how: RuntimeOptions | None = None
+) -> InspectReport:
     """List every site with its shapes, cost, legal forms and refusals.
 
     Args:
         model: the model file.
         options: as for `optimize`.
+        how: values of its inputs.
 
     Raises:
         UsageError: an option or path that does not fit.
@@ -216,7 +228,19 @@ def inspect(model: Path | str, options: FoldOptions) -> InspectReport:
     loaded = load(Path(model))
     from widthfold_onnx.decide.survey import survey
 
-    return survey(loaded, options, options.fixed)
+    report = survey(loaded, options, options.fixed)
+    return msgspec.structs.replace(report, values=_values(loaded, how or RuntimeOptions()))
+
+
+def _values(loaded: LoadedModel, how: RuntimeOptions) -> list[dict[str, list[float]]]:
+    """Return the values of inputs that choose between parts of a model, for a report.
+
+    Raises:
+        UsageError: a value that does not fit.
+    """
+    from widthfold_onnx.runtime.inputs.cases import cases, reported
+
+    return reported(cases(loaded.proto, how.values))
 
 
 def with_stored_sizes(
@@ -249,12 +273,14 @@ def _decided(
     from widthfold_onnx.decide.fixed import decide_fixed
     from widthfold_onnx.decide.hints import ran
     from widthfold_onnx.decide.layout import decide_layout
+    from widthfold_onnx.runtime.inputs.cases import with_cases
     from widthfold_onnx.tuning.search.search import search
     from widthfold_onnx.tuning.store.store import Store
 
     options = decide_layout(options, search_options)
     on_progress(Step("planning"))
     if options.fixed is None:
+        search_options = with_cases(search_options, loaded.proto)
         with Store(search_options.store) as store:
             decided = search(loaded, options, search_options, store, on_progress)
     else:
@@ -277,27 +303,16 @@ def _usable_forms(
         UnverifiedError: the model does not run, or not twice alike.
         UsageError: stored inputs or shapes that do not fit it.
     """
+    from widthfold_onnx.runtime.inputs.cases import with_cases
+
     on_progress(Step("running the model as its values are judged"))
-    judged = replace(verify_options, input_shapes=options.input_shapes)
+    judged = with_cases(replace(verify_options, input_shapes=options.input_shapes), loaded.proto)
     if not check_file(loaded.path, judged):
         return options, {}
     from widthfold_onnx.saturating_forms import usable_forms
 
     on_progress(Step("trying which folds saturate no further than the model"))
     return usable_forms(loaded, options, judged)
-
-
-def _other_runtime(plan: Plan) -> str:
-    """Say if a plan was measured with another runtime than this one; "" if not, or not known."""
-    from widthfold_onnx.runtime.environment import runtime_release
-
-    measured, running = plan.origin.runtime if plan.origin else "", runtime_release()
-    if not measured or not running or measured == running:
-        return ""
-    return (
-        f"measured with ONNX Runtime {measured}, running {running}: measure again, or verify the "
-        "speed"
-    )
 
 
 def _protected(loaded: LoadedModel) -> list[Path]:

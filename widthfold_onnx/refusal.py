@@ -40,6 +40,8 @@ class Code(StrEnum):
     QUANTIZED_NOT_CONSTANT = "quantized-not-constant"
     WEIGHT_ZERO_POINT_COMPUTED = "weight-zero-point-computed"
     INEXACT = "inexact"
+    NO_PADS = "no-pads"
+    NO_PRODUCT = "no-product"
     ACCUMULATOR_OVERFLOW = "accumulator-overflow"
 
     # A site as a whole.

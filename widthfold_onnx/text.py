@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _ELLIPSIS = "…"
 
@@ -64,3 +65,13 @@ def quoted(text: str | bytes, limit: int = 200) -> str:
         limit: most characters between the quotes.
     """
     return f"'{printable(text, limit)}'"
+
+
+def valued(name: str, elements: Sequence[float]) -> str:
+    """Show the value of an input by its elements.
+
+    >>> valued("sr", [16000.0]), valued("limits", [0.1, 0.9])
+    ('sr 16000', 'limits [0.1, 0.9]')
+    """
+    texts = [f"{element:.12g}" for element in elements]
+    return f"{printable(name)} {texts[0] if len(texts) == 1 else '[' + ', '.join(texts) + ']'}"

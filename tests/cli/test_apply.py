@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort  # noqa: TID251 - the tests judge by the runtime itself
 import pytest
 from onnx import numpy_helper
 
@@ -187,11 +188,37 @@ def test_a_plan_of_another_runtime_says_so(tmp_path: Path, planned: tuple[Path, 
     content["origin"]["runtime"] = "1.2.3"
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(content))
+    out, plain = tmp_path / "out.onnx", tmp_path / "plain.onnx"
+    for done in (
+        widthfold("apply", MODEL, plan, out),
+        widthfold("verify", MODEL, out, "--no-timing"),
+    ):
+        assert done.code == 0, done.err
+        (line,) = (line for line in done.out.splitlines() if line.startswith("plan: "))
+        assert line.startswith("plan: measured with ONNX Runtime 1.2.3, running ")
+        assert line.endswith(": measure again, or verify the speed")
+    content["origin"]["runtime"] = ort.__version__
+    plan.write_text(json.dumps(content))
+    for done in (
+        widthfold("apply", MODEL, plan, plain),
+        widthfold("verify", MODEL, plain, "--no-timing"),
+    ):
+        assert done.code == 0, done.err
+        assert "measured with ONNX Runtime" not in done.out
+
+
+def test_a_hostile_version_of_the_runtime_is_escaped(
+    tmp_path: Path, planned: tuple[Path, Path]
+) -> None:
+    content = json.loads(planned[0].read_text())
+    content["origin"]["runtime"] = "\x1b[2J\n::error::" + 10_000 * "1"
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(content))
     done = widthfold("apply", MODEL, plan)
     assert done.code == 0, done.err
-    line = next(line for line in done.out.splitlines() if line.startswith("plan: "))
-    assert line.startswith("plan: measured with ONNX Runtime 1.2.3, running ")
-    assert line.endswith(": measure again, or verify the speed")
+    assert "\x1b" not in done.out
+    assert "\n::error::" not in done.out
+    assert len(done.out) < 5000
 
 
 def test_only_a_plan_replaces_a_plan(planned: tuple[Path, Path], tmp_path: Path) -> None:

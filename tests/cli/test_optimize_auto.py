@@ -114,7 +114,7 @@ def test_where_nothing_pays_the_output_is_the_input(out: Path, tmp_path: Path) -
     assert (run.code, run.err) == (0, "")
     assert out.read_bytes() == MODEL.read_bytes()
     assert "out.onnx is a copy of pitch_cnn.onnx" in run.out
-    assert "not faster beyond noise" in run.out
+    assert "is not above 1.020, up to which noise counts" in run.out
     out.write_bytes(OLD)
     run = widthfold("optimize", MODEL, out, *CPU, "--store", store, "--require-fold")
     assert (run.code, out.read_bytes()) == (5, OLD)
@@ -123,17 +123,14 @@ def test_where_nothing_pays_the_output_is_the_input(out: Path, tmp_path: Path) -
 
 
 def test_other_threads_are_not_known_and_a_budget_ends(store: Path, out: Path) -> None:
-    with Store(store) as opened:
-        before = len(list(opened.items()))
+    """However small the budget is, the layer of the largest possible gain races."""
     run = widthfold(
         *("optimize", MODEL, out, *CPU, "--store", store),
         *("--threads", 2, "--time-budget", "1e-6"),
     )
     assert (run.code, run.err) == (0, "")
-    assert out.read_bytes() == MODEL.read_bytes()
-    assert run.out.count("none of its") == 4
-    with Store(store) as opened:
-        assert len(list(opened.items())) == before + 1  # the original at its levels
+    assert run.out.count("none of its") == 3
+    assert " layers left to measure" in run.out
 
 
 @pytest.mark.parametrize("arguments", [("--threads", 0), ("--time-budget", 0)])

@@ -133,6 +133,25 @@ def test_an_anonymous_extent_may_have_a_question_mark_for_a_name(tmp_path):
     assert (result.verdict, result.reasons) == ("pass", ())
 
 
+def test_an_anonymous_extent_of_an_input_may_get_a_name_of_its_own(tmp_path):
+    text = "g (float[%s, %s] x) => (float[L, M] y) { y = Neg(x) }"
+    named = stored(tmp_path, "b.onnx", text % ("L", "M"))
+    path = stored(tmp_path, "a.onnx", text % ("L", "M"))
+    model = onnx.load(path)
+    for dim in model.graph.input[0].type.tensor_type.shape.dim:
+        dim.Clear()
+    onnx.save(model, path)
+    result = compare_models(path, named, OPTIONS)
+    said = "input x is declared float[L, M] instead of float[?, ?]"
+    assert (result.verdict, result.reasons) == ("pass", (said,))
+    square = stored(tmp_path, "b.onnx", text % ("L", "L"))
+    result = compare_models(path, square, OPTIONS)
+    said = "input x is declared float[L, L] instead of float[?, ?]"
+    assert (result.verdict, result.reasons) == ("fail", (said,))
+    result = compare_models(square, path, OPTIONS)
+    assert result.verdict == "fail"
+
+
 def overridable(folder, name, *, listed):
     ends = [helper.make_tensor_value_info(item, TensorProto.FLOAT, [2]) for item in "xwy"]
     graph = helper.make_graph(

@@ -18,7 +18,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.files import verify_files
 from widthfold_onnx.evidence.parity import saturated
 from widthfold_onnx.evidence.parity.reference import check_judged
-from widthfold_onnx.evidence.parity.saturated import Distance, as_deployed
+from widthfold_onnx.evidence.parity.saturated import Deviation, as_deployed
 from widthfold_onnx.options import AxisName, FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.saturation import u8s8_error
@@ -155,7 +155,7 @@ def test_distances_within_the_slack_are_not_told(
     feeds = [InputSet("seed 0", {"x": np.zeros((1, 1, 67), np.uint8)}, random=True)]
     exact = [{"y": np.full((1, 1, 64), 100, np.uint8)}]
     run = [{"y": exact[0]["y"] + np.uint8(steps)}]
-    monkeypatch.setattr(saturated, "_outputs", lambda *given: run)
+    monkeypatch.setattr(saturated, "attempt", lambda *given, **more: run)
     worse, told = as_deployed(reference(files[0], VALUES, feeds), files[1], (exact, exact))
     assert (worse, bool(told)) == ([], said)
 
@@ -242,7 +242,6 @@ def test_either_model_may_hold_the_integers(texts: tuple[str, str], tmp_path: Pa
 def test_twice_as_far_and_a_step_is_the_limit(
     original: float, rewritten: float, grew: bool
 ) -> None:
-    distance = Distance("y", True, original, rewritten, 255.0, 1.0)
+    distance = Deviation("y", True, original, rewritten, 255.0, 1.0)
     assert distance.grew is grew
-    assert distance.beyond is (max(original, rewritten) > 1)
     assert distance.shown(rewritten) == f"{rewritten} steps"

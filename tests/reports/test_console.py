@@ -5,11 +5,8 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 import pytest
-from msgspec.structs import replace
 
 from tests.cli.tool import MODELS, build, on_terminal, save
-from tests.reports.sample import output
-from widthfold_onnx.reports.described.verification import ulp
 from widthfold_onnx.reports.description import Cell, Column, Table, tabulated
 from widthfold_onnx.reports.text.console import table
 
@@ -60,12 +57,3 @@ def test_a_terminal_wraps_a_sentence_between_words(tmp_path) -> None:
     assert run.code == 0
     (line,) = (it for it in run.out.replace("\r", "").splitlines() if it.startswith("verdict:"))
     assert line.split()[-1] in ("set,", "sets,", "input", "largest")
-
-
-def test_ulps_next_to_zero_are_told_from_errors() -> None:
-    row = output("y", "all", error=1e-5)
-    assert ulp(replace(row, ulp=80)) == "80"
-    assert ulp(replace(row, ulp=874_512_384)) == "8.7e+08 near 0"
-    assert ulp(replace(row, ulp=874_512_384, max_rel=900.0)) == "874512384"
-    assert ulp(replace(row, ulp=None)) == "-"
-    assert ulp(replace(row, ulp=7, max_rel=None)) == "7"

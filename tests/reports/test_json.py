@@ -51,7 +51,7 @@ def test_reports_validate_and_hold_the_promised_keys(tmp_path: Path) -> None:
     }
     assert built["verify"].keys() >= {"schema", "outputs", "proof", "folds", "timing", "verdict"}
     assert built["verify"]["outputs"][0].keys() >= {
-        *("max_abs", "max_rel", "ulp", "cosine", "nonfinite_match", "passed")
+        *("max_abs", "max_rel", "movement", "tolerance", "nonfinite_match", "passed")
     }
     assert str(tmp_path) not in json.dumps(built)
 

@@ -83,6 +83,18 @@ def test_it_runs_at_every_level(tmp_path, level):
     assert session.run({"x": np.array([-3, 5], np.float32)})["y"].tolist() == [3, 5]
 
 
+@pytest.mark.parametrize("declared", ["float[N]", "float[7]", "float[3, 4]", "float[5, 3]"])
+def test_a_wrongly_declared_output_is_bound_again_for_each_run(tmp_path, declared):
+    """The runtime refuses a buffer of another rank than declared, though it made it itself."""
+    text = f"g (float[3, 5] x, int64[K] shape) => ({declared} y) {{ y = Reshape(x, shape) }}"
+    once = opened(tmp_path, text).bound(
+        {"x": np.ones((3, 5), np.float32), "shape": np.array([5, 3])}
+    )
+    for _ in range(3):
+        once()
+        assert once.results()["y"].shape() == [5, 3]
+
+
 def test_bound_runs_many_times_and_refuses_what_does_not_fit(tmp_path):
     session = opened(tmp_path, "g (float[2] x) => (float[2] y) { y = Neg(x) }")
     once = session.bound({"x": np.ones(2, np.float32)})

@@ -132,7 +132,8 @@ g (float[1,1,32] x) => (float[1,2,32] y) <float[2,1,3] w1, float[4,2,3] w2>
     all_saved = {"second": 0.0, "part/widthfold/conv": 0.0, **saved}
     report, here = found(model, monkeypatch, all_saved)
     lifted = frozenset({"first", "part/widthfold/conv", "part"})
-    assert here.compared[:2] == [(frozenset(), lifted), ({"first", "second"}, lifted)]
+    together = [(frozenset(), lifted), ({"first", "second"}, lifted)]
+    assert here.compared[:3] == [(frozenset(), frozenset()), *together]
     (companion,) = report.companions
     assert (companion.status, companion.became) == (
         "exchanged" if kept else "kept",
@@ -142,6 +143,55 @@ g (float[1,1,32] x) => (float[1,2,32] y) <float[2,1,3] w1, float[4,2,3] w2>
     quick, _ = found(model, monkeypatch, all_saved, search={"effort": Effort.QUICK})
     assert quick.companions[0].status == companion.status
     assert not kept or quick.summary.folded == 3
+
+
+@pytest.mark.parametrize(
+    ("saved", "kept", "folded_names"),
+    [
+        ({"cut": 2.0, "first": 1.0, "second": 1.0}, True, {"first", "second"}),
+        ({"cut": 2.0, "first": -1.0, "second": -1.0}, True, set()),
+        ({"cut": 0.0, "first": 1.0, "second": 1.0}, False, set()),
+        ({"cut": -1.0, "first": -1.0, "second": -1.0}, False, set()),
+    ],
+)
+@pytest.mark.parametrize("effort", [Effort.THOROUGH, Effort.QUICK])
+def test_one_may_help_by_itself_and_is_not_lifted_for_that(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    saved: dict[str, float],
+    kept: bool,
+    folded_names: set[str],
+    effort: Effort,
+) -> None:
+    """Without its Slice the model saves what `cut` says; lifted, each layer as much as it says.
+
+    With the Slice between them the layers are no neighbours.
+    """
+    text = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,1,32] x) => (float[1,2,32] y)
+<float[2,1,3] w1, float[2,2,3] w2, int64[1] s = {0}, int64[1] e = {-2}, int64[1] a = {2}>
+{
+    [first] b = Conv <pads = [2,2]> (x, w1)
+    [cut] c = Slice (b, s, e, a)
+    [second] y = Conv <pads = [1,1]> (c, w2)
+}"""
+    model = save(build(text), tmp_path / "model.onnx")
+
+    def names(path: Path) -> frozenset[str]:
+        graph = onnx.load(path).graph
+        is_cut = all(node.op_type != "Slice" for node in graph.node)
+        return folded(path) | ({"cut"} if is_cut else set())
+
+    monkeypatch.setattr(f"{__name__}.changed", names)
+    monkeypatch.setattr(f"{__name__}.doubled", lambda layer, form: (0.5, 0.4))
+    report, here = found(model, monkeypatch, saved, search={"effort": effort})
+    assert here.compared[0] == (frozenset(), {"cut"})
+    (companion,) = report.companions
+    assert (companion.name, companion.became) == ("crop", ["Conv"])
+    assert companion.status == ("exchanged" if kept else "kept")
+    out = names(model.with_name("out.onnx"))
+    assert out == ({"cut"} | folded_names if kept else set())
 
 
 def test_one_that_does_not_branch_on_data_is_timed_on_random_inputs_alone(

@@ -132,8 +132,18 @@ def test_what_the_original_gains_by_its_level_alone_is_said(
     report = found(model)
     assert (report.search.accepted, report.search.note) == (False, world.advice)
     assert optimization.search(report.search).endswith(
-        "], not faster beyond noise; it is faster otherwise"
+        "folded, the whole model ran at 0.91x [0.90, 0.91]; its low end 0.905 is not above 1.020, "
+        "up to which noise counts (A/A control 1.005); it is faster otherwise"
     )
+
+
+def test_a_gain_within_the_noise_is_told_with_the_rule_that_it_fails(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(monkeypatch, World(doubled, ALL, noise=0.25))
+    said = optimization.search(found(model).search)
+    assert "ran at 1.43x [1.07, 1.79]; its low end 1.071 is not above 1.500" in said
+    assert "(A/A control 1.250)" in said
 
 
 def test_a_model_that_does_not_run_is_not_shipped(
@@ -143,7 +153,9 @@ def test_a_model_that_does_not_run_is_not_shipped(
     report = found(model)
     assert model.with_name("out.onnx").read_bytes() == model.read_bytes()
     assert not report.search.accepted
-    assert optimization.search(report.search).endswith("folded, the whole model did not run")
+    assert optimization.search(report.search).endswith(
+        "folded, the whole model was not timed: the child process died of SIGSEGV"
+    )
 
 
 @pytest.mark.parametrize(("together", "count"), [(0.02, 3), (-0.02, 1)])
@@ -243,25 +255,43 @@ def test_only_the_last_trial_is_against_the_original(
     assert against == [SPENDING[Effort.THOROUGH].final]
 
 
+FLAT = THREE.replace("4,32]", "32]").replace(",1,3]", ",3]").replace("[0,1,0,1]", "[1,1]")
+
+
+@pytest.mark.parametrize("effort", list(Effort))
 @pytest.mark.parametrize(("saved", "count"), [(1.0, 3), (-1.0, 0)])
 def test_layers_of_one_axis_are_lifted_together_where_no_one_gains_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: float, count: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: float, count: int, effort: Effort
 ) -> None:
-    flat = THREE.replace("4,32]", "32]").replace(",1,3]", ",3]").replace("[0,1,0,1]", "[1,1]")
-    model = save(build(flat), tmp_path / "model.onnx")
+    model = save(build(FLAT), tmp_path / "model.onnx")
     world = enter(monkeypatch, World(lambda layer, form: (0.9, 0.8), dict.fromkeys(ALL, saved)))
-    report = found(model)
+    report = found(model, effort=effort)
     assert [site.axis for site in report.sites if site.status == "folded"] == ["rank"] * count
     assert world.compared[0] == (set(), ALL.keys())
     assert (report.search.whole is None) == (not count)  # the last trial is left out
+
+
+@pytest.mark.parametrize("effort", list(Effort))
+def test_a_chain_is_not_torn_by_what_its_layers_gain_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: Effort
+) -> None:
+    """In its place the second layer saves nothing that could be told from noise, and it stays."""
+
+    def alone(layer, form):
+        return (1.3, 1.2) if layer["weight"] == [2, 1, 3] and form["axis"] == "rank" else (1.0, 0.9)
+
+    model = save(build(FLAT), tmp_path / "model.onnx")
+    world = enter(monkeypatch, World(alone, {**ALL, "second": -0.1}))
+    found(model, effort=effort)
+    assert folded(model.with_name("out.onnx")) == ALL.keys()
+    assert all(len(side) in (0, 1, 3) for sides in world.compared for side in sides)
 
 
 def test_lifted_layers_are_timed_at_the_level_that_suits_each_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At one level for both sides they may win because that level does not suit the other."""
-    flat = THREE.replace("4,32]", "32]").replace(",1,3]", ",3]").replace("[0,1,0,1]", "[1,1]")
-    model = save(build(flat), tmp_path / "model.onnx")
+    model = save(build(FLAT), tmp_path / "model.onnx")
     world = enter(monkeypatch, World(lambda layer, form: (0.9, 0.8), dict.fromkeys(ALL, -1.0)))
     monkeypatch.setattr(world, "_turns", lambda *arguments: pytest.fail("at one level only"))
     assert found(model).summary.folded == 0

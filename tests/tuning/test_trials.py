@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from onnx import ModelProto, helper
@@ -16,7 +17,7 @@ from tests.tuning.workers import sleeping
 from tests.tuning.world import WHOLE, World, doubled, enter
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.options import Companion, FoldOptions
+from widthfold_onnx.options import Companion, FoldOptions, RuntimeOptions
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.apply import Fitting, fit
 from widthfold_onnx.rewrite.plan import (
@@ -29,6 +30,7 @@ from widthfold_onnx.rewrite.plan import (
     Plan,
 )
 from widthfold_onnx.runtime.paired_benchmark import ratios_to
+from widthfold_onnx.runtime.sessions.session import open_session
 from widthfold_onnx.tuning.search import trials
 from widthfold_onnx.tuning.search.trials import Trials
 from widthfold_onnx.tuning.store.store import Store
@@ -101,6 +103,19 @@ class Builder:
             "folder": folder,
         }
         self.trials = Trials(**{**given, **changes})
+
+
+def test_a_failure_names_the_model_that_failed(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(base: Path, other: Path, *rest: object) -> None:
+        save(build(TEXT.replace("[1,2,6,16] x", "[1,2,6,9] x")), other)
+        open_session(other, RuntimeOptions(provider="cpu")).run({"x": np.ones((1, 2, 6, 8))})
+
+    monkeypatch.setattr(trials, "isolated", lambda function, *models, **limits: broken(*models))
+    with Store(None) as store:
+        found = Builder(model, store).trials.compare(EMPTY, A, 3.0)
+    assert found.reason.startswith("the folded model does not run: ")
 
 
 def test_the_ratio_is_that_of_the_first_to_the_second(model: Path, world: World) -> None:

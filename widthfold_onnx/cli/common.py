@@ -32,7 +32,7 @@ SECTIONS = {
     "How they are folded": (
         "form axis layout ragged guard-shapes mix-samples nonfinite companion groups"
     ),
-    "How models run": "provider-option session-option inputs seeds",
+    "How models run": "value provider-option session-option inputs seeds",
     "What is measured": "effort time-budget no-timing store target no-measure jobs dask",
     "What has to hold": (
         "rtol atol truth-budget baseline fail-under require-fold no-verify partial freeze-weights"

@@ -8,16 +8,21 @@ import click
 
 from widthfold_onnx.cli.common import MODEL, Sectioned, guarded
 from widthfold_onnx.cli.folding import fold_options
+from widthfold_onnx.cli.options import options_of
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.cli.running import VALUE
+from widthfold_onnx.options import FoldOptions, RuntimeOptions
 
 
 @click.command("inspect", cls=Sectioned)
 @guarded
 @click.argument("model", type=MODEL)
 @fold_options(default_factor="8")
+@options_of("how", RuntimeOptions, VALUE)
 @report_arguments
-def inspect_command(model: Path, fold: FoldOptions, reporting: ReportArguments) -> None:
+def inspect_command(
+    model: Path, fold: FoldOptions, how: RuntimeOptions, reporting: ReportArguments
+) -> None:
     """List the layers of MODEL, and what a fold would make of each.
 
     Shows shapes, channels and cost of every layer that could be folded, the cheapest fold of each
@@ -27,5 +32,5 @@ def inspect_command(model: Path, fold: FoldOptions, reporting: ReportArguments) 
     from widthfold_onnx.results import InspectReport
 
     to = reporting.destinations(InspectReport, [model])
-    result = inspect(model, fold)
+    result = inspect(model, fold, how)
     deliver(result, to, model)

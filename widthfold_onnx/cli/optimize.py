@@ -73,9 +73,9 @@ def optimize_command(
     copy of MODEL unless the whole model became faster beyond noise. --factor N measures nothing:
     it folds every layer that can be folded by N.
 
-    The table lists every Conv, ConvTranspose, MatMul and Gemm, also quantized: its fold, or the
-    reason why it was left alone. Without OUT nothing is written. OUT is replaced in one step after
-    all checks passed; if nothing was folded, it is a copy of MODEL.
+    The table lists every Conv, ConvTranspose, MatMul, Gemm and Einsum, also quantized: its fold, or
+    the reason why it was left alone. Without OUT nothing is written. OUT is replaced in one step
+    after all checks passed; if nothing was folded, it is a copy of MODEL.
     """
     from widthfold_onnx.model.write.atomic import check_plan_target
     from widthfold_onnx.pipeline import optimize
@@ -100,6 +100,7 @@ def optimize_command(
                 provider=verifying.provider,
                 provider_options=verifying.provider_options,
                 session_options=verifying.session_options,
+                values=verifying.values,
                 inputs=verifying.inputs,
                 store=searching.store or default_path(),
             ),
@@ -148,6 +149,8 @@ def _timing(model: Path, out: Path | None, fold: FoldOptions, options: VerifyOpt
     words += ["--provider", options.provider] if options.provider is not Provider.AUTO else []
     for name, value in options.provider_options.items():
         words += ["--provider-option", f"{name}={value}"]
+    for name, elements in options.values.items():
+        words += ["--value", f"{name}={','.join(f'{element:.17g}' for element in elements)}"]
     for shapes in fold.input_shapes:
         for name, dims in shapes.items():
             words += ["--input-shape", f"{name}:{','.join(map(str, dims))}"]

@@ -6,6 +6,7 @@ What is left to say is the help, by the option as `--help` shows it: `"--nodes G
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
@@ -16,7 +17,7 @@ import click
 
 from widthfold_onnx.cli.common import LARGEST_EXTENT, Word
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options import AxisName, Sizes
+from widthfold_onnx.options import AxisName, Sizes, Values
 from widthfold_onnx.options.keywords import field_of
 from widthfold_onnx.text import printable, quoted
 
@@ -80,6 +81,18 @@ def sizes(given: Iterable[tuple[str, list[tuple[int, ...]]]]) -> Sizes:
     )
 
 
+def number(text: str) -> tuple[str, tuple[float, ...]]:
+    """Read NAME=0.1,0.9 as ("NAME", (0.1, 0.9)); the name may hold "="."""
+    name, _, elements = text.rpartition("=")
+    try:
+        values = tuple(float(element) for element in elements.split(","))
+    except ValueError:
+        values = (math.nan,)
+    if not name or not all(map(math.isfinite, values)):
+        raise click.BadParameter(f"{printable(text)!r} is not of the form NAME=16000")
+    return name, values
+
+
 TYPES: dict[Any, Any] = {
     int: click.INT,
     float: click.FLOAT,
@@ -87,6 +100,7 @@ TYPES: dict[Any, Any] = {
     Path: click.Path(path_type=Path),
     AxisName | int: axis,
     Sizes: shape,
+    Values: number,
     Mapping[str, str]: click.STRING,
 }
 """What an option takes by the type of its field; words of any other enumeration are its members."""
@@ -147,6 +161,8 @@ def _reader(hint: Any, flag: str) -> Callable[[Any], Any]:
     """Return what makes the value of a field of what click gives."""
     if hint == Sizes:
         return sizes
+    if hint == Values:
+        return dict
     if hint == Mapping[str, str]:
         return functools.partial(assignments, option=flag)
     return lambda value: value

@@ -12,12 +12,17 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.text import printable
 
+VALUE: Help = {
+    "--value NAME=VALUE": "Value of an input that is no signal, such as a rate, e.g. sr=16000, or "
+    "limits=0.1,0.9. Default for small inputs: what the model compares them with, else random.",
+}
 PROVIDER: Help = {
     "--provider NAME": f"Execution provider: {', '.join(Provider)}, or any other one as the "
     "runtime names it, ...ExecutionProvider; exit 4 if it cannot be used. auto: CUDA where that "
     "works, else the CPU. Single nodes that run on another provider are named.",
     "--provider-option NAME=VALUE": "Option of the execution provider, as ONNX Runtime names it, "
     "e.g. prefer_nhwc=1.",
+    **VALUE,
     "--session-option NAME=VALUE": "Session config entry that you deploy with, as ONNX Runtime "
     "names it, e.g. session.x64quantprecision=1.",
 }

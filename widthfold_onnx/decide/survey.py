@@ -16,7 +16,7 @@ from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.read.loader import LoadedModel
-from widthfold_onnx.options import FoldOptions, Provider
+from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AssumedSizes, Choice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.apply import Reading
@@ -71,7 +71,9 @@ def _assumed(loaded: LoadedModel, options: FoldOptions) -> AssumedSizes | None:
     if not Dimensions(ports, options.input_shapes[0]).open_inputs:
         return None
     try:
-        _, sizes = isolated(running, loaded.path, Provider.CPU, options.input_shapes)
+        _, sizes = isolated(
+            running, loaded.path, RuntimeOptions(provider=Provider.CPU), options.input_shapes
+        )
     except UnverifiedError:
         return None
     return assumed_sizes(ports, options.input_shapes, sizes)

@@ -28,10 +28,12 @@ def verify_files(
         on_progress: gets a line of text per step.
 
     Raises:
-        UsageError: a path, an input, a shape or an option of the provider that does not fit.
+        UsageError: a path, an input, a shape, a value or an option of the provider that does not
+            fit.
         InvalidModelError: a file that is no model.
     """
-    outputs = [value.name for value in load(original).proto.graph.output]
+    proto = load(original).proto
+    outputs = [value.name for value in proto.graph.output]
     load(rewritten)
     for name in options.tolerance.per_output:
         # An output that is a sequence has the names out[0], out[1], ...
@@ -44,6 +46,9 @@ def verify_files(
         plain = dataclasses.replace(options, baseline=None, fail_under=None)
         now = verify_files(original, rewritten, plain, on_progress)
         return against(saved, now, options.baseline.name, asked)
+    from widthfold_onnx.runtime.inputs.cases import with_cases  # needs numpy
+
+    options = with_cases(options, proto)
     before = Before()
     try:
         return isolated(_run, original, rewritten, options, on_progress=on_progress)

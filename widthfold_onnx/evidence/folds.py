@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import onnx
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.graph.document import Document, Node
@@ -10,6 +11,7 @@ from widthfold_onnx.model.graph.names import shown_name
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import FoldedNode
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, read_record
+from widthfold_onnx.rewrite.rewriting import RUNTIME_KEY
 
 UNREADABLE = "unreadable"
 """Form of a folded node whose record cannot be read."""
@@ -18,6 +20,11 @@ UNREADABLE = "unreadable"
 def recorded_folds(document: Document) -> list[FoldedNode]:
     """Return the records of a model's folded nodes, in running order."""
     return [read_fold(n) for _, n in document.nodes(OPERATORS) if FOLD_KEY in n.metadata_props]
+
+
+def recorded_runtime(proto: onnx.ModelProto) -> str:
+    """Return the version of ONNX Runtime that a model's forms were measured with; "" if unknown."""
+    return "".join(entry.value for entry in proto.metadata_props if entry.key == RUNTIME_KEY)
 
 
 def read_fold(node: Node) -> FoldedNode:

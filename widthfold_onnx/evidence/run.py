@@ -9,7 +9,7 @@ import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import holds_bytes
-from widthfold_onnx.evidence.folds import recorded_folds
+from widthfold_onnx.evidence.folds import recorded_folds, recorded_runtime
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.parity.models import (
     ModelParity,
@@ -29,7 +29,8 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say
 from widthfold_onnx.results import IntegerRun, Proof, Timing, Verdict, VerifyReport
-from widthfold_onnx.runtime.environment import Before, environment
+from widthfold_onnx.runtime.environment import Before, environment, other_runtime
+from widthfold_onnx.runtime.inputs.cases import reported
 from widthfold_onnx.runtime.inputs.dimensions import assumed_sizes
 from widthfold_onnx.runtime.saturation import u8s8_error
 from widthfold_onnx.runtime.sessions.ports import ports_of
@@ -83,6 +84,8 @@ def verified(
         assumed=assumed_sizes(ports_of(old.proto), options.input_shapes, parity.sizes),
         saturates_further=parity.saturates_further,
         unrun=parity.unrun if is_equal else "",
+        note=other_runtime(recorded_runtime(new.proto)),
+        values=reported(options.cases),
     )
 
 

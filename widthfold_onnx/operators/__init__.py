@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.operators.conv import CONV, CONV_INTEGER, QLINEAR_CONV
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
+from widthfold_onnx.operators.einsum import EINSUM
 from widthfold_onnx.operators.fused_conv import FUSED_CONV
 from widthfold_onnx.operators.matmul import GEMM, MATMUL, MATMUL_INTEGER, QLINEAR_MATMUL
 
@@ -22,6 +23,7 @@ OPERATORS: Mapping[tuple[str, str], tuple[Operator, ...]] = {
     ("", "Conv"): (CONV,),
     ("", "ConvInteger"): (CONV_INTEGER,),
     ("", "ConvTranspose"): (CONV_TRANSPOSE,),
+    ("", "Einsum"): EINSUM,
     ("", "Gemm"): GEMM,
     ("", "MatMul"): MATMUL,
     ("", "MatMulInteger"): MATMUL_INTEGER,

@@ -77,9 +77,14 @@ class Product(Operator):
         """Check whether the weight is stored with its two last axes exchanged."""
         return flag(node, self._turned)
 
+    def stored_order(self, node: Node, rank: int) -> tuple[int, ...]:
+        """Return the axis of the stored data for each axis that the product reads."""
+        *leading, first, second = range(rank)
+        return (*leading, second, first) if self.data_transposed(node) else tuple(range(rank))
+
     def logical(self, node: Node, data: Dims, channels: int) -> Dims:
         """Return the extents with the two last axes exchanged if the data is stored so."""
-        return (*data[:-2], data[-1], data[-2]) if self.data_transposed(node) else data
+        return tuple(data[axis] for axis in self.stored_order(node, len(data)))
 
     def axes(self, node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...]:
         """Return one axis of rows or columns."""
@@ -87,7 +92,7 @@ class Product(Operator):
 
     def canonical(self, weight: Array, node: Node) -> Array:
         """Return all matrices as one [O, C, 1]."""
-        matrix = weight.reshape(self.matrix_shape(weight.shape))
+        matrix = weight.reshape(self.matrix_shape(node, weight.shape))
         oriented = matrix if self._outputs_first(node) else matrix.swapaxes(-1, -2)
         return oriented.reshape(-1, oriented.shape[-1], 1)
 
@@ -106,7 +111,7 @@ class Product(Operator):
         turned = {self._turned: 1} if self.weight_transposed(node) else {}
         return FoldedOperator(*operator_of(node), {**attributes, **turned})
 
-    def matrix_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def matrix_shape(self, node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the extents of a weight as a matrix: a vector is a row on the left."""
         if len(shape) != 1:
             return shape

@@ -13,6 +13,7 @@ from widthfold_onnx.options.folding import (
     NonFinite,
     Shapes,
     Sizes,
+    Values,
     sizes_of,
 )
 from widthfold_onnx.options.running import (

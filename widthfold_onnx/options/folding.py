@@ -21,6 +21,9 @@ ANY_SIZE: Sizes = ({},)
 MOST_SIZES = 8
 """Most assignments that a caller may name: every one of them is run, proved and timed."""
 
+Values = Mapping[str, tuple[float, ...]]
+"""Input name -> its elements, or the one element that fills it."""
+
 SMALLEST_FACTOR = 2
 MAX_FACTOR = 4096
 
@@ -94,12 +97,14 @@ class Companion(StrEnum):
 
     Attributes:
         NONE: do without any.
+        CROP: a Slice behind a Conv becomes smaller pads, a Pad before it larger ones.
         PRELU: PRelu becomes ops that run faster.
         SCALAR: a number in arithmetic gets extents with which it runs faster.
         SPLIT: a Conv whose channels are split becomes one Conv for each part.
     """
 
     NONE = "none"
+    CROP = "crop"
     PRELU = "prelu"
     SCALAR = "scalar"
     SPLIT = "split"

@@ -26,19 +26,26 @@ from widthfold_onnx.options.folding import (
     NonFinite,
     Shapes,
     Sizes,
+    Values,
 )
 from widthfold_onnx.options.running import Effort, Provider, Tolerance
 
 Options = TypeVar("Options")
 
-CHECKED = (bool, int, float, float | None, str | None, Mapping[str, str], Sizes)
+CHECKED = (bool, int, float, float | None, str | None, Mapping[str, str], Sizes, Values)
 """Types of fields that a dataclass of options leaves to its caller; it checks words itself."""
 
 FROM_SEQUENCE = (tuple[str, ...], tuple[Companion, ...])
 """Types of fields of several words."""
 
 
-class RuntimeKeywords(TypedDict, total=False):
+class ValueKeywords(TypedDict, total=False):
+    """Keywords of values of inputs (`RuntimeOptions`)."""
+
+    value: Mapping[str, float | Sequence[float]]
+
+
+class RuntimeKeywords(ValueKeywords, total=False):
     """Keywords of calls that run models (`RuntimeOptions`)."""
 
     provider: Provider | str
@@ -70,6 +77,10 @@ class FoldKeywords(LimitKeywords, total=False):
     form: Form | str
     companion: Sequence[Companion | str]
     freeze_weights: bool
+
+
+class InspectKeywords(FoldKeywords, ValueKeywords, total=False):
+    """Keywords of `inspect`."""
 
 
 class MeasureKeywords(RuntimeKeywords, total=False):
@@ -200,6 +211,8 @@ def _value(name: str, field: str, value: Any, hint: Any) -> Any:
         return None if value is None else Path(value)
     if hint == Sizes and isinstance(value, Mapping):
         return _of_type(name, value, Shapes)
+    if hint == Values and isinstance(value, Mapping):
+        value = {n: (v,) if isinstance(v, int | float) else v for n, v in value.items()}
     if hint in CHECKED:
         return _of_type(name, value, hint)
     if hint in FROM_SEQUENCE and not isinstance(value, str):

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options.folding import ANY_SIZE, Sizes, require, sizes_of, word
+from widthfold_onnx.options.folding import ANY_SIZE, Sizes, Values, require, sizes_of, word
 
 MAX_SEEDS = 1000
 """All input sets are in memory at once."""
@@ -103,6 +103,9 @@ class RuntimeOptions:
         provider_options: options of the provider, as the runtime names them.
         session_options: entries of the session's configuration, as the runtime names them.
         threads: intra-op threads.
+        values: values of inputs that are no signals, such as a rate, in all runs.
+        cases: combinations of values that choose between parts of the model, with `values` in each
+            (`runtime.inputs.cases`). All of them are compared, the first is timed.
 
     Raises:
         UsageError: no provider has that name, or a number of threads that is none.
@@ -112,6 +115,8 @@ class RuntimeOptions:
     provider_options: Mapping[str, str] = field(default_factory=dict)
     session_options: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
+    values: Values = field(default_factory=dict)
+    cases: tuple[Values, ...] = ({},)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "provider", word("provider", self.provider, Provider))

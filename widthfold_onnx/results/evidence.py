@@ -17,7 +17,7 @@ VERIFY_SCHEMA = "widthfold.verify/7"
 
 
 class WorstElement(Result, kw_only=True, frozen=True):
-    """The element with the largest finite difference, of the input set that showed it."""
+    """The element with the largest finite difference."""
 
     index: list[int]
     original: float
@@ -34,19 +34,13 @@ nothing to compare with.
 
 
 class OutputParity(Result, kw_only=True, frozen=True):
-    """The comparison of one output over all input sets; the worst figure of each kind.
+    """The comparison of one output on the input set on which it is nearest to failing.
 
     Attributes:
         max_abs: largest |a - b| over elements finite in both; a is the reference, in float64 where
             that is known.
         mean_abs: mean |a - b| over the same elements.
         max_rel: `max_abs` over the largest finite |reference| of the output.
-        ulp: largest distance in units in the last place, None for non-float outputs.
-        ulp_histogram: elements at distance 0, 1, 2-3, 4-7, ... (powers of two), summed over sets.
-        cosine: smallest cosine similarity, None where a side is all zero or not finite.
-        psnr: smallest peak signal-to-noise ratio in dB, None where the outputs are equal.
-        argmax_agreement: share of rows (last axis) with the same largest element, 0 to 1; None
-            where the last axis has one element.
         nonfinite_match: same NaN positions, same Inf positions and signs.
         worst: the element that differs most, None where none differs.
         movement: how far rounding moves the original, relative like `max_rel`; None where that was
@@ -61,11 +55,6 @@ class OutputParity(Result, kw_only=True, frozen=True):
     max_abs: float | None
     mean_abs: float | None
     max_rel: float | None
-    ulp: int | None
-    ulp_histogram: list[int]
-    cosine: float | None
-    psnr: float | None
-    argmax_agreement: float | None
     nonfinite_match: bool
     worst: WorstElement | None
     movement: float | None
@@ -209,6 +198,8 @@ class VerifyReport(Report, kw_only=True, frozen=True):
             a CPU whose 8-bit kernels saturate.
         unrun: why the runtime runs neither model, where it lacks a kernel and both were proved
             equal without; else "".
+        note: what the caller should know of the plan of the rewritten model; "" if nothing.
+        values: combinations of values of inputs that choose between parts of the models.
     """
 
     schema: str = VERIFY_SCHEMA
@@ -226,3 +217,5 @@ class VerifyReport(Report, kw_only=True, frozen=True):
     assumed: AssumedSizes | None = None
     saturates_further: bool = False
     unrun: str = ""
+    note: str = ""
+    values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)

@@ -70,6 +70,9 @@ class SearchReport(Result, kw_only=True, frozen=True):
         store_read_only: whether the store may only be read, so that nothing measured is kept.
         whole: the whole model, folded where that pays, against the original at its strongest
             setting, at the first size; None where no layer gained, or nothing was to be measured.
+        control: deviation from 1 of the sessions of the original against each other in that trial.
+        bar: ratio that the low end of `whole` must exceed, as noise counts up to it.
+        failure: the model that did not run in that trial, and why; "" where both did.
         note: what else was seen of the original at its settings.
         original_setting: of the runtime, such as its level, at which the original is fastest; ""
             where that was not timed.
@@ -91,6 +94,9 @@ class SearchReport(Result, kw_only=True, frozen=True):
     store_read_only: bool
     whole: Gain | None
     accepted: bool
+    control: float = 0.0
+    bar: float = 0.0
+    failure: str = ""
     note: str = ""
     original_setting: str = ""
     folded_setting: str = ""

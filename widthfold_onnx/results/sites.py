@@ -135,6 +135,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
         summary: counts over all sites, and sizes of the files.
         assumed: sizes that were assumed; None where nothing was left open.
         search: what was measured; None at a fixed factor.
+        values: combinations of values of inputs that choose between parts of the model.
         note: what the caller should know of the plan; "" if there is nothing.
         written: the new file, None where none was written.
         verification: the checks; None where nothing was written or they were off.
@@ -148,6 +149,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
     summary: OptimizeSummary
     assumed: AssumedSizes | None = None
     search: SearchReport | None = None
+    values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)
     note: str = ""
     written: str | None
     verification: VerifyReport | None
@@ -202,6 +204,7 @@ class InspectReport(Report, kw_only=True, frozen=True):
         sites: every node that could be folded, with its forms at the factor.
         companions: those that match a node.
         assumed: sizes at which the model runs; None where nothing is open, or none was found.
+        values: combinations of values of inputs that choose between parts of the model.
     """
 
     schema: str = INSPECT_SCHEMA
@@ -212,3 +215,4 @@ class InspectReport(Report, kw_only=True, frozen=True):
     sites: list[InspectSite]
     companions: list[CompanionReport] = msgspec.field(default_factory=list)
     assumed: AssumedSizes | None = None
+    values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)

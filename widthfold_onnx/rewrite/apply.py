@@ -197,7 +197,9 @@ def fit(
         reading=reading,
         layers=replaced,
         misfits=[outcome for outcome in outcomes if isinstance(outcome, Misfit)],
-        rewriting=Rewriting.of(reading.document, replaced, options),
+        rewriting=Rewriting.of(
+            reading.document, replaced, options, plan.origin.runtime if plan.origin else ""
+        ),
     )
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import onnx
 
-from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.graph.messages import Scope
 from widthfold_onnx.model.graph.names import NodeName
@@ -20,7 +19,7 @@ from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.chain import NewNodes, take_over
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
-from widthfold_onnx.rules.companions.companion import Step
+from widthfold_onnx.rules.companions.companion import Exchange, Operand, Step
 from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.rules.match.reading import place_problem
 from widthfold_onnx.runtime.prelu import prelu_keeps_inf
@@ -37,7 +36,7 @@ class Match:
         companion: its name.
         name: name of the node.
         op: its operator type.
-        became: operators of the nodes that are equal to it, or why there are none.
+        became: operators of the nodes that take its place, or why there are none.
     """
 
     companion: Companion
@@ -73,25 +72,28 @@ def exchanged(
     replaced: dict[Node, tuple[Step, ...]] = {}
     for scope, node in document.nodes(operators):
         companion, name = operators[operator_of(node)], document.name_of(scope, node)
-        steps = _steps(document, scope, node, companion)
-        if steps is None:
+        equal = _equal(document, scope, node, companion)
+        if equal is None:
             continue
-        if not isinstance(steps, Refusal) and (nodes is None or (companion, name) in nodes):
-            replaced[node] = steps
-        became = steps if isinstance(steps, Refusal) else tuple(step.op_type for step in steps)
+        if isinstance(equal, Refusal):
+            matches.append(Match(companion, name, node.op_type, equal))
+            continue
+        if nodes is None or (companion, name) in nodes:
+            replaced[equal.node] = equal.steps
+        became = tuple(step.op_type for step in equal.steps)
         matches.append(Match(companion, name, node.op_type, became))
     return _carried_out(document, replaced) if replaced else proto, matches
 
 
-def _steps(
+def _equal(
     document: Document, scope: Scope, node: Node, name: Companion
-) -> tuple[Step, ...] | Refusal | None:
+) -> Exchange | Refusal | None:
     if scope.proto is None and not COMPANIONS[name].inlines:
         return None
-    steps = place_problem(document, scope, node) or COMPANIONS[name].equal(document, node)
-    if name is Companion.PRELU and isinstance(steps, tuple) and not prelu_keeps_inf():
+    equal = place_problem(document, scope, node) or COMPANIONS[name].equal(document, node)
+    if name is Companion.PRELU and isinstance(equal, Exchange) and not prelu_keeps_inf():
         return Refusal(Code.INEXACT, "PRelu of this ONNX Runtime returns NaN for an Inf")
-    return steps
+    return equal
 
 
 def _made(
@@ -107,8 +109,8 @@ def _made(
     """
     new, graph = NewNodes(document, node), graph_of(node)
 
-    def value_of(item: Value | int | Array) -> Value:
-        if isinstance(item, Value):
+    def value_of(item: Operand) -> Value | None:
+        if item is None or isinstance(item, Value):
             return item
         if isinstance(item, int):
             return new.nodes[item].outputs[0]
@@ -121,8 +123,12 @@ def _made(
     inner = [node.outputs[0]] * (len(steps) - len(node.outputs))
     for step, output in zip(steps, (*inner, *node.outputs), strict=True):
         inputs, metadata = list(map(value_of, step.inputs)), {ORIGIN_KEY: output.name or ""}
-        new.add(step.op_type, step.op_type.lower(), inputs, step.attributes, metadata=metadata)
-    take_over(node, new.nodes[-1])
+        kind = step.op_type
+        added = new.add(kind, kind.lower(), inputs, step.attributes, metadata=metadata)
+        if step.like is not None:
+            take_over(step.like, added)
+    if steps[-1].like is None:
+        take_over(node, new.nodes[-1])
     return new.nodes
 
 

@@ -23,6 +23,9 @@ from widthfold_onnx.rules.match.site import LinearSite
 NONFINITE_KEY = "widthfold.nonfinite"
 """Metadata of a model: ``spread:F`` if folds may spread Inf and NaN, F times at most."""
 
+RUNTIME_KEY = "widthfold.runtime"
+"""Metadata of a model: the version of ONNX Runtime that its forms were measured with."""
+
 
 @dataclass(frozen=True)
 class Rewriting:
@@ -32,11 +35,13 @@ class Rewriting:
         document: the model.
         plans: the forms of the sites that are replaced, by graph.
         groups: the regions and guarded groups that they make, by graph.
+        runtime: the version of ONNX Runtime that the forms were measured with; "" if none was.
     """
 
     document: Document
     plans: Mapping[Graph, Plans]
     groups: Mapping[Graph, GuardGroups]
+    runtime: str = ""
 
     @classmethod
     def of(
@@ -44,6 +49,7 @@ class Rewriting:
         document: Document,
         chosen: Iterable[tuple[LinearSite, Reformulation]],
         options: FoldOptions,
+        runtime: str = "",
     ) -> Rewriting:
         """Settle regions and guards for the forms; options decide which extents are guarded."""
         plans: dict[Graph, Plans] = {}
@@ -53,7 +59,7 @@ class Rewriting:
             graph: GuardGroups.of(document, list(graph), sites, options)
             for graph, sites in plans.items()
         }
-        return cls(document, plans, groups)
+        return cls(document, plans, groups, runtime)
 
     def carry_out(self) -> onnx.ModelProto:
         """Replace all sites and the ops between them; the document is consumed."""
@@ -69,7 +75,9 @@ class Rewriting:
             emission.put()
         model = document.finish()
         spreads = [spread_of(*plan) for plans in self.plans.values() for plan in plans.values()]
-        note_spread(model, max(spreads, default=1.0))
+        spread = max(spreads, default=1.0)
+        _note(model, NONFINITE_KEY, f"spread:{spread:g}" if spread > 1.0 else "")
+        _note(model, RUNTIME_KEY, self.runtime)
         return model
 
 
@@ -83,8 +91,8 @@ def spread_of(site: LinearSite, form: Reformulation) -> float:
     return 1.0 if site.is_finite else round(form.fold.spread(), 2)
 
 
-def note_spread(model: onnx.ModelProto, largest: float) -> None:
-    """Write into a model how far its folds may spread at most, in place of any other such note."""
-    retain(model.metadata_props, lambda entry: entry.key != NONFINITE_KEY)
-    if largest > 1.0:
-        model.metadata_props.add(key=NONFINITE_KEY, value=f"spread:{largest:g}")
+def _note(model: onnx.ModelProto, key: str, value: str) -> None:
+    """Write an entry of the metadata in place of an older entry; remove that if the value is ""."""
+    retain(model.metadata_props, lambda entry: entry.key != key)
+    if value:
+        model.metadata_props.add(key=key, value=value)

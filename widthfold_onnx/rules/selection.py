@@ -11,6 +11,7 @@ from widthfold_onnx.rules.forms.enumeration import candidates
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.open_extents import EXACT, needed_extents
 from widthfold_onnx.rules.match.conv_site import ConvSite
+from widthfold_onnx.rules.match.product_site import ProductSite
 from widthfold_onnx.rules.match.site import LinearSite
 
 
@@ -53,12 +54,15 @@ def _guarded_extent(site: LinearSite, form: Reformulation, options: FoldOptions)
 
 
 def site_problem(site: LinearSite, options: FoldOptions) -> Refusal | None:
-    """Refuse a site that is wide enough, unless a lift may help, or whose weight holds NaN or Inf.
+    """Refuse a site that is wide enough, or whose weight holds NaN or Inf.
+
+    A wide one may still gain by a lift, or an Einsum as a MatMul.
 
     NaN and Inf turn padding into NaN, and kernels of a runtime differ in which products with it
     they form, as do a Conv and its fold.
     """
-    wide = None if is_of_one_axis(site) else width_problem(site, options)
+    has_other = is_of_one_axis(site) or is_einsum(site)
+    wide = None if has_other else width_problem(site, options)
     if wide is not None or site.has_finite_weight:
         return wide
     return Refusal(Code.WEIGHT_NOT_FINITE, "the weight holds NaN or Inf")
@@ -84,6 +88,11 @@ def is_of_one_axis(site: LinearSite) -> TypeGuard[ConvSite]:
     may pay at any width.
     """
     return isinstance(site, ConvSite) and len(site.axes) == 1 and site.quantization is None
+
+
+def is_einsum(site: LinearSite) -> TypeGuard[ProductSite]:
+    """Check whether it is an Einsum, which may be a MatMul."""
+    return isinstance(site, ProductSite) and site.labels is not None
 
 
 def cost(r: Reformulation) -> tuple[bool, int, float, int, float]:

@@ -10,6 +10,7 @@ from importlib import metadata
 from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.results import Environment
 from widthfold_onnx.system import clock_mhz, cores, load_average, processor
+from widthfold_onnx.text import printable
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,17 @@ def environment(
 def runtime_release() -> str:
     """Return the version of ONNX Runtime, "" if it is not installed; it is not imported."""
     return version("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
+
+
+def other_runtime(measured: str) -> str:
+    """Say that forms were measured with another version of ONNX Runtime; "" if not, or unknown."""
+    running = runtime_release()
+    if not measured or not running or measured == running:
+        return ""
+    return (
+        f"measured with ONNX Runtime {printable(measured, 40)}, running {running}: measure again, "
+        "or verify the speed"
+    )
 
 
 def version(*names: str) -> str:

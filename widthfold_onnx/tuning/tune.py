@@ -11,7 +11,7 @@ from typing import NamedTuple
 from widthfold_onnx.decide.companions import drafted
 from widthfold_onnx.errors import UsageError, WidthfoldError
 from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
+from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
@@ -19,6 +19,7 @@ from widthfold_onnx.results.store import AS_IS
 from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, Reading
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.inputs.cases import with_cases
 from widthfold_onnx.runtime.inputs.sizes import running
 from widthfold_onnx.system import cores
 from widthfold_onnx.tuning.measure.bench import Bench
@@ -77,7 +78,8 @@ def tune(
         read = []
         for path in map(Path, models):
             on_progress(Step(f"reading {path.name}"))
-            read.append(_read(path, pool.reads, fold_options, spending.forms))
+            how = replace(search_options, provider=pool.reads)
+            read.append(_read(path, how, fold_options, spending.forms))
         every = joined(workload for model in read for workload in model.racing)
         seconds = search_options.time_budget or spending.race * len(models)
         interrupted = False
@@ -136,12 +138,13 @@ class _Read(NamedTuple):
     racing: Sequence[Workload] = ()
 
 
-def _read(path: Path, provider: Provider, options: FoldOptions, forms: int) -> _Read:
+def _read(path: Path, how: RuntimeOptions, options: FoldOptions, forms: int) -> _Read:
     try:
         loaded = load(path)
         if carries_folds(loaded.proto):
             return _Read(path.name, ALREADY_FOLDED)
-        used, sizes = isolated(running, path, provider, options.input_shapes)
+        how = with_cases(how, loaded.proto)
+        used, sizes = isolated(running, path, how, options.input_shapes)
         reading = Reading.of(loaded.proto, loaded.folder, drafted(loaded.proto, options))
         layers = Layers.of(reading, options, sizes[0], target(usual(used)))
     except WidthfoldError as error:

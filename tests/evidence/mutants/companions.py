@@ -1,4 +1,4 @@
-"""A net of PRelus in every form that a companion gives them, and what may go wrong with one."""
+"""Nets of PRelus and of trimmed Convs as companions write them, and what may go wrong with each."""
 
 from __future__ import annotations
 
@@ -118,7 +118,52 @@ FAULTS: dict[str, Fault] = {
 }
 
 
+TRIMS = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[2,3,11] x) => (float[2,4,M] y)
+<int64[1] s = {1}, int64[1] e = {-3}, int64[1] a = {2}, int64[6] p = {0,0,2,0,0,1}>
+{ c = Conv<pads=[4,5]> (x, v)  r = Relu (c)  d = Slice (r, s, e, a)  q = Pad (d, p)
+  f = Conv<pads=[2,2]> (q, w)  t = ConvTranspose<strides=[2]> (f, u)  y = Slice (t, s, e, a) }"""
+
+
+def pads(op_type: str, numbers: tuple[int, int], index: int = 0) -> Fault:
+    def plant(graph: onnx.GraphProto) -> None:
+        (attribute,) = (a for a in node(graph, op_type, index).attribute if a.name == "pads")
+        assert tuple(attribute.ints) != numbers
+        attribute.ints[:] = numbers
+
+    return plant
+
+
+TRIM_FAULTS: dict[str, Fault] = {
+    "begin": pads("Conv", (4, 2)),
+    "end": pads("Conv", (3, 3)),
+    "moved": pads("Conv", (2, 3)),
+    "shifted": pads("Conv", (1, 4)),
+    "merged.begin": pads("Conv", (3, 3), 1),
+    "merged.not": pads("Conv", (2, 2), 1),
+    "transposed.begin": pads("ConvTranspose", (0, 3)),
+    "transposed.end": pads("ConvTranspose", (1, 2)),
+    "relu.left_out": operator("Relu", "Identity"),
+}
+
+
+def trims() -> onnx.ModelProto:
+    model = parser.parse_model(TRIMS)
+    for name, shape in (("v", (4, 3, 5)), ("w", (3, 4, 3)), ("u", (3, 4, 7))):
+        numbers = np.random.default_rng(len(name)).standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(numbers, name))
+    return model
+
+
+def cropped() -> onnx.ModelProto:
+    return exchanged(trims(), None, ["crop"])[0]
+
+
 def mutants() -> Iterator[Mutant]:
+    for name, plant in TRIM_FAULTS.items():
+        model = cropped()
+        plant(model.graph)
+        yield Mutant("trims", f"crop.{name}", trims(), model)
     for name, plant in FAULTS.items():
         model = right()
         plant(model.graph)

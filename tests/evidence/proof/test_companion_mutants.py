@@ -17,6 +17,7 @@ from tests.evidence.mutants.proof import difference
 
 def test_right_companions_are_equal() -> None:
     check_right(companions.original(), companions.right())
+    check_right(companions.trims(), companions.cropped())
 
 
 @pytest.mark.parametrize("mutant", list(companions.mutants()), ids=str)

@@ -39,10 +39,11 @@ def controls(session: Session, feeds: Mapping[str, Array]) -> dict[str, Array]:
         session: of the original.
         feeds: a random input set.
     """
+    chosen = {port.name for port in session.inputs if port.value}
     small = {
         name: x
         for name, x in feeds.items()
-        if x.ndim <= 1 and x.size <= SMALL and x.dtype.kind in "fiub"
+        if name not in chosen and x.ndim <= 1 and x.size <= SMALL and x.dtype.kind in "fiub"
     }
     best: dict[str, Array] = {}
     most = 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,34 +17,6 @@ from widthfold_onnx.text import printable
 
 Extents = tuple[int | str, ...]
 """Declared extents: numbers, symbols, and \"\" where neither is known."""
-
-
-def interface_differences(
-    original: Path, rewritten: Path, *, freeze_weights: bool = False
-) -> tuple[list[str], list[Declaration]]:
-    """List differences in names, order, element types, dims or overridable initializers.
-
-    Args:
-        original: model file; weights outside it are not read.
-        rewritten: model file.
-        freeze_weights: whether initializers of the original may be no inputs any more.
-
-    Returns:
-        Those that may break a caller, and outputs with other extents than before: what the
-        original returns decides about these.
-
-    Raises:
-        UnverifiedError: a file that is no model.
-    """
-    before, after = _load(original), _load(rewritten)
-    faults, inputs = _ports("input", _fed(before), _fed(after))
-    more, outputs = _ports("output", before.graph.output, after.graph.output)
-    faults += [declaration.line for declaration in inputs] + more
-    gone = [] if freeze_weights else sorted(overridable(before) - overridable(after))
-    new = sorted(overridable(after) - overridable(before))
-    faults += [f"overridable initializer {printable(name)} is gone" for name in gone]
-    faults += [f"overridable initializer {printable(name)} is new" for name in new]
-    return faults, outputs
 
 
 @dataclass(frozen=True)
@@ -68,7 +41,7 @@ class Declaration:
         It says at least what the old one says, or the old one is wrong; and it is right.
 
         Args:
-            shapes: of what the original returned.
+            shapes: of what the original returned, none of an input.
         """
         if self.new is None or not all(_fits(shape, self.new) for shape in shapes):
             return False
@@ -78,39 +51,65 @@ class Declaration:
         return all(a in (b, "") or (isinstance(a, str) and isinstance(b, int)) for a, b in pairs)
 
 
+def interface_differences(
+    original: Path, rewritten: Path, freeze_weights: bool
+) -> tuple[list[str], list[Declaration]]:
+    """List differences in names, order, element types, dims or overridable initializers.
+
+    Args:
+        original: model file; weights outside it are not read.
+        rewritten: model file.
+        freeze_weights: whether initializers of the original may be no inputs any more.
+
+    Returns:
+        Those that may break a caller, and others: inputs with names for anonymous extents, and
+        outputs with other extents than before, about which decides what the original returns.
+
+    Raises:
+        UnverifiedError: a file that is no model.
+    """
+    before, after = _load(original), _load(rewritten)
+    faults, inputs = _ports("input", *(_fed(model) for model in (before, after)))
+    more, outputs = _ports("output", before.graph.output, after.graph.output)
+    symbols = Counter(extent for value in _fed(after) for extent in _extents(value) or ())
+    named = [item for item in inputs if _only_named(item, symbols)]
+    faults += [item.line for item in inputs if item not in named] + more
+    one, other = overridable(before), overridable(after)
+    gone = [] if freeze_weights else sorted(one - other)
+    faults += [f"overridable initializer {printable(name)} is gone" for name in gone]
+    faults += [f"overridable initializer {printable(name)} is new" for name in sorted(other - one)]
+    return faults, named + outputs
+
+
 def _load(path: Path) -> onnx.ModelProto:
+    model = onnx.ModelProto()
     try:
-        model = onnx.ModelProto()
         model.ParseFromString(path.read_bytes())
     except (OSError, DecodeError) as error:
-        raise UnverifiedError(
-            f"{printable(path.name)} cannot be read: {printable(str(error))}"
-        ) from error
+        why = printable(str(error))
+        raise UnverifiedError(f"{printable(path.name)} cannot be read: {why}") from error
     return model
 
 
 def _fed(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """Return the inputs that a caller must feed."""
-    kept = initializers(model.graph).keys()
-    return [value for value in model.graph.input if value.name not in kept]
+    stored = initializers(model.graph).keys()
+    return [value for value in model.graph.input if value.name not in stored]
 
 
 def _ports(
-    kind: str, before: Iterable[onnx.ValueInfoProto], after: Iterable[onnx.ValueInfoProto]
+    kind: str, before: Sequence[onnx.ValueInfoProto], after: Sequence[onnx.ValueInfoProto]
 ) -> tuple[list[str], list[Declaration]]:
     """Return differences, and apart from these the ports of one element type."""
-    old, new = list(before), list(after)
-    names, others = [value.name for value in old], [value.name for value in new]
+    names, others = ([value.name for value in side] for side in (before, after))
     if names != others:
         return [f"{kind}s are {_list(others)} instead of {_list(names)}"], []
     faults: list[str] = []
     declared: list[Declaration] = []
-    for one, two in zip(old, new, strict=True):
-        what = f"{kind} {printable(one.name)}"
-        line = f"{what} is declared {_shown(two)} instead of {_shown(one)}"
-        tensors = one.type.tensor_type, two.type.tensor_type
-        extents = tuple(map(_extents, tensors))
-        if 0 < tensors[0].elem_type == tensors[1].elem_type:
+    for one, two in zip(before, after, strict=True):
+        line = f"{kind} {printable(one.name)} is declared {_shown(two)} instead of {_shown(one)}"
+        extents = _extents(one), _extents(two)
+        if 0 < one.type.tensor_type.elem_type == two.type.tensor_type.elem_type:
             if extents[0] != extents[1]:
                 declared.append(Declaration(one.name, line, *extents))
         elif one.type != two.type:
@@ -118,25 +117,32 @@ def _ports(
     return faults, declared
 
 
-def _extents(tensor: onnx.TypeProto.Tensor) -> Extents | None:
+def _only_named(item: Declaration, symbols: Counter[int | str]) -> bool:
+    """Check whether an input takes what it took: anonymous sizes got names of their own."""
+    if item.old is None or item.new is None or len(item.old) != len(item.new):
+        return False
+    pairs = zip(item.old, item.new, strict=True)
+    return all(a == b or (a == "" and isinstance(b, str) and symbols[b] == 1) for a, b in pairs)
+
+
+def _extents(value: onnx.ValueInfoProto) -> Extents | None:
+    shape = value.type.tensor_type.shape
     # Exporters name anonymous extents "?".
-    dims = (d.dim_value if d.dim_value > 0 else d.dim_param.strip("?") for d in tensor.shape.dim)
-    return tuple(dims) if tensor.HasField("shape") else None
+    dims = (d.dim_value if d.dim_value > 0 else d.dim_param.strip("?") for d in shape.dim)
+    return tuple(dims) if value.type.tensor_type.HasField("shape") else None
 
 
 def _fits(shape: Sequence[int], extents: Extents) -> bool:
-    return len(shape) == len(extents) and all(
-        not isinstance(extent, int) or extent == size
-        for size, extent in zip(shape, extents, strict=True)
-    )
+    pairs = zip(shape, extents, strict=False)
+    return len(shape) == len(extents) and all(b == a for a, b in pairs if isinstance(b, int))
 
 
 def _shown(value: onnx.ValueInfoProto) -> str:
     """Show a declared type as it is written in text: float[1, n, ?]."""
-    tensor = value.type.tensor_type
-    if not tensor.elem_type:
+    elem_type, extents = value.type.tensor_type.elem_type, _extents(value)
+    if not elem_type:
         return f"a {value.type.WhichOneof('value') or 'value'} of its own"
-    name, extents = onnx.TensorProto.DataType.Name(tensor.elem_type).lower(), _extents(tensor)
+    name = onnx.TensorProto.DataType.Name(elem_type).lower()
     if extents is None:
         return f"{name} of any shape"
     return f"{name}[{', '.join(printable(str(extent)) or '?' for extent in extents)}]"

@@ -15,20 +15,13 @@ from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate
 from widthfold_onnx.evidence.parity.float64_reference import true_outputs
 from widthfold_onnx.evidence.parity.interface import interface_differences
-from widthfold_onnx.evidence.parity.outputs import difference, meaningless
-from widthfold_onnx.evidence.parity.overflow import overflowing_sets
+from widthfold_onnx.evidence.parity.outputs import difference
 from widthfold_onnx.evidence.parity.reference import (
     Reference,
     reference_of,
     stored_differences,
 )
-from widthfold_onnx.evidence.parity.rule import (
-    COPIES,
-    Cells,
-    Rule,
-    failed,
-    merged,
-)
+from widthfold_onnx.evidence.parity.rule import COPIES, Cells, Rule, failed, merged
 from widthfold_onnx.evidence.parity.runs import Outputs
 from widthfold_onnx.evidence.parity.saturated import as_deployed
 from widthfold_onnx.options import Provider, Sizes, VerifyOptions
@@ -96,10 +89,7 @@ class ModelRuns:
 
     @cached_property
     def original_deployed(self) -> list[Outputs] | str:
-        """Outputs of the original with the runtime's optimizations, or why there are none.
-
-        They are run only if something depends on them.
-        """
+        """Outputs of the original with the optimizations, or why there are none; run if needed."""
         return self.reference.run(self.reference.model, Level.ALL)
 
     @property
@@ -131,21 +121,19 @@ def run_models(
         UsageError: stored inputs or shapes that do not fit the model.
     """
     try:
-        faults, declared = interface_differences(
-            original, rewritten, freeze_weights=options.freeze_weights
-        )
+        faults, declared = interface_differences(original, rewritten, options.freeze_weights)
         if faults:
             return ModelParity(failures=faults)
         options = resolved(options)
         reference = reference_of(original, options, report)
-        faults = [item.line for item in declared if not item.is_exact(reference.shapes(item.name))]
-        if faults:
-            return ModelParity(failures=faults)
     except NoKernelError as error:
         unrun = str(error)
         return ModelParity(doubts=[unrun], provider=options.provider, unrun=unrun)
     except UnverifiedError as error:
         return ModelParity(doubts=[str(error)])
+    faults = [item.line for item in declared if not item.is_exact(reference.shapes(item.name))]
+    if faults:
+        return ModelParity(failures=faults)
     plain = reference.run(rewritten, Level.DISABLED)
     if isinstance(plain, str):
         return ModelParity(
@@ -167,13 +155,12 @@ def judged(runs: ModelRuns, *, is_proved: bool) -> ModelParity:
     """
     reference, sets = runs.reference, runs.reference.sets
     cells, limits = _compared(runs, is_proved=is_proved)
-    overflown: dict[int, str] = {}
-    if is_proved:
-        masks = {key[-1] for key, cell in failed(cells).items() if not cell.nonfinite_match}
-        overflown = overflowing_sets(reference, sorted(n for n in masks if sets[n].random))
-    cells = {key: cell for key, cell in cells.items() if key[-1] not in overflown}
+    masks = {key[-1] for key, cell in failed(cells).items() if not cell.nonfinite_match}
+    left_out = {n: reference.overflows(n) for n in sorted(masks) if is_proved and sets[n].random}
+    left_out = {number: why for number, why in left_out.items() if why}
+    cells = {key: cell for key, cell in cells.items() if key[-1] not in left_out}
     limits = [*runs.notes, *reference.inputs.limits, *limits]
-    limits += [f"left out {sets[number].label}: {why}" for number, why in overflown.items()]
+    limits += [f"left out {sets[number].label}: {why}" for number, why in left_out.items()]
     plain, deployed = ({k: c for k, c in cells.items() if k[0] == at} for at in ("disabled", "all"))
     failures = [*_differences(plain, reference), *stored_differences(reference, runs.plain)]
     if not failures:
@@ -183,14 +170,14 @@ def judged(runs: ModelRuns, *, is_proved: bool) -> ModelParity:
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     worse: list[str] = []
     if not failures and may_saturate(reference.options, reference.model, runs.rewritten):
-        one, other = runs.original_deployed, runs.deployed
-        if not isinstance(one, str) and not isinstance(other, str):
-            worse, told = as_deployed(reference, runs.rewritten, (one, other))
-            failures += worse
-            limits += told
+        worse, told = as_deployed(
+            reference, runs.rewritten, (runs.original_deployed, runs.deployed)
+        )
+        failures += worse
+        limits += told
     doubts = reference.doubts
-    if len(overflown) == len(sets) or meaningless(merged(plain)):
-        why = "the original overflows on every input set" if overflown else NOTHING
+    if len(left_out) == len(sets) or {row.caveat for row in merged(plain)} == {"meaningless"}:
+        why = "the original overflows on every input set" if left_out else NOTHING
         if is_proved:
             limits.append(f"{why}: the proof alone decides")
         else:
@@ -200,7 +187,7 @@ def judged(runs: ModelRuns, *, is_proved: bool) -> ModelParity:
         doubts=doubts,
         limits=limits,
         outputs=tuple(merged(cells)),
-        input_sets=len(sets) - len(overflown),
+        input_sets=len(sets) - len(left_out),
         provider=runs.provider,
         sizes=runs.sizes,
         saturates_further=bool(worse),

@@ -9,20 +9,13 @@ data alone cannot show it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Mapping
 from typing import Literal
 
-import msgspec
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.parity.figures import (
-    Distance,
-    Figures,
-    measure,
-    real_parts,
-)
+from widthfold_onnx.evidence.parity.figures import Distance, Figures, measure, real_parts
 from widthfold_onnx.options import Tolerance
 from widthfold_onnx.results import OutputParity
 from widthfold_onnx.results.evidence import Caveat
@@ -31,10 +24,8 @@ from widthfold_onnx.text import printable
 LevelName = Literal["disabled", "all"]
 
 DEFAULT_RTOL = {
-    "float64": 1e-12,
-    "complex128": 1e-12,
-    "float32": 1e-5,
-    "complex64": 1e-5,
+    **dict.fromkeys(("float64", "complex128"), 1e-12),
+    **dict.fromkeys(("float32", "complex64"), 1e-5),
     "float16": 2e-3,
     "bfloat16": 2e-2,
 }
@@ -56,17 +47,6 @@ BEYOND = "beyond the tolerance: rounding moves the original, too"
 SLACK = 2.0
 """The rewritten model may be this many times as far from stored outputs, or from its definition
 where integers saturate, as the original is."""
-
-WORSE: Mapping[str, Callable[..., float | None]] = {
-    **dict.fromkeys(("max_abs", "mean_abs", "ulp"), max),
-    **dict.fromkeys(("cosine", "psnr", "argmax_agreement"), min),
-}
-"""Which of two figures is the worse one."""
-
-
-def meaningless(rows: Sequence[OutputParity]) -> bool:
-    """Check whether outputs were compared and none of them is meaningful."""
-    return bool(rows) and all(row.caveat == "meaningless" for row in rows)
 
 
 def compare(
@@ -96,84 +76,53 @@ def compare(
         defaults: rtol by dtype, where the caller chose none.
     """
     dtype, other = _dtype_name(reference), _dtype_name(candidate)
-    rtol = _rtol(name, dtype, tolerance, defaults)
-    moved = None
+    general = tolerance.rtol if tolerance.rtol is not None else defaults.get(dtype, 0.0)
+    rtol = tolerance.per_output.get(name, general if dtype in defaults else 0.0)
+    figures, note = Figures(nonfinite_match=False), ""
     caveat: Caveat = ""
-    if other != dtype or candidate.shape != reference.shape:
+    comparable = other == dtype and candidate.shape == reference.shape
+    if comparable:
+        figures = measure(reference, candidate)
+    bound, unit = tolerance.atol + rtol * figures.scale, figures.scale or 1.0
+    allowed = Distance(bound, bound)
+    if comparable and movement is not None and not is_chosen(name, tolerance):
+        part = movement.times(multiple)
+        exact = part._replace(largest=movement.largest)
+        allowed = allowed.joined(part if dtype in DEFAULT_RTOL else exact)
+        rtol = max(rtol, allowed.largest / unit)
+    largest, mean = figures.distance or Distance()
+    near = largest <= allowed.largest and math.isfinite(largest)
+    few = mean <= allowed.mean
+    passed = figures.nonfinite_match and near and few
+    if not comparable:
         note = f"{other}{list(candidate.shape)} instead of {dtype}{list(reference.shape)}"
-        figures, passed = Figures(nonfinite_match=False), False
-    else:
-        figures, scale = measure(reference, candidate)
-        bound, unit = tolerance.atol + rtol * scale, scale or 1.0
-        allowed = Distance(bound, bound)
-        if movement is not None:
-            moved = movement.largest / unit
-            if not is_chosen(name, tolerance):
-                part = movement.times(multiple)
-                exact = part._replace(largest=movement.largest)
-                allowed = allowed.joined(part if dtype in DEFAULT_RTOL else exact)
-                rtol = max(rtol, allowed.largest / unit)
-        far = figures.max_abs is None or figures.max_abs > allowed.largest
-        many = not far and (figures.mean_abs or 0.0) > allowed.mean
-        nothing_finite = reference.dtype.kind in "fc" and not np.isfinite(reference).any()
-        passed = figures.nonfinite_match and (nothing_finite or not (far or many))
-        note = ""
-        if not figures.nonfinite_match:
-            note = "NaN or Inf at other places"
-        elif dtype == "string" and far:
-            note = "texts differ"
-        elif many:
-            note = f"the mean distance is {figures.mean_abs:.3g}, allowed {allowed.mean:.3g}"
-        elif nothing := says_nothing(reference):
-            note, caveat = f"not a meaningful check: {nothing}", "meaningless"
-        elif passed and (figures.max_abs or 0.0) > bound:
-            note, caveat = BEYOND, "ill-conditioned"
+    elif not figures.nonfinite_match:
+        note = "NaN or Inf at other places"
+    elif dtype == "string" and not near:
+        note = "texts differ"
+    elif near and not few:
+        note = f"the mean distance is {mean:.3g}, allowed {allowed.mean:.3g}"
+    elif nothing := says_nothing(reference):
+        note, caveat = f"not a meaningful check: {nothing}", "meaningless"
+    elif passed and largest > bound:
+        note, caveat = BEYOND, "ill-conditioned"
+    is_measured = figures.distance is not None
+    relative = largest / figures.scale if figures.scale else math.inf if largest else 0.0
     return OutputParity(
         name=name,
         dtype=dtype,
         level=level,
-        **vars(figures),
-        movement=moved,
+        max_abs=_number(largest) if is_measured else None,
+        mean_abs=_number(mean) if is_measured else None,
+        max_rel=_number(relative) if is_measured and dtype != "string" else None,
+        nonfinite_match=figures.nonfinite_match,
+        worst=figures.worst,
+        movement=movement.largest / unit if comparable and movement is not None else None,
         tolerance=rtol,
         passed=passed,
         note=note,
         caveat=caveat,
     )
-
-
-def worst(first: OutputParity, second: OutputParity) -> OutputParity:
-    """Merge two comparisons of one output: the worse of each figure, the sum of histograms.
-
-    Distance, movement and tolerance are those of the side that failed, else of the one that was
-    nearer to failing; "meaningless" stays only where it holds for both.
-    """
-    sides = sorted((first, second), key=_nearness, reverse=True)
-    noted = [side for side in sides if side.note and side.passed == sides[0].passed]
-    if first.passed and second.passed and first.caveat != second.caveat:
-        noted = [side for side in noted if side.caveat != "meaningless"]
-    noted.sort(key=lambda side: side.nonfinite_match)
-    figures = {}
-    for name, worse in WORSE.items():
-        known = [n for n in (getattr(first, name), getattr(second, name)) if n is not None]
-        figures[name] = worse(known, default=None)
-    bins = zip_longest(first.ulp_histogram, second.ulp_histogram, fillvalue=0)
-    farther = max(first, second, key=lambda side: -1.0 if side.max_abs is None else side.max_abs)
-    return msgspec.structs.replace(
-        sides[0],
-        **figures,
-        ulp_histogram=[a + b for a, b in bins],
-        nonfinite_match=first.nonfinite_match and second.nonfinite_match,
-        worst=farther.worst,
-        note=noted[0].note if noted else "",
-        caveat=noted[0].caveat if noted else "",
-    )
-
-
-def _nearness(row: OutputParity) -> tuple[bool, float]:
-    """Say how near a row is to failing, or how far beyond."""
-    if row.max_rel is None or row.max_rel == 0:
-        return not row.passed, 0.0
-    return not row.passed, row.max_rel / row.tolerance if row.tolerance else math.inf
 
 
 def is_chosen(name: str, tolerance: Tolerance) -> bool:
@@ -183,9 +132,9 @@ def is_chosen(name: str, tolerance: Tolerance) -> bool:
 
 def says_nothing(reference: Array) -> str:
     """Return why values show nothing, "" where they show something."""
-    if reference.dtype.kind in "OUS":
-        return ""
     values = real_parts(reference)
+    if values.dtype.kind in "OUS":
+        return ""
     if not values.size:
         return "the output is empty"
     if not bool(np.isfinite(values).any()):
@@ -209,12 +158,8 @@ def figure(value: float | None) -> str:
     return "an unknown amount" if value is None else f"{value:.3g}"
 
 
-def _rtol(name: str, dtype: str, tolerance: Tolerance, defaults: Mapping[str, float]) -> float:
-    if name in tolerance.per_output:
-        return tolerance.per_output[name]
-    if dtype not in defaults:
-        return 0.0
-    return defaults[dtype] if tolerance.rtol is None else tolerance.rtol
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _dtype_name(array: Array) -> str:

@@ -6,17 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate, open_chosen, open_exact
 from widthfold_onnx.evidence.inputs.controls import controls, shown
 from widthfold_onnx.evidence.inputs.filled import filling
+from widthfold_onnx.evidence.inputs.reached import unreached
 from widthfold_onnx.evidence.inputs.windows import all_windows_fit
 from widthfold_onnx.evidence.parity.figures import Distance, distance
 from widthfold_onnx.evidence.parity.outputs import SLACK, compare, difference
 from widthfold_onnx.evidence.parity.runs import Outputs, attempt, both, output_names, run_once
 from widthfold_onnx.evidence.parity.shaken import Steps, shake, shaken
+from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.read.loader import load, load_with_data
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
@@ -85,20 +91,49 @@ class Reference:
         except UnverifiedError as error:
             return str(error)
         sets = [
-            InputSet(item.label, {name: shaken(x, steps) for name, x in item.feeds.items()})
+            InputSet(
+                f"copy {copy + 1}, {item.label}",
+                {n: shaken(x, steps) for n, x in item.feeds.items()},
+            )
             for item in self.sets
         ]
-        runs = attempt(model, self.options, Level.DISABLED, sets, self.report, f"copy {copy + 1}")
+        runs = attempt(model, self.options, Level.DISABLED, sets, self.report)
         if isinstance(runs, str):
             return runs
-        return [
-            {
-                name: apart
-                for name in before
-                if (apart := distance(*both(name, before, after))) is not None
-            }
-            for before, after in zip(self.outputs, runs, strict=True)
-        ]
+        pairs = zip(self.outputs, runs, strict=True)
+        moved = [{n: distance(*both(n, one, other)) for n in one} for one, other in pairs]
+        return [{n: apart for n, apart in item.items() if apart is not None} for item in moved]
+
+    def overflows(self, number: int) -> str:
+        """Name a linear node of the main graph that reads or gives NaN or Inf on an input set.
+
+        A structural zero times Inf is NaN, so a fold spreads such a value to its neighbours, by
+        design and within one sample. Random inputs may be larger than the model was made for.
+
+        Returns:
+            A sentence; "" where there is no such node, or the original does not run so.
+        """
+        try:
+            model = load_with_data(self.model, MAX_BYTES)
+            nodes = [node for node in model.graph.node if operator_of(node) in OPERATORS]
+            made = {name for node in model.graph.node for name in node.output}
+            ports = {name for node in nodes for name in (*node.input, *node.output)} & made
+            for name in sorted(ports - {value.name for value in model.graph.output}):
+                model.graph.output.add().name = name
+            session = open_exact(model, self.options, Level.DISABLED)
+            values = session.run(self.sets[number].feeds)
+        except UnverifiedError:
+            return ""
+        for node, name in ((n, name) for n in nodes for name in (*n.input, *n.output)):
+            value = values.get(name)
+            if value is not None and value.dtype.kind == "f" and not np.isfinite(value).all():
+                return (
+                    f"{describe_node(node)} of the original "
+                    f"{'gives' if name in node.output else 'reads'} NaN or Inf there "
+                    f"({np.count_nonzero(~np.isfinite(value))} of {value.size} values), "
+                    "which a fold may spread"
+                )
+        return ""
 
 
 def reference_of(original: Path, options: VerifyOptions, report: Say) -> Reference:
@@ -109,7 +144,12 @@ def reference_of(original: Path, options: VerifyOptions, report: Say) -> Referen
         UsageError: stored inputs or shapes that do not fit it.
     """
     session = open_exact(original, options, Level.DISABLED)
-    _check_deployable(original, options)
+    chosen = ", ".join(f"{name}={value}" for name, value in options.session_options.items())
+    try:
+        if chosen:
+            open_chosen(original, options, Level.ALL)
+    except UnverifiedError as error:  # no `NoKernelError`, which says that no options help
+        raise UnverifiedError(f"with {printable(chosen)} {error}") from error
     # Loaded when it is asked for, and only as long: models may be large.
     inputs = input_sets(session, options, lambda s: all_windows_fit(load(original).proto, s))
     made = [item for item in inputs.sets if item.random][:1]
@@ -117,6 +157,9 @@ def reference_of(original: Path, options: VerifyOptions, report: Say) -> Referen
     inputs, outputs = _run(session, inputs, report)
     if made and not any(map(shown, outputs)) and (values := controls(session, made[0].feeds)):
         inputs, outputs = _run(session, _controlled(inputs, values), report)
+    if missed := unreached(load(original).proto, original, options, inputs.sets):
+        limits = [*inputs.limits, f"no input set reached {', '.join(missed)}"]
+        inputs = replace(inputs, limits=limits)
     again = session.run(inputs.sets[0].feeds)
     unsteady = {
         name
@@ -139,20 +182,6 @@ def _controlled(inputs: InputSets, values: Mapping[str, Array]) -> InputSets:
     return replace(inputs, sets=sets, limits=limits)
 
 
-def _check_deployable(original: Path, options: VerifyOptions) -> None:
-    """Check that the original loads with the options of the session that were chosen, if any.
-
-    Raises:
-        UnverifiedError: it does not. It is no `NoKernelError`, which says that no options help.
-    """
-    given = ", ".join(f"{name}={value}" for name, value in options.session_options.items())
-    try:
-        if given:
-            open_chosen(original, options, Level.ALL)
-    except UnverifiedError as error:
-        raise UnverifiedError(f"with {printable(given)} {error}") from error
-
-
 def _run(session: Session, inputs: InputSets, report: Say) -> tuple[InputSets, list[Outputs]]:
     """Run the original on each set, and leave out random sets on which it stops.
 
@@ -164,7 +193,8 @@ def _run(session: Session, inputs: InputSets, report: Say) -> tuple[InputSets, l
     limits = [*inputs.limits]
     for item in inputs.sets:
         try:
-            outputs.append(run_once(session, item, "original", report))
+            report(f"original: {item.label}")
+            outputs.append(run_once(session, item))
         except UnverifiedError as error:
             if not (kept and item.random):
                 raise
@@ -184,12 +214,11 @@ def stored_differences(reference: Reference, computed: Sequence[Outputs]) -> lis
         computed: the rewritten model's outputs per set.
     """
     tolerance, lines = reference.options.tolerance, []
-    for item, before, after in zip(reference.sets, reference.outputs, computed, strict=True):
+    for item, *runs in zip(reference.sets, reference.outputs, computed, strict=True):
         for name, expected in zip(reference.names, item.expected, strict=False):
-            if name not in before or name not in after:
+            if any(name not in run for run in runs):
                 continue
-            old = compare(name, expected, before[name], tolerance)
-            new = compare(name, expected, after[name], tolerance)
+            old, new = (compare(name, expected, run[name], tolerance) for run in runs)
             far = new.max_abs is None or old.max_abs is None or new.max_abs > SLACK * old.max_abs
             if not new.passed and (far or (old.nonfinite_match and not new.nonfinite_match)):
                 lines.append(f"{item.label}: stored {difference(new)}")

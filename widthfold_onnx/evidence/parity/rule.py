@@ -6,7 +6,8 @@ a difference on another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -20,7 +21,6 @@ from widthfold_onnx.evidence.parity.outputs import (
     compare,
     figure,
     is_chosen,
-    worst,
 )
 from widthfold_onnx.evidence.parity.reference import UNSTEADY, Reference
 from widthfold_onnx.evidence.parity.runs import Outputs, both, output_names
@@ -40,6 +40,9 @@ STRICT = 4.0
 distribution: over 580 pairs of outputs of small networks their ratio was 2.9 at most."""
 
 OPTIMIZED = "the runtime's optimizations change the original; compared with it at this level"
+
+_ORDER = ("meaningless", "", "ill-conditioned", "unsteady")
+"""Caveats; of two comparisons of one output the later one is reported."""
 
 Cells = dict[tuple[LevelName, str, int], OutputParity]
 """Comparisons by level, output and input set."""
@@ -95,23 +98,17 @@ class Rule:
             original_deployed: gives that of the original; called if it is needed.
         """
         exact = self._exact()
-        own = self.reference.outputs
-        mixed = [{**old, **new} for old, new in zip(own, exact, strict=True)]
-        strict = {} if self.is_proved else {(i, n) for i, known in enumerate(exact) for n in known}
-        cells = self._compared("disabled", mixed, plain, strict)
+        cells = self._compared("disabled", self.reference.outputs, plain, exact)
         if isinstance(deployed, str):
             return cells
-        optimized = self._compared("all", mixed, deployed, strict)
+        optimized = self._compared("all", self.reference.outputs, deployed, exact)
         wrong = {cell.name for cell in failed(optimized).values()}
         original = original_deployed() if wrong else ""
         if not isinstance(original, str):
             alike = self._compared("all", original, deployed)
-            for name in wrong - {cell.name for cell in failed(alike).values()}:
-                optimized |= {
-                    key: msgspec.structs.replace(cell, note=OPTIMIZED)
-                    for key, cell in alike.items()
-                    if cell.name == name
-                }
+            wrong -= {cell.name for cell in failed(alike).values()}
+            changed = {key: cell for key, cell in alike.items() if cell.name in wrong}
+            optimized |= {k: msgspec.structs.replace(c, note=OPTIMIZED) for k, c in changed.items()}
         return cells | optimized
 
     def _exact(self) -> list[Outputs]:
@@ -136,9 +133,8 @@ class Rule:
                 row = compare(name, rounded, own[name], Tolerance(), "disabled", moved, MULTIPLE)
                 apart = distance(rounded, own[name])
                 if not row.passed or apart is None:
-                    self.unused[name] = (
-                        max(self.unused.get(name) or 0.0, row.max_rel or 0.0) or None
-                    )
+                    far = max(self.unused.get(name) or 0.0, row.max_rel or 0.0)
+                    self.unused[name] = far or None
                     continue
                 usable[number][name] = rounded
                 if moved is not None:
@@ -148,24 +144,24 @@ class Rule:
     def _compared(
         self,
         level: LevelName,
-        references: Sequence[Outputs],
+        originals: Sequence[Outputs],
         candidates: Sequence[Outputs],
-        strict: Container[tuple[int, str]] = (),
+        exact: Sequence[Outputs] = (),
     ) -> Cells:
+        """Compare with the original, or with its exact outputs where there are any."""
         unsteady = {"passed": False, "note": UNSTEADY, "caveat": "unsteady"}
         cells: Cells = {}
-        for name in output_names(references, candidates):
-            for number, (one, other) in enumerate(zip(references, candidates, strict=True)):
-                if name not in one and name not in other:
-                    continue
+        for number, (original, other) in enumerate(zip(originals, candidates, strict=True)):
+            known = exact[number] if exact else {}
+            for name in output_names([original], [other]):
                 cell = compare(
                     name,
-                    *both(name, one, other),
+                    *both(name, {**original, **known}, other),
                     self.reference.options.tolerance,
                     level,
                     self._moved(number, name),
                     MULTIPLE if self.is_proved else STRICT,
-                    EXACT_RTOL if (number, name) in strict else DEFAULT_RTOL,
+                    EXACT_RTOL if name in known and not self.is_proved else DEFAULT_RTOL,
                 )
                 if name in self.reference.unsteady:
                     cell = msgspec.structs.replace(cell, **unsteady)
@@ -177,14 +173,12 @@ class Rule:
 
     def limits(self) -> list[str]:
         """Say which truths are not used, and why."""
-        if not self.unused:
-            return []
         names = ", ".join(printable(name) for name in self.unused)
         far = figure(max((d for d in self.unused.values() if d), default=None))
         return [
             f"float64 reference not used for output {names}: the original is {far} away from it, "
             "more than rounding explains"
-        ]
+        ] * bool(names)
 
     def is_settled(self, cells: Cells) -> bool:
         """Check whether more copies can make no more outputs pass."""
@@ -198,9 +192,15 @@ def failed(cells: Cells) -> Cells:
 
 
 def merged(cells: Cells) -> list[OutputParity]:
-    """Merge cells into one row per level and output: the worst over all input sets."""
+    """Return a row for each level and output: the input set on which it was nearest to failing."""
     rows: dict[tuple[LevelName, str], OutputParity] = {}
     for (level, name, _), cell in cells.items():
-        row = level, name
-        rows[row] = worst(rows[row], cell) if row in rows else cell
+        rows[level, name] = max(rows.get((level, name), cell), cell, key=_nearness)
     return list(rows.values())
+
+
+def _nearness(row: OutputParity) -> tuple[bool, bool, int, float]:
+    ratio = math.inf if row.max_rel else 0.0
+    if row.max_rel and row.tolerance:
+        ratio = row.max_rel / row.tolerance
+    return not row.passed, not row.nonfinite_match, _ORDER.index(row.caveat), ratio

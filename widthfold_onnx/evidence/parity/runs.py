@@ -25,21 +25,19 @@ LARGE_BYTES = 1 << 26
 """Outputs of this size are kept in files."""
 
 
-def run_once(session: Session, item: InputSet, who: str, report: Say) -> Outputs:
-    """Return the outputs on one set.
+def run_once(session: Session, item: InputSet) -> Outputs:
+    """Return the outputs on one set; large ones lie in files, as those of all runs are kept.
 
     Raises:
         UnverifiedError: the model stops, or an output is no tensor.
     """
-    report(f"{who}: {item.label}")
     return {name: _kept(array) for name, array in session.run(item.feeds).items()}
 
 
 def _kept(array: Array) -> Array:
-    """Move a large array into a file without a name: those of all sets and models are kept."""
     if array.nbytes < LARGE_BYTES or array.dtype.hasobject:
         return array
-    with tempfile.TemporaryFile() as file:
+    with tempfile.TemporaryFile() as file:  # without a name
         mapped = np.memmap(file, array.dtype, "w+", shape=array.shape)
     mapped[...] = array
     return mapped
@@ -51,26 +49,28 @@ def attempt(
     level: Level,
     sets: Sequence[InputSet],
     report: Say = quiet,
-    who: str = "",
     opened: Callable[[Path | onnx.ModelProto, VerifyOptions, Level], Session] = open_exact,
 ) -> list[Outputs] | str:
     """Return all outputs, by default computed with exact integers, or why there are none.
 
     Args:
-        model: a file, or a model in memory, which `who` names.
+        model: a file, or a copy of a model in memory.
         options: where it runs.
         level: the runtime's optimization level.
         sets: its inputs.
         report: gets a line of text before each run.
-        who: the model, in these lines.
         opened: opens the session.
     """
+    name = printable(model.name) if isinstance(model, Path) else "copy of the original"
+    runs = []
     try:
         session = opened(model, options, level)
-        name = who or (printable(model.name) if isinstance(model, Path) else "model")
-        return [run_once(session, item, f"{name}, level {level}", report) for item in sets]
+        for item in sets:
+            report(f"{name}, level {level}: {item.label}")
+            runs.append(run_once(session, item))
     except UnverifiedError as error:
         return str(error)
+    return runs
 
 
 def output_names(*runs: Sequence[Outputs]) -> list[str]:

@@ -99,6 +99,16 @@ def inline(
         raise InvalidModelError(printable(str(error))) from error
 
 
+def flat(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model without functions, to be read; as it is if they cannot be inlined."""
+    if not model.functions or model.ByteSize() > MAX_BYTES:
+        return model
+    try:
+        return inline(model)
+    except InvalidModelError:  # only what is in the functions stays unread
+        return model
+
+
 def _with_explicit_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model in which every call states the attributes for which its function has a value.
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import onnx
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.dims import Dims, declared
 from widthfold_onnx.model.proto.frozen import inputs
@@ -41,6 +42,14 @@ class ShapeTable:
             return None
         known = tuple(n for n in dims if n is not None)
         return known if len(known) == len(dims) else None
+
+    def numbers(self, path: str, name: str) -> Array | None:
+        """Return the elements of a value that no input changes, None for the others.
+
+        They are in an array of objects if some are not known; None if none is, or there are many.
+        """
+        fact = self._facts.get(path, {}).get(name)
+        return fact.numbers if fact else None
 
     def element(self, path: str, name: str) -> int:
         """Return the element type of a value seen from a scope, as ONNX number; 0 if unknown."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widthfold_onnx.reports.described import sizes
+from widthfold_onnx.reports.described import sizes, values
 from widthfold_onnx.reports.described.optimization import already_folded, companion, located
 from widthfold_onnx.reports.description import Column, Description, Line, tabulated
 from widthfold_onnx.reports.words import kinds
@@ -46,7 +46,7 @@ def describe(report: InspectReport) -> Description:
         remarks.append(already_folded(report.model))
     return Description(
         head=Line("", f"{report.model}: {report.nodes} nodes, {sites}, opset {report.opset}"),
-        assumptions=sizes.assumed(report.assumed),
+        assumptions=[*sizes.assumed(report.assumed), *values.assumed(report.values)],
         tables=tabulated("sites", SITES, report.sites),
         remarks=remarks,
     )

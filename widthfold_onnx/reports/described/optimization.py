@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from widthfold_onnx.reports.described import sizes, verification
+from widthfold_onnx.reports.described import sizes, values, verification
 from widthfold_onnx.reports.described.tuning import UNKEPT
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, Table, tabulated
 from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, shapes, size
@@ -61,7 +61,10 @@ def describe(report: OptimizeReport, detail: Detail) -> Description:
     remarks += [Line("plan", report.note)] if report.note else []
     description = Description(
         head=Line(report.model if full else "", _summary(report)),
-        assumptions=sizes.assumed(report.assumed or (checks.assumed if checks else None)),
+        assumptions=[
+            *sizes.assumed(report.assumed or (checks.assumed if checks else None)),
+            *values.assumed(report.values),
+        ],
         tables=[*tabulated("sites", SITES, report.sites), *_by_size(report.search)],
         remarks=remarks,
     )
@@ -201,10 +204,12 @@ def _outcome(report: SearchReport) -> str:
         judged = " that was measured" if report.left and not report.predicted else ""
         return f"no choice of forms{judged} {'is sure to gain' if report.predicted else 'gains'}"
     if not whole.pairs:
-        return "folded, the whole model did not run"
+        return f"folded, the whole model was not timed: {report.failure}"
     at = f" at {shapes(report.sizes[0].shapes)}" if len(report.sizes) > 1 else ""
+    if any(row.verdict == "slower" for row in report.sizes[1:]):
+        return f"folded, the whole model ran at {gain(whole)}{at}, and is slower at another size"
     if not report.accepted:
-        slower = any(row.verdict == "slower" for row in report.sizes[1:])
-        why = "slower at another size" if slower else "not faster beyond noise"
-        return f"folded, the whole model ran at {gain(whole)}{at}, {why}"
+        rule = f"its low end {whole.low:.3f} is not above {report.bar:.3f}"
+        control = f"up to which noise counts (A/A control {1 + report.control:.3f})"
+        return f"folded, the whole model ran at {gain(whole)}{at}; {rule}, {control}"
     return f"the whole model ran at {gain(whole)} of the original's best{at}"

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widthfold_onnx.reports.described import sizes, timing
+from widthfold_onnx.reports.described import sizes, timing, values
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
 from widthfold_onnx.reports.words import clauses, counted, figure
 from widthfold_onnx.results import Environment, IntegerRun, OutputParity, Proof, VerifyReport
-
-_EPSILON = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}
-
-_NEAR_ZERO = 1000
-"""Ratio of the largest distance in ULP to the ULP of the largest error from which the distance is
-called that of a value near 0."""
 
 _PROOFS = {
     "equal": "both models compute the same function",
@@ -21,18 +15,6 @@ _PROOFS = {
     "not provable": "whether the models compute the same function is not known",
     "skipped": "nothing was evaluated",
 }
-
-
-def ulp(row: OutputParity) -> str:
-    """Format the largest distance in ULP, and mark a distance near 0.
-
-    Near 0 an ULP is as small as the value, so that a negligible error is millions of ULP.
-    """
-    if row.ulp is None or row.max_rel is None or row.dtype not in _EPSILON:
-        return "-" if row.ulp is None else str(row.ulp)
-    # The largest error, in ULP of the largest value.
-    expected = row.max_rel / _EPSILON[row.dtype]
-    return f"{row.ulp:.1e} near 0" if row.ulp > _NEAR_ZERO * (expected + 1) else str(row.ulp)
 
 
 def difference(row: OutputParity) -> str:
@@ -62,10 +44,6 @@ OUTPUTS: tuple[Column[OutputParity], ...] = (
     Column("max rel", lambda row: figure(row.max_rel)),
     Column("rounding moves", lambda row: figure(row.movement)),
     Column("allowed", lambda row: figure(row.tolerance)),
-    Column("ulp", ulp),
-    Column("cosine", lambda row: "-" if row.cosine is None else f"{row.cosine:.7f}"),
-    Column("PSNR dB", lambda row: figure(row.psnr, 4), Detail.PAGE),
-    Column("argmax", lambda row: figure(row.argmax_agreement, 4), Detail.PAGE),
     Column("passed", lambda row: "pass" if row.passed else "fail"),
     Column("note", lambda row: row.note if row.passed else difference(row), sentences=True),
 )
@@ -82,13 +60,14 @@ def describe(report: VerifyReport, detail: Detail) -> Description:
     if report.timing is not None:
         tables += [*timing.tables(report.timing), *sizes.table(report.timing.sizes)]
         facts += timing.lines(report.timing)
+    facts += [Line("plan", report.note)] if report.note else []
     full = detail >= Detail.FULL
     if full:
         facts.append(Line("with", environment(report.environment)))
         facts += [Line("repeat", report.environment.command)] if report.environment.command else []
     return Description(
         head=Line("verdict", verdict(report)),
-        assumptions=sizes.assumed(report.assumed),
+        assumptions=[*sizes.assumed(report.assumed), *values.assumed(report.values)],
         tables=tables,
         facts=facts,
         certificate=certificate(report.proof) if full and report.proof is not None else (),

@@ -26,7 +26,6 @@ from widthfold_onnx.results import FoldedNode, OptimizeReport, VerifyReport
 from widthfold_onnx.text import printable
 
 MOST_ROWS = 100
-MOST_HISTOGRAMS = 24
 MOST_FOLDS = 24
 MOST_DRAWN_BYTES = 1_500_000
 """All caps together keep the file below 3 MB, whatever the model."""
@@ -71,16 +70,14 @@ def part(report: Report) -> str:
 def _context(report: Report) -> dict[str, object]:
     """Return the values that both templates show."""
     pictures: list[tuple[str, Markup]] = []
-    histograms: list[Markup] = []
     if find_spec("matplotlib") is not None:
         # Ids are unique among all reports of a notebook, and those of a report always the same.
         key = f"w{hashlib.sha256(msgspec.json.encode(report)).hexdigest()[:12]}-"
-        pictures, histograms = _pictures(report, key), _histograms(report, key)
+        pictures = _pictures(report, key)
     return {
         "signature": Markup(signature(report.schema)),
         "description": described(report, Detail.PAGE),
         "pictures": pictures,
-        "histograms": histograms,
         "is_number": lambda cell: isinstance(cell, str) and bool(NUMBER.fullmatch(cell)),
         "most": MOST_ROWS,
         "short": short,
@@ -107,17 +104,6 @@ def _pictures(report: Report, key: str) -> list[tuple[str, Markup]]:
         speed = plots.speed(whole.ratio, whole.low, whole.high, 0.0, f"{key}speed")
         return [("Speed-up of the whole model", speed)]
     return []
-
-
-def _histograms(report: Report, key: str) -> list[Markup]:
-    """Draw the distances of the first outputs in ULP; empty where an output has none."""
-    from widthfold_onnx.reports.page import plots
-
-    outputs = report.outputs[:MOST_HISTOGRAMS] if isinstance(report, VerifyReport) else []
-    return [
-        plots.ulps(row, f"{key}ulp{at}") if row.ulp_histogram else Markup()
-        for at, row in enumerate(outputs)
-    ]
 
 
 def _folds(folds: list[FoldedNode]) -> dict[str, object]:

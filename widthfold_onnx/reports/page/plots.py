@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from widthfold_onnx.reports.page.svg import AFTER, BEFORE, INK, MUTED, RULE, draw
 from widthfold_onnx.reports.words import short
-from widthfold_onnx.results import NodeTime, OutputParity, Timing
+from widthfold_onnx.results import NodeTime, Timing
 from widthfold_onnx.runtime.intervals import noise
 
 WIDTH = 4.4
@@ -120,31 +120,3 @@ def _slowest(
             times.setdefault((node.name, node.op), [0.0, 0.0])[side] += node.us
     ranked = sorted(times.items(), key=lambda item: (-max(item[1]), item[0]))[:MOST_NODES]
     return [(f"{short(name, _NAME)} ({short(op, 20)})", us[0], us[1]) for (name, op), us in ranked]
-
-
-def ulps(row: OutputParity, key: str) -> Markup:
-    """Draw the distances between the elements of one output, in units in the last place."""
-    counts = row.ulp_histogram
-    names = ["0", "1", *(f"{1 << i}-{(2 << i) - 1}" for i in range(1, max(1, len(counts) - 1)))]
-
-    def paint(axes: Axes) -> None:
-        axes.bar(range(len(counts)), counts, color=AFTER, width=0.8)
-        axes.set_yscale("log")
-        powers = [10**n for n in range(0, len(str(max(counts, default=1))) + 1, 2)]
-        axes.set_yticks(powers, [f"{power:,}" for power in powers])
-        axes.minorticks_off()
-        axes.set_ylim(0.5, 2 * max(counts, default=1) + 1)
-        ticks = range(0, len(counts), max(1, -(-len(counts) // 5)))
-        axes.set_xticks(list(ticks), [_power(i - 1) if i else "0" for i in ticks])
-        axes.set_xlabel("ULP")
-        axes.set_ylabel("elements")
-
-    title = "Elements at each distance in ULP: " + ", ".join(
-        f"{name}: {count}" for name, count in zip(names, counts, strict=False) if count
-    )
-    return draw(key, title, (2.2, 1.3), paint)
-
-
-def _power(exponent: int) -> str:
-    """Write a power of two with a binary prefix, which is short."""
-    return f"{1 << exponent % 10}{('', 'k', 'M', 'G', 'T', 'P', 'E')[exponent // 10]}"

@@ -9,6 +9,10 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Attributes, Document, Node, Value
 from widthfold_onnx.refusal import Refusal
 
+Operand = Value | int | Array | None
+"""An input of a new node: a value of the model, the result of an earlier step by its index, a new
+constant, or None where it is left out."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -16,13 +20,28 @@ class Step:
 
     Attributes:
         op_type: an operator of ONNX.
-        inputs: values of the model, the results of earlier steps by their index, or new constants.
+        inputs: by position.
         attributes: by name.
+        like: the node whose name and documentation it keeps, if it is a changed copy of one.
     """
 
     op_type: str
-    inputs: tuple[Value | int | Array, ...]
+    inputs: tuple[Operand, ...]
     attributes: Attributes = field(default_factory=dict)
+    like: Node | None = None
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """New nodes that take the place of a node.
+
+    Attributes:
+        node: the node; what nothing else reads is removed with it.
+        steps: the new nodes, the last of which compute its outputs.
+    """
+
+    node: Node
+    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True)
@@ -31,15 +50,15 @@ class Rule:
 
     Attributes:
         op_types: operators of ONNX.
-        equal: returns the new nodes that are equal to one of these, the last of which compute its
-            outputs; why there are none; or None for a node that it does not match.
+        equal: returns the new nodes that are equal to one of these, or to nodes behind it; why
+            there are none; or None for a node that it does not match.
         inlines: whether functions are inlined that hold such operators, to exchange them.
         branches: whether ONNX Runtime's kernels of these operators branch on the data.
-        lifts: whether its gain is that of layers of one axis that are lifted.
+        lifts: whether it may gain nothing by itself, but between lifted layers of one axis.
     """
 
     op_types: tuple[str, ...]
-    equal: Callable[[Document, Node], tuple[Step, ...] | Refusal | None]
+    equal: Callable[[Document, Node], Exchange | Refusal | None]
     inlines: bool = True
     branches: bool = False
     lifts: bool = False

@@ -31,7 +31,7 @@ import numpy as np
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Node, Value, graph_of
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.companions.companion import Step
+from widthfold_onnx.rules.companions.companion import Exchange, Step
 
 MIN_OPSET = 7
 """Since then slopes are broadcast as those of a Mul."""
@@ -42,7 +42,7 @@ WHERE = 9
 FLOATS = ("FLOAT", "FLOAT16", "DOUBLE")
 
 
-def prelu(document: Document, node: Node) -> tuple[Step, ...] | Refusal:
+def prelu(document: Document, node: Node) -> Exchange | Refusal:
     """Return the nodes that are equal to a PRelu."""
     data, slope = node.inputs
     assert data is not None and slope is not None
@@ -54,7 +54,8 @@ def prelu(document: Document, node: Node) -> tuple[Step, ...] | Refusal:
     if constant.dtype not in FLOATS:
         return Refusal(Code.DTYPE_UNSUPPORTED, f"the slope is {constant.dtype}")
     problem = _misfit(document, node, data, constant.shape)
-    return problem or _steps(document, data, slope, document.read(constant))
+    steps = problem or _steps(document, data, slope, document.read(constant))
+    return steps if isinstance(steps, Refusal) else Exchange(node, steps)
 
 
 def _misfit(document: Document, node: Node, data: Value, slope: tuple[int, ...]) -> Refusal | None:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from widthfold_onnx.model.graph.document import Document, Node, graph_of
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.companions.companion import Step
+from widthfold_onnx.rules.companions.companion import Exchange, Step
 from widthfold_onnx.rules.match.parameter import dequantizer
 
 MIN_OPSET = 7
 """Since then operands are broadcast as in numpy."""
 
 
-def scalar(document: Document, node: Node) -> tuple[Step, ...] | None:
+def scalar(document: Document, node: Node) -> Exchange | None:
     """Return the op with a matrix of one number; None where it would gain nothing."""
     first, second = node.inputs
     assert first is not None and second is not None
@@ -33,5 +33,5 @@ def scalar(document: Document, node: Node) -> tuple[Step, ...] | None:
         if constant.shape in ((), (1,)):
             matrix = document.read(constant).reshape(1, 1)
             operands = (data, matrix) if number is second else (matrix, data)
-            return (Step(node.op_type, operands),)
+            return Exchange(node, (Step(node.op_type, operands),))
     return None

@@ -21,11 +21,11 @@ from itertools import accumulate, pairwise
 from widthfold_onnx.model.graph.document import Document, Node, Value, graph_of
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.companions.companion import Step
+from widthfold_onnx.rules.companions.companion import Exchange, Step
 from widthfold_onnx.rules.match.parameter import dequantizer
 
 
-def split(document: Document, node: Node) -> tuple[Step, ...] | None:
+def split(document: Document, node: Node) -> Exchange | None:
     """Return the Convs that compute the parts of a Split; None where it splits no Conv."""
     data, *sizes = node.inputs
     assert data is not None
@@ -56,7 +56,7 @@ def split(document: Document, node: Node) -> tuple[Step, ...] | None:
         Step("Conv", (i if pads else signal, *(a[begin:end] for a in numbers)), conv.attributes)
         for i, (begin, end) in enumerate(bounds)
     ]
-    return *pads, *convs
+    return Exchange(node, (*pads, *convs))
 
 
 def _pad(document: Document, signal: Value, conv: Node) -> list[Step]:

@@ -22,6 +22,9 @@ from widthfold_onnx.rules.match.site import LinearSite
 # Value of an unknown spatial extent when sizes are compared; an unknown batch counts as 1.
 NOMINAL_EXTENT = 64
 
+PRODUCT = "product"
+"""Kind of the form of an Einsum that is a MatMul, and folds nothing."""
+
 
 @dataclass(frozen=True)
 class Ends:
@@ -101,7 +104,8 @@ class Reformulation(Candidate):
         before, after = self.fold.regrouping.before, self.fold.regrouping.after
         if before.group != after.group:
             regrouping = f", in groups: {self.fold.new_group}"
-        return text + ", with one more axis" * self.fold.lift + regrouping
+        other = ", as a MatMul" if self.kind == PRODUCT else ", with one more axis" * self.fold.lift
+        return text + other + regrouping
 
     @property
     def form(self) -> str:

@@ -18,6 +18,7 @@ from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import (
+    PRODUCT,
     Candidate,
     Ends,
     Proposal,
@@ -28,14 +29,17 @@ from widthfold_onnx.rules.match.product_site import ProductSite
 
 
 def candidate(site: ProductSite, factor: int, merged: int) -> Candidate:
-    """Return the fold of a product: a Conv of kernel 1, every matrix a group."""
+    """Return the fold of a product: a Conv of kernel 1, every matrix a group.
+
+    By 1 an Einsum becomes a MatMul.
+    """
     axis = fold_axis(ConvAxis(length=None, kernel=1), factor, factor, blocked=site.left)
     assert not isinstance(axis, Refusal)
     return Candidate(
         fold=ConvFold(axes=(axis,), group=site.matrices, tile_major=not site.left),
         axis=site.position_names[0],
         factor=factor,
-        kind="blocked" if site.left else "interleaved",
+        kind=PRODUCT if factor == 1 else "blocked" if site.left else "interleaved",
         merged=merged,
     )
 
@@ -96,9 +100,9 @@ class RowFold(Proposal):
         shape = (*others[: span.start], *planned, *others[span.stop :])
         channel = len(shape) - (2 if site.left else 1)
         shape = tuple(site.channels[0] if i == channel else e for i, e in enumerate(shape))
-        moves = folding(layout, shape, transposed=site.transposed)
+        moves, back = _moves(site, layout, shape)
         rest = factor // math.gcd(factor, math.prod(extent or 1 for extent in planned))
-        binds = frozenset(range(span.start, span.stop))
+        binds = frozenset(range(span.start, span.stop) if factor > 1 else ())
         return Reformulation(
             **vars(self.candidate),
             is_view=all(isinstance(step, Reshape) for step in moves),
@@ -110,7 +114,7 @@ class RowFold(Proposal):
             binds=binds,
             rests=tuple(rest if i in binds else 1 for i in range(len(shape))),
             folding=moves,
-            unfolding=unfolding(layout, site.result(shape), flat=site.flat),
+            unfolding=back,
             ends=_ends(site, layout, shape),
         )
 
@@ -148,12 +152,31 @@ def _ends(site: ProductSite, layout: RowLayout, shape: Dims) -> Ends:
     why = None
     reads = layout if layout.fits(shape) and not site.transposed else None
     returns = layout if layout.fits(result) and not site.flat else None
+    if (labels := site.labels) is not None:
+        reads = reads if labels.is_plain(labels.data, labels.summed) else None
+        if returns is not None and not labels.is_plain(labels.result, labels.columns):
+            returns, why = None, Refusal(Code.OTHER_AXIS, "its result is transposed")
     if site.flat:
         result = (*result[:-2], result[-1 if site.left else -2])
         why = Refusal(Code.NO_CHANNELS, "its result has no axis of channels")
     if site.is_dequantized:
         return Ends(site.data_index, None, None, shape, result)
     return Ends(site.data_index, reads, returns, shape, result, why)
+
+
+def _moves(
+    site: ProductSite, layout: RowLayout, shape: Dims
+) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+    """Return the moves of data of these logical extents, and of the result.
+
+    A Transpose that moves only axes of extent 1 is left out, or is a Reshape.
+    """
+    if site.labels is None:
+        there = folding(layout, shape, transposed=site.transposed)
+        return there, unfolding(layout, site.result(shape), flat=site.flat)
+    data, result = site.labels.packing(shape, site.weight.shape, layout.factor)
+    back = result.steps(tile_major=False, inverse=True)
+    return data.steps(tile_major=False), back
 
 
 def folding(layout: RowLayout, shape: Dims, *, transposed: bool = False) -> tuple[Step, ...]:
@@ -204,4 +227,5 @@ def _span(site: ProductSite, merged: int) -> slice:
 
 def _most(site: ProductSite) -> int:
     """Return how many axes can be positions: axes before the rows too, if one matrix serves all."""
-    return 1 if site.left or site.batches else len(site.planned) - 1
+    one = site.left or site.batches or site.labels is not None
+    return 1 if one else len(site.planned) - 1

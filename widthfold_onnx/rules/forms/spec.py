@@ -138,6 +138,8 @@ def form_of(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Reformula
 
 def _made(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Reformulation | Refusal:
     if isinstance(site, ProductSite):
+        if spec.factor == 1 and site.labels is None:
+            return NO_SUCH_FORM
         candidate = rows.candidate(site, spec.factor, spec.merged)
         return legal_form(rows.RowFold(site, options, candidate))
     assert isinstance(site, ConvSite)

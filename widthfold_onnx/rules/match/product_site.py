@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from widthfold_onnx.arrays import size_of
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators.base import misfit
+from widthfold_onnx.operators.einsum import Einsum, Labels
 from widthfold_onnx.operators.matmul import Product
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match.samples import Samples
 from widthfold_onnx.rules.match.site import LinearSite
 
@@ -22,10 +23,12 @@ class ProductSite(LinearSite):
     Attributes:
         operator: its description.
         samples: where rows or columns may be samples of a batch.
+        stored_rank: axes of the data as it is stored.
     """
 
     operator: Product
     samples: Samples
+    stored_rank: int
 
     @property
     def transposed(self) -> bool:
@@ -33,14 +36,34 @@ class ProductSite(LinearSite):
         return self.operator.data_transposed(self.node)
 
     @property
+    def labels(self) -> Labels | None:
+        """The labels of an Einsum, whose axes lie in another order; None for other products."""
+        if not isinstance(self.operator, Einsum):
+            return None
+        return self.operator.labels(self.node, self.stored_rank)
+
+    @property
+    def is_reordered(self) -> bool:
+        """True for an Einsum that moves elements of data or result around its product."""
+        if self.labels is None:
+            return False
+        packings = self.labels.packing(self.planned, self.weight.shape, 1)
+        return not all(packing.is_view for packing in packings)
+
+    @property
+    def matrix_shape(self) -> tuple[int, ...]:
+        """Extents of the weight as matrices."""
+        return self.operator.matrix_shape(self.node, self.weight.shape)
+
+    @property
     def flat(self) -> bool:
         """True if the weight is a vector, so that the result has no axis of channels."""
-        return len(self.weight.shape) == 1
+        return self.labels is None and len(self.weight.shape) == 1
 
     @property
     def batches(self) -> tuple[int, ...]:
         """Leading extents of the weight; none where one matrix serves all."""
-        return self.weight.shape[:-2]
+        return self.matrix_shape[:-2]
 
     @property
     def matrices(self) -> int:
@@ -60,8 +83,7 @@ class ProductSite(LinearSite):
     @property
     def stored_axes(self) -> tuple[int, ...]:
         """The axis of the stored data for every axis that the site reads."""
-        *leading, first, second = super().stored_axes
-        return (*leading, second, first) if self.transposed else (*leading, first, second)
+        return self.operator.stored_order(self.node, self.stored_rank)
 
     def result(self, data: Dims) -> Dims:
         """Return [.., L, O] or with the weight on the left [.., O, L], see `LinearSite.result`."""
@@ -78,7 +100,8 @@ class ProductSite(LinearSite):
         """Its geometry without extents and element type; of JSON's types."""
         beside = {str(i): list(p.constant.shape) for i, p in self.beside.items()}
         return {
-            "weight": list(self.operator.matrix_shape(self.weight.shape)),
+            **({"equation": _equation(self.labels)} if self.labels else {}),
+            "weight": list(self.matrix_shape),
             "left": self.left,
             "transposed": self.transposed,
             "turned": self.operator.weight_transposed(self.node),
@@ -91,11 +114,14 @@ class ProductSite(LinearSite):
     @property
     def geometry(self) -> Hashable:
         """The values that determine its forms besides extents, element size and weight."""
-        return (super().geometry, self.matrices, self.transposed, self.flat, self.samples)
+        layout = (self.transposed, self.flat, self.labels, self.weight.shape)
+        return (super().geometry, self.matrices, layout, self.samples)
 
     @property
     def attributes(self) -> str:
         """For reports: the side of the weight, and what is transposed or added."""
+        if self.labels is not None:
+            return _equation(self.labels)
         turned = self.operator.weight_transposed(self.node)
         text = f"weight {'left' if self.left else 'right'}"
         text += ", data transposed" * self.transposed + ", weight transposed" * turned
@@ -103,10 +129,22 @@ class ProductSite(LinearSite):
 
     def problem(self) -> Refusal | None:
         """Say why data, weight and C do not fit together."""
+        if self.labels is not None and None in self._shared(self.labels):
+            return Refusal(
+                Code.UNKNOWN_EXTENT,
+                "a label of data and weight has an extent of the data that is not known; if it is "
+                "1, ONNX Runtime broadcasts it",
+            )
         if self._fits():
             return None
         bias = "" if self.bias is None else f" and C {list(self.bias.shape)}"
         return misfit(self.planned, self.weight.shape, bias)
+
+    def _shared(self, labels: Labels) -> Dims:
+        """Return the extents of the data that the model fixes for labels of the weight, too."""
+        row = len(self.static) - (1 if self.left else 2)
+        first = len(labels.rows) - 1
+        return tuple(n for i, n in enumerate(self.static) if i >= first and i != row)
 
     def _fits(self) -> bool:
         data, inputs = self.planned, self.channels[0]
@@ -120,6 +158,12 @@ class ProductSite(LinearSite):
         extents = (1,) * (2 - len(self.bias.shape)) + self.bias.shape
         ends = zip(extents, self.output, strict=False)
         return len(extents) == 2 and all(e in (1, w) or w is None for e, w in ends)
+
+
+def _equation(labels: Labels) -> str:
+    """Return the equation of an Einsum, each hidden axis named by a digit."""
+    terms = ("".join(term) for term in (labels.data, labels.weight, labels.result))
+    return "{},{}->{}".format(*terms)
 
 
 def _broadcast(data: Dims, weight: tuple[int, ...]) -> Dims:

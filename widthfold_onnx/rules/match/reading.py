@@ -72,8 +72,10 @@ def read_site(
     is_float = quantization is None or quantization.dequantized
     family: Callable[..., LinearSite] = ConvSite
     if isinstance(operator, Product):
-        turned = operator.data_transposed(node)
-        family = partial(ProductSite, samples=samples_of(document, fixed, transposed=turned))
+        stored = static(data) or ()
+        order = operator.stored_order(node, len(stored))
+        samples = samples_of(document, stored, order)
+        family = partial(ProductSite, samples=samples, stored_rank=len(stored))
     result = family(
         **vars(site),
         operator=operator,

@@ -12,6 +12,7 @@ rows. Its columns may be samples as a second axis may: a Transpose puts them the
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from widthfold_onnx.model.graph.document import Document
@@ -26,10 +27,10 @@ class Samples:
     """The axes that may count samples.
 
     Attributes:
-        counts: what the two first axes of the data, as the product reads it, may count.
+        counts: what each axis of the data, as the product reads it, may count.
     """
 
-    counts: tuple[Counts, Counts]
+    counts: tuple[Counts, ...]
 
     def mixed(self, data: Dims, positions: slice, factor: int) -> bool:
         """Check whether neighbours that are folded into one may belong to several samples.
@@ -52,23 +53,22 @@ class Samples:
         return False
 
 
-def samples_of(document: Document, data: Dims, *, transposed: bool) -> Samples:
+def samples_of(document: Document, data: Dims, order: Sequence[int]) -> Samples:
     """Return the axes of a product's data that may count samples of a batch.
 
     Args:
         document: the model.
-        data: extents of the data as the product reads it; None where the model leaves them open.
-        transposed: it is stored with its two last axes exchanged.
+        data: extents of the data as it is stored; None where the model leaves them open.
+        order: axis of the stored data for each axis that the product reads.
     """
     graph = document.proto.graph
     held = {tensor.name for tensor in graph.initializer}
     shapes = (dims_of(value) for value in graph.input if value.name not in held)
     batches = {dims[0] for dims in shapes if dims is not None and len(dims) > 1}
-    turned = transposed and len(data) == 2
-    first, second = data[1::-1] if turned else data[:2]
+    first, second = data[:2]
     later = frozenset({second} if first not in batches and second in batches else ())
     if len(data) > 2:
         counts = (Counts() if later else Counts({first}), later)
     else:
         counts = (Counts({None} if first is None else batches - {None}), later)
-    return Samples(counts[::-1] if turned else counts)
+    return Samples(tuple(counts[axis] if axis < len(counts) else Counts() for axis in order))

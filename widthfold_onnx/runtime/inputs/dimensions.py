@@ -22,7 +22,7 @@ class Dimensions:
     """The dimensions that neither model nor caller fixes.
 
     Args:
-        inputs: of the model.
+        inputs: of the model; several elements of a value are the extent of an input of one axis.
         fixed: whole shapes by input name, which the caller demands; a symbol in one of them is
             known everywhere.
 
@@ -35,6 +35,8 @@ class Dimensions:
     """
 
     def __init__(self, inputs: Sequence[Port], fixed: Shapes) -> None:
+        valued = {p.name: (len(p.value),) for p in inputs if len(p.value) > 1 and len(p.dims) == 1}
+        fixed = {**valued, **fixed}
         symbols = _symbols(inputs, fixed)
         self.dims: dict[str, Sequence[int | Key]] = {
             port.name: fixed[port.name]

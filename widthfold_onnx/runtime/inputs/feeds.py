@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Shapes
 from widthfold_onnx.runtime.inputs.distributions import Distribution, draw
 from widthfold_onnx.runtime.sessions.ports import Port
@@ -28,6 +29,8 @@ def random_feeds(
     are 0 or 1, which is a valid index wherever two exist; those of 8 bits, which are no indices in
     ONNX, are over their range.
 
+    An input that has a value gets that.
+
     Args:
         inputs: of the model; overridable initializers keep their own values.
         seed: of the set.
@@ -36,11 +39,22 @@ def random_feeds(
 
     Raises:
         UnverifiedError: an element type that cannot be made up.
+        UsageError: a value of another size than its input.
     """
     return {port.name: _random(port, seed, shapes[port.name], kind) for port in inputs}
 
 
 def _random(port: Port, seed: int, shape: tuple[int, ...], kind: Distribution) -> Array:
+    if port.value:
+        elements = np.array(port.value)
+        if "int" in port.dtype:
+            limits = np.iinfo(port.dtype)
+            elements = elements.clip(limits.min, limits.max)
+        elements = elements.astype(port.dtype)
+        if elements.size not in (1, math.prod(shape)):
+            size = f"{elements.size} elements where its shape is {list(shape)}"
+            raise UsageError(f"--value gives {printable(port.name)} {size}")
+        return np.resize(elements, shape)
     generator = np.random.default_rng([seed, *port.name.encode()])
     if port.dtype == "bool":
         return np.asarray(generator.integers(0, 2, shape, np.uint8).astype(np.bool_))

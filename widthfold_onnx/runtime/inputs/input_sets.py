@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
+from widthfold_onnx.runtime.inputs.cases import shown_values
 from widthfold_onnx.runtime.inputs.dimensions import Dimensions
 from widthfold_onnx.runtime.inputs.distributions import Distribution, distribution_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
 from widthfold_onnx.runtime.inputs.sizes import (
     any_shapes,
+    find_shapes,
     find_sizes,
     other_shapes,
     with_batch,
@@ -80,7 +83,7 @@ def random_sets(
         session: of the original, at any level.
         fixed: sizes that the caller demands.
         count: how many; five cover all distributions, four all batches, two an odd size. There is
-            at least one for each size.
+            at least one for each size. One more set is made for each further combination of values.
         suits: as for `find_shapes`.
         varied: several distributions, batches and sizes; otherwise normal numbers only.
 
@@ -112,4 +115,21 @@ def random_sets(
         )
         size = f", batch {BATCHES[seed]}" if seed in BATCHES and seed in special else ""
         sets.append(InputSet(f"seed {seed}, {kind}{size}", feeds, random=True))
+    for seed, case in enumerate(session.cases[1:], len(sets)):
+        kind = distribution_of(seed) if varied else Distribution.NORMAL
+        feeds = random_feeds(case.inputs, seed, _own_shapes(case, fixed[0], first), kind)
+        label = f"seed {seed}, {kind}, {shown_values(case.inputs)}"
+        sets.append(InputSet(label, feeds, random=True))
     return InputSets(sets, sizes, limits)
+
+
+def _own_shapes(case: Session, fixed: Shapes, shapes: Shapes) -> Shapes:
+    """Return the shapes at which a combination of values runs: the usual ones, or its own.
+
+    A part of a model may take other sizes than those that the caller demands: then it is compared
+    at these.
+    """
+    for demanded in (shapes, fixed, {}):
+        with contextlib.suppress(UnverifiedError):
+            return find_shapes(case, demanded)
+    return shapes

@@ -59,7 +59,7 @@ LARGE_SECONDS = 0.1
 """Longest run at a large size that is not asked for: a trial takes at least sixty runs of both."""
 
 
-def running(model: Path, provider: Provider, fixed: Sizes) -> tuple[Provider, Sizes]:
+def running(model: Path, how: RuntimeOptions, fixed: Sizes) -> tuple[Provider, Sizes]:
     """Return the provider, and sizes at which a model runs (`find_sizes`).
 
     Meant to run in `runtime.child.isolated`.
@@ -68,7 +68,7 @@ def running(model: Path, provider: Provider, fixed: Sizes) -> tuple[Provider, Si
         UnverifiedError: the provider cannot be used, or no sizes were found.
         UsageError: sizes that do not fit the model.
     """
-    session = open_session(model, RuntimeOptions(provider=provider))
+    session = open_session(model, RuntimeOptions(provider=how.provider, cases=how.cases))
     return session.provider, find_sizes(session, fixed)
 
 

@@ -34,15 +34,21 @@ class Bound:
     ) -> None:
         self._session = session
         self._outputs = outputs
+        self._device = device
         self._guard = guard
+        self._reuses_buffers = True
         with guard():
             self._binding = session.io_binding()
             # On the CPU the runtime reads the buffers of the arrays themselves, and keeps none.
             self._inputs = {name: place(value, device) for name, value in feeds.items()}
             for name, value in self._inputs.items():
                 self._binding.bind_ortvalue_input(name, value)
-            for name in outputs:
-                self._binding.bind_output(name, *device)
+            self._bind_outputs()
+
+    def _bind_outputs(self) -> None:
+        self._binding.clear_binding_outputs()
+        for name in self._outputs:
+            self._binding.bind_output(name, *self._device)
 
     def __call__(self) -> None:
         """Run once, and wait for the end.
@@ -51,8 +57,24 @@ class Bound:
             UnverifiedError: the runtime stopped.
         """
         with self._guard():
-            self._session.run_with_iobinding(self._binding)
+            self._run()
             self._binding.synchronize_outputs()
+
+    def _run(self) -> None:
+        """Run once; the outputs of the run before are overwritten where the runtime lets us.
+
+        It refuses them if the model declares another rank than its outputs have. Outputs of its own
+        it makes whatever the rank, as for every caller of its usual `run`.
+        """
+        if not self._reuses_buffers:
+            self._bind_outputs()
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except library.failures():
+            if not self._reuses_buffers:
+                raise
+            self._reuses_buffers = False
+            self._run()
 
     def results(self) -> dict[str, Placed]:
         """Return the outputs of the last run, on the device; the next run may overwrite them."""

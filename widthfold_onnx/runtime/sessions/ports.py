@@ -31,11 +31,13 @@ class Port:
             that is no tensor, e.g. "seq(tensor(float))".
         dims: sizes, symbols, or None where nothing is known. The runtime shows a scalar and a
             tensor of unknown rank alike, as ().
+        value: its elements, or the one element that fills it; none: it is drawn at random.
     """
 
     name: str
     dtype: str
     dims: tuple[int | str | None, ...]
+    value: tuple[float, ...] = ()
 
 
 def ports_of(proto: onnx.ModelProto) -> list[Port]:

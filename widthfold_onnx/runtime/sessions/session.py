@@ -6,6 +6,7 @@ Each of its failures becomes an `UnverifiedError` of one line, and nothing is pr
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -19,12 +20,12 @@ import onnx
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
 from widthfold_onnx.model.proto.walk import all_tensors
-from widthfold_onnx.options import Provider, RuntimeOptions
+from widthfold_onnx.options import Provider, RuntimeOptions, Values
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.binding import Bound, Placed, place
 from widthfold_onnx.runtime.sessions.descriptions import Level as Level
 from widthfold_onnx.runtime.sessions.descriptions import described
-from widthfold_onnx.runtime.sessions.ports import arrays_of, port_of
+from widthfold_onnx.runtime.sessions.ports import Port, arrays_of, port_of
 from widthfold_onnx.runtime.sessions.providers import OFF, chain, check_options, choose
 from widthfold_onnx.runtime.sessions.session_options import check_entries, entries
 from widthfold_onnx.text import printable
@@ -38,15 +39,37 @@ class Session:
     """A model that is loaded and ready to run; made by `open_session`."""
 
     def __init__(
-        self, session: Any, provider: Provider, label: str, chosen: Mapping[str, str]
+        self,
+        session: Any,
+        provider: Provider,
+        label: str,
+        chosen: Mapping[str, str],
+        cases: tuple[Values, ...],
     ) -> None:
         self._session = session
         on_cuda = described(provider).device == "nvidia"
         self._device = ("cuda", int(chosen.get("device_id", 0))) if on_cuda else ("cpu", 0)
         self._label = label
         self.provider = provider
-        self.inputs = [port_of(meta) for meta in session.get_inputs()]
+        self._ports = [port_of(meta) for meta in session.get_inputs()]
+        self._cases = cases
         self.outputs = [str(meta.name) for meta in session.get_outputs()]
+
+    @property
+    def inputs(self) -> list[Port]:
+        """The inputs, with the first combination of values."""
+        return [
+            dataclasses.replace(port, value=self._cases[0].get(port.name, ()))
+            for port in self._ports
+        ]
+
+    @property
+    def cases(self) -> list[Session]:
+        """This session with each combination of values of its inputs."""
+        sessions = [copy.copy(self) for _ in self._cases]
+        for session, values in zip(sessions, self._cases, strict=True):
+            session._cases = (values,)
+        return sessions
 
     def run(self, feeds: Feeds, seconds: float = math.inf) -> dict[str, Array]:
         """Run once; a sequence of tensors comes back as ``name[0]``, ``name[1]``, ...
@@ -170,7 +193,7 @@ def open_session(
     first, wanted = session.get_providers()[0], described(used).name
     if first != wanted:
         raise UnverifiedError(f"{label} runs on {first} although {wanted} was asked for")
-    return Session(session, used, label, how.provider_options)
+    return Session(session, used, label, how.provider_options, how.cases)
 
 
 def _check_tensor_cores(model: Path | onnx.ModelProto, label: str) -> None:

@@ -34,7 +34,8 @@ class Spending:
             kind of inputs.
         race: seconds in which all layers race.
         least: layers are left out that together cannot gain this share of the model's time.
-        trial: seconds of one trial of the whole model; 0: there is only the last one.
+        trial: seconds of one trial of the whole model; 0: there are only the next and the last.
+        chain: seconds of the trial in which chains of layers are lifted.
         without: seconds in which it is timed without each form.
         final: seconds of the last one, which decides.
     """
@@ -45,6 +46,7 @@ class Spending:
     race: float
     least: float
     trial: float
+    chain: float
     without: float
     final: float
 
@@ -57,6 +59,7 @@ SPENDING = {
         race=5.0,
         least=SMALLEST_DIFFERENCE - 1,
         trial=0.0,
+        chain=1.0,
         without=0.0,
         final=2.0,
     ),
@@ -67,6 +70,7 @@ SPENDING = {
         race=15.0,
         least=SMALLEST_DIFFERENCE - 1,
         trial=3.0,
+        chain=3.0,
         without=4.0,
         final=8.0,
     ),
@@ -77,6 +81,7 @@ SPENDING = {
         race=150.0,
         least=0.0,
         trial=3.0,
+        chain=3.0,
         without=15.0,
         final=10.0,
     ),

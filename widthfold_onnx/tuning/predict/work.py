@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.product_site import ProductSite
 from widthfold_onnx.rules.match.site import LinearSite
 
 
@@ -25,6 +26,7 @@ class Work:
         outputs: elements of the output.
         transposed: whether it is a ConvTranspose.
         strided: whether it is a Conv that leaves out positions.
+        reordered: whether it is an Einsum that moves elements of data or result.
     """
 
     dtype: str
@@ -37,6 +39,7 @@ class Work:
     outputs: int
     transposed: bool = False
     strided: bool = False
+    reordered: bool = False
 
     @property
     def positions(self) -> int:
@@ -63,13 +66,14 @@ class Work:
             outputs=math.prod(out_shape),
             transposed=site.operator.transposed,
             strided=any(axis.stride > 1 for axis in site.axes),
+            reordered=isinstance(site, ProductSite) and site.is_reordered,
         )
 
     def folded(self, form: Reformulation, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
         """Return the work of a form at given shapes, which the form may extend."""
         channels = form.fold.channels(*self.channels)
         if not self.rank:
-            return replace(self, channels=channels)
+            return replace(self, channels=channels, reordered=False)
         fold = form.fold
         return replace(
             self,

@@ -44,10 +44,10 @@ from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import LayerGain, Measured, Origin, Plan
 from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.table import COMPANIONS
-from widthfold_onnx.runtime.environment import runtime_release, version
+from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.inputs.dimensions import assumed_sizes
 from widthfold_onnx.runtime.inputs.distributions import Distribution
-from widthfold_onnx.runtime.intervals import judge
+from widthfold_onnx.runtime.intervals import judge, noise
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.ports import ports_of
 from widthfold_onnx.runtime.sessions.session import Level
@@ -60,7 +60,7 @@ from widthfold_onnx.tuning.search.outcomes import Outcomes
 from widthfold_onnx.tuning.search.search_context import SearchContext, find_context
 from widthfold_onnx.tuning.search.settling import Settling
 from widthfold_onnx.tuning.search.trials import Trials
-from widthfold_onnx.tuning.store.identity import device_name
+from widthfold_onnx.tuning.store.identity import device_name, runtime_of
 from widthfold_onnx.tuning.store.store import Store
 from widthfold_onnx.tuning.workload.candidates import lift_of
 from widthfold_onnx.tuning.workload.layers import Layers
@@ -193,7 +193,7 @@ class _Search:
                 session_options=dict(how.session_options),
                 threads=how.threads,
                 device=device_name(how.provider) if how.measure else self.context.target.name,
-                runtime=runtime_release() if how.measure else "",
+                runtime=runtime_of(self.context.machine) if how.measure or final else "",
             ),
             measured=Measured(
                 whole=None if final is None else gain_of(final),
@@ -218,9 +218,7 @@ class _Search:
 
         The runtime's PRelu branches on every element: it takes 5 ns for one of random signs, and
         1 ns where neighbours have the same sign. So a companion is left out that surely makes the
-        model slower on smooth inputs, which are like photographs and recordings. A companion that
-        helps lifted layers must make the lifted model faster than the original, and faster than
-        lifting alone.
+        model slower on smooth inputs, which are like photographs and recordings.
         """
         names: tuple[Companion, ...] = ()
         draft, gains = empty, {}
@@ -230,31 +228,39 @@ class _Search:
             rule = COMPANIONS[name]
             other = with_companions(empty, self._matches(empty, (*names, name)))
             timed = self._with_companion(draft, other, rule, trials)
-            measurements = [trial for trial in timed if trial is not None and trial.status == "ok"]
-            if len(measurements) < len(timed):
-                continue
-            gains[name] = list(map(gain_of, measurements[:1] if rule.lifts else measurements))
-            sure = measurements if rule.lifts else measurements[:1]
-            is_sure = all(trial.low > 1 for trial in sure)
-            if is_sure and all(trial.high >= 1 for trial in measurements):
+            is_taken = bool(timed) and timed[0].low > 1 and all(t.high >= 1 for t in timed)
+            if rule.lifts and not is_taken:
+                lifted = self._with_lifted_companion(draft, other, trials)
+                is_taken = bool(lifted) and all(trial.low > 1 for trial in lifted)
+                timed = lifted[:1] or timed
+            if timed:
+                gains[name] = list(map(gain_of, timed))
+            if is_taken:
                 draft, names = other, (*names, name)
         return draft, gains
 
     def _with_companion(
         self, draft: Plan, other: Plan, rule: Rule, trials: Trials
-    ) -> list[Measurement | None]:
+    ) -> list[Measurement]:
         """Time a plan that has one more companion against the plan without it.
 
-        On random inputs and, if its time depends on the data, on smooth ones; or between lifted
-        layers, against the model as it is and with lifted layers alone.
+        On random inputs and, if its time depends on the data, on smooth ones; [] if one is lost.
         """
-        seconds = self._spending.probe
-        if rule.lifts:
-            lifted = self._lifted(other)
-            return [trials.compare(base, lifted, seconds) for base in (draft, self._lifted(draft))]
         varies = rule.branches and not self.options.inputs
         kinds = [Distribution.NORMAL, *([Distribution.SMOOTH] if varies else [])]
-        return trials.without(other, [draft], len(kinds) * seconds, kinds)
+        return _complete(trials.without(other, [draft], len(kinds) * self._spending.probe, kinds))
+
+    def _with_lifted_companion(self, draft: Plan, other: Plan, trials: Trials) -> list[Measurement]:
+        """Time one more companion between lifted layers, if there are layers of one axis.
+
+        Against the model as it is, and against the model with lifted layers alone; [] if one is
+        lost.
+        """
+        lifted = self._lifted(other)
+        if not lifted.layers:
+            return []
+        bases, seconds = (draft, self._lifted(draft)), self._spending.probe
+        return _complete([trials.compare(base, lifted, seconds) for base in bases])
 
     def _lifted(self, draft: Plan) -> Plan:
         """Return a plan that lifts every layer of one axis."""
@@ -322,6 +328,9 @@ class _Search:
             store_read_only=level.bench.read_only,
             whole=None if final is None else gain_of(final),
             accepted=accepted,
+            control=0.0 if final is None else final.control,
+            bar=0.0 if final is None else noise(final.control),
+            failure="" if final is None else final.reason,
             note="" if last is None else last.note,
             original_setting=final.original_setting if final else _fastest(raced.original),
             folded_setting=_setting(final) if accepted else "",
@@ -333,6 +342,12 @@ class _Search:
             return set()
         missing = [workload for at in levels for workload in at.bench.missing(at.promising())]
         return levels[0].layers.behind(missing)
+
+
+def _complete(timed: Sequence[Measurement | None]) -> list[Measurement]:
+    """Return measurements if there are all of them, else none."""
+    measured = [trial for trial in timed if trial is not None and trial.status == "ok"]
+    return measured if len(measured) == len(timed) else []
 
 
 def _fastest(original: Measurement | None) -> str:

@@ -51,7 +51,7 @@ def find_context(
     chosen = _chosen(options, options.provider)  # before anything runs
     if not options.measure:
         return _without_running(loaded, options, fixed, store, chosen)
-    provider, sizes = isolated(running, loaded.path, options.provider, fixed)
+    provider, sizes = isolated(running, loaded.path, options, fixed)
     aim = _chosen(options, provider) or target(usual(provider))
     return SearchContext(provider, sizes, aim, machine_identity(provider))
 

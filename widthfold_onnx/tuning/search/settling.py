@@ -13,7 +13,6 @@ from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import AS_IS
 from widthfold_onnx.rewrite.plan import Plan
-from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.rules.forms.spec import FormSpec
 from widthfold_onnx.tuning.measure.effort import Spending
 from widthfold_onnx.tuning.search.assign import assign
@@ -91,26 +90,24 @@ class Settling:
         return agreed if trial.low > 1 else forms
 
     def _lifted(self, level: LevelSearch, forms: Forms) -> Forms:
-        """Return the forms in which all neighbours of one axis are lifted, if these are better.
+        """Return the forms in which all layers of chains are lifted, if these are better.
 
         Alone a lifted layer pays for copies into the runtime's blocked layout and back. Between
         lifted neighbours it does not, and no layer that is measured by itself shows that.
         """
         lifts = {
             subject: form.spec
-            for subject in level.layers.neighbours
+            for chain in level.layers.chains
+            for subject in chain
             for form in level.layers.workloads[subject].forms
             if form.spec.is_lift_alone and not (subject in forms and forms[subject].is_lifted)
         }
         lifted = {**forms, **lifts}
         if lifted == forms or len(lifted) < 2:
             return forms
-        if not self.spending.trial:  # a companion was timed between lifted layers alone
-            lifts_help = any(COMPANIONS[c.companion].lifts for c in self.draft.companions)
-            return lifted if lifts_help else forms
-        self.say(Step("timing the whole model with neighbours of one axis lifted"))
+        self.say(Step("timing the whole model with chains of one axis lifted"))
         alone, together = (level.plan(self.draft, f) for f in (forms, lifted))
-        trial = self.trials.compare(alone, together, self.spending.trial)
+        trial = self.trials.compare(alone, together, self.spending.chain)
         return lifted if trial is not None and trial.low > 1 else forms
 
     def _helping(self, level: LevelSearch, forms: Forms) -> Forms:
@@ -145,14 +142,22 @@ class Settling:
 
 
 def _groups(level: LevelSearch, forms: Forms) -> list[list[str]]:
-    """Return the layers to try together: all that save little, if others save more."""
-    saved = {s: level.saved(s, form) for s, form in forms.items()}
+    """Return the layers to try together: chains, and all that save little, if others save more.
+
+    Lifted layers of a chain are tried together, because one of them alone pays for copies.
+    """
+    lifted = {s for s, form in forms.items() if form.is_lift_alone}
+    chains = [
+        group for chain in level.layers.chains if (group := [*filter(lifted.__contains__, chain)])
+    ]
+    chained = {s for chain in chains for s in chain}
+    saved = {s: level.saved(s, form) for s, form in forms.items() if s not in chained}
     total = sum(max(seconds, 0.0) for seconds in saved.values())
     weak = [s for s in saved if saved[s] < WEAK_SHARE * total]
     strong = [[s] for s in saved if s not in weak]
     if not strong:
-        return [[s] for s in saved]
-    return [*strong, weak] if weak else strong
+        return [*chains, *([s] for s in saved)]
+    return [*chains, *strong, *([weak] if weak else [])]
 
 
 def _without(forms: Forms, subjects: Sequence[str]) -> Forms:

@@ -31,6 +31,9 @@ PATIENCE = 600.0
 """Seconds beyond the timing itself after which a model counts as hung: some run for ten seconds,
 and the fewest processes of a trial run them almost sixty times."""
 
+FOLDED = "the folded model"
+"""File name of every folded model: errors of the runtime name it."""
+
 AT_ONCE = 8
 """Most models that are in memory at a time, besides the one that they are compared with."""
 
@@ -57,11 +60,12 @@ class Trials:
         self._options = bench.setup.how
         self._sizes = sizes
         self._folder = folder
-        digest = _digest(loaded.path.read_bytes())
-        inputs = _digests(self._options.inputs)
-        self._subjects = [
-            canonical({"model": digest, "shapes": shapes, "inputs": inputs}) for shapes in sizes
-        ]
+        common = {
+            "model": _digest(loaded.path.read_bytes()),
+            "inputs": _digests(self._options.inputs),
+            "values": self._options.cases[0],
+        }
+        self._subjects = [canonical({**common, "shapes": shapes}) for shapes in sizes]
 
     def compare(self, base: Plan, other: Plan, seconds: float, **how: str) -> Measurement | None:
         """Time the models of two plans against each other, each at its strongest setting.
@@ -189,6 +193,7 @@ class Trials:
             provider_options=self._options.provider_options,
             session_options=self._options.session_options,
             threads=self._options.threads,
+            cases=self._options.cases,
             time_budget=seconds * share,
             inputs=self._options.inputs,
             seeds=0 if self._options.inputs else 1,
@@ -207,8 +212,9 @@ class Trials:
         """Return the file of the model that a plan makes, without what does not fit the model."""
         if not plan.changes:
             return self._loaded.path
-        path = self._folder / f"{plan.digest}.onnx"
+        path = self._folder / plan.digest / FOLDED
         if not path.exists():
+            path.parent.mkdir(exist_ok=True)
             rewriting = fit(self._loaded.proto, self._loaded.folder, plan).rewriting
             write_model(
                 rewriting.carry_out(),

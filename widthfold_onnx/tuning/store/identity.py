@@ -83,6 +83,11 @@ def machine_identity(provider: Provider) -> str:
     return canonical(facts)
 
 
+def runtime_of(machine: str) -> str:
+    """Return the version of ONNX Runtime that a machine identity names."""
+    return str(json.loads(machine)["onnxruntime"])
+
+
 def device_name(provider: Provider) -> str:
     """Return the name of the processor, or of the GPUs, that a provider runs on."""
     kinds = _gpus()["gpu"] if described(provider).device == "nvidia" else []

@@ -16,12 +16,19 @@ from widthfold_onnx.rules.forms.enumeration import (
     summed_taps,
 )
 from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.regrouped import groupings
+from widthfold_onnx.rules.forms.rows import RowFold
 from widthfold_onnx.rules.forms.spec import FormSpec, spec_of
 from widthfold_onnx.rules.match.conv_site import ConvSite
 from widthfold_onnx.rules.match.product_site import ProductSite
 from widthfold_onnx.rules.match.site import LinearSite
-from widthfold_onnx.rules.selection import is_of_one_axis, site_problem, width_problem
+from widthfold_onnx.rules.selection import (
+    is_einsum,
+    is_of_one_axis,
+    site_problem,
+    width_problem,
+)
 
 MAX_WHOLE = 64
 """Largest number of positions of an axis that may become channels as a whole."""
@@ -85,7 +92,14 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
 
 
 def _of_product(site: ProductSite, options: FoldOptions) -> Iterator[Reformulation]:
-    """Yield the legal forms at the usual factors, or if there are none at any factor up to them."""
+    """Yield the legal forms at the usual factors, or if there are none at any factor up to them.
+
+    An Einsum is also tried as a MatMul, and nothing else if it is wide.
+    """
+    if is_einsum(site):
+        yield from _legal([(site.position_names[0], legal_form(RowFold.of(site, options, 1)))])
+        if width_problem(site, options) is not None:
+            return
     for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
         legal = [f for factor in factors for f in _legal(candidates(site, options, factor))]
         if legal:

@@ -11,6 +11,7 @@ import msgspec
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.model.graph.traversal import connected
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
@@ -113,10 +114,10 @@ class Layers:
         return msgspec.structs.replace(draft, layers=tuple(layers))
 
     @property
-    def neighbours(self) -> list[str]:
-        """Subjects of the layers that share a tensor with another one."""
+    def chains(self) -> list[list[str]]:
+        """Subjects of layers that share tensors, one after the other; a lone layer is in none."""
         shared = (link for link in self.links if link.makers and link.readers)
-        return sorted({subject for link in shared for subject in (*link.makers, *link.readers)})
+        return [sorted(chain) for chain in connected((*k.makers, *k.readers) for k in shared)]
 
     def count(self, subject: str) -> int:
         """Return how many layers of the model have this subject."""

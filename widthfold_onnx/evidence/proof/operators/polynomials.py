@@ -100,6 +100,57 @@ def _gemm(call: Call) -> list[Value]:
     return [plus(result, bias if beta == 1 else times(bias, Known(np.array(beta))))]
 
 
+def _einsum(call: Call) -> list[Value] | None:
+    """Compute an Einsum of two operands; None for another one, or if a label is repeated."""
+    operands, arrow, output = str(_text(call.attributes.get("equation", ""))).partition("->")
+    texts = [text.replace(" ", "") for text in operands.split(",")]
+    if len(texts) != 2 or len(call.inputs) != 2:
+        return None
+    one, other = call.tensor(0), call.tensor(1)
+    hidden = max(
+        len(value.shape) - len(text.replace("...", ""))
+        for text, value in zip(texts, (one, other), strict=True)
+    )
+    wide = "".join(chr(ord("\u0100") + i) for i in range(hidden))
+    first, second = (
+        text.replace("...", wide[hidden - (len(value.shape) - len(text) + 3) :])
+        for text, value in zip(texts, (one, other), strict=True)
+    )
+    result = output.replace(" ", "").replace("...", wide)
+    if not arrow:
+        once = sorted(c for c in {*first, *second} - {*wide} if (first + second).count(c) == 1)
+        result = (wide if "..." in operands else "") + "".join(once)
+    shared = [label for label in first if label in second]
+    batches = [label for label in shared if label in result]
+    summed = [label for label in shared if label not in result]
+    rows = [label for label in first if label not in second]
+    columns = [label for label in second if label not in first]
+    sizes = dict(zip(first, one.shape, strict=False)) | dict(zip(second, other.shape, strict=False))
+    is_plain = all(len({*term}) == len(term) for term in (first, second, result))
+    fits = (len(first), len(second)) == (len(one.shape), len(other.shape))
+    fits = fits and all(one.shape[first.index(n)] == other.shape[second.index(n)] for n in shared)
+    if not is_plain or not fits or {*result} != {*batches, *rows, *columns}:
+        return None
+
+    def matrices(term: str, *groups: list[str]) -> Callable[[Array], Array]:
+        order = [term.index(label) for group in groups for label in group]
+        extents = [sizes[label] for label in batches]
+        extents += [math.prod(sizes[label] for label in group) for group in groups[1:]]
+        return lambda x: x.transpose(order).reshape(extents)
+
+    product = matrix_product(
+        mapped(one, matrices(first, batches, rows, summed)),
+        mapped(other, matrices(second, batches, summed, columns)),
+    )
+    labels = [*batches, *rows, *columns]
+    extents, order = [sizes[n] for n in labels], [labels.index(label) for label in result]
+    return [mapped(product, lambda x: x.reshape(extents).transpose(order))]
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
 def _batch_normalization(call: Call) -> list[Value] | None:
     training = call.attributes.get("training_mode") or len(call.node.output) > 1
     if training or call.attributes.get("spatial", 1) != 1:
@@ -226,6 +277,7 @@ POLYNOMIALS: Mapping[str, Meaning] = {
     "ConvTranspose": lambda call: _conv(call, spread, conv_transpose),
     "Div": of_tensors(_quotient),
     "Dropout": _dropout,
+    "Einsum": _einsum,
     "Gemm": _gemm,
     "GlobalAveragePool": _reduce,
     "Identity": of_tensors(lambda value: value),

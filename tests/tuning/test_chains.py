@@ -17,5 +17,5 @@ net (float[1,2,37] x) => (float[1,5,29] y)
 def test_a_layer_behind_an_op_that_needs_the_logical_tensor_is_no_neighbour() -> None:
     every = layers(build(TEXT), shapes={"x": (1, 2, 37)})
     assert len(every.workloads) == 3
-    weights = [json.loads(subject)["weight"] for subject in every.neighbours]
-    assert sorted(weights) == [[3, 2, 3], [7, 3, 3]]
+    (chain,) = every.chains
+    assert sorted(json.loads(subject)["weight"] for subject in chain) == [[3, 2, 3], [7, 3, 3]]

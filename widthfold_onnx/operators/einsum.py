@@ -1,0 +1,251 @@
+"""Describe an Einsum of data and a constant weight as a product of matrices.
+
+Labels of both operands are batches (groups) if the result has them, and are summed if not. The
+others are rows, of the data, and columns, of the weight. The data is read as
+
+    weight on the right   [rows.., batches.., row, summed..]   weight [batches.., summed, columns]
+    weight on the left    [rows.., batches.., summed.., row]   weight [batches.., columns, summed]
+
+So the product is a MatMul behind a Transpose of the data, and before a Transpose of the result. The
+last row is the one that is folded (`algebra.row_layout`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.packing import Packing
+from widthfold_onnx.arrays import Array, size_of
+from widthfold_onnx.model.graph.document import Node
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.operators.base import FoldedOperator, Inputs, misfit
+from widthfold_onnx.operators.matmul import Product
+from widthfold_onnx.refusal import Code, Refusal
+
+ELLIPSIS = "..."
+FIRST_HIDDEN = "0"
+"""Name of the first axis that an ellipsis hides: no label is a digit."""
+
+Term = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of an Einsum of two operands, of which each has every label once.
+
+    Attributes:
+        data: one for each axis of the data.
+        weight: likewise of the weight.
+        result: likewise of the result.
+        left: whether the weight is the left operand of the product.
+    """
+
+    data: Term
+    weight: Term
+    result: Term
+    left: bool
+
+    @property
+    def batches(self) -> Term:
+        """The labels of groups, in the order of the weight."""
+        return tuple(label for label in self.weight if label in self.data and label in self.result)
+
+    @property
+    def summed(self) -> Term:
+        """The labels of input channels, in the order of the weight."""
+        return tuple(label for label in self.weight if label not in self.result)
+
+    @property
+    def columns(self) -> Term:
+        """The labels of output channels, in the order of the weight."""
+        return tuple(label for label in self.weight if label not in self.data)
+
+    @property
+    def rows(self) -> Term:
+        """The labels of positions, in the order of the data."""
+        return tuple(label for label in self.data if label not in self.weight)
+
+    @property
+    def leading(self) -> Term:
+        """The axes of the product before its two last ones."""
+        return (*self.rows[:-1], *self.batches)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The axis of the data for each axis of the product; the first one of those summed."""
+        last = (self.rows[-1], self.summed[0])
+        axes = (*self.leading, *(reversed(last) if self.left else last))
+        return tuple(self.data.index(label) for label in axes)
+
+    def is_plain(self, term: Term, channels: Term) -> bool:
+        """Check whether data or result lie as the product has them, with one axis of channels."""
+        row = self.rows[-1:]
+        last = (*channels, *row) if self.left else (*row, *channels)
+        return len(channels) == 1 and term == (*self.leading, *last)
+
+    def product(self, data: Dims) -> Dims:
+        """Return the extents of the data as the product reads it."""
+        extents = dict(zip(self.data, data, strict=True))
+        last = (extents[self.rows[-1]], size_of([extents[label] for label in self.summed]))
+        leading = tuple(extents[label] for label in self.leading)
+        return (*leading, *(reversed(last) if self.left else last))
+
+    def packing(self, product: Dims, weight: Sequence[int], factor: int) -> tuple[Packing, Packing]:
+        """Describe the moves of data and result around a product whose last row is folded.
+
+        Args:
+            product: extents of the data as the product reads it; None where they stay open.
+            weight: extents of the weight as it is stored.
+            factor: positions of the last row that become channels.
+        """
+        sizes: dict[str, int | None] = dict(zip(self.weight, weight, strict=True))
+        sizes |= zip(self.leading, product, strict=False)
+        length = product[-1 if self.left else -2]
+        atoms = {**sizes, "rest": None if length is None else length // factor, "tile": factor}
+        row = ("tile", "rest") if self.left else ("rest", "tile")
+        return (
+            _packing(self, atoms, row, self.data, self.summed),
+            _packing(self, atoms, row, self.result, self.columns),
+        )
+
+
+def _packing(
+    labels: Labels, atoms: dict[str, int | None], row: Term, stored: Term, channels: Term
+) -> Packing:
+    """Describe a tensor as it is stored, as the product has it, and with the folded row."""
+    axis = {label: (label,) for label in stored} | {labels.rows[-1]: row}
+    leading = tuple(axis[label] for label in labels.leading)
+    several = tuple((label,) for label in channels)
+    if labels.left:
+        ordered = (*leading, *several, row)
+        folded = (*leading, (*channels, "tile"), ("rest",))
+    else:
+        ordered = (*leading, row, *several)
+        folded = (*leading, ("rest",), ("tile", *channels))
+    return Packing(atoms, (tuple(axis[label] for label in stored), ordered, folded), ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Einsum(Product):
+    """An Einsum that is a product of matrices."""
+
+    def problem(self, node: Node) -> Refusal | None:
+        """Refuse what is no product of two operands."""
+        terms = _terms(node)
+        if terms is None or len(node.inputs) != 2:
+            return _no_product(f"it has {len(node.inputs)} operands, and two make a product")
+        one, other, result = terms
+        for term in (one, other, result):
+            if repeated := [label for label, count in Counter(term).items() if count > 1]:
+                return _no_product(f"{repeated[0]} is repeated in one operand or the result")
+        for label in (*one, *other):
+            count = sum(label in term for term in (one, other, result))
+            if label not in result and (count == 1 or label == ELLIPSIS):
+                return _no_product(f"it sums over {label}, which only one operand has")
+        if not any(label in other and label not in result for label in one):
+            return _no_product("it sums over no label of both operands")
+        return None
+
+    def data_problem(self, node: Node, data: Dims, weight: tuple[int, ...]) -> Refusal | None:
+        """Refuse hidden axes of the weight, a product without rows, and extents that differ."""
+        labels = self.labels(node, len(data))
+        if len(labels.weight) != len(weight) or len(labels.data) != len(data):
+            return _no_product("an ellipsis hides axes of the weight, or the ranks do not fit")
+        if not labels.rows:
+            return _no_product("all labels of the data are the weight's, so that it has no rows")
+        sizes = dict(zip(labels.weight, weight, strict=True))
+        pairs = zip(labels.data, data, strict=True)
+        if any(extent != sizes.get(label, extent) for label, extent in pairs if extent is not None):
+            return misfit(data, weight, "")
+        return None
+
+    def labels(self, node: Node, rank: int) -> Labels:
+        """Return the labels for data of a rank; an ellipsis stands for the axes that it hides."""
+        terms = _terms(node)
+        assert terms is not None
+        one, other, result = terms
+        data, weight = (other, one) if self.left else (one, other)
+        hidden = [chr(ord(FIRST_HIDDEN) + i) for i in range(rank - len(data) + 1)]
+        weight = tuple(label for label in weight if label != ELLIPSIS)
+        if ELLIPSIS not in data:
+            hidden = []
+        return Labels(_expanded(data, hidden), weight, _expanded(result, hidden), self.left)
+
+    def logical(self, node: Node, data: Dims, channels: int) -> Dims:
+        """Return the extents of the data as the product reads it."""
+        return self.labels(node, len(data)).product(data)
+
+    def stored_order(self, node: Node, rank: int) -> tuple[int, ...]:
+        """Return the axis of the stored data for each axis that the product reads."""
+        return self.labels(node, rank).order
+
+    def canonical(self, weight: Array, node: Node) -> Array:
+        """Return all matrices as one [O, C, 1]."""
+        matrices = self._matrices(weight, node)
+        oriented = matrices if self.left else matrices.swapaxes(-1, -2)
+        return oriented.reshape(-1, oriented.shape[-1], 1)
+
+    def stored(self, weight: Array, node: Node, shape: tuple[int, ...]) -> Array:
+        """Return the matrices for a MatMul."""
+        return super().stored(weight, node, self.matrix_shape(node, shape))
+
+    def matrix_shape(self, node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the extents of the weight as matrices, the batches first."""
+        return self._matrices(np.broadcast_to(np.int8(0), shape), node).shape
+
+    def folded(self, node: Node, fold: ConvFold) -> FoldedOperator:
+        """Return a MatMul."""
+        return FoldedOperator("", "MatMul", {})
+
+    def _matrices(self, weight: Array, node: Node) -> Array:
+        """Return [batches.., summed, columns], with the weight on the left the last two turned."""
+        labels = self.labels(node, weight.ndim)  # the rank of the data changes no label here
+        last = (labels.columns, labels.summed) if self.left else (labels.summed, labels.columns)
+        order = [labels.weight.index(label) for label in (*labels.batches, *chain(*last))]
+        turned = weight.transpose(order)
+        kept = turned.shape[: len(labels.batches)]
+        split = len(kept) + len(last[0])
+        extents = (
+            int(np.prod(turned.shape[len(kept) : split])),
+            int(np.prod(turned.shape[split:])),
+        )
+        return turned.reshape(*kept, *extents)
+
+
+def _terms(node: Node) -> tuple[Term, Term, Term] | None:
+    """Return the labels of both operands and of the result; None if there are not two operands."""
+    equation = node.attributes.get_string("equation", "").replace(" ", "")
+    operands, arrow, result = equation.partition("->")
+    terms = [_term(text) for text in operands.split(",")]
+    if len(terms) != 2:
+        return None
+    if arrow:
+        return terms[0], terms[1], _term(result)
+    counts = Counter(chain(*terms))
+    once = sorted(label for label, count in counts.items() if count == 1 and label != ELLIPSIS)
+    return terms[0], terms[1], (*((ELLIPSIS,) if ELLIPSIS in counts else ()), *once)
+
+
+def _term(text: str) -> Term:
+    """Return the labels of one term."""
+    before, ellipsis, behind = text.partition(ELLIPSIS)
+    return (*before, *([ellipsis] if ellipsis else []), *behind)
+
+
+def _expanded(term: Term, hidden: Sequence[str]) -> Term:
+    """Return a term with the axes that its ellipsis hides."""
+    return tuple(chain.from_iterable(hidden if label == ELLIPSIS else [label] for label in term))
+
+
+def _no_product(why: str) -> Refusal:
+    return Refusal(Code.NO_PRODUCT, f"the Einsum is no product of matrices: {why}")
+
+
+_RIGHT = Einsum(inputs=Inputs(), min_opset=12)
+EINSUM = (_RIGHT, replace(_RIGHT, inputs=Inputs(data=1, weight=0)))

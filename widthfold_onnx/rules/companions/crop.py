@@ -1,0 +1,347 @@
+"""Write a Slice behind a Conv as smaller pads of the Conv, and a Pad before it as larger ones.
+
+Causal nets (a TCN, a WaveNet, the decoders of EnCodec) pad both ends of an axis and cut one off
+again. The Slice is a copy, and the Conv computes what it takes away. With b positions taken away at
+the begin of an axis and e at its end, of a Conv of stride s:
+
+    Conv           pad_begin - s * b     pad_end - s * e     as long as neither is below 0
+    ConvTranspose  pad_begin + b         pad_end + e
+
+Matches: a Conv or ConvTranspose behind which a Slice of spatial axes follows with steps of 1, or
+    several. Each op between acts on each element alone, or is a Squeeze or Unsqueeze; nothing else
+    reads what they return. Bounds are constant, or follow from extents (`lengths`). Also a Conv
+    before which stands a Pad of spatial axes with zeros.
+Rewrites: to the Conv with other pads, with copies of the ops between; what no pad can take stays a
+    Slice.
+Exact: each position that is kept reads what it read before, zeros included. A runtime may add up in
+    another order. The pads are right for every extent: those at the end are exact whatever the
+    stride leaves over, and at the least extent at which the Conv runs a position is left. Every
+    open extent counts as 1 at least.
+Refuses: bounds that depend on the size, a Slice that takes more than pads of the Conv give, and
+    extents at which nothing would be left.
+Leaves alone: operands from a DequantizeLinear, which a runtime may compute in integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from widthfold_onnx.algebra.conv_axis import ConvAxis
+from widthfold_onnx.model.graph.document import Attributes, Document, Node, Value
+from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.operators.base import integers
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.companions.companion import Exchange, Operand, Step
+from widthfold_onnx.rules.companions.lengths import (
+    BOUNDS_INPUT,
+    Cut,
+    Lengths,
+    conv_axes,
+    cuts,
+)
+from widthfold_onnx.rules.match.parameter import constant_of, dequantizer, input_of
+from widthfold_onnx.rules.propagation.axes import PADS_INPUT
+from widthfold_onnx.rules.propagation.table import BROADCASTING, UNARY
+
+POINTWISE = UNARY | BROADCASTING | {"BatchNormalization", "Clip"}
+
+MIN_OPSET = 7
+"""Since then operands are broadcast as in numpy."""
+
+AXES_INPUT = 13
+"""First operator set in which a Squeeze or Unsqueeze is given its axes as an input."""
+
+END = (1 << 63) - 1
+"""The end of a Slice that takes nothing away there."""
+
+MOST_BEHIND = 32
+"""Nodes that are followed from a Shape to the bounds of a Slice."""
+
+NEW = -1
+"""Place of an axis that an Unsqueeze added."""
+
+NONE = Cut(0, 0)
+NO_PADS = Refusal(Code.NO_PADS, "the Slice takes away what no pad of the layer adds")
+DEPENDS = Refusal(
+    Code.UNKNOWN_EXTENT, "how much the Slice takes away depends on an extent that is not known"
+)
+EMPTY = Refusal(
+    Code.EMPTY_TENSOR, "at the smallest extent at which the layer runs, the Slice leaves nothing"
+)
+
+
+def crop(document: Document, node: Node) -> Exchange | Refusal | None:
+    """Return the Conv with other pads, and the ops up to the last Slice that it spares."""
+    if document.opset < MIN_OPSET or any(map(dequantizer, node.inputs)):
+        return None
+    lengths = Lengths.around(document, node)
+    axes = conv_axes(lengths, node)
+    if axes is None or integers(node, "output_shape", []):
+        return None
+    signal, padded = _merged(lengths, node, axes)
+    windows = [_Window.of(axis, is_transposed=node.op_type != "Conv") for axis in padded]
+    tail = _tail(lengths, node, windows)
+    if not isinstance(tail, _Tail):
+        if signal is node.inputs[0]:
+            return tail
+        tail = _Tail(node, tuple(windows), ())
+    attributes = _attributes(node, [window.axis for window in tail.windows])
+    conv = Step(node.op_type, (signal, *node.inputs[1:]), attributes, node)
+    return Exchange(tail.end, (conv, *tail.steps))
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A spatial axis of a layer that may lose positions of its result.
+
+    Attributes:
+        axis: the axis, with the pads that are left.
+        spare: positions that it can lose at the smallest extent at which the layer runs.
+        is_transposed: whether its pads have no limit.
+    """
+
+    axis: ConvAxis
+    spare: int
+    is_transposed: bool
+
+    @classmethod
+    def of(cls, axis: ConvAxis, *, is_transposed: bool) -> _Window:
+        """Return an axis before anything is taken away."""
+        missing = axis.dilation * (axis.kernel - 1) - axis.pad_begin - axis.pad_end
+        least = axis.length or max(1, -(-missing // axis.base_dilation) + 1)
+        extent = replace(axis, length=least).out_length
+        assert extent is not None
+        return cls(axis, extent - 1, is_transposed)
+
+    def without(self, cut: Cut) -> tuple[_Window, Cut]:
+        """Take positions away as far as the pads allow; return what is still to be taken away."""
+        axis, stride = self.axis, self.axis.stride
+        begin, end = min(cut.begin, self.spare), cut.end
+        if not self.is_transposed:
+            begin = min(begin, axis.pad_begin // stride)
+            end = min(end, (axis.pad_end + self._unread) // stride)
+        end = min(end, self.spare - begin)
+        pads = axis.pad_begin - stride * begin, axis.pad_end - stride * end
+        last = pads[1] if self.is_transposed else max(0, pads[1])
+        new = replace(axis, pad_begin=pads[0], pad_end=last)
+        left = Cut(cut.begin - begin, cut.end - end)
+        return replace(self, axis=new, spare=self.spare - begin - end), left
+
+    @property
+    def _unread(self) -> int:
+        """Positions that could be added at the end before the result had one more."""
+        if self.axis.length is None:
+            return 0
+        reach = self.axis.dilation * (self.axis.kernel - 1)
+        padded = self.axis.length + self.axis.pad_begin + self.axis.pad_end
+        return self.axis.stride - 1 - (padded - 1 - reach) % self.axis.stride
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """The ops behind a layer that are copied.
+
+    Attributes:
+        end: the last node that is replaced.
+        windows: the axes of the new layer.
+        steps: the copies; the first one reads the new layer.
+    """
+
+    end: Node
+    windows: tuple[_Window, ...]
+    steps: tuple[Step, ...]
+
+
+def _tail(lengths: Lengths, conv: Node, windows: Sequence[_Window]) -> _Tail | Refusal | None:
+    """Return the ops up to the last Slice of which pads take a part, None if no Slice follows."""
+    result: _Tail | Refusal | None = None
+    places = list(range(len(windows) + 2))  # the axis of the layer's result, for each axis
+    value, steps, owed = conv.outputs[0], list[Step](), set[Node]()
+    while (reader := _reader(lengths.document, value, owed)) is not None:
+        if is_default(reader, "Slice"):
+            absorbed = _absorbed(lengths, reader, places, windows)
+            if absorbed is None or isinstance(absorbed, Refusal):
+                return result or absorbed
+            windows, rest = absorbed
+            if rest:
+                steps.append(_slice(lengths.document, len(steps), reader, rest))
+            owed.discard(reader)
+            if not owed:
+                result = _Tail(reader, tuple(windows), tuple(steps))
+            if rest:
+                return result
+        else:
+            places = _places(lengths, reader, value, places)
+            if not places:
+                return result
+            inputs = tuple(len(steps) if v is value else v for v in reader.inputs)
+            steps.append(Step(reader.op_type, inputs, reader.attributes, reader))
+        value = reader.outputs[0]
+    return result
+
+
+def _reader(document: Document, value: Value, owed: set[Node]) -> Node | None:
+    """Return the operator of the same graph that alone reads a value, if it has one output.
+
+    A Shape may read the value, too, if nothing but the bounds of Slices follows from it: these
+    Slices are added to `owed`, and must become pads.
+    """
+    users, maker = [user for user, _ in value.uses()], value.producer()
+    shapes = [user for user in users if is_default(user, "Shape")]
+    if len(users) - len(shapes) != 1 or maker is None or document.is_fixed(value):
+        return None
+    (reader,) = (user for user in users if user not in shapes)
+    for node in shapes:  # the loop appends to it
+        if len(shapes) > MOST_BEHIND or any(map(document.is_fixed, node.outputs)):
+            return None
+        for user, index in (use for output in node.outputs for use in output.uses()):
+            if is_default(user, "Slice") and index:
+                owed.add(user)
+            else:
+                shapes.append(user)
+    is_plain = reader.graph is maker.graph and len(reader.outputs) == 1
+    return reader if is_plain and not reader.device_configurations else None
+
+
+def _places(lengths: Lengths, node: Node, value: Value, places: list[int]) -> list[int]:
+    """Return the axes behind an op that may stand between, [] for any other."""
+    if is_default(node, "Squeeze", "Unsqueeze"):
+        return _reshaped(lengths, node, places)
+    if not is_default(node, *POINTWISE):
+        return []
+    if node.op_type == "BatchNormalization":
+        given = node.attributes
+        is_fixed = given.get_int("training_mode", 0) < given.get_int("spatial", 1)
+        return places if is_fixed and places[1] == 1 else []
+    if node.op_type in BROADCASTING:
+        constants = [constant_of(lengths.document, v) for v in node.inputs if v is not value]
+        for constant in constants:
+            if constant is None or len(constant.shape) > len(places):
+                return []
+            pairs = zip(reversed(constant.shape), reversed(places), strict=False)
+            if any(extent != 1 and place not in (0, 1) for extent, place in pairs):
+                return []
+    return places
+
+
+def _reshaped(lengths: Lengths, node: Node, places: list[int]) -> list[int]:
+    """Return the axes behind a Squeeze or Unsqueeze, [] if it does not say which it means."""
+    named: Sequence[int | None] = integers(node, "axes", [])
+    if lengths.document.opset >= AXES_INPUT:
+        named = lengths.numbers(input_of(node, 1))
+    axes = [axis for axis in named if axis is not None]
+    if not axes or len(axes) < len(named):
+        return []
+    if node.op_type == "Squeeze":
+        dropped = {axis % len(places) for axis in axes}
+        return [place for i, place in enumerate(places) if i not in dropped]
+    rank, kept = len(places) + len(axes), iter(places)
+    added = {axis % rank for axis in axes}
+    return [NEW if i in added else next(kept) for i in range(rank)]
+
+
+def _absorbed(
+    lengths: Lengths, node: Node, places: Sequence[int], windows: Sequence[_Window]
+) -> tuple[Sequence[_Window], Mapping[int, Cut]] | Refusal | None:
+    """Take what pads can take of a Slice.
+
+    Args:
+        lengths: the extents around it.
+        node: the Slice.
+        places: the axis of the layer's result, for each axis that the Slice reads.
+        windows: the axes of the layer.
+
+    Returns:
+        The axes of the new layer, and what is still to be taken away, by axis of the Slice; None if
+        it takes nothing away along an axis of the layer.
+    """
+    every = cuts(lengths, node) or {}
+    spatial = {axis: places[axis] - 2 for axis in every if places[axis] >= 2}
+    if all(every[axis] == NONE for axis in spatial):
+        return None
+    new, rest = list(windows), {}
+    for axis, cut in every.items():
+        if cut is None:
+            return DEPENDS
+        rest[axis] = cut
+        if (at := spatial.get(axis)) is not None:
+            new[at], rest[axis] = new[at].without(cut)
+    if new == list(windows):
+        is_empty = any(windows[at].spare < 1 for at in spatial.values())
+        return EMPTY if is_empty else NO_PADS
+    return new, {axis: cut for axis, cut in rest.items() if cut != NONE}
+
+
+def _slice(document: Document, data: int, node: Node, rest: Mapping[int, Cut]) -> Step:
+    """Return the Slice of what no pad could take."""
+    starts = [cut.begin for cut in rest.values()]
+    ends = [-cut.end or END for cut in rest.values()]
+    if document.opset < BOUNDS_INPUT:
+        bounds: Attributes = {"starts": starts, "ends": ends, "axes": list(rest)}
+        return Step("Slice", (data,), bounds, node)
+    numbers = (np.array(vector, np.int64) for vector in (starts, ends, list(rest)))
+    return Step("Slice", (data, *numbers), {}, node)
+
+
+def _merged(
+    lengths: Lengths, conv: Node, axes: Sequence[ConvAxis]
+) -> tuple[Operand, Sequence[ConvAxis]]:
+    """Return what a Conv reads if a Pad of zeros before it becomes pads, and its axes then."""
+    signal = conv.inputs[0]
+    assert signal is not None
+    pad, rank = signal.producer(), len(axes) + 2
+    if conv.op_type != "Conv" or pad is None or not is_default(pad, "Pad"):
+        return signal, axes
+    dims, pads = lengths.dims(pad.inputs[0]), _zeros(lengths, pad, rank)
+    is_apart = pad.graph is not conv.graph or dequantizer(pad.inputs[0]) is not None
+    if is_apart or dims is None or pads is None or pads[:2] != [(0, 0)] * 2:
+        return signal, axes
+    return pad.inputs[0], [
+        replace(
+            axis,
+            length=length,
+            pad_begin=axis.pad_begin + begin,
+            pad_end=axis.pad_end + end,
+        )
+        for axis, length, (begin, end) in zip(axes, dims[2:], pads[2:], strict=True)
+    ]
+
+
+def _zeros(lengths: Lengths, pad: Node, rank: int) -> list[tuple[int, int]] | None:
+    """Return the zeros that a Pad adds before and behind each axis, None if it adds no zeros."""
+    if pad.attributes.get_string("mode", "constant") != "constant":
+        return None
+    if lengths.document.opset < PADS_INPUT:
+        number = pad.attributes.get_float("value", 0.0)
+        numbers: Sequence[int | None] = integers(pad, "pads", [])
+        axes: Sequence[int | None] = range(rank)
+    else:
+        fill = input_of(pad, 2)
+        constant = None if fill is None else constant_of(lengths.document, fill)
+        if fill is not None and (constant is None or len(constant.shape) > 1):
+            return None
+        number = 0.0 if constant is None else float(lengths.document.read(constant).item())
+        numbers, named = lengths.numbers(pad.inputs[1]), input_of(pad, 3)
+        axes = range(rank) if named is None else lengths.numbers(named)
+    pads = [n for n in numbers if n is not None and n >= 0]
+    places = [axis % rank for axis in axes if axis is not None]
+    if number or np.signbit(number) or len(pads) != 2 * len(places) or len(pads) < len(numbers):
+        return None
+    sides = dict(zip(places, zip(pads, pads[len(places) :], strict=False), strict=True))
+    return [sides.get(axis, (0, 0)) for axis in range(rank)]
+
+
+def _attributes(node: Node, axes: Sequence[ConvAxis]) -> Attributes:
+    """Return the attributes of a layer with explicit pads, those of these axes."""
+    kept = {n: a for n, a in node.attributes.items() if n not in ("auto_pad", "pads")}
+    if node.op_type == "Conv":
+        begins, ends = ([getattr(a, side) for a in axes] for side in ("pad_begin", "pad_end"))
+        return {**kept, "pads": [*begins, *ends]}
+    more = integers(node, "output_padding", [0] * len(axes))
+    reaches = [axis.dilation * (axis.kernel - 1) for axis in axes]
+    begins = [reach - axis.pad_begin for reach, axis in zip(reaches, axes, strict=True)]
+    ends = [r - a.pad_end + n for r, a, n in zip(reaches, axes, more, strict=True)]
+    return {**kept, "pads": [*begins, *ends]}

@@ -1,0 +1,273 @@
+"""Follow the extents that a model leaves open, and the bounds that it computes from them.
+
+An extent is told as `times` * an open extent + `more`, where the open extent is that of the value
+at which the way upwards ends. Two extents from one root can so be compared at all sizes. Every open
+extent counts as 1 at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import onnx
+
+from widthfold_onnx.algebra.conv_axis import ConvAxis
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.graph.document import Document, Node, Value, graph_of
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.operators.base import Operator
+from widthfold_onnx.operators.conv import CONV
+from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.propagation.table import UNARY
+
+CONVS: dict[str, Operator] = {"Conv": CONV, "ConvTranspose": CONV_TRANSPOSE}
+
+BOUNDS_INPUT = 10
+"""First operator set in which the bounds of a Slice are inputs."""
+
+TO_THE_END = (1 << 31) - 1
+"""Ends from here on are beyond any extent: exporters write the largest int32 or int64."""
+
+WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+
+
+@dataclass(frozen=True)
+class Length:
+    """A whole number: `times` * the extent of `root` along `axis` + `more`; no root, no multiple.
+
+    Attributes:
+        root: a value of the model.
+        axis: an axis of it.
+        times: at least 1, or 0 without a root.
+        more: any number.
+    """
+
+    root: Value | None = None
+    axis: int = 0
+    times: int = 0
+    more: int = 0
+
+    @property
+    def least(self) -> int:
+        """The smallest number that this can be."""
+        return self.times + self.more
+
+    def minus(self, other: Length) -> int | None:
+        """Return the difference, None if it depends on the size."""
+        mine, others = ((one.root, one.axis, one.times) for one in (self, other))
+        return self.more - other.more if mine == others else None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The positions that a Slice takes away along an axis, if there are as many."""
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The extents of the values of one graph.
+
+    Attributes:
+        document: the model.
+        path: of the graph.
+    """
+
+    document: Document
+    path: str
+    _known: dict[tuple[Value, int], Length] = field(default_factory=dict)
+
+    @classmethod
+    def around(cls, document: Document, node: Node) -> Lengths:
+        """Return the extents of the graph that holds a node."""
+        return cls(document, document.path_of(graph_of(node)))
+
+    def dims(self, value: Value | None) -> Dims | None:
+        """Return the extents that the model fixes; None if not even their number is known."""
+        return None if value is None else self.document.shapes.get(self.path, value.name or "")
+
+    def numbers(self, value: Value | None) -> Sequence[int | None]:
+        """Return the whole numbers in a value, None for those that depend on an input."""
+        numbers: Array | None = None
+        if value is not None:
+            numbers = self.document.shapes.numbers(self.path, value.name or "")
+        if numbers is not None:
+            return [None if n is None else int(n) for n in numbers.ravel().tolist()]
+        dims = self.dims(value)
+        is_vector = dims is not None and len(dims) <= 1 and None not in dims
+        return [None] * (dims[0] or 0 if dims else 1) if is_vector else []
+
+    def of(self, value: Value, axis: int) -> Length:
+        """Return the extent of a value along an axis."""
+        dims = self.dims(value)
+        extent = dims[axis] if dims is not None and axis < len(dims) else None
+        if extent is not None:
+            return Length(more=extent)
+        if (value, axis) not in self._known:
+            self._known[value, axis] = Length(value, axis, 1)  # of a way that is too long
+            self._known[value, axis] = self._followed(value, axis) or Length(value, axis, 1)
+        return self._known[value, axis]
+
+    def _followed(self, value: Value, axis: int) -> Length | None:
+        """Return an open extent by the extents that the maker of the value reads."""
+        node = value.producer()
+        if node is None or operator_of(node)[0] or len(self._known) > MOST_FOLLOWED:
+            return None
+        data = node.inputs[0] if node.inputs else None
+        if data is None:
+            return None
+        if node.op_type in UNARY:
+            return self.of(data, axis)
+        if node.op_type in JOINING:
+            return self._joined(node, value, axis)
+        if node.op_type in CONVS and axis >= 2:
+            axes = conv_axes(self, node)
+            return None if axes is None else self._convolved(axes[axis - 2], data, axis)
+        if node.op_type == "Slice":
+            every, before = cuts(self, node), self.of(data, axis)
+            cut = None if every is None else every.get(axis, Cut(0, 0))
+            if cut is not None and before.least >= cut.begin + cut.end:
+                return replace(before, more=before.more - cut.begin - cut.end)
+        return None
+
+    def _joined(self, node: Node, value: Value, axis: int) -> Length | None:
+        """Return the extent of operands that are broadcast, if it is that of all or they have 1."""
+        dims, extents = self.dims(value), set()
+        for operand in node.inputs:
+            own = self.dims(operand)
+            if operand is None or own is None or dims is None:
+                return None
+            place = axis - len(dims) + len(own)
+            if place >= 0 and own[place] != 1:
+                extents.add(self.of(operand, place))
+        return extents.pop() if len(extents) == 1 else None
+
+    def _convolved(self, axis: ConvAxis, data: Value, place: int) -> Length | None:
+        before = self.of(data, place)
+        if axis.stride > 1:
+            return None
+        reach = axis.dilation * (axis.kernel - 1)
+        more = axis.base_dilation * (before.more - 1) + 1 + axis.pad_begin + axis.pad_end - reach
+        return replace(before, times=before.times * axis.base_dilation, more=more)
+
+    def element(self, value: Value | None, index: int) -> Length | None:
+        """Return a number in a vector that is computed from extents, None if it is no such one."""
+        numbers, node = self.numbers(value), None if value is None else value.producer()
+        if index < len(numbers) and (number := numbers[index]) is not None:
+            return Length(more=number)
+        if node is None or operator_of(node)[0] or not node.inputs or node.inputs[0] is None:
+            return None
+        first = node.inputs[0]
+        match node.op_type:
+            case "Shape":
+                begin = node.attributes.get_int("start", 0)
+                return self.of(first, begin + index) if begin >= 0 else None
+            case "Cast":
+                is_whole = node.attributes.get_int("to", 0) in WHOLE
+                return self.element(first, index) if is_whole else None
+            case "Identity" | "Reshape" | "Squeeze" | "Unsqueeze":
+                return self.element(first, index)
+            case "Gather":
+                places, count = self.numbers(node.inputs[1]), len(self.numbers(first))
+                place = places[index] if index < len(places) else None
+                return None if place is None else self.element(first, place % max(count, 1))
+            case "Slice":
+                every = cuts(self, node)
+                cut = None if every is None else every.get(0)
+                return None if cut is None else self.element(first, cut.begin + index)
+            case "Concat":
+                for part in node.inputs:
+                    count = len(self.numbers(part))
+                    if index < count or not count:
+                        return self.element(part, index) if count else None
+                    index -= count
+            case "Add" | "Sub":
+                one, other = (self.element(v, index) for v in node.inputs)
+                if one is not None and other is not None and not other.times:
+                    sign = 1 if node.op_type == "Add" else -1
+                    return replace(one, more=one.more + sign * other.more)
+        return None
+
+
+JOINING = frozenset({"Add", "Div", "Max", "Min", "Mul", "Sub", "Sum"})
+"""Operators whose operands are broadcast."""
+
+MOST_FOLLOWED = 100
+"""Values that are followed for one node: each costs levels of recursion."""
+
+
+def cuts(lengths: Lengths, node: Node) -> dict[int, Cut | None] | None:
+    """Return what a Slice takes away by axis; None for an axis where that depends on the size.
+
+    Returns None if it takes steps other than 1, or if its axes are not known.
+    """
+    data, bounds = node.inputs[0], _bounds(lengths, node)
+    dims = lengths.dims(data)
+    if data is None or dims is None or bounds is None:
+        return None
+    return {
+        axis % len(dims): _cut(lengths.of(data, axis % len(dims)), start, end)
+        for axis, start, end in bounds
+    }
+
+
+def _bounds(lengths: Lengths, node: Node) -> list[tuple[int, Length | None, Length | None]] | None:
+    """Return axis, start and end of each axis that a Slice names, None if a step is not 1."""
+    if lengths.document.opset < BOUNDS_INPUT:
+        vectors: list[list[Length | None]] = [
+            [Length(more=n) for n in node.attributes.get_ints(name, [])]
+            for name in ("starts", "ends", "axes")
+        ]
+        vectors.append([])
+    else:
+        given = [*node.inputs[1:], None, None][:4]
+        vectors = [
+            [lengths.element(value, i) for i in range(len(lengths.numbers(value)))]
+            for value in given
+        ]
+        if any(v is not None and not vector for v, vector in zip(given, vectors, strict=True)):
+            return None
+    starts, ends, axes, steps = vectors
+    count = len(starts)
+    axes = axes or [Length(more=n) for n in range(count)]
+    fits = count == len(ends) == len(axes) and all(step == Length(more=1) for step in steps)
+    places = [axis.more for axis in axes if axis is not None and not axis.times]
+    return list(zip(places, starts, ends, strict=True)) if fits and len(places) == count else None
+
+
+def _cut(extent: Length, start: Length | None, end: Length | None) -> Cut | None:
+    """Return what a Slice with these bounds takes away of an extent (operator text, Slice-13)."""
+    if start is None or end is None or start.times:
+        return None
+    if not extent.times and not end.times:
+        first, last, _ = slice(start.more, end.more).indices(extent.more)
+        return Cut(first, extent.more - last)
+    if start.more < 0:
+        return None
+    if not end.times and end.more >= TO_THE_END:
+        return Cut(start.more, 0)
+    if not end.times:
+        return Cut(start.more, -end.more) if end.more < 0 else None
+    behind = extent.minus(end) if end.least >= 0 else None
+    return None if behind is None else Cut(start.more, max(behind, 0))
+
+
+def conv_axes(lengths: Lengths, node: Node) -> list[ConvAxis] | None:
+    """Return the spatial axes of a Conv or ConvTranspose, None if it cannot run or is not known."""
+    dims, weight = lengths.dims(node.inputs[0]), lengths.dims(node.inputs[1])
+    shape = tuple(n for n in weight or () if n is not None)
+    operator = CONVS[node.op_type]
+    if not dims or not weight or len(shape) < len(weight) or 0 in shape or 0 in dims:
+        return None
+    if operator.data_problem(node, dims, shape) is not None:
+        return None
+    axes = operator.axes(node, dims, shape)
+    if isinstance(axes, Refusal):
+        return None
+    extents = [axis.out_length for axis in axes]
+    return None if any(n is not None and n < 1 for n in extents) else list(axes)

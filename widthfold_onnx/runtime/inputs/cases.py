@@ -1,0 +1,235 @@
+"""Finds the inputs that choose between parts of a model, and values that choose each part.
+
+Rates, modes and thresholds are no signals: a random rate reaches a branch that nobody uses. Their
+values are taken from the constants that the graph compares them with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import TypeVar
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.proto.constant_folding import literal
+from widthfold_onnx.model.proto.dims import dims_of
+from widthfold_onnx.model.proto.frozen import inputs
+from widthfold_onnx.model.proto.functions import flat
+from widthfold_onnx.model.proto.walk import subgraphs
+from widthfold_onnx.options import RuntimeOptions, Values
+from widthfold_onnx.runtime.sessions.ports import Port
+from widthfold_onnx.text import printable, valued
+
+R = TypeVar("R", bound=RuntimeOptions)
+
+SMALL = 4
+"""Most elements of an input whose value is taken from the graph."""
+
+MOST_CASES = 8
+"""Most combinations of values; beyond that each value is in one of them."""
+
+LARGEST_CONSTANT = 4096
+"""Most elements of a constant that is read."""
+
+_DTYPES = "BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 FLOAT16 FLOAT DOUBLE"
+NUMERIC = frozenset(map(onnx.TensorProto.DataType.Value, _DTYPES.split()))
+"""Element types of numbers of which random inputs are made."""
+
+SAME = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators that return the elements of their first operand."""
+
+ORDERED = {"Less": (-1, 0), "LessOrEqual": (0, 1), "Greater": (1, 0), "GreaterOrEqual": (0, -1)}
+"""By comparison the steps from the constant to a value of the left operand with which it holds, and
+to one with which it fails."""
+
+MIRRORED = {
+    "Less": "Greater",
+    "LessOrEqual": "GreaterOrEqual",
+    "Greater": "Less",
+    "GreaterOrEqual": "LessOrEqual",
+}
+
+
+def cases(model: onnx.ModelProto, fixed: Values) -> tuple[Values, ...]:
+    """Return combinations of values of the inputs that choose between parts of a model.
+
+    Args:
+        model: the original.
+        fixed: values that the caller chose.
+
+    Returns:
+        At least one combination. The first has the value with which the first comparison of each
+        input holds; models are timed with it.
+
+    Raises:
+        UsageError: a fixed value for an input that is not there, or that it does not hold.
+    """
+    held = {tensor.name for tensor in model.graph.initializer}
+    named = {value.name: value for value in inputs(model) if value.name not in held}
+    for name, elements in fixed.items():
+        if name not in named:
+            others = ", ".join(map(printable, named)) or "none"
+            reason = f"which is no input; there are: {others}"
+            raise UsageError(f"--value names {printable(name)}, {reason}")
+        _check(named[name], elements)
+    small = {name for name, value in named.items() if _is_small(value)}
+    choices: dict[str, list[tuple[float, ...]]] = {name: [value] for name, value in fixed.items()}
+    if small - fixed.keys():
+        reader = _Reader(small)
+        reader.read(flat(model).graph)
+        choices |= {n: reader.values(n) for n in sorted(reader.compared) if n not in fixed}
+    if math.prod(map(len, choices.values())) <= MOST_CASES:
+        several = product(*choices.values())
+        return tuple(dict(zip(choices, values, strict=True)) for values in several)
+    count = max(map(len, choices.values()))
+    return tuple({n: v[k % len(v)] for n, v in choices.items()} for k in range(count))
+
+
+def with_cases(options: R, model: onnx.ModelProto) -> R:
+    """Return the options with the combinations of values for a model.
+
+    Raises:
+        UsageError: as `cases`.
+    """
+    return replace(options, cases=cases(model, options.values))
+
+
+def _check(value: onnx.ValueInfoProto, elements: tuple[float, ...]) -> None:
+    """Check that an input may have a value.
+
+    Raises:
+        UsageError: it may not.
+    """
+    dims, kind = dims_of(value), value.type.tensor_type.elem_type
+    known = None if dims is None or None in dims else math.prod(d for d in dims if d is not None)
+    label = f"--value gives {printable(value.name)}"
+    if kind not in NUMERIC:
+        raise UsageError(f"{label} a number; it holds none")
+    if len(elements) > 1 and known is not None and known != len(elements):
+        raise UsageError(f"{label} {len(elements)} elements; it has {known}")
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+    for element in elements:
+        with np.errstate(all="ignore"):
+            stored = np.array(element).astype(dtype)
+        if dtype.kind in "iub" and float(stored) != element:
+            raise UsageError(f"{label} {element:g}; it holds {dtype.name}")
+
+
+def _is_small(value: onnx.ValueInfoProto) -> bool:
+    dims = dims_of(value)
+    if dims is None or None in dims or value.type.tensor_type.elem_type not in NUMERIC:
+        return False
+    return math.prod(d for d in dims if d is not None) <= SMALL
+
+
+class _Reader:
+    """Reads what the nodes of a graph do with small inputs.
+
+    Args:
+        small: names of the inputs.
+
+    Attributes:
+        compared: by input values with which comparisons hold, and values with which they fail.
+    """
+
+    def __init__(self, small: set[str]) -> None:
+        self.compared: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+        self._inputs = {name: name for name in small}
+        self._constants: dict[str, Array] = {}
+        self._extents: dict[str, tuple[int, ...]] = {}
+
+    def values(self, name: str) -> list[tuple[float, ...]]:
+        """Return the values of an input, each as the one element that fills it."""
+        holding, failing = self.compared[name]
+        every = dict.fromkeys([*holding, *(v for v in failing if v not in holding)])
+        return [(value,) for value in list(every)[:MOST_CASES]]
+
+    def read(self, graph: onnx.GraphProto) -> None:
+        """Read a graph, and all graphs in it."""
+        for tensor in graph.initializer:
+            self._keep(tensor.name, tensor)
+        for node in graph.node:
+            if node.op_type == "Constant" and (held := literal(node)) is not None:
+                self._keep(node.output[0], held)
+            self._read_node(node)
+            for _, body in subgraphs(node.attribute):
+                self.read(body)
+
+    def _keep(self, name: str, held: object) -> None:
+        if isinstance(held, onnx.TensorProto):
+            self._extents[name] = tuple(held.dims)
+            is_inside = held.data_location != onnx.TensorProto.EXTERNAL
+            if not is_inside or math.prod(held.dims) > LARGEST_CONSTANT:
+                return
+            held = numpy_helper.to_array(held)
+        if isinstance(held, np.ndarray) and held.size and held.dtype.kind in "fiub":
+            self._constants[name] = held
+
+    def _read_node(self, node: onnx.NodeProto) -> None:
+        operands = [self._inputs.get(name) for name in node.input]
+        constants = [self._constants.get(name) for name in node.input]
+        if node.op_type in SAME and operands and operands[0] is not None:
+            self._inputs[node.output[0]] = operands[0]
+        elif node.op_type in SAME and constants and constants[0] is not None:
+            self._constants[node.output[0]] = constants[0]
+        elif node.op_type == "If" and operands[0] is not None:
+            self._add(operands[0], [1.0], [0.0])
+        elif node.op_type == "Gather" and operands[1] is not None:
+            self._gathered(operands[1], node)
+        elif node.op_type == "Equal" or node.op_type in ORDERED:
+            (left, right), (first, second), op = operands, constants, node.op_type
+            if left is not None and second is not None:
+                self._compared(left, op, second)
+            if right is not None and first is not None:
+                self._compared(right, MIRRORED.get(op, op), first)
+
+    def _compared(self, name: str, op: str, constant: Array) -> None:
+        """Add the values of an input that stands on the left of a comparison with a constant."""
+        elements = [float(element) for element in np.unique(constant) if np.isfinite(element)]
+        if not elements:
+            return
+        if op == "Equal":
+            first = float(constant.flat[0])
+            least = min(map(abs, elements))
+            other = float(least // 2) if least >= 2 else max(elements) + 1
+            self._add(name, [first, *(e for e in elements if e != first)], [other])
+            return
+        holds, fails = ORDERED[op]
+        above = op.startswith("Greater")
+        holding = elements[-1] if above else elements[0]
+        step = abs(holding) / 2 or 1.0
+        if constant.dtype.kind != "f":
+            step = float(math.ceil(step))
+        # A constant of many elements makes a mask, which hides all if the comparison fails.
+        failing = [holding + fails * step] if len(elements) == 1 else []
+        self._add(name, [holding + holds * step], failing)
+
+    def _gathered(self, name: str, node: onnx.NodeProto) -> None:
+        extents = self._extents.get(node.input[0])
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+        if extents and -len(extents) <= axis < len(extents) and extents[axis]:
+            last = extents[axis] - 1
+            self._add(name, [float(i) for i in sorted({*range(min(last, 2) + 1), last})], [])
+
+    def _add(self, name: str, holding: list[float], failing: list[float]) -> None:
+        known = self.compared[name]
+        known[0].extend(holding)
+        known[1].extend(failing)
+
+
+def reported(several: Sequence[Values]) -> list[dict[str, list[float]]]:
+    """Return combinations of values for a report."""
+    return [{name: list(elements) for name, elements in values.items()} for values in several]
+
+
+def shown_values(ports: Iterable[Port]) -> str:
+    """Return the values of inputs that have one as text."""
+    return ", ".join(valued(port.name, port.value) for port in ports if port.value)
