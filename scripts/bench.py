@@ -112,12 +112,12 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
         thorough=False,
         threads=search.threads,
         time_budget=budget,
-        input_shapes=shapes,
+        input_shapes=(shapes,),
     )
     row, ranks = Row(model=model.stem, layers=0, threads=search.threads), []
     with tempfile.TemporaryDirectory() as folder:
         for name, factor in ((f"factor {FACTOR}", FACTOR), ("auto", None)):
-            options = FoldOptions(factor=factor, input_shapes=shapes)
+            options = FoldOptions(factor=factor, input_shapes=(shapes,))
             out = Path(folder) / f"{factor}.onnx"
             try:
                 report, _ = optimize(model, out, options, search_options=search)
@@ -168,8 +168,8 @@ def compared(
     """Predictions beside what the store holds of the layers of a model, with its companions."""
     done = [Companion(it.name) for it in report.companions if it.status == "exchanged"]
     proto = load(model).proto
-    shapes = {name: tuple(dims) for name, dims in found.shapes.items()}
-    fold = FoldOptions(input_shapes=SHAPES.get(model.stem, {}))
+    shapes = {name: tuple(dims) for name, dims in found.sizes[0].shapes.items()}
+    fold = FoldOptions(input_shapes=(SHAPES.get(model.stem, {}),))
     draft = drafted(proto, fold)
     draft = with_companions(draft, matches_of(proto, model.parent, draft, done))
     reading = Reading.of(proto, model.parent, draft)

@@ -33,7 +33,7 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
         return next((form for _, form in found), Refusal(Code.NO_GAIN, "nothing is missing"))
 
     loaded = load(model)
-    options = FoldOptions(input_shapes=shapes, max_flops_growth=1e9, max_bytes_growth=1e9)
+    options = FoldOptions(input_shapes=(shapes,), max_flops_growth=1e9, max_bytes_growth=1e9)
     draft = drafted(loaded.proto, options)
     reading = Reading.of(loaded.proto, loaded.folder, draft)
     plan = with_layers(draft, decide(reading, options, choose))

@@ -77,9 +77,9 @@ def raced(layers: Layers, seconds: float) -> dict[str, dict[Candidate, Measureme
 def compare(model: Path, seconds: float) -> Row:
     """Both races of one model."""
     loaded, shapes = load(model), SHAPES.get(model.stem, {})
-    _, known = running(model, RuntimeOptions(provider=Provider.CPU), shapes)
+    _, sizes = running(model, RuntimeOptions(provider=Provider.CPU), (shapes,))
     aim = target(usual(Provider.CPU))
-    layers = Layers.of(Reading.of(loaded.proto, loaded.folder, EMPTY), FoldOptions(), known, aim)
+    layers = Layers.of(Reading.of(loaded.proto, loaded.folder, EMPTY), FoldOptions(), sizes[0], aim)
     usually = raced(layers, seconds)
     margin, hopeless = successive_halving.PEAK_MARGIN, successive_halving.HOPELESS
     successive_halving.PEAK_MARGIN = successive_halving.HOPELESS = math.inf

@@ -101,7 +101,7 @@ class Delivery:
         """Verify a temporary file, and return the report under its final name."""
         options = dataclasses.replace(
             options,
-            input_shapes={**self.fitting.plan.sizes, **options.input_shapes},
+            input_shapes=self.fitting.plan.sizes,
             needs_proof=True,
             freeze_weights=bool(self.fitting.plan.frozen),
         )

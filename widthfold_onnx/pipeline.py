@@ -6,10 +6,11 @@ refused in a tenth of the time that the imports take.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,13 +18,21 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence.files import check_file, verify_files
 from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.model.write.atomic import check_target
-from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions, VerifyOptions
+from widthfold_onnx.options import (
+    ANY_SIZE,
+    FoldOptions,
+    RuntimeOptions,
+    SearchOptions,
+    VerifyOptions,
+)
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
 if TYPE_CHECKING:
     from widthfold_onnx.decide.decisions import Decided
     from widthfold_onnx.rewrite.plan import Plan
+
+SizedOptions = TypeVar("SizedOptions", FoldOptions, VerifyOptions)
 
 BY_DEFAULT = SearchOptions()
 PROVE_ONLY = VerifyOptions(thorough=False, timing=False)
@@ -74,6 +83,7 @@ def optimize(
     on_progress(Step("reading the model"))
     model, out = Path(model), None if out is None else Path(out)
     loaded = load(model)
+    options = with_stored_sizes(options, search_options.inputs, loaded)
     protected = _protected(loaded)
     excluded: Mapping[str, str] = {}
     if out is not None:  # before minutes of measuring
@@ -109,7 +119,9 @@ def decide(
         InvalidModelError: the model is broken or not supported.
         UnverifiedError: nothing can be measured, for want of a runtime or of usable inputs.
     """
-    return _decided(load(Path(model)), options, search_options, {}, on_progress).plan
+    loaded = load(Path(model))
+    options = with_stored_sizes(options, search_options.inputs, loaded)
+    return _decided(loaded, options, search_options, {}, on_progress).plan
 
 
 def apply(
@@ -192,9 +204,9 @@ def verify(
         UsageError: a path, an input, a shape or an option of the provider that does not fit.
         InvalidModelError: a file that is no model.
     """
-    return verify_files(
-        Path(original), Path(rewritten), options, lambda line: on_progress(Step(line))
-    )
+    original = Path(original)
+    options = with_stored_sizes(options, options.inputs, load(original))
+    return verify_files(original, Path(rewritten), options, lambda line: on_progress(Step(line)))
 
 
 def inspect(
@@ -234,6 +246,22 @@ def _values(loaded: LoadedModel, how: RuntimeOptions) -> list[dict[str, list[flo
     return reported(cases(loaded.proto, how.values))
 
 
+def with_stored_sizes(
+    options: SizedOptions, inputs: Sequence[str], loaded: LoadedModel
+) -> SizedOptions:
+    """Return options with the sizes of stored inputs, where the caller names no others.
+
+    Raises:
+        UsageError: stored inputs that do not fit the model.
+    """
+    if not inputs or options.input_shapes != ANY_SIZE:
+        return options
+    from widthfold_onnx.runtime.inputs.recorded import stored_sizes
+    from widthfold_onnx.runtime.sessions.ports import ports_of
+
+    return replace(options, input_shapes=stored_sizes(inputs, ports_of(loaded.proto)))
+
+
 def _decided(
     loaded: LoadedModel,
     options: FoldOptions,
@@ -246,6 +274,7 @@ def _decided(
     `excluded` says by name of a layer why it is left alone though the caller did not ask for it.
     """
     from widthfold_onnx.decide.fixed import decide_fixed
+    from widthfold_onnx.decide.hints import ran
     from widthfold_onnx.decide.layout import decide_layout
     from widthfold_onnx.runtime.inputs.cases import with_cases
     from widthfold_onnx.tuning.search.search import search
@@ -258,7 +287,7 @@ def _decided(
         with Store(search_options.store) as store:
             decided = search(loaded, options, search_options, store, on_progress)
     else:
-        decided = decide_fixed(loaded.proto, loaded.folder, options)
+        decided = decide_fixed(loaded.proto, loaded.folder, options, partial(ran, loaded.path))
     return decided.explained(excluded)
 
 
@@ -280,8 +309,7 @@ def _usable_forms(
     from widthfold_onnx.runtime.inputs.cases import with_cases
 
     on_progress(Step("running the model as its values are judged"))
-    shapes = {**options.input_shapes, **verify_options.input_shapes}
-    judged = with_cases(replace(verify_options, input_shapes=shapes), loaded.proto)
+    judged = with_cases(replace(verify_options, input_shapes=options.input_shapes), loaded.proto)
     if not check_file(loaded.path, judged):
         return options, {}
     from widthfold_onnx.saturating_forms import usable_forms

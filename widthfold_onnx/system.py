@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -145,6 +146,28 @@ def limit_memory(size: int) -> bool:
     except (AttributeError, ValueError, OSError):  # Windows has no limits, macOS refuses this one
         return False
     return True
+
+
+@contextlib.contextmanager
+def memory_at_most(more: int) -> Iterator[None]:
+    """Limit the address space of this process for a while to `more` bytes beyond its present size.
+
+    Where the system cannot, there is no limit.
+    """
+    import psutil
+
+    if resource is None or psutil.MACOS:  # Windows has no limits, macOS refuses this one
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = psutil.Process().memory_info().vms + more
+    if resource.RLIM_INFINITY != soft < limit:
+        limit = soft
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def end_tree(pid: int) -> None:

@@ -77,5 +77,5 @@ def test_stored_sets_of_other_shapes_take_no_turn(monkeypatch, tmp_path):
     for number, size in enumerate((4, 8, 4)):
         paths.append(str(tmp_path / f"{number}.npy"))
         np.save(paths[-1], np.full((1, size), number, np.float32))
-    sets = rotation._stored(Open(Machine({}), 0, "", ""), VerifyOptions(inputs=tuple(paths)))
+    sets = rotation._stored(Open(Machine({}), 0, "", ""), VerifyOptions(inputs=tuple(paths)), None)
     assert [item["x"].tolist() for item in sets] == [[[0.0] * 4], [[2.0] * 4]] * 2

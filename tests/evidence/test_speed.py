@@ -128,7 +128,7 @@ def test_progress_names_both_models(measured, monkeypatch, tmp_path):
         tmp_path / "a.onnx",
         tmp_path / "b.onnx",
         VerifyOptions(provider=Provider.CPU, time_budget=0.1),
-        {"x": (1, 256)},
+        ({"x": (1, 256)},),
         load=0.0,
         report=lines.append,
     )

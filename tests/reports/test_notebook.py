@@ -44,7 +44,7 @@ def test_a_plan_shows_every_layer_and_the_gain_of_the_search(plan: OptimizeRepor
         provider="cpu",
         threads=1,
         target="",
-        shapes={},
+        sizes=[],
         layers=4,
         forms=9,
         measured=13,

@@ -11,6 +11,7 @@ from widthfold_onnx.evidence.proof.compare import SizeProof, prove_at_sizes
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.options import sizes_of
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -29,8 +30,8 @@ def proof(
         shapes: extents of inputs, where those that the original leaves open are not to vary.
         known: extents at which the original runs, where not all do.
     """
-    given = [{name: tuple(n) for name, n in (dims or {}).items()} for dims in (shapes, known)]
-    found = prove_at_sizes(program(old, None), program(new, None), *given)
+    ran = {name: tuple(extents) for name, extents in (known or {}).items()}
+    found = prove_at_sizes(program(old, None), program(new, None), sizes_of(shapes or {}), ran)
     return next((item for item in found if item.verdict != "equal"), found[0])
 
 

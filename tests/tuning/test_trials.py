@@ -101,7 +101,7 @@ class Builder:
         given = {
             "loaded": load(model),
             "bench": self.bench,
-            "shapes": {"x": (1, 2, 6, 16)},
+            "sizes": ({"x": (1, 2, 6, 16)},),
             "folder": folder,
         }
         self.trials = Trials(**{**given, **changes})
@@ -171,7 +171,7 @@ def test_another_model_shape_or_selection_is_compared_again(model: Path, world: 
             (
                 ({}, A),
                 ({"loaded": load(other)}, A),
-                ({"shapes": {"x": (2, 2, 6, 16)}}, A),
+                ({"sizes": ({"x": (2, 2, 6, 16)},)}, A),
                 ({}, plan(overridable(), "other")),
                 ({}, B),
             ),
@@ -189,7 +189,7 @@ CHANGES = {
     "companions": (CompanionPlan(node="prelu", companion=Companion.PRELU),),
     "padding": PaddingPlan(multiple=4, layers=(PaddedLayer(node="a", channels=5, padded=8),)),
     "layers": B.layers,
-    "sizes": {"x": (1, 2, 6, 16)},
+    "sizes": ({"x": (1, 2, 6, 16)},),
     "limits": Limits(mix_samples=True, max_flops_growth=2.5),
 }
 """Other values of the fields of a plan that change the model, or may."""
@@ -199,7 +199,7 @@ ELSEWHERE = {
     "measured": Measured(
         whole=GAIN,
         setting="extended",
-        shapes={"x": (9, 2, 6, 16)},
+        sizes=({"x": (9, 2, 6, 16)},),
         layers=(LayerGain(node="layer", gain=GAIN),),
     ),
 }
@@ -241,7 +241,7 @@ def test_the_other_trials_are_of_one_plan_each_as_well(
         times = [time_one(each, 3.0) for each in (A, B, replace(A, **ELSEWHERE), B)]
         assert times[:2] == times[2:]
         assert builder.bench.measured == 2
-        assert builder.trials.known(A) == (None if levels else times[0])
+        assert builder.trials.known(A) == (None if levels else times[0][0])
 
 
 @pytest.mark.processes
@@ -284,7 +284,7 @@ def test_parts_of_a_plan_are_timed_in_turn_with_it(
     ]
     with Store(None) as store:
         model = save(chain(names), tmp_path / "chain.onnx")
-        builder = Builder(model, store, shapes={"v0": (1, 1, 4, 32)})
+        builder = Builder(model, store, sizes=({"v0": (1, 1, 4, 32)},))
         compared = builder.trials.compare(parts[0], every, 3.0)
         found = builder.trials.without(every, parts, 4.0)
         assert asked == [0, trials.AT_ONCE, 2]

@@ -151,6 +151,7 @@ def _timing(model: Path, out: Path | None, fold: FoldOptions, options: VerifyOpt
         words += ["--provider-option", f"{name}={value}"]
     for name, elements in options.values.items():
         words += ["--value", f"{name}={','.join(f'{element:.17g}' for element in elements)}"]
-    for name, dims in fold.input_shapes.items():
-        words += ["--input-shape", f"{name}:{','.join(map(str, dims))}"]
+    for shapes in fold.input_shapes:
+        for name, dims in shapes.items():
+            words += ["--input-shape", f"{name}:{','.join(map(str, dims))}"]
     return shlex.join(words)

@@ -17,7 +17,7 @@ import click
 
 from widthfold_onnx.cli.common import LARGEST_EXTENT, Word
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options import AxisName, Shapes, Values
+from widthfold_onnx.options import AxisName, Sizes, Values
 from widthfold_onnx.options.keywords import field_of
 from widthfold_onnx.text import printable, quoted
 
@@ -38,19 +38,47 @@ def axis(text: str) -> AxisName | int:
         raise click.BadParameter(f"{printable(text)!r} is none of {names}, 0, 2, 3, 4") from None
 
 
-def shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Read NAME:1,3,224,224 as ("NAME", (1, 3, 224, 224)); the name may hold colons.
+def shape(text: str) -> tuple[str, list[tuple[int, ...]]]:
+    """Read NAME:1,3,224,224 as ("NAME", [(1, 3, 224, 224)]); the name may hold colons.
 
-    An empty list of dimensions is a scalar.
+    An empty list of dimensions is a scalar. A range of extents, NAME:1,3,320..640,320..640, gives
+    two shapes: with all lower ends, and with all upper ends.
     """
     name, _, dims = text.rpartition(":")
     try:
-        extents = tuple(int(d) for d in dims.split(",")) if dims else ()
+        ranges = [tuple(map(int, dim.split(".."))) for dim in dims.split(",")] if dims else []
     except ValueError:
-        extents = (-1,)
-    if not name or not all(1 <= extent <= LARGEST_EXTENT for extent in extents):
+        ranges = [(-1,)]
+    is_valid = all(1 <= ends[0] <= ends[-1] <= LARGEST_EXTENT and len(ends) <= 2 for ends in ranges)
+    if not name or not is_valid:
         raise click.BadParameter(f"{printable(text)!r} is not of the form NAME:1,3,224,224")
-    return name, extents
+    shapes = [tuple(ends[at] for ends in ranges) for at in (0, -1)]
+    return name, list(dict.fromkeys(shapes))
+
+
+def sizes(given: Iterable[tuple[str, list[tuple[int, ...]]]]) -> Sizes:
+    """Assign shapes to inputs: the first shapes of all inputs together, then the second ones.
+
+    An input with a single shape has it in every assignment.
+
+    Raises:
+        UsageError: inputs have several shapes, and not equally many.
+    """
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    for name, several in given:
+        shapes.setdefault(name, []).extend(several)
+    counts = {len(several) for several in shapes.values()} - {1}
+    if len(counts) > 1:
+        raise UsageError(
+            "--input-shape names "
+            + ", ".join(f"{printable(name)} {len(s)} times" for name, s in shapes.items())
+            + ": equally many, or once"
+        )
+    count = max(counts, default=1)
+    return tuple(
+        {name: several[min(at, len(several) - 1)] for name, several in shapes.items()}
+        for at in range(count)
+    )
 
 
 def number(text: str) -> tuple[str, tuple[float, ...]]:
@@ -71,7 +99,7 @@ TYPES: dict[Any, Any] = {
     str: click.STRING,
     Path: click.Path(path_type=Path),
     AxisName | int: axis,
-    Shapes: shape,
+    Sizes: shape,
     Values: number,
     Mapping[str, str]: click.STRING,
 }
@@ -131,7 +159,9 @@ def _derived(hint: Any, default: Any) -> dict[str, Any]:
 
 def _reader(hint: Any, flag: str) -> Callable[[Any], Any]:
     """Return what makes the value of a field of what click gives."""
-    if hint in (Shapes, Values):
+    if hint == Sizes:
+        return sizes
+    if hint == Values:
         return dict
     if hint == Mapping[str, str]:
         return functools.partial(assignments, option=flag)

@@ -20,7 +20,7 @@ def drafted(proto: onnx.ModelProto, options: FoldOptions) -> Plan:
     """Return a plan that freezes weights if the options ask for it, and does nothing else."""
     return Plan(
         frozen=tuple(sorted(overridable(proto))) if options.freeze_weights else (),
-        sizes=dict(options.input_shapes),
+        sizes=tuple(map(dict, options.input_shapes)),
         limits=Limits.of(options),
     )
 

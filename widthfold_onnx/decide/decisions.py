@@ -12,7 +12,14 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.results import CompanionReport, Gain, PaddingReport, SearchReport, SiteReport
+from widthfold_onnx.results import (
+    AssumedSizes,
+    CompanionReport,
+    Gain,
+    PaddingReport,
+    SearchReport,
+    SiteReport,
+)
 from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, Reading
 from widthfold_onnx.rewrite.plan import LayerPlan, Plan, structure_of
 from widthfold_onnx.rewrite.rewriting import spread_of
@@ -81,6 +88,7 @@ class Decided:
         companions: the line of each companion that matches a node.
         padding: the line of padded channels; None if there is none.
         search: the measurements; None where nothing was measured.
+        assumed: sizes that were assumed; None where nothing was left open, or nothing was run.
     """
 
     plan: Plan
@@ -89,6 +97,7 @@ class Decided:
     companions: Sequence[CompanionReport] = ()
     padding: PaddingReport | None = None
     search: SearchReport | None = None
+    assumed: AssumedSizes | None = None
 
     def explained(self, reasons: Mapping[str, str]) -> Decided:
         """Return this with other reasons for layers that are left alone, by name of the layer."""

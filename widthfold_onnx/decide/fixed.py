@@ -15,7 +15,7 @@ from widthfold_onnx.decide.companions import (
     with_companions,
 )
 from widthfold_onnx.decide.decisions import Decided, decide, with_layers
-from widthfold_onnx.decide.hints import Hints
+from widthfold_onnx.decide.hints import Hints, Ran, all_run
 from widthfold_onnx.decide.padding import padding_of, padding_report
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
@@ -31,6 +31,7 @@ def decide_fixed(
     proto: onnx.ModelProto,
     folder: Path | None,
     options: FoldOptions,
+    run: Ran = all_run,
 ) -> Decided:
     """Return the plan that folds every layer that the rules allow, by the factor of the options.
 
@@ -38,6 +39,7 @@ def decide_fixed(
         proto: a checked model; it stays as it is.
         folder: where its external data lies.
         options: which layers, how far, in which form; the layout is decided.
+        run: tells for hints at which sizes the model runs.
 
     Raises:
         UsageError: no factor is given, or an option does not fit.
@@ -55,7 +57,7 @@ def decide_fixed(
         draft = msgspec.structs.replace(draft, padding=joined(chains))
         reading = Reading.of(proto, folder, draft)
     decisions = decide(reading, options, partial(reformulate, options=options, factor=factor))
-    hints = Hints(reading, options)
+    hints = Hints(reading, options, run)
     sites = [decision.report(options, hints.of(decision)) for decision in decisions]
     name = "strides" if factor == STRIDES_ALONE else f"factor {factor}"
     origin = Origin(widthfold=version("widthfold-onnx"), decision=name)

@@ -2,24 +2,31 @@
 
 They name extents, extend them, or let samples mix. A site is planned with each suggestion as if the
 caller had given it; only suggestions that give a form are named. Suggested sizes are round numbers
-that the factor divides even behind some strides.
+that the factor divides even behind some strides, and sizes that were found by running the model;
+the model runs at all of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 
 from widthfold_onnx.decide.decisions import Decision
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.proto.dims import Dims, dims_of
+from widthfold_onnx.model.proto.frozen import inputs
 from widthfold_onnx.model.shapes.table import ShapeTable
-from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions
+from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions, Shapes, Sizes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rules.match.product_site import ProductSite
 from widthfold_onnx.rules.match.site import Site
 from widthfold_onnx.rules.selection import reformulate
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.inputs.sizes import runs_at
 from widthfold_onnx.text import printable
 
 UNREAD = frozenset({Code.UNKNOWN_EXTENT, Code.UNKNOWN_SHAPE})
@@ -36,8 +43,29 @@ MIX = "--mix-samples"
 ROUND = 32
 """Suggested extents divided by the factor: behind five strides of 2 a multiple of it is left."""
 
-_Suggested = tuple[tuple[str, tuple[int, ...]], ...]
-"""Shapes by the names of inputs."""
+Ran = Callable[[Sizes], Sizes]
+"""Returns the sizes at which a model runs: of those that it gets, and others behind them."""
+
+
+def ran(model: Path, suggested: Sizes) -> Sizes:
+    """Return the sizes at which a model file runs (`runtime.inputs.sizes.runs_at`).
+
+    A child process runs the model; without a runtime it runs at none.
+    """
+    try:
+        return isolated(runs_at, model, suggested)
+    except UnverifiedError:
+        return ()
+
+
+def none_runs(_: Sizes) -> Sizes:
+    """Suggest no sizes of a model for which none was found."""
+    return ()
+
+
+def all_run(suggested: Sizes) -> Sizes:
+    """Take for granted that a model in memory, which is not run, runs at all sizes."""
+    return suggested
 
 
 class Hints:
@@ -46,13 +74,14 @@ class Hints:
     Args:
         reading: the model.
         options: the options that were planned with.
+        run: tells at which sizes the model runs.
     """
 
-    def __init__(self, reading: Reading, options: FoldOptions) -> None:
+    def __init__(self, reading: Reading, options: FoldOptions, run: Ran = all_run) -> None:
         self._reading = reading
+        self._run = run
         self._options = replace(options, ragged=True) if options.fixed is None else options
         self._factor = options.fixed or SMALLEST_FACTOR
-        self._tables: dict[_Suggested, ShapeTable] = {}
 
     def of(self, decision: Decision) -> str:
         """Return the options that would fold a refused site; "" where none that was tried does."""
@@ -90,8 +119,8 @@ class Hints:
 
     def _shapes(self, site: Site, options: FoldOptions, more: str) -> str:
         """Return the first suggested shapes that fold a site, as options; "" where none does."""
-        for shapes in self._suggested:
-            if self._folds(site, self._table(shapes), options):
+        for shapes, table in self._suggested:
+            if self._folds(site, table, options):
                 return _shown(shapes) + more
         return ""
 
@@ -101,38 +130,38 @@ class Hints:
             return False
         return not isinstance(reformulate(read, options, self._factor), Refusal)
 
-    def _table(self, shapes: _Suggested) -> ShapeTable:
-        """Return the shapes of all values under suggested input shapes; computed on first use."""
-        if shapes not in self._tables:
-            given = {**self._options.input_shapes, **dict(shapes)}
-            self._tables[shapes] = ShapeTable(self._reading.document.proto, given)
-        return self._tables[shapes]
-
     @cached_property
-    def _suggested(self) -> list[_Suggested]:
-        """Shapes for one input at a time, then for all: with one sample, then `factor` samples."""
-        held = {tensor.name for tensor in self._reading.document.proto.graph.initializer}
-        inputs = {
+    def _suggested(self) -> list[tuple[Shapes, ShapeTable]]:
+        """Sizes at which the model runs, and the shapes of all values there.
+
+        They are suggested for one input at a time, then for all: with one sample, then `factor`.
+        """
+        given = self._options.input_shapes[0]
+        proto = self._reading.document.proto
+        opened = {
             value.name: dims
-            for value in self._reading.document.proto.graph.input
-            if (dims := dims_of(value)) is not None
-            and None in dims
-            and value.name not in held
-            and value.name not in self._options.input_shapes
+            for value in inputs(proto)
+            if (dims := dims_of(value)) is not None and None in dims and value.name not in given
         }
-        chosen = [[name] for name in inputs] + ([list(inputs)] if len(inputs) > 1 else [])
-        suggested = (
-            tuple((name, self._sized(inputs[name], samples)) for name in names)
+        chosen = [[name] for name in opened] + ([list(opened)] if len(opened) > 1 else [])
+        suggested = tuple(
+            {**given, **{name: self._sized(opened[name], samples) for name in names}}
             for samples, names in product((1, self._factor), chosen)
         )
-        return list(dict.fromkeys(suggested))
+        sizes = self._run(suggested) if opened else ()
+        return [
+            ({n: s for n, s in shapes.items() if n in opened}, ShapeTable(proto, shapes))
+            for at, shapes in enumerate(sizes)
+            if shapes not in sizes[:at]
+        ]
 
     def _sized(self, dims: Dims, samples: int) -> tuple[int, ...]:
         sizes = (samples if i == 0 else ROUND * self._factor for i in range(len(dims)))
         return tuple(size if e is None else e for e, size in zip(dims, sizes, strict=True))
 
 
-def _shown(shapes: _Suggested) -> str:
+def _shown(shapes: Shapes) -> str:
     return " ".join(
-        f"--input-shape {printable(name)}:{','.join(map(str, shape))}" for name, shape in shapes
+        f"--input-shape {printable(name)}:{','.join(map(str, shape))}"
+        for name, shape in shapes.items()
     )

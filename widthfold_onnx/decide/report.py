@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import onnx
 
 from widthfold_onnx.decide.decisions import Decided, folded_report
@@ -95,7 +96,7 @@ def fit_decided(
         *(model, size, fitting, decided.sites, decided.companions, decided.padding),
         search=decided.search,
     )
-    return fitting, report
+    return fitting, msgspec.structs.replace(report, assumed=decided.assumed)
 
 
 def applied_sites(fitting: Fitting, plan: Plan) -> list[SiteReport]:

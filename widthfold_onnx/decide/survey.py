@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 
 from widthfold_onnx.decide.companions import (
     companion_reports,
@@ -11,15 +11,15 @@ from widthfold_onnx.decide.companions import (
     with_companions,
 )
 from widthfold_onnx.decide.decisions import KEPT, Decision, decide
-from widthfold_onnx.decide.hints import Hints
+from widthfold_onnx.decide.hints import Hints, none_runs, ran
 from widthfold_onnx.decide.padding import padding_of, padding_report
-from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.read.loader import LoadedModel
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.results import Choice, InspectReport, InspectSite
+from widthfold_onnx.results import AssumedSizes, Choice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.padding import MULTIPLES, joined
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
@@ -28,6 +28,10 @@ from widthfold_onnx.rules.forms.enumeration import candidates
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import cost, furthest, reformulate, width_problem
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.inputs.dimensions import Dimensions, assumed_sizes
+from widthfold_onnx.runtime.inputs.sizes import running
+from widthfold_onnx.runtime.sessions.ports import ports_of
 
 LEFT_ALONE = "left alone unless --companion names it"
 
@@ -51,19 +55,36 @@ def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectRep
     draft = with_companions(draft, matches_of(proto, folder, draft, options.exchanges))
     reading = Reading.of(proto, folder, draft)
     chains, stops = padding_of(reading, options, options.pad_channels or MULTIPLES[0])
+    assumed = _assumed(loaded, options)
+    run = partial(ran, loaded.path) if assumed is not None else none_runs
     return InspectReport(
         model=loaded.path.name,
         opset=reading.document.opset,
         ir_version=loaded.proto.ir_version,
         nodes=len(loaded.proto.graph.node),
-        sites=_sites(reading, options, factor),
+        sites=_sites(reading, options, factor, Hints(reading, options, run)),
         companions=companion_reports(matches, options.exchanges, LEFT_ALONE),
         padding=padding_report(joined(chains), stops, done=False),
+        assumed=assumed,
     )
 
 
-def _sites(reading: Reading, options: FoldOptions, factor: int) -> list[InspectSite]:
-    choose = functools.partial(reformulate, options=options, factor=factor)
+def _assumed(loaded: LoadedModel, options: FoldOptions) -> AssumedSizes | None:
+    """Return sizes at which the model runs; None if nothing is open, or none was found."""
+    ports = ports_of(loaded.proto)
+    if not Dimensions(ports, options.input_shapes[0]).open_inputs:
+        return None
+    try:
+        _, sizes = isolated(
+            running, loaded.path, RuntimeOptions(provider=Provider.CPU), options.input_shapes
+        )
+    except UnverifiedError:
+        return None
+    return assumed_sizes(ports, options.input_shapes, sizes)
+
+
+def _sites(reading: Reading, options: FoldOptions, factor: int, hints: Hints) -> list[InspectSite]:
+    choose = partial(reformulate, options=options, factor=factor)
 
     def read(decision: Decision) -> LinearSite | Refusal:
         """Return the site of a decision, and read it if the decision left it unread."""
@@ -74,7 +95,6 @@ def _sites(reading: Reading, options: FoldOptions, factor: int) -> list[InspectS
             return reading.layer(decision.site)
         return decision.outcome
 
-    hints = Hints(reading, options)
     return [
         _describe(decision, read(decision), hints.of(decision), options, factor)
         for decision in decide(reading, options, choose)

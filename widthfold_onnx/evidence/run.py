@@ -20,7 +20,7 @@ from widthfold_onnx.evidence.parity.models import (
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing.placement import alarms
-from widthfold_onnx.evidence.timing.requirement import gate
+from widthfold_onnx.evidence.timing.requirement import gate, slowest
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.proto.frozen import frozen
@@ -31,7 +31,9 @@ from widthfold_onnx.progress import Say
 from widthfold_onnx.results import IntegerRun, Proof, Timing, Verdict, VerifyReport
 from widthfold_onnx.runtime.environment import Before, environment, other_runtime
 from widthfold_onnx.runtime.inputs.cases import reported
+from widthfold_onnx.runtime.inputs.dimensions import assumed_sizes
 from widthfold_onnx.runtime.saturation import u8s8_error
+from widthfold_onnx.runtime.sessions.ports import ports_of
 from widthfold_onnx.text import printable
 
 
@@ -79,6 +81,7 @@ def verified(
         environment=environment(
             options, before, u8s8_error() if holds_bytes(old.proto, new.proto) else None
         ),
+        assumed=assumed_sizes(ports_of(old.proto), options.input_shapes, parity.sizes),
         saturates_further=parity.saturates_further,
         unrun=parity.unrun if is_equal else "",
         note=other_runtime(recorded_runtime(new.proto)),
@@ -137,12 +140,13 @@ def _proved(
         before, after = (program(model.proto, model.folder) for model in (old, new))
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error)), None
-    proof = proved(before, after, options.input_shapes, runs.shapes)
+    known = runs.sizes[0] if runs.sizes else {}
+    proof = proved(before, after, options.input_shapes, known)
     if proof.verdict != "equal" or runs.provider is None:
         return proof, None
     report("linear nodes that changed, on integers")
-    known = {name: tuple(dims) for name, dims in proof.extents[0].items()}
-    return proof, run_on_integers(before, after, known, options)
+    extents = {name: tuple(dims) for name, dims in proof.extents[0].items()}
+    return proof, run_on_integers(before, after, extents, options)
 
 
 def _timed(
@@ -154,13 +158,12 @@ def _timed(
     report: Say,
 ) -> tuple[Timing | None, Verdict, str]:
     """Return the times, whether they are what was asked for, and why they are not."""
-    shapes = parity.shapes or None
     try:
-        timing = time_models(original, rewritten, options, shapes, load=load, report=report)
+        timing = time_models(original, rewritten, options, parity.sizes, load=load, report=report)
     except UnverifiedError as error:
         return None, "unverified", f"not timed: {error}"
     if options.fail_under is None:
         return timing, "pass", ""
-    outcome, why = gate(timing, options.fail_under)
+    outcome, why = gate(slowest(timing), options.fail_under)
     judged = {"fail_under": options.fail_under, "fail_under_verdict": outcome}
     return msgspec.structs.replace(timing, **judged), outcome, why

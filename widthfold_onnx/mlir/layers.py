@@ -182,7 +182,7 @@ def decide(layers: Sequence[Layer], options: FoldOptions) -> list[Decision]:
         layout = Layout.NHWC if layer.channels_last else Layout.NCHW
         return reformulate(site, replace(options, layout=layout), options.fixed or 0)
 
-    return decisions_of(Reading(Document(_model(layers), None, OPERATORS), {}), options, choose)
+    return decisions_of(Reading(Document(_model(layers), None, OPERATORS)), options, choose)
 
 
 def _model(layers: Sequence[Layer]) -> onnx.ModelProto:

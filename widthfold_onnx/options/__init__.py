@@ -1,6 +1,7 @@
 """Options of the caller: frozen dataclasses and enums that check themselves."""
 
 from widthfold_onnx.options.folding import (
+    ANY_SIZE,
     FACTORS,
     SMALLEST_FACTOR,
     STRIDES_ALONE,
@@ -11,7 +12,9 @@ from widthfold_onnx.options.folding import (
     Layout,
     NonFinite,
     Shapes,
+    Sizes,
     Values,
+    sizes_of,
 )
 from widthfold_onnx.options.running import (
     Effort,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
@@ -11,6 +11,15 @@ from widthfold_onnx.errors import UsageError
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Input name -> shape, to fix dimensions that the model leaves open."""
+
+Sizes = tuple[Shapes, ...]
+"""One or more assignments of shapes to inputs; the first is primary: layers are planned with it."""
+
+ANY_SIZE: Sizes = ({},)
+"""The one assignment that fixes nothing."""
+
+MOST_SIZES = 8
+"""Most assignments that a caller may name: every one of them is run, proved and timed."""
 
 Values = Mapping[str, tuple[float, ...]]
 """Input name -> its elements, or the one element that fills it."""
@@ -104,6 +113,17 @@ class Companion(StrEnum):
     SPLIT = "split"
 
 
+def sizes_of(given: Shapes | Iterable[Shapes]) -> Sizes:
+    """Return sizes; a single assignment may be given as it is.
+
+    Raises:
+        UsageError: there are more than `MOST_SIZES`.
+    """
+    sizes = (given,) if isinstance(given, Mapping) else tuple(given)
+    require(len(sizes) <= MOST_SIZES, "input-shape", f"{len(sizes)} sizes", f"name {MOST_SIZES}")
+    return sizes or ANY_SIZE
+
+
 W = TypeVar("W", bound=StrEnum)
 
 
@@ -149,7 +169,7 @@ class FoldOptions:
         max_bytes_growth: most bytes of input, weight and output, as a multiple of the old.
         nodes: glob patterns; if any, only sites whose node name matches one are folded.
         skip: glob patterns of node names to leave alone.
-        input_shapes: dimensions assumed for planning; the model's interface keeps its symbols.
+        input_shapes: sizes assumed for planning; the model's interface keeps its symbols.
         companions: those to exchange or to measure; if none is named, all are measured, and none is
             exchanged where nothing is measured (a factor, or form strides).
         pad_channels: pad the channels of chains of layers to multiples of this number; 0: none;
@@ -171,7 +191,7 @@ class FoldOptions:
     max_bytes_growth: float = 32.0
     nodes: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
-    input_shapes: Shapes = field(default_factory=dict)
+    input_shapes: Sizes = ANY_SIZE
     companions: tuple[Companion, ...] = ()
     pad_channels: int | None = None
     freeze_weights: bool = False
@@ -184,6 +204,7 @@ class FoldOptions:
         return tuple(name for name in every if name is not Companion.NONE)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "input_shapes", sizes_of(self.input_shapes))
         numeric = isinstance(self.factor, int | None)
         require(numeric, "factor", repr(self.factor), "be a whole number or None")
         words: dict[str, type[StrEnum]] = {"form": Form, "layout": Layout, "nonfinite": NonFinite}

@@ -25,13 +25,14 @@ from widthfold_onnx.options.folding import (
     Layout,
     NonFinite,
     Shapes,
+    Sizes,
     Values,
 )
 from widthfold_onnx.options.running import Effort, Provider, Tolerance
 
 Options = TypeVar("Options")
 
-CHECKED = (bool, int, float, float | None, str | None, Mapping[str, str], Shapes, Values)
+CHECKED = (bool, int, float, float | None, str | None, Mapping[str, str], Sizes, Values)
 """Types of fields that a dataclass of options leaves to its caller; it checks words itself."""
 
 FROM_SEQUENCE = (tuple[str, ...], tuple[Companion, ...])
@@ -66,7 +67,7 @@ class LimitKeywords(TypedDict, total=False):
     max_bytes_growth: float
     nodes: Sequence[str]
     skip: Sequence[str]
-    input_shape: Mapping[str, Sequence[int]]
+    input_shape: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]]
 
 
 class FoldKeywords(LimitKeywords, total=False):
@@ -128,7 +129,7 @@ class VerifyKeywords(CheckKeywords, total=False):
     """Keywords of `verify`."""
 
     threads: int
-    input_shape: Mapping[str, Sequence[int]]
+    input_shape: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]]
     truth_budget: float
     time_budget: float
     no_timing: bool
@@ -209,6 +210,8 @@ def _value(name: str, field: str, value: Any, hint: Any) -> Any:
         if not isinstance(value, str | PathLike | None):
             raise UsageError(f"{name} is {value!r}, no path")
         return None if value is None else Path(value)
+    if hint == Sizes and isinstance(value, Mapping):
+        return _of_type(name, value, Shapes)
     if hint == Values and isinstance(value, Mapping):
         value = {n: (v,) if isinstance(v, int | float) else v for n, v in value.items()}
     if hint in CHECKED:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options.folding import Shapes, Values, require, word
+from widthfold_onnx.options.folding import ANY_SIZE, Sizes, Values, require, sizes_of, word
 
 MAX_SEEDS = 1000
 """All input sets are in memory at once."""
@@ -131,7 +131,8 @@ class VerifyOptions(RuntimeOptions):
     Attributes:
         seeds: how many random input sets are compared; five cover all distributions.
         inputs: stored inputs (``test_data_set_*`` folder, .npz or .npy), compared as well.
-        input_shapes: sizes for dimensions that the model leaves open.
+        input_shapes: sizes for dimensions that the model leaves open; all of them are compared,
+            proved and timed.
         tolerance: what counts as equal.
         truth_budget: seconds that the float64 reference may take; 0 leaves it out.
         freeze_weights: initializers that callers of the original may replace may be constants of
@@ -154,7 +155,7 @@ class VerifyOptions(RuntimeOptions):
 
     seeds: int = 5
     inputs: tuple[str, ...] = ()
-    input_shapes: Shapes = field(default_factory=dict)
+    input_shapes: Sizes = ANY_SIZE
     tolerance: Tolerance = field(default_factory=Tolerance)
     truth_budget: float = 3.0
     freeze_weights: bool = False
@@ -168,6 +169,7 @@ class VerifyOptions(RuntimeOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "input_shapes", sizes_of(self.input_shapes))
         if self.seeds > MAX_SEEDS:
             raise UsageError(f"seeds is {self.seeds}; at most {MAX_SEEDS} are compared")
         if self.seeds < (0 if self.inputs else 1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from widthfold_onnx.results import Gain, InspectSite, SiteReport
 from widthfold_onnx.text import printable
@@ -37,6 +37,13 @@ def gain(value: Gain) -> str:
     if value.predicted:
         return f"{value.ratio:.2f}x predicted"
     return f"{value.ratio:.2f}x [{value.low:.2f}, {value.high:.2f}]"
+
+
+def shapes(inputs: Mapping[str, Sequence[int]]) -> str:
+    """Format shapes by the names of inputs: "x 1x3x64x64"; a scalar has no extents."""
+    return ", ".join(
+        f"{printable(name)} {'x'.join(map(str, dims)) or 'scalar'}" for name, dims in inputs.items()
+    )
 
 
 def kinds(sites: Sequence[SiteReport | InspectSite]) -> str:

@@ -11,7 +11,7 @@ from widthfold_onnx.results.evidence import (
     VerifyReport,
     WorstElement,
 )
-from widthfold_onnx.results.search import Gain, SearchReport
+from widthfold_onnx.results.search import AssumedSizes, Gain, SearchReport, SizeGain, SpeedVerdict
 from widthfold_onnx.results.sites import (
     Choice,
     CompanionReport,
@@ -32,7 +32,6 @@ from widthfold_onnx.results.timing import (
     GpuState,
     NodeTime,
     Side,
-    SpeedVerdict,
     Timing,
 )
 from widthfold_onnx.results.tune import TunedMachine, TunedModel, TuneReport

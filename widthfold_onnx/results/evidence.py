@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from widthfold_onnx.results.base import Report, Result, Verdict
+from widthfold_onnx.results.search import AssumedSizes
 from widthfold_onnx.results.timing import Timing
 
 VERIFY_SCHEMA = "widthfold.verify/7"
@@ -188,6 +189,7 @@ class VerifyReport(Report, kw_only=True, frozen=True):
         integers: the same of the run on small integers.
         folds: the nodes that say of themselves that they are folded.
         timing: None where nothing was timed.
+        assumed: sizes that were assumed; None where nothing was left open.
         verdict: what the exit code says.
         reasons: why, where it is not pass.
         input_sets: how many were compared.
@@ -212,6 +214,7 @@ class VerifyReport(Report, kw_only=True, frozen=True):
     reasons: list[str]
     input_sets: int
     environment: Environment
+    assumed: AssumedSizes | None = None
     saturates_further: bool = False
     unrun: str = ""
     note: str = ""

@@ -8,7 +8,7 @@ import msgspec
 
 from widthfold_onnx.results.base import Report, Result
 from widthfold_onnx.results.evidence import VerifyReport
-from widthfold_onnx.results.search import Gain, SearchReport
+from widthfold_onnx.results.search import AssumedSizes, Gain, SearchReport
 
 OPTIMIZE_SCHEMA = "widthfold.optimize/10"
 INSPECT_SCHEMA = "widthfold.inspect/2"
@@ -164,6 +164,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
         companions: those that match a node.
         padding: padded channels; None if there are none that could be padded.
         summary: counts over all sites, and sizes of the files.
+        assumed: sizes that were assumed; None where nothing was left open.
         search: what was measured; None at a fixed factor.
         values: combinations of values of inputs that choose between parts of the model.
         note: what the caller should know of the plan; "" if there is nothing.
@@ -178,6 +179,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
     companions: list[CompanionReport] = msgspec.field(default_factory=list)
     padding: PaddingReport | None = None
     summary: OptimizeSummary
+    assumed: AssumedSizes | None = None
     search: SearchReport | None = None
     values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)
     note: str = ""
@@ -234,6 +236,7 @@ class InspectReport(Report, kw_only=True, frozen=True):
         sites: every node that could be folded, with its forms at the factor.
         companions: those that match a node.
         padding: channels that could be padded; None if there are none.
+        assumed: sizes at which the model runs; None where nothing is open, or none was found.
         values: combinations of values of inputs that choose between parts of the model.
     """
 
@@ -245,4 +248,5 @@ class InspectReport(Report, kw_only=True, frozen=True):
     sites: list[InspectSite]
     companions: list[CompanionReport] = msgspec.field(default_factory=list)
     padding: PaddingReport | None = None
+    assumed: AssumedSizes | None = None
     values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)

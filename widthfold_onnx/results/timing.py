@@ -7,9 +7,7 @@ from typing import Literal
 import msgspec
 
 from widthfold_onnx.results.base import Result, Verdict
-
-SpeedVerdict = Literal["faster", "slower", "no difference", "inconclusive"]
-"""What an interval of original / rewritten says (`runtime.intervals.judge`)."""
+from widthfold_onnx.results.search import SizeGain, SpeedVerdict
 
 
 class NodeTime(Result, kw_only=True, frozen=True):
@@ -144,7 +142,8 @@ class Timing(Result, kw_only=True, frozen=True):
             model at its best level.
         low: lower end of the 95 % interval of `speedup`, which covers other processes and sessions.
         high: upper end.
-        shapes: of the inputs that both models were timed on.
+        shapes: of the inputs that both models were timed on, at the first size.
+        sizes: the speed-up at each size, the first included.
         limits: what this machine was measured to do at most, by name; per second. Only on the CPU.
         control: deviation from 1 of the sessions of the original against each other, in the same
             run.
@@ -181,6 +180,7 @@ class Timing(Result, kw_only=True, frozen=True):
     verdict: SpeedVerdict
     note: str = ""
     shapes: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    sizes: list[SizeGain] = msgspec.field(default_factory=list)
     limits: dict[str, float] = msgspec.field(default_factory=dict)
     gpu: Gpu | None = None
     baseline: Baseline | None = None

@@ -19,9 +19,9 @@ from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.model.proto.frozen import frozen, overridable
-from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.model.shapes.table import ShapeTable, inputs_of
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Companion, FoldOptions, Shapes
+from widthfold_onnx.options import ANY_SIZE, Companion, FoldOptions, Sizes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.exchange import Match, exchanged
 from widthfold_onnx.rewrite.padding import padded_model
@@ -54,7 +54,7 @@ class Reading:
 
     Attributes:
         document: the model, which a rewriting consumes.
-        sizes: assumed shapes of inputs.
+        sizes: assumed shapes of inputs; layers are planned at the first ones.
         is_folded: whether the model carries folds. Its moves between packed tensors look like any
             others, and sizes that were assumed for planning look like facts. So its layers are not
             folded again.
@@ -63,7 +63,7 @@ class Reading:
     """
 
     document: Document
-    sizes: Shapes
+    sizes: Sizes = ANY_SIZE
     is_folded: bool = False
     matches: Sequence[Match] = ()
     padding: Mapping[PaddedLayer, str] = field(default_factory=dict)
@@ -111,12 +111,15 @@ class Reading:
 
     @cached_property
     def planned(self) -> ShapeTable:
-        """The shapes of all values at the assumed sizes.
+        """The shapes of all values at the first of the assumed sizes.
 
         Raises:
             UsageError: an assumed input shape does not fit.
         """
-        return ShapeTable(self.document.proto, self.sizes) if self.sizes else self.document.shapes
+        first, *others = self.sizes
+        for shapes in others:
+            inputs_of(self.document.proto, shapes)
+        return ShapeTable(self.document.proto, first) if first else self.document.shapes
 
     def layer(self, site: Site, planned: ShapeTable | None = None) -> LinearSite | Refusal:
         """Read a layer at the planned extents, or at the extents of another table."""

@@ -157,15 +157,15 @@ class Measured(_Part, frozen=True, kw_only=True):
     """Times of the run that decided; they differ from run to run and change nothing.
 
     Attributes:
-        whole: the whole model against the original.
+        whole: the whole model against the original, at the first size.
         setting: of the runtime, such as its level, at which the new model is fastest.
-        shapes: sizes of the inputs in that run.
+        sizes: shapes of the inputs in that run, one or more assignments.
         layers: gains of single layers.
     """
 
     whole: Gain | None = None
     setting: str = ""
-    shapes: Mapping[Name, tuple[Extent, ...]] = msgspec.field(default_factory=dict)
+    sizes: tuple[dict[Name, tuple[Extent, ...]], ...] = ()
     layers: tuple[LayerGain, ...] = ()
 
 
@@ -178,7 +178,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         companions: nodes that companions replace, sorted.
         padding: channels that are padded before layers take forms; None for none.
         layers: layers that are replaced by forms, sorted by name.
-        sizes: assumed shapes of inputs whose sizes the model leaves open.
+        sizes: assumed shapes of inputs whose sizes the model leaves open, one or more assignments;
+            forms are planned at the first.
         limits: options that decide whether a form can be made.
         origin: where the plan comes from; None for the empty plan.
         measured: times of the run that decided.
@@ -189,12 +190,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     companions: tuple[CompanionPlan, ...] = ()
     padding: PaddingPlan | None = None
     layers: tuple[LayerPlan, ...] = ()
-    sizes: dict[Name, tuple[Extent, ...]] = msgspec.field(default_factory=dict)
+    sizes: tuple[dict[Name, tuple[Extent, ...]], ...] = ({},)
     limits: Limits = msgspec.field(default_factory=Limits)
     origin: Origin | None = None
     measured: Measured = msgspec.field(default_factory=Measured)
 
     def __post_init__(self) -> None:
+        if not self.sizes:
+            raise ValueError("there is no assignment of sizes")
         repeated = Counter(layer.name for layer in self.layers).most_common(1)
         if repeated and repeated[0][1] > 1:
             raise ValueError(f"layer {repeated[0][0]} is planned twice")
@@ -249,6 +252,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         parts = msgspec.to_builtins(self)
         if not parts["measured"]:
             del parts["measured"]
+        if not any(self.sizes):
+            del parts["sizes"]
         lines = [f"  {json.dumps(name)}: {_lines(part)}" for name, part in parts.items() if part]
         return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -144,9 +144,9 @@ def _read(path: Path, how: RuntimeOptions, options: FoldOptions, forms: int) -> 
         if carries_folds(loaded.proto):
             return _Read(path.name, ALREADY_FOLDED)
         how = with_cases(how, loaded.proto)
-        used, shapes = isolated(running, path, how, dict(options.input_shapes))
+        used, sizes = isolated(running, path, how, options.input_shapes)
         reading = Reading.of(loaded.proto, loaded.folder, drafted(loaded.proto, options))
-        layers = Layers.of(reading, options, shapes, target(usual(used)))
+        layers = Layers.of(reading, options, sizes[0], target(usual(used)))
     except WidthfoldError as error:
         return _Read(path.name, error)
     return _Read(path.name, layers, racing(layers, layers.workloads, forms, foresee(layers)))

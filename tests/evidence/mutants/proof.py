@@ -13,7 +13,7 @@ def proofs(
     before: onnx.ModelProto, after: onnx.ModelProto, known: Shapes | None = None
 ) -> list[SizeProof]:
     """Prove two models that are held in memory, at every set of extents."""
-    return prove_at_sizes(program(before, None), program(after, None), {}, known or {})
+    return prove_at_sizes(program(before, None), program(after, None), ({},), known or {})
 
 
 def difference(before: onnx.ModelProto, after: onnx.ModelProto, known: Shapes | None = None) -> str:

@@ -126,5 +126,5 @@ def test_data_in_other_files_are_read(
         path = folder / "model.onnx"
         onnx.save(model, path, save_as_external_data=True, location="data", size_threshold=0)
         programs.append(program(onnx.load(path, load_external_data=False), folder))
-    (proof,) = prove_at_sizes(*programs, {}, {})
+    (proof,) = prove_at_sizes(*programs, ({},), {})
     assert proof.verdict == ("equal" if change is None else "different")

@@ -147,7 +147,7 @@ def test_open_sizes_are_tried_twice_and_what_holds_at_one_only_is_found() -> Non
 
 def test_extents_that_are_demanded_are_the_only_ones() -> None:
     old, new = (program(open_model(shape), None) for shape in ("0, 0, 6", "2, -1, 6"))
-    (proof,) = prove_at_sizes(old, new, {"x": (2, 5, 6)}, {})
+    (proof,) = prove_at_sizes(old, new, ({"x": (2, 5, 6)},), {})
     assert (proof.verdict, proof.shapes) == ("equal", {"x": (2, 5, 6)})
 
 
@@ -256,7 +256,7 @@ def test_a_model_that_does_not_fit_into_memory_is_not_proved(
         for op in ("Add", "Sub")
     )
     monkeypatch.setattr(f"widthfold_onnx.evidence.proof.{where}", fail)
-    found = proved(one, other, {}, {})
+    found = proved(one, other, ({},), {})
     assert (found.verdict, found.reason) == (
         "skipped",
         "the proof needs more memory than there is",

@@ -32,7 +32,7 @@ NESTED = """<ir_version: 8, opset_import: ["": 17]>
 
 def verdicts(one: str, other: str) -> list[str]:
     both = (program(onnx.parser.parse_model(text), None) for text in (one, other))
-    return [proof.verdict for proof in prove_at_sizes(*both, {}, {})]
+    return [proof.verdict for proof in prove_at_sizes(*both, ({},), {})]
 
 
 def verdict(one: str, other: str) -> str:
@@ -60,7 +60,7 @@ def test_a_run_that_leaves_an_input_to_its_default(is_open: bool) -> None:
         both = [onnx.parser.parse_model(t) for t in (one, one.replace("Add (x, w)", other))]
         for model in both if is_open else ():
             model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "N"
-        found = prove_at_sizes(*(program(model, None) for model in both), {}, {"x": (2, 2)})
+        found = prove_at_sizes(*(program(model, None) for model in both), ({},), {"x": (2, 2)})
         assert found[0].verdict == expected
 
 

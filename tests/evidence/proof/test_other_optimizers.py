@@ -49,7 +49,7 @@ optimizers = pytest.mark.parametrize("optimizer", [by_onnxslim, by_onnxsim, by_o
 
 def proof(model: Path, other: Path) -> Proof:
     old, new = (load(path) for path in (model, other))
-    return proved(program(old.proto, old.folder), program(new.proto, new.folder), {}, {})
+    return proved(program(old.proto, old.folder), program(new.proto, new.folder), ({},), {})
 
 
 @optimizers

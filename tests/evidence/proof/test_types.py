@@ -52,7 +52,7 @@ FUNCTION = (
 
 def compared(one: str | onnx.ModelProto, other: str | onnx.ModelProto) -> SizeProof:
     protos = [onnx.parser.parse_model(m) if isinstance(m, str) else m for m in (one, other)]
-    proofs = prove_at_sizes(*(program(proto, None) for proto in protos), {}, {})
+    proofs = prove_at_sizes(*(program(proto, None) for proto in protos), ({},), {})
     return next((proof for proof in proofs if proof.verdict != "equal"), proofs[0])
 
 
@@ -150,8 +150,8 @@ def test_data_in_two_folders_under_one_name(place: str, tmp_path: Path) -> None:
         for key, value in (("location", "w.bin"), ("offset", "0"), ("length", "16")):
             tensor.external_data.add(key=key, value=value)
         programs.append(program(proto, folder))
-    assert [proof.verdict for proof in prove_at_sizes(*programs[:2], {}, {})] == ["equal"]
-    assert [proof.verdict for proof in prove_at_sizes(*programs[1:], {}, {})] == ["different"]
+    assert [proof.verdict for proof in prove_at_sizes(*programs[:2], ({},), {})] == ["equal"]
+    assert [proof.verdict for proof in prove_at_sizes(*programs[1:], ({},), {})] == ["different"]
 
 
 @pytest.mark.parametrize(

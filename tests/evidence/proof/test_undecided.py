@@ -30,7 +30,7 @@ def model(nodes: str, constants: dict[str, np.ndarray]) -> onnx.ModelProto:
 
 
 def proof(one: onnx.ModelProto, other: onnx.ModelProto) -> SizeProof:
-    (found,) = prove_at_sizes(program(one, None), program(other, None), {}, {})
+    (found,) = prove_at_sizes(program(one, None), program(other, None), ({},), {})
     return found
 
 

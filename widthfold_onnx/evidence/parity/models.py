@@ -7,7 +7,7 @@ would be deployed, with all of them on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from widthfold_onnx.evidence.parity.reference import (
 from widthfold_onnx.evidence.parity.rule import COPIES, Cells, Rule, failed, merged
 from widthfold_onnx.evidence.parity.runs import Outputs
 from widthfold_onnx.evidence.parity.saturated import as_deployed
-from widthfold_onnx.options import Provider, Shapes, VerifyOptions
+from widthfold_onnx.options import Provider, Sizes, VerifyOptions
 from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.results import OutputParity, Verdict
 from widthfold_onnx.runtime.sessions.session import Level, resolved
@@ -54,7 +54,7 @@ class ModelParity:
     outputs: Sequence[OutputParity] = ()
     input_sets: int = 0
     provider: Provider | None = None
-    shapes: Shapes = field(default_factory=dict)
+    sizes: Sizes = ()
     saturates_further: bool = False
     unrun: str = ""
 
@@ -93,9 +93,9 @@ class ModelRuns:
         return self.reference.run(self.reference.model, Level.ALL)
 
     @property
-    def shapes(self) -> Shapes:
-        """Shapes of the first random input set."""
-        return self.reference.inputs.shapes
+    def sizes(self) -> Sizes:
+        """Sizes of the random input sets; empty if there is none."""
+        return self.reference.inputs.sizes
 
     @property
     def provider(self) -> Provider:
@@ -139,7 +139,7 @@ def run_models(
         return ModelParity(
             failures=[f"the original runs, the rewritten model does not: {plain}"],
             provider=options.provider,
-            shapes=reference.inputs.shapes,
+            sizes=reference.inputs.sizes,
         )
     notes = [item.line for item in declared]
     return ModelRuns(reference, rewritten, notes, plain, reference.run(rewritten, Level.ALL))
@@ -189,7 +189,7 @@ def judged(runs: ModelRuns, *, is_proved: bool) -> ModelParity:
         outputs=tuple(merged(cells)),
         input_sets=len(sets) - len(left_out),
         provider=runs.provider,
-        shapes=runs.shapes,
+        sizes=runs.sizes,
         saturates_further=bool(worse),
     )
 

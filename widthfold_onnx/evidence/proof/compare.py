@@ -31,6 +31,7 @@ from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.options import Sizes
 from widthfold_onnx.results import Proof
 from widthfold_onnx.text import printable
 
@@ -70,13 +71,13 @@ class SizeProof:
 VERDICTS = ("equal", "not provable", "different")
 
 
-def proved(old: Program, new: Program, fixed: Shapes, known: Shapes) -> Proof:
+def proved(old: Program, new: Program, fixed: Sizes, known: Shapes) -> Proof:
     """Prove two models equal, or say where they differ, as a part of the report.
 
     Args:
         old: the original.
         new: the rewritten model.
-        fixed: extents of inputs that the caller demands.
+        fixed: extents of inputs that the caller demands, one or more assignments.
         known: extents at which the original ran, empty where it did not.
     """
     try:
@@ -97,7 +98,7 @@ def proved(old: Program, new: Program, fixed: Shapes, known: Shapes) -> Proof:
     )
 
 
-def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> list[SizeProof]:
+def prove_at_sizes(old: Program, new: Program, sizes: Sizes, known: Shapes) -> list[SizeProof]:
     """Compare two models at one set of extents, or at several where the original leaves some open.
 
     The first at which they are different is the last.
@@ -105,13 +106,18 @@ def prove_at_sizes(old: Program, new: Program, fixed: Shapes, known: Shapes) -> 
     Args:
         old: the original.
         new: the rewritten model.
-        fixed: extents that the caller demands.
+        sizes: extents that the caller demands, one or more assignments.
         known: extents at which the original ran, empty where it did not.
 
     Raises:
         UnverifiedError: no extents were found at which the original can be evaluated.
     """
-    proofs = [_first(old, new, first_tries(old, fixed, known))]
+    proofs: list[SizeProof] = []
+    for shapes in sizes:
+        proofs.append(_first(old, new, first_tries(old, shapes, known)))
+        if proofs[-1].verdict == "different":
+            return proofs
+    fixed = sizes[0]
     if proofs[-1].verdict != "different" and open_dimensions(old, fixed):
         with suppress(UnverifiedError):  # the original may take one size alone
             proofs.append(_first(old, new, second_tries(old, fixed, proofs[0].shapes)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import Shape
+from widthfold_onnx.model.proto.dims import symbol_of
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 
@@ -48,7 +49,7 @@ def _open(program: Program) -> Iterator[tuple[str, int, Key]]:
     for value in program.inputs:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if not dim.HasField("dim_value") or dim.dim_value < 0:
-                yield value.name, axis, dim.dim_param or (value.name, axis)
+                yield value.name, axis, symbol_of(dim.dim_param) or (value.name, axis)
 
 
 def first_tries(program: Program, fixed: Shapes, known: Shapes) -> Iterator[Shapes]:

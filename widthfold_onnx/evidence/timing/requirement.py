@@ -51,6 +51,16 @@ def gate(timing: Timing, least: float, what: str = "original / rewritten") -> tu
     return "unverified", f"not known to reach --fail-under {least:g}: {figures}; {remedy}"
 
 
+def slowest(timing: Timing) -> Timing:
+    """Return a timing with the speed-up of the size at which the model gains least."""
+    gains = [row.gain for row in timing.sizes if row.gain is not None]
+    if not gains:
+        return timing
+    least = min(gains, key=lambda gain: gain.low)
+    figures = {"speedup": least.ratio, "low": least.low, "high": least.high, "pairs": least.pairs}
+    return msgspec.structs.replace(timing, **figures)
+
+
 def read_report(path: Path) -> VerifyReport:
     """Return the report of `verify` in a JSON file.
 

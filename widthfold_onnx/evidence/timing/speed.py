@@ -6,6 +6,8 @@ setting, and where the time of each goes, are reported beside it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,9 +19,9 @@ from widthfold_onnx.evidence.timing.cost import cost, file_bytes
 from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remarks
 from widthfold_onnx.evidence.timing.profile import profile
 from widthfold_onnx.evidence.timing.roofline import Roofline
-from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
 from widthfold_onnx.progress import Say
-from widthfold_onnx.results import Gpu, Side, Timing
+from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.nvml import Device
 from widthfold_onnx.runtime.paired_benchmark import Contest, contest
@@ -39,7 +41,7 @@ def time_models(
     original: Path,
     rewritten: Path,
     options: VerifyOptions,
-    shapes: Shapes | None,
+    sizes: Sizes,
     *,
     load: float,
     report: Say,
@@ -50,7 +52,8 @@ def time_models(
         original: model file.
         rewritten: model file.
         options: as `contest`.
-        shapes: of every random input; None searches them.
+        sizes: shapes of every input, one or more assignments, which share the time budget; none
+            searches them. Profiles are taken at the first.
         load: of the machine before this program began to work; it is used if it is lower than
             now, because the load of the comparison of values is gone when the timing begins.
         report: called with a line when a phase begins.
@@ -60,14 +63,28 @@ def time_models(
         UsageError: the provider does not take its options.
     """
     busy = min(load_average(), load)
-    outcome = contest(original, rewritten, options, shapes, report=report)
+    several: Sequence[Shapes | None] = sizes or (None,)
+    share = replace(options, time_budget=options.time_budget / len(several))
+    outcome, *others = (contest(original, rewritten, share, s, report=report) for s in several)
     roofline = Roofline(outcome.options)
     sides = {}
     for number, role in enumerate(("original", "rewritten")):
         report(f"profile of {outcome.models[number].name}")
         sides[role] = _side(outcome, number, roofline)
     timing = _timing(outcome, sides, busy)
-    return msgspec.structs.replace(timing, limits=roofline.limits())
+    rows = [_at_size(each) for each in (outcome, *others)]
+    return msgspec.structs.replace(timing, limits=roofline.limits(), sizes=rows)
+
+
+def _at_size(found: Contest) -> SizeGain:
+    """Return the row of one size."""
+    pairing = found.pairing
+    return SizeGain(
+        shapes={name: list(array.shape) for name, array in found.inputs.sets[0].items()},
+        gain=Gain(ratio=pairing.ratio, low=pairing.low, high=pairing.high, pairs=pairing.pairs),
+        verdict=pairing.verdict,
+        original_ms=_ms(np.median(pairing.samples[:, 0])),
+    )
 
 
 def _timing(outcome: Contest, sides: dict[str, Side], busy: float) -> Timing:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 import onnx
 
 Dims = tuple[int | None, ...]
 """Extents of a tensor; None where one is open."""
+
+_ANONYMOUS = re.compile(r"|\?|-1|None|unk__\d+")
+"""Names that exporters give to every dimension without a name: two of them may differ in size."""
+
+
+def symbol_of(name: str) -> str | None:
+    """Return the name of an open dimension, None if it is anonymous.
+
+    >>> symbol_of("height"), symbol_of("unk__12")
+    ('height', None)
+    """
+    return None if _ANONYMOUS.fullmatch(name) else name
 
 
 def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
@@ -20,4 +34,17 @@ def dims_of_type(kind: onnx.TypeProto) -> Dims | None:
     return tuple(
         d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None
         for d in kind.tensor_type.shape.dim
+    )
+
+
+def declared(value: onnx.ValueInfoProto) -> tuple[int | str | None, ...]:
+    """Return the declared extents with the names of open ones; None where one is anonymous.
+
+    >>> declared(onnx.helper.make_tensor_value_info("x", 1, [1, "height", "?", None]))
+    (1, 'height', None, None)
+    """
+    dims, known = value.type.tensor_type.shape.dim, dims_of(value) or ()
+    return tuple(
+        symbol_of(dim.dim_param) if extent is None else extent
+        for dim, extent in zip(dims, known, strict=True)
     )

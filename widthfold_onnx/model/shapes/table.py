@@ -6,11 +6,13 @@ shapes are assumed: that table serves planning only, the model itself is never c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.proto.dims import Dims, declared
 from widthfold_onnx.model.proto.frozen import inputs
 from widthfold_onnx.model.shapes.evaluation import Evaluation
 from widthfold_onnx.model.shapes.fact import Fact, of_type
@@ -65,7 +67,8 @@ def inputs_of(proto: onnx.ModelProto, pins: Shapes) -> dict[str, Fact]:
     Raises:
         UsageError: a pin names no input, or contradicts the model.
     """
-    given = {value.name: of_type(value.type) for value in inputs(proto)}
+    values = {value.name: value for value in inputs(proto)}
+    given = {name: of_type(value.type) for name, value in values.items()}
     for name, shape in pins.items():
         if name not in given:
             known = ", ".join(printable(n) for n in given)
@@ -75,7 +78,13 @@ def inputs_of(proto: onnx.ModelProto, pins: Shapes) -> dict[str, Fact]:
         is_ranked = dims is None or len(dims) == len(shape)
         if not is_ranked or any(extent not in (None, size) for extent, size in pairs):
             raise UsageError(
-                f"--input-shape: {printable(name)} is declared {dims}, not {tuple(shape)}"
+                f"--input-shape: {printable(name)} is declared "
+                f"{_shown(declared(values[name]))}, not {_shown(shape)}"
             )
         given[name] = Fact(given[name].kind, tuple(shape))
     return given
+
+
+def _shown(dims: Iterable[int | str | None]) -> str:
+    """Show extents as `--input-shape` writes them; "?" is an open one without a name."""
+    return ",".join("?" if dim is None else printable(str(dim)) for dim in dims) or "a scalar"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widthfold_onnx.reports.described import values
+from widthfold_onnx.reports.described import sizes, values
 from widthfold_onnx.reports.described.optimization import (
     already_folded,
     companion,
@@ -52,7 +52,7 @@ def describe(report: InspectReport) -> Description:
         remarks.append(already_folded(report.model))
     return Description(
         head=Line("", f"{report.model}: {report.nodes} nodes, {sites}, opset {report.opset}"),
-        assumptions=values.assumed(report.values),
+        assumptions=[*sizes.assumed(report.assumed), *values.assumed(report.values)],
         tables=tabulated("sites", SITES, report.sites),
         remarks=remarks,
     )

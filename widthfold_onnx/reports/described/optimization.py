@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from widthfold_onnx.reports.described import values, verification
+from widthfold_onnx.reports.described import sizes, values, verification
 from widthfold_onnx.reports.described.tuning import UNKEPT
-from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
-from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, size
+from widthfold_onnx.reports.description import Column, Description, Detail, Line, Table, tabulated
+from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, shapes, size
 from widthfold_onnx.results import (
     CompanionReport,
     InspectSite,
@@ -63,8 +63,11 @@ def describe(report: OptimizeReport, detail: Detail) -> Description:
     remarks += [Line("plan", report.note)] if report.note else []
     description = Description(
         head=Line(report.model if full else "", _summary(report)),
-        assumptions=values.assumed(report.values),
-        tables=tabulated("sites", SITES, report.sites),
+        assumptions=[
+            *sizes.assumed(report.assumed or (checks.assumed if checks else None)),
+            *values.assumed(report.values),
+        ],
+        tables=[*tabulated("sites", SITES, report.sites), *_by_size(report.search)],
         remarks=remarks,
     )
     if checks is None:
@@ -82,6 +85,11 @@ def describe(report: OptimizeReport, detail: Detail) -> Description:
     )
 
 
+def _by_size(search: SearchReport | None) -> list[Table]:
+    """Return the gain of the whole model at each size, where it was timed at several."""
+    return [] if search is None or search.whole is None else sizes.table(search.sizes)
+
+
 def _summary(report: OptimizeReport) -> str:
     """Count the folded layers, and say what was written."""
     counts = report.summary
@@ -90,8 +98,8 @@ def _summary(report: OptimizeReport) -> str:
     if report.written is None:
         written = "nothing written"
     elif counts.changes:
-        sizes = f"{size(counts.bytes_before)} -> {size(counts.bytes_after)}"
-        written = f"wrote {report.written} ({sizes})"
+        grown = f"{size(counts.bytes_before)} -> {size(counts.bytes_after)}"
+        written = f"wrote {report.written} ({grown})"
     nodes = f"{len(report.sites)} {kinds(report.sites)} nodes"
     return f"{counts.folded} of {nodes} folded{kept}; {written}"
 
@@ -217,8 +225,11 @@ def _outcome(report: SearchReport) -> str:
         return f"no choice of forms{judged} {'is sure to gain' if report.predicted else 'gains'}"
     if not whole.pairs:
         return f"folded, the whole model was not timed: {report.failure}"
+    at = f" at {shapes(report.sizes[0].shapes)}" if len(report.sizes) > 1 else ""
+    if any(row.verdict == "slower" for row in report.sizes[1:]):
+        return f"folded, the whole model ran at {gain(whole)}{at}, and is slower at another size"
     if not report.accepted:
         rule = f"its low end {whole.low:.3f} is not above {report.bar:.3f}"
         control = f"up to which noise counts (A/A control {1 + report.control:.3f})"
-        return f"folded, the whole model ran at {gain(whole)}; {rule}, {control}"
-    return f"the whole model ran at {gain(whole)} of the original's best"
+        return f"folded, the whole model ran at {gain(whole)}{at}; {rule}, {control}"
+    return f"the whole model ran at {gain(whole)} of the original's best{at}"

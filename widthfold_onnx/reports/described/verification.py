@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widthfold_onnx.reports.described import timing, values
+from widthfold_onnx.reports.described import sizes, timing, values
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
 from widthfold_onnx.reports.words import clauses, counted, figure
 from widthfold_onnx.results import Environment, IntegerRun, OutputParity, Proof, VerifyReport
@@ -58,7 +58,7 @@ def describe(report: VerifyReport, detail: Detail) -> Description:
         facts.append(Line("runtime", integers(report.integers)))
     tables = tabulated("outputs", OUTPUTS, report.outputs, detail)
     if report.timing is not None:
-        tables += timing.tables(report.timing)
+        tables += [*timing.tables(report.timing), *sizes.table(report.timing.sizes)]
         facts += timing.lines(report.timing)
     facts += [Line("plan", report.note)] if report.note else []
     full = detail >= Detail.FULL
@@ -67,7 +67,7 @@ def describe(report: VerifyReport, detail: Detail) -> Description:
         facts += [Line("repeat", report.environment.command)] if report.environment.command else []
     return Description(
         head=Line("verdict", verdict(report)),
-        assumptions=values.assumed(report.values),
+        assumptions=[*sizes.assumed(report.assumed), *values.assumed(report.values)],
         tables=tables,
         facts=facts,
         certificate=certificate(report.proof) if full and report.proof is not None else (),
@@ -141,14 +141,14 @@ def certificate(result: Proof) -> Sequence[str]:
     """Return what was proved, as sentences that can be checked; none if nothing was proved."""
     if result.verdict != "equal":
         return ()
-    sizes = (
-        ", ".join(f"{name} {dims}" for name, dims in extents.items()) for extents in result.extents
+    extents = (
+        ", ".join(f"{name} {dims}" for name, dims in shapes.items()) for shapes in result.extents
     )
     return (
         "Both models were evaluated on random whole numbers modulo each of the primes "
         f"{', '.join(map(str, result.primes))}, in place of inputs and weights; equal weights got "
         "equal numbers.",
-        f"Extents of the inputs: {'; then '.join(filter(None, sizes)) or 'there are no inputs'}.",
+        f"Extents of the inputs: {'; then '.join(filter(None, extents)) or 'there are no inputs'}.",
         f"{counted(result.values, 'value')} that both models name were found equal. If the models "
         f"were different functions, the probability of that would be below 2^-{result.error_bits}.",
         "Operators taken for unknown functions of all that they read: "

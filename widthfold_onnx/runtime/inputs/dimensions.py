@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options import Shapes
+from widthfold_onnx.options import Shapes, Sizes
+from widthfold_onnx.results import AssumedSizes
 from widthfold_onnx.runtime.sessions.ports import Port
 from widthfold_onnx.text import printable
 
@@ -56,6 +57,21 @@ class Dimensions:
             for name, dims in self.dims.items()
         }
 
+    @property
+    def open_inputs(self) -> dict[str, list[str]]:
+        """The open dimensions by input: the symbol of each, or its axis where it has none."""
+        return {
+            name: names
+            for name, dims in self.dims.items()
+            if (
+                names := [
+                    k if isinstance(k, str) else f"axis {k[1]}"
+                    for k in dims
+                    if not isinstance(k, int)
+                ]
+            )
+        }
+
     def sizes(self, shapes: Shapes) -> dict[Key, int]:
         """Return the sizes of the open dimensions in whole shapes."""
         return {
@@ -64,6 +80,21 @@ class Dimensions:
             for dim, size in zip(dims, shapes[name], strict=True)
             if not isinstance(dim, int)
         }
+
+
+def assumed_sizes(inputs: Sequence[Port], fixed: Sizes, sizes: Sizes) -> AssumedSizes | None:
+    """Describe what was assumed; None if nothing was.
+
+    Args:
+        inputs: of the model.
+        fixed: sizes that the caller demands.
+        sizes: whole shapes of all inputs.
+    """
+    names = Dimensions(inputs, fixed[0]).open_inputs
+    if not names or not sizes:
+        return None
+    shapes = [{name: list(each[name]) for name in names} for each in sizes]
+    return AssumedSizes(open=names, sizes=shapes)
 
 
 def assumed_shapes(inputs: Sequence[Port], fixed: Shapes) -> Shapes:

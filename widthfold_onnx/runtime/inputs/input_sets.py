@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
 from widthfold_onnx.runtime.inputs.cases import shown_values
 from widthfold_onnx.runtime.inputs.dimensions import Dimensions
 from widthfold_onnx.runtime.inputs.distributions import Distribution, distribution_of
@@ -17,6 +17,7 @@ from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
 from widthfold_onnx.runtime.inputs.sizes import (
     any_shapes,
     find_shapes,
+    find_sizes,
     other_shapes,
     with_batch,
 )
@@ -32,12 +33,12 @@ class InputSets:
 
     Attributes:
         sets: all of them; those that are stored come first.
-        shapes: of the first random set, empty if there is none.
+        sizes: at which random sets were made, the primary ones first; empty if there are none.
         limits: what could not be covered, and sets that were left out, one line each.
     """
 
     sets: list[InputSet]
-    shapes: Shapes = field(default_factory=dict)
+    sizes: Sizes = ()
     limits: list[str] = field(default_factory=list)
 
 
@@ -65,12 +66,12 @@ def input_sets(
         if not stored:
             raise
         return InputSets(stored, limits=[f"stored inputs only: {error}"])
-    return InputSets([*stored, *made.sets], made.shapes, made.limits)
+    return InputSets([*stored, *made.sets], made.sizes, made.limits)
 
 
 def random_sets(
     session: Session,
-    fixed: Shapes,
+    fixed: Sizes,
     count: int,
     suits: Callable[[Shapes], bool] = any_shapes,
     *,
@@ -80,9 +81,9 @@ def random_sets(
 
     Args:
         session: of the original, at any level.
-        fixed: shapes that the caller demands.
-        count: how many; five cover all distributions, four all batches, two both sizes. One more
-            set is made for each further combination of values.
+        fixed: sizes that the caller demands.
+        count: how many; five cover all distributions, four all batches, two an odd size. There is
+            at least one for each size. One more set is made for each further combination of values.
         suits: as for `find_shapes`.
         varied: several distributions, batches and sizes; otherwise normal numbers only.
 
@@ -90,33 +91,36 @@ def random_sets(
         UsageError: as `Dimensions`.
         UnverifiedError: as `find_shapes`.
     """
-    shapes = find_shapes(session, fixed, suits)
+    sizes = find_sizes(session, fixed, suits)
+    first = sizes[0]
     special: dict[int, Shapes] = {}
     limits = []
-    if count > 1 and varied:  # they may be long, so one set is enough
-        special[1] = other_shapes(session, fixed, shapes) or shapes
+    if count > 1 and varied and (other := other_shapes(session, fixed[0], first)):
+        special[1] = other  # they may be long, so one set is enough
     missing = []
     for seed, batch in BATCHES.items() if varied else ():
-        if seed < count and any(Dimensions(session.inputs, fixed).opened.values()):
-            found = with_batch(session, fixed, shapes, batch)
-            if found is None:
+        if seed < count and any(Dimensions(session.inputs, fixed[0]).opened.values()):
+            shapes = with_batch(session, fixed[0], first, batch)
+            if shapes is None:
                 missing.append(str(batch))
             else:
-                special[seed] = found
+                special[seed] = shapes
     if missing:
         limits.append(f"not compared at batch {' or '.join(missing)}: the original does not run")
     sets = []
-    for seed in range(count):
+    for seed in range(max(count, len(sizes))):
         kind = distribution_of(seed) if varied else Distribution.NORMAL
-        feeds = random_feeds(session.inputs, seed, special.get(seed, shapes), kind)
+        feeds = random_feeds(
+            session.inputs, seed, special.get(seed, sizes[seed % len(sizes)]), kind
+        )
         size = f", batch {BATCHES[seed]}" if seed in BATCHES and seed in special else ""
         sets.append(InputSet(f"seed {seed}, {kind}{size}", feeds, random=True))
-    for seed, case in enumerate(session.cases[1:], count):
+    for seed, case in enumerate(session.cases[1:], len(sets)):
         kind = distribution_of(seed) if varied else Distribution.NORMAL
-        feeds = random_feeds(case.inputs, seed, _own_shapes(case, fixed, shapes), kind)
+        feeds = random_feeds(case.inputs, seed, _own_shapes(case, fixed[0], first), kind)
         label = f"seed {seed}, {kind}, {shown_values(case.inputs)}"
         sets.append(InputSet(label, feeds, random=True))
-    return InputSets(sets, shapes, limits)
+    return InputSets(sets, sizes, limits)
 
 
 def _own_shapes(case: Session, fixed: Shapes, shapes: Shapes) -> Shapes:

@@ -6,9 +6,10 @@ The files may be hostile: nothing is ever unpickled, and no more bytes are unpac
 
 from __future__ import annotations
 
+import math
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from onnx import TensorProto, numpy_helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.options import Sizes
 from widthfold_onnx.runtime.sessions.ports import Port
 from widthfold_onnx.text import printable
 
@@ -61,6 +63,20 @@ def stored_feeds(path: Path, inputs: Sequence[Port]) -> list[InputSet]:
         UsageError: missing, broken, too large, or not what the model takes.
     """
     return [_read(place, inputs) for place in sorted(path.glob("test_data_set_*")) or [path]]
+
+
+def stored_sizes(paths: Iterable[str], inputs: Sequence[Port]) -> Sizes:
+    """Return the sizes of stored inputs: the first ones, then the smallest and the largest.
+
+    Raises:
+        UsageError: as `stored_feeds`.
+    """
+    sets = [item.feeds for path in paths for item in stored_feeds(Path(path), inputs)]
+    sizes = [{name: array.shape for name, array in feeds.items()} for feeds in sets]
+    first, *others = sizes
+    by_elements = sorted(others, key=lambda shapes: sum(map(math.prod, shapes.values())))
+    several = [first, *by_elements[:1], *by_elements[-1:]]
+    return tuple(shapes for at, shapes in enumerate(several) if shapes not in several[:at])
 
 
 def _read(path: Path, inputs: Sequence[Port]) -> InputSet:

@@ -56,8 +56,8 @@ def timed_inputs(
 
     Args:
         session: of the model.
-        shapes: of every random input; None searches them.
-        options: stored inputs, and shapes to search with.
+        shapes: of every input; None takes those of the first stored inputs, or searches them.
+        options: stored inputs, and sizes to search with.
         kind: how random floats are distributed.
 
     Raises:
@@ -66,12 +66,15 @@ def timed_inputs(
     """
     if options.seeds > 0 or not options.inputs:
         try:
-            shapes = shapes or find_shapes(session, options.input_shapes)
+            shapes = shapes or find_shapes(session, options.input_shapes[0])
             return Rotation(_random(session, shapes, kind), random=True)
         except UnverifiedError:
             if not options.inputs:
                 raise
-    return Rotation(_stored(session, options), random=False)
+    if stored := _stored(session, options, shapes):
+        return Rotation(stored, random=False)
+    assert shapes is not None
+    return Rotation(_random(session, shapes, kind), random=True)
 
 
 def _random(session: Session, shapes: Shapes, kind: Distribution) -> list[Feeds]:
@@ -81,13 +84,18 @@ def _random(session: Session, shapes: Shapes, kind: Distribution) -> list[Feeds]
     return [first, *(random_feeds(session.inputs, seed, shapes, kind) for seed in seeds)]
 
 
-def _stored(session: Session, options: VerifyOptions) -> list[Feeds]:
-    """Return the stored sets of one shape, repeated until they exceed the last cache together."""
+def _stored(session: Session, options: VerifyOptions, shapes: Shapes | None) -> list[Feeds]:
+    """Return the stored sets of these shapes, repeated until they exceed the last cache together.
+
+    Without shapes those of the first set count.
+    """
     paths = map(Path, options.inputs)
     sets = [item.feeds for path in paths for item in stored_feeds(path, session.inputs)]
-    first = sets[0]
-    alike = [s for s in sets if all(s[name].shape == first[name].shape for name in first)]
-    return list(islice(cycle(alike), max(_count(first, session.provider), len(alike))))
+    shapes = shapes or {name: array.shape for name, array in sets[0].items()}
+    alike = [s for s in sets if all(s[name].shape == shapes[name] for name in shapes)]
+    if not alike:
+        return []
+    return list(islice(cycle(alike), max(_count(alike[0], session.provider), len(alike))))
 
 
 def _count(feeds: Feeds, provider: Provider) -> int:

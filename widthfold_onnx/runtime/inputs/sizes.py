@@ -1,7 +1,8 @@
 """Finds sizes at which a model runs, for the dimensions that it leaves open.
 
 A model does not tell how long an audio input must be. So the original is run at one size after
-another until one works; each try costs milliseconds, since a wrong size stops early.
+another until one works, small sizes first; a try of a wrong size stops early. A search is bounded
+in seconds and in memory.
 
 A child process runs `running`, so this file imports nothing that only rewriting needs: that would
 take longer than most models take to run.
@@ -9,22 +10,38 @@ take longer than most models take to run.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Provider, RuntimeOptions, Shapes
+from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, Sizes
 from widthfold_onnx.runtime.inputs.dimensions import Dimensions, Key
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
-from widthfold_onnx.runtime.inputs.recorded import stored_feeds
+from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import Session, open_session
+from widthfold_onnx.system import memory_at_most
+from widthfold_onnx.text import printable
 
 LADDER = (64, 16, 256, 1, 20, 128, 160, 224, 320, 576, 640, 1024, 4096, 16384, 65536)
 """Sizes to try. 64 first: with 1, padded borders would be all there is to compare."""
 
-MAX_ELEMENTS = 1 << 24
+SINGLE = (64, 16, 256)
+"""Sizes of all other dimensions while one dimension goes through `FINE`."""
+
+FINE = (3, *range(8, 128, 4), *range(128, 512, 16), *range(512, 1025, 64), 257, 513, 2048, 4096)
+"""Sizes to try for one dimension at a time: numbers of bands, of channels, of mel filters."""
+
+MAX_ELEMENTS = 1 << 22
 """Largest input set that is tried without being asked for, in elements over all inputs."""
+
+SECONDS = 20.0
+"""Seconds that a search for sizes may take."""
+
+MEMORY = 1 << 30
+"""Bytes that a search for sizes may take beside what the process holds before."""
 
 ENOUGH = 2000
 """Inputs of so many elements are tried first: a single frame of audio shows and times little."""
@@ -32,23 +49,50 @@ ENOUGH = 2000
 SMALL_ELEMENTS = 750_000
 """Largest input set for the second shapes, where a much larger size is tried first."""
 
+GROWTHS = (8, 4, 2)
+"""Factors by which a found size grows to be timed as a large size, too."""
 
-def running(
-    model: Path, how: RuntimeOptions, fixed: Shapes, inputs: Sequence[str] = ()
-) -> tuple[Provider, Shapes]:
-    """Return the provider and the shapes of a model: those of stored inputs, else found by trying.
+LARGE_ELEMENTS = 1 << 20
+"""Largest input set that is timed as a large size without being asked for."""
+
+LARGE_SECONDS = 0.1
+"""Longest run at a large size that is not asked for: a trial takes at least sixty runs of both."""
+
+
+def running(model: Path, how: RuntimeOptions, fixed: Sizes) -> tuple[Provider, Sizes]:
+    """Return the provider, and sizes at which a model runs (`find_sizes`).
 
     Meant to run in `runtime.child.isolated`.
 
     Raises:
-        UnverifiedError: the provider cannot be used, or no shapes were found.
-        UsageError: stored inputs that the model does not take.
+        UnverifiedError: the provider cannot be used, or no sizes were found.
+        UsageError: sizes that do not fit the model.
     """
     session = open_session(model, RuntimeOptions(provider=how.provider, cases=how.cases))
-    if not inputs:
-        return session.provider, dict(find_shapes(session, fixed))
-    first, *_ = stored_feeds(Path(inputs[0]), session.inputs)
-    return session.provider, {name: array.shape for name, array in first.feeds.items()}
+    return session.provider, find_sizes(session, fixed)
+
+
+def runs_at(model: Path, suggested: Sizes) -> Sizes:
+    """Return the sizes at which a model runs: of the suggested ones, and behind them found ones.
+
+    Meant to run in `runtime.child.isolated`.
+
+    Args:
+        model: the file.
+        suggested: shapes of some inputs or of all.
+
+    Raises:
+        UnverifiedError: there is no runtime, or the model does not load.
+    """
+    session = open_session(model)
+    sizes: list[Shapes] = []
+    end = time.monotonic() + SECONDS
+    for shapes in suggested:
+        with contextlib.suppress(UnverifiedError):
+            sizes.append(find_shapes(session, shapes, end=end))
+    with contextlib.suppress(UnverifiedError):
+        sizes.append(find_shapes(session, {}, end=end))
+    return tuple(sizes)
 
 
 def any_shapes(_: Shapes) -> bool:
@@ -56,8 +100,35 @@ def any_shapes(_: Shapes) -> bool:
     return True
 
 
+def find_sizes(
+    session: Session, fixed: Sizes, suits: Callable[[Shapes], bool] = any_shapes
+) -> Sizes:
+    """Return whole shapes with which the model runs: for each assignment of the caller, or found.
+
+    If the caller names nothing, or leaves dimensions open in one assignment, a larger size is
+    found, too, or a smaller one where no larger one runs.
+
+    Args:
+        session: of the original, at any level.
+        fixed: sizes that the caller demands.
+        suits: as for `find_shapes`.
+
+    Raises:
+        UsageError: as `Dimensions`.
+        UnverifiedError: no try ran.
+    """
+    sizes = tuple(find_shapes(session, shapes, suits) for shapes in fixed)
+    if len(sizes) > 1:
+        return sizes
+    further = further_shapes(session, fixed[0], sizes[0])
+    return sizes if further is None else (*sizes, further)
+
+
 def find_shapes(
-    session: Session, fixed: Shapes, suits: Callable[[Shapes], bool] = any_shapes
+    session: Session,
+    fixed: Shapes,
+    suits: Callable[[Shapes], bool] = any_shapes,
+    end: float = math.inf,
 ) -> Shapes:
     """Return the first shapes with which the model runs, for every input.
 
@@ -65,25 +136,53 @@ def find_shapes(
         session: of the original, at any level.
         fixed: shapes that the caller demands.
         suits: accepts shapes at which the model runs; if it accepts none, the first ones serve.
+        end: time at which an earlier search ends that this one is a part of; it bounds shapes of
+            the caller, too.
 
     Raises:
         UsageError: as `Dimensions`.
         UnverifiedError: no try ran.
     """
-    dims = Dimensions(session.inputs, fixed)
-    small = list(_small_batch(dims.opened))
-    every = [*small, *(dict.fromkeys(dims.opened, size) for size in LADDER)]
-    found, _ = _first(session, dims, small, least=ENOUGH)
-    if found is None:
-        found, failure = _first(session, dims, every)
-    if found is None:
+    tries = _Tries(session, fixed, end)
+    opened = tries.dims.opened
+    small = list(_small_batch(opened))
+    every = [*small, *(dict.fromkeys(opened, size) for size in LADDER)]
+    shapes = tries.first(small, least=ENOUGH) or tries.first([*every, *_one_at_a_time(opened)])
+    if shapes is None:
+        names = ", ".join(map(printable, tries.dims.open_inputs))
         raise UnverifiedError(
-            f"no random input was found that runs ({failure}); "
-            "pass --input-shape NAME:SIZE,... or --inputs"
+            f"no size of {names} was found at which the model runs; pass --input-shape "
+            f"NAME:SIZE,... or --inputs (the first try: {tries.failure})"
+            if names
+            else f"no random input was found that runs ({tries.failure}); pass --inputs"
         )
-    if dims.opened and not suits(found):
-        found = _first(session, dims, every, least=ENOUGH, suits=suits)[0] or found
-    return found
+    if opened and not suits(shapes):
+        shapes = tries.first(every, least=ENOUGH, suits=suits) or shapes
+    return shapes
+
+
+def further_shapes(session: Session, fixed: Shapes, shapes: Shapes) -> Shapes | None:
+    """Return shapes much larger than those found, or smaller ones; None if none is open or runs.
+
+    All dimensions besides the batch change together, or if that does not run, one dimension.
+    """
+    tries = _Tries(session, fixed)
+    opened, sizes = tries.dims.opened, tries.dims.sizes(shapes)
+    together = [key for key, leads in opened.items() if not leads]
+    changing = list(filter(None, (together, *([key] for key in opened))))
+    large = [
+        {**sizes, **{key: sizes[key] * times for key in keys}}
+        for keys in changing
+        for times in GROWTHS
+    ]
+    small = [
+        {**sizes, **{key: sizes[key] // times for key in keys}}
+        for keys in changing
+        for times in GROWTHS
+        if all(sizes[key] % times == 0 for key in keys)
+    ]
+    long = tries.first(large, most=LARGE_ELEMENTS, seconds=LARGE_SECONDS)
+    return long or tries.first(small)
 
 
 def other_shapes(session: Session, fixed: Shapes, found: Shapes) -> Shapes | None:
@@ -91,21 +190,20 @@ def other_shapes(session: Session, fixed: Shapes, found: Shapes) -> Shapes | Non
 
     A rewrite that bakes one size in passes at that size, so a second one is compared as well.
     """
-    dims = Dimensions(session.inputs, fixed)
-    sizes = dims.sizes(found)
-    long, _ = _first(session, dims, _grown(sizes, dims.opened), most=SMALL_ELEMENTS)
+    tries = _Tries(session, fixed)
+    opened, sizes = tries.dims.opened, tries.dims.sizes(found)
+    long = tries.first(_grown(sizes, opened), most=SMALL_ELEMENTS)
     if long is not None:
         return long
     double = {key: size * 2 for key, size in sizes.items()}
-    tries = (item for item in (double, _batched(sizes, dims.opened)) if item != sizes)
-    return _first(session, dims, tries)[0]
+    return tries.first(item for item in (double, _batched(sizes, opened)) if item != sizes)
 
 
 def with_batch(session: Session, fixed: Shapes, found: Shapes, batch: int) -> Shapes | None:
     """Return the found shapes with another batch, None if the model does not run so."""
-    dims = Dimensions(session.inputs, fixed)
-    wanted = {key: batch if dims.opened[key] else n for key, n in dims.sizes(found).items()}
-    return _first(session, dims, [wanted])[0]
+    tries = _Tries(session, fixed)
+    opened = tries.dims.opened
+    return tries.first([{k: batch if opened[k] else n for k, n in tries.dims.sizes(found).items()}])
 
 
 def _batched(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> dict[Key, int]:
@@ -129,37 +227,83 @@ def _grown(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> Iterator[dic
 def _small_batch(opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
     """Yield sizes to try: batch 1 and the same size elsewhere, then one of them long."""
     rest = [key for key, leads in opened.items() if not leads]
-    for size in LADDER:
+    for size in LADDER if opened else (1,):
         yield {key: 1 if leads else size for key, leads in opened.items()}
         for long in rest[:4]:
             yield {key: size if key == long else 1 for key in opened}
 
 
-def _first(
-    session: Session,
-    dims: Dimensions,
-    candidates: Iterable[dict[Key, int]],
-    *,
-    least: int = 0,
-    most: int = MAX_ELEMENTS,
-    suits: Callable[[Shapes], bool] = any_shapes,
-) -> tuple[Shapes | None, str]:
-    """Return the first candidate that runs, else the message on the first that did not."""
-    failure = ""
-    seen: set[tuple[tuple[int, ...], ...]] = set()
-    for candidate in candidates:
-        shapes = dims.shapes(candidate)
-        mark = tuple(shapes.values())
-        elements = sum(map(math.prod, mark))
-        if mark in seen or (candidate and not least <= elements <= most):
-            continue
-        seen.add(mark)
-        feeds = random_feeds(session.inputs, 0, shapes)
+def _one_at_a_time(opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
+    """Yield sizes to try in which one dimension after the other goes through `FINE`."""
+    for size in SINGLE:
+        for key in reversed(list(opened)):  # bands and channels are at the end, time is before
+            for fine in FINE:
+                yield {**dict.fromkeys(opened, size), key: fine}
+
+
+class _Tries:
+    """Runs of a model at one size after another.
+
+    Args:
+        session: of the model.
+        fixed: shapes that the caller demands.
+        end: time at which the search ends, if that is sooner than after `SECONDS`.
+
+    Attributes:
+        dims: the open dimensions.
+        failure: message on the first try that did not run.
+
+    Raises:
+        UsageError: as `Dimensions`.
+    """
+
+    def __init__(self, session: Session, fixed: Shapes, end: float = math.inf) -> None:
+        self._session = session
+        self._is_part = not math.isinf(end)
+        self._end = min(end, time.monotonic() + SECONDS)
+        self.dims = Dimensions(session.inputs, fixed)
+        self.failure = ""
+
+    def first(
+        self,
+        candidates: Iterable[dict[Key, int]],
+        *,
+        least: int = 0,
+        most: int = MAX_ELEMENTS,
+        seconds: float = math.inf,
+        suits: Callable[[Shapes], bool] = any_shapes,
+    ) -> Shapes | None:
+        """Return the first candidate that runs; None if there is none within the bounds.
+
+        Args:
+            candidates: sizes of the open dimensions.
+            least: fewest elements over all inputs.
+            most: most elements over all inputs; sizes that leave nothing open have no bounds.
+            seconds: longest run.
+            suits: accepts shapes.
+        """
+        for candidate in candidates:
+            shapes = self.dims.shapes(candidate)
+            elements = sum(map(math.prod, shapes.values()))
+            if candidate and not least <= elements <= most:
+                continue
+            is_bounded = bool(candidate) or self._is_part
+            if self._runs(shapes, seconds if is_bounded else None) and suits(shapes):
+                return shapes
+            if time.monotonic() > self._end:
+                self.failure = self.failure or f"nothing ran within {SECONDS:g} s"
+                return None
+        return None
+
+    def _runs(self, shapes: Shapes, seconds: float | None) -> bool:
+        """Run the model once; `seconds` is the longest run, None bounds neither time nor memory."""
+        feeds = random_feeds(self._session.inputs, 0, shapes)
+        is_bounded = seconds is not None and described(self._session.provider).device == "cpu"
+        left = math.inf if seconds is None else min(seconds, self._end - time.monotonic())
         try:
-            session.run(feeds)
-        except UnverifiedError as error:
-            failure = failure or str(error)
-        else:
-            if suits(shapes):
-                return shapes, ""
-    return None, failure
+            with memory_at_most(MEMORY) if is_bounded else contextlib.nullcontext():
+                self._session.run(feeds, max(left, 0.0))
+        except (UnverifiedError, MemoryError) as error:
+            self.failure = self.failure or str(error) or "out of memory"
+            return False
+        return True

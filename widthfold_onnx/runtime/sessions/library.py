@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,21 @@ def new_session(model: bytes | str, options: Any, providers: Sequence[object]) -
         session = runtime().InferenceSession(model, options, providers=providers, enable_fallback=0)
     session.disable_fallback()  # of runs, for the same releases
     return session
+
+
+@contextlib.contextmanager
+def run_options(seconds: float) -> Iterator[Any]:
+    """Yield options of a run that is stopped after some seconds; None if it may take forever."""
+    if math.isinf(seconds):
+        yield None
+        return
+    options = runtime().RunOptions()
+    timer = threading.Timer(seconds, setattr, (options, "terminate", True))
+    timer.start()
+    try:
+        yield options
+    finally:
+        timer.cancel()
 
 
 @cache

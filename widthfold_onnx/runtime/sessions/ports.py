@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.model.proto.dims import declared, symbol_of
+from widthfold_onnx.model.proto.frozen import inputs
 from widthfold_onnx.text import printable
 
 _DTYPES = {
@@ -37,13 +40,33 @@ class Port:
     value: tuple[float, ...] = ()
 
 
+def ports_of(proto: onnx.ModelProto) -> list[Port]:
+    """Return the inputs that a caller must feed, without the runtime."""
+    return [
+        Port(value.name, _dtype(value.type.tensor_type.elem_type), declared(value))
+        for value in inputs(proto)
+        if value.type.HasField("tensor_type")
+    ]
+
+
+def _dtype(kind: int) -> str:
+    if kind == onnx.TensorProto.STRING:
+        return "string"
+    return str(onnx.helper.tensor_dtype_to_np_dtype(kind).name)
+
+
 def port_of(meta: Any) -> Port:
     """Convert the runtime's description of an input."""
     kind = str(meta.type)
     inner = kind.removeprefix("tensor(").removesuffix(")")
     dtype = _DTYPES.get(kind, inner if kind == f"tensor({inner})" else kind)
-    dims = tuple(dim if isinstance(dim, int | str) else None for dim in meta.shape)
-    return Port(str(meta.name), dtype, dims)
+    return Port(str(meta.name), dtype, tuple(map(_dim, meta.shape)))
+
+
+def _dim(dim: object) -> int | str | None:
+    if isinstance(dim, str):
+        return symbol_of(dim)
+    return dim if isinstance(dim, int) and dim >= 0 else None
 
 
 def arrays_of(name: str, value: object) -> dict[str, Array]:

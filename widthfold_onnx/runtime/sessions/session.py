@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -70,14 +71,18 @@ class Session:
             session._cases = (values,)
         return sessions
 
-    def run(self, feeds: Feeds) -> dict[str, Array]:
+    def run(self, feeds: Feeds, seconds: float = math.inf) -> dict[str, Array]:
         """Run once; a sequence of tensors comes back as ``name[0]``, ``name[1]``, ...
+
+        Args:
+            feeds: the inputs.
+            seconds: time after which the run is stopped between two nodes.
 
         Raises:
             UnverifiedError: the runtime stopped, or an output is no tensor.
         """
-        with self._stops():
-            values = self._session.run(self.outputs, dict(feeds))
+        with self._stops(), library.run_options(seconds) as options:
+            values = self._session.run(self.outputs, dict(feeds), options)
         arrays: dict[str, Array] = {}
         for name, value in zip(self.outputs, values, strict=True):
             arrays.update(arrays_of(name, value))

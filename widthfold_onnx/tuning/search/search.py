@@ -9,7 +9,8 @@
    with the whole model. Then the model is timed without each form; what does not help in its place
    is dropped (`tuning.search.settling`).
 4. The model is timed with the channels of whole chains padded (`tuning.search.padding`).
-5. The rest must beat the original at its strongest setting beyond the noise, or nothing is folded.
+5. The rest must beat the original at its strongest setting beyond the noise at one of the sizes of
+   the inputs, and be slower at none, or nothing is folded.
 
 If nothing is to be measured, 1 to 5 use the store as far as it goes, and `tuning.predict.cost` for
 layers that the store does not know; a companion that it does not know is not taken.
@@ -33,21 +34,23 @@ from widthfold_onnx.decide.companions import (
     with_companions,
 )
 from widthfold_onnx.decide.decisions import Decided, Decision, decide, with_layers
-from widthfold_onnx.decide.hints import Hints
+from widthfold_onnx.decide.hints import Hints, ran
 from widthfold_onnx.model.read.loader import LoadedModel
-from widthfold_onnx.options import Companion, FoldOptions, SearchOptions
+from widthfold_onnx.options import Companion, FoldOptions, SearchOptions, Shapes
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.results import Gain, Measurement, SearchReport
+from widthfold_onnx.results import Gain, Measurement, SearchReport, SizeGain, SpeedVerdict
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import LayerGain, Measured, Origin, Plan
 from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.runtime.environment import version
+from widthfold_onnx.runtime.inputs.dimensions import assumed_sizes
 from widthfold_onnx.runtime.inputs.distributions import Distribution
 from widthfold_onnx.runtime.intervals import judge, noise
 from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.ports import ports_of
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure.bench import Bench
 from widthfold_onnx.tuning.measure.budget import Budget
@@ -129,7 +132,7 @@ class _Search:
         empty = drafted(self.loaded.proto, self.fold)
         matches = self._matches(empty, self.fold.exchanges)
         bench = self._bench(Level.ALL)
-        trials = Trials(self.loaded, bench, self.context.shapes, self.folder)
+        trials = Trials(self.loaded, bench, self.context.sizes, self.folder)
         draft, gains = self._companions(empty, matches, trials)
         first = self._level(draft, bench)
         raced = self._race(draft, first, trials)
@@ -137,23 +140,24 @@ class _Search:
             level, forms = raced.levels[0], raced.levels[0].chosen()
         else:
             level, forms = Settling(trials, draft, self._spending, self.say).settle(raced.levels)
-        final, chosen = None, level.plan(draft, forms)
+        chosen = level.plan(draft, forms)
         padded = None if raced.interrupted else self._padding(trials).best(chosen)
         if padded is not None and padded.is_taken:
             chosen = padded.plan
+        finals: Sequence[Measurement | None] = [None] * len(self.context.sizes)
         if chosen.changes:
             self.say(Step("timing the whole model"))
-            final = trials.decide(chosen, self._spending.final)
-        if final is not None and not is_faster(final):
+            finals = trials.decide(chosen, self._spending.final)
+        if not pays_at_all(finals):
             chosen, forms = msgspec.structs.replace(empty, frozen=()), {}
         draft = msgspec.structs.replace(chosen, layers=())
         outcomes = Outcomes(level, forms, chosen)
         reading = self._reading(draft)
         decisions = decide(reading, self.fold, outcomes.choose)
-        hints = Hints(reading, self.fold)
+        hints = Hints(reading, self.fold, partial(ran, self.loaded.path))
         plan = with_layers(draft, decisions)
         return Decided(
-            plan=self._with_origin(plan, decisions, outcomes, final),
+            plan=self._with_origin(plan, decisions, outcomes, finals[0]),
             reading=reading,
             sites=[
                 decision.report(self.fold, hints.of(decision), outcomes.gain(decision.linear))
@@ -163,7 +167,10 @@ class _Search:
                 matches, {c.companion for c in draft.companions}, "not measured", gains
             ),
             padding=None if padded is None else padded.report(plan.padding),
-            search=self._report(raced, level, final, accepted=plan.changes),
+            search=self._report(raced, level, finals, accepted=plan.changes),
+            assumed=assumed_sizes(
+                ports_of(self.loaded.proto), self.fold.input_shapes, self.context.sizes
+            ),
         )
 
     def _padding(self, trials: Trials) -> PaddingSearch:
@@ -200,8 +207,8 @@ class _Search:
             ),
             measured=Measured(
                 whole=None if final is None else gain_of(final),
-                setting=final.setting if final is not None and is_faster(final) else "",
-                shapes=dict(self.context.shapes),
+                setting=_setting(final),
+                sizes=tuple(map(dict, self.context.sizes)),
                 layers=tuple(
                     LayerGain(graph=name.graph, node=name.node, gain=gain)
                     for name, gain in sorted(gains.items(), key=lambda item: item[0])
@@ -302,12 +309,18 @@ class _Search:
         aim = self.context.target
         if bench.setup.level is Level.EXTENDED:
             aim = aim.without_blocked_kernels()
-        layers = Layers.of(self._reading(draft), self.fold, self.context.shapes, aim)
+        layers = Layers.of(self._reading(draft), self.fold, self.context.sizes[0], aim)
         return LevelSearch(layers, bench)
 
     def _report(
-        self, raced: _Raced, level: LevelSearch, final: Measurement | None, *, accepted: bool
+        self,
+        raced: _Raced,
+        level: LevelSearch,
+        finals: Sequence[Measurement | None],
+        *,
+        accepted: bool,
     ) -> SearchReport:
+        final = finals[0]
         workloads = level.layers.workloads
         best = [level.best(subject) for subject in workloads]
         last = final or raced.original
@@ -315,7 +328,7 @@ class _Search:
             provider=self.options.provider.value,
             threads=self.options.threads,
             target=self.context.target.name,
-            shapes={name: list(dims) for name, dims in self.context.shapes.items()},
+            sizes=list(map(_at_size, self.context.sizes, finals)),
             layers=len(workloads),
             forms=sum(len(workload.forms) for workload in workloads.values()),
             measured=sum(each.bench.measured for each in raced.levels),
@@ -330,7 +343,7 @@ class _Search:
             failure="" if final is None else final.reason,
             note="" if last is None else last.note,
             original_setting=final.original_setting if final else _fastest(raced.original),
-            folded_setting=final.setting if final is not None and is_faster(final) else "",
+            folded_setting=_setting(final) if accepted else "",
         )
 
     def _left(self, levels: Sequence[LevelSearch]) -> set[str]:
@@ -354,6 +367,35 @@ def _fastest(original: Measurement | None) -> str:
     return original.setting if original.ratio > 1 else original.original_setting
 
 
-def is_faster(trial: Measurement) -> bool:
-    """Check whether a trial shows a gain beyond the noise."""
-    return judge(trial.low, trial.high, trial.control) == "faster"
+def pays_at_all(finals: Sequence[Measurement | None]) -> bool:
+    """Check whether trials at several sizes show a gain at one size and a loss at none.
+
+    What was not timed shows neither; where nothing was timed, predictions have decided.
+    """
+    verdicts = [verdict_of(trial) for trial in finals if trial is not None]
+    return not verdicts or ("faster" in verdicts and "slower" not in verdicts)
+
+
+def verdict_of(trial: Measurement) -> SpeedVerdict:
+    """Judge a trial; a model that does not run is slower than any other."""
+    return judge(trial.low, trial.high, trial.control)
+
+
+def _setting(final: Measurement | None) -> str:
+    """Return the setting at which the new model is fastest; "" if it is not known."""
+    return "" if final is None or final.status == "lost" else final.setting
+
+
+def _at_size(shapes: Shapes, final: Measurement | None) -> SizeGain:
+    """Return the row of the report for one size."""
+    row = SizeGain(shapes={name: list(dims) for name, dims in shapes.items()})
+    if final is None:
+        return row
+    if final.status == "lost":
+        return msgspec.structs.replace(row, verdict="slower", note=final.reason)
+    return msgspec.structs.replace(
+        row,
+        gain=gain_of(final),
+        verdict=verdict_of(final),
+        original_ms=1e3 * final.ratio * final.seconds,
+    )

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import onnx
-
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.read.loader import LoadedModel
-from widthfold_onnx.options import Provider, SearchOptions, Shapes
+from widthfold_onnx.options import Provider, SearchOptions, Sizes
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.dimensions import assumed_shapes
 from widthfold_onnx.runtime.inputs.sizes import running
 from widthfold_onnx.runtime.sessions.descriptions import described
-from widthfold_onnx.runtime.sessions.ports import Port
+from widthfold_onnx.runtime.sessions.ports import ports_of
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.predict.targets import Target, target, usual
 from widthfold_onnx.tuning.store.identity import machine_identity, setting_identity
@@ -29,20 +25,21 @@ class SearchContext:
 
     Attributes:
         provider: where layers run; not AUTO.
-        shapes: shapes of every input.
+        sizes: at which whole models run: shapes of every input, one or more assignments. Layers
+            run at the first.
         target: the device that times are predicted for.
         machine: `identity.machine_identity` of the machine whose measurements count; "" where
             there is none.
     """
 
     provider: Provider
-    shapes: Shapes
+    sizes: Sizes
     target: Target
     machine: str
 
 
 def find_context(
-    loaded: LoadedModel, options: SearchOptions, fixed: Shapes, store: Store
+    loaded: LoadedModel, options: SearchOptions, fixed: Sizes, store: Store
 ) -> SearchContext:
     """Return the context of this machine, or if nothing is to be run of the target's kind.
 
@@ -54,15 +51,15 @@ def find_context(
     chosen = _chosen(options, options.provider)  # before anything runs
     if not options.measure:
         return _without_running(loaded, options, fixed, store, chosen)
-    provider, shapes = isolated(running, loaded.path, options, dict(fixed), options.inputs)
+    provider, sizes = isolated(running, loaded.path, options, fixed)
     aim = _chosen(options, provider) or target(usual(provider))
-    return SearchContext(provider, shapes, aim, machine_identity(provider))
+    return SearchContext(provider, sizes, aim, machine_identity(provider))
 
 
 def _without_running(
     loaded: LoadedModel,
     options: SearchOptions,
-    fixed: Shapes,
+    fixed: Sizes,
     store: Store,
     chosen: Target | None,
 ) -> SearchContext:
@@ -83,7 +80,9 @@ def _without_running(
         elif here in machines:
             machines = [here]
     machine = machines[0] if len(machines) == 1 else ""
-    return SearchContext(provider, assumed_shapes(list(_ports(loaded.proto)), fixed), aim, machine)
+    ports = ports_of(loaded.proto)
+    sizes = tuple(assumed_shapes(ports, shapes) for shapes in fixed)
+    return SearchContext(provider, sizes, aim, machine)
 
 
 def _chosen(options: SearchOptions, provider: Provider) -> Target | None:
@@ -99,13 +98,3 @@ def _chosen(options: SearchOptions, provider: Provider) -> Target | None:
     if provider is not Provider.AUTO and on_cpu != (aim.provider is Provider.CPU):
         raise UsageError(f"target {aim.name} is of provider {aim.provider}, not {provider}")
     return aim
-
-
-def _ports(proto: onnx.ModelProto) -> Iterator[Port]:
-    """Yield the inputs that a caller must feed, without their element types."""
-    given = {tensor.name for tensor in proto.graph.initializer}
-    for value in proto.graph.input:
-        if value.name not in given:
-            symbols = (dim.dim_param for dim in value.type.tensor_type.shape.dim)
-            pairs = zip(symbols, dims_of(value) or (), strict=True)
-            yield Port(value.name, "", tuple(symbol or extent for symbol, extent in pairs))

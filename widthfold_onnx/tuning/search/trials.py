@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.model.write.writer import write_model
-from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.options import Sizes, VerifyOptions
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.store import lost
 from widthfold_onnx.rewrite.apply import fit
@@ -43,7 +44,7 @@ class Trials:
     Args:
         loaded: the original model.
         bench: the store, and how models run.
-        shapes: shapes of every input.
+        sizes: at which whole models run: shapes of every input, one or more assignments.
         folder: folder for the models that are built.
     """
 
@@ -51,22 +52,20 @@ class Trials:
         self,
         loaded: LoadedModel,
         bench: Bench,
-        shapes: Shapes,
+        sizes: Sizes,
         folder: Path,
     ) -> None:
         self._loaded = loaded
         self._bench = bench
         self._options = bench.setup.how
-        self._shapes = shapes
+        self._sizes = sizes
         self._folder = folder
-        self._subject = canonical(
-            {
-                "model": _digest(loaded.path.read_bytes()),
-                "shapes": shapes,
-                "inputs": _digests(self._options.inputs),
-                "values": self._options.cases[0],
-            }
-        )
+        common = {
+            "model": _digest(loaded.path.read_bytes()),
+            "inputs": _digests(self._options.inputs),
+            "values": self._options.cases[0],
+        }
+        self._subjects = [canonical({**common, "shapes": shapes}) for shapes in sizes]
 
     def compare(self, base: Plan, other: Plan, seconds: float, **how: str) -> Measurement | None:
         """Time the models of two plans against each other, each at its strongest setting.
@@ -74,17 +73,16 @@ class Trials:
         Args:
             base: the plan that should be slower.
             other: the plan that should be faster.
-            seconds: time that timing may take.
+            seconds: time that timing may take at each size.
             how: what tells this trial apart from other trials of the two in the store.
 
         Returns:
-            The ratio time of base / time of other, lost if one of them does not run; None if it is
-            not in the store and nothing is to be measured.
+            The ratio time of base / time of other (`over_sizes`), lost if one of them does not run;
+            None if it is not in the store and nothing is to be measured.
         """
-        candidate = _candidate(base, other, **how)
-        if self._is_open(candidate, seconds):
-            self._time([candidate], ratio_of, seconds, self._file(base), self._file(other))
-        return self._bench.known(self._subject, candidate)
+        return over_sizes(
+            [self._compared(size, base, other, seconds, **how) for size in self._searched]
+        )
 
     def without(
         self,
@@ -98,55 +96,88 @@ class Trials:
         Args:
             chosen: the plan.
             others: parts of it.
-            seconds: time that timing may take, all others and kinds together.
+            seconds: time that timing may take at each size, all others and kinds together.
             kinds: how random inputs are distributed, one after the other.
 
         Returns:
             On inputs of each kind, time of each other / time of `chosen`, as `compare` does.
         """
+        by_size = [self._without(size, chosen, others, seconds, kinds) for size in self._searched]
+        return [over_sizes(trials) for trials in zip(*by_size, strict=True)]
 
+    def levels(self, plan: Plan, seconds: float) -> Measurement | None:
+        """Time one model on the CPU at the first size: at level ALL / at level EXTENDED."""
+        candidate = canonical({"of": plan.digest, "than": Level.ALL, "is": Level.EXTENDED})
+        if self._is_open(0, candidate, seconds):
+            self._time(0, [candidate], ratio_of_levels, seconds, self._file(plan))
+        return self._known(0, candidate)
+
+    def decide(self, plan: Plan, seconds: float) -> list[Measurement | None]:
+        """Time a plan against the original at every size: this decides which model is written.
+
+        It takes no result of an earlier comparison, which may have been shorter.
+
+        Returns:
+            By size, as `compare` does.
+        """
+        return [
+            self._compared(size, EMPTY, plan, seconds, trial="last")
+            for size in range(len(self._sizes))
+        ]
+
+    def known(self, plan: Plan) -> Measurement | None:
+        """Return the stored result of `decide` at the first size, if there is one."""
+        return self._known(0, _candidate(EMPTY, plan, trial="last"))
+
+    @property
+    def _searched(self) -> list[int]:
+        """The first size and all larger ones: smaller ones get the last trial alone."""
+        elements = [sum(map(math.prod, shapes.values())) for shapes in self._sizes]
+        return [at for at, count in enumerate(elements) if at == 0 or count > elements[0]]
+
+    def _compared(
+        self, size: int, base: Plan, other: Plan, seconds: float, **how: str
+    ) -> Measurement | None:
+        candidate = _candidate(base, other, **how)
+        if self._is_open(size, candidate, seconds):
+            self._time(size, [candidate], ratio_of, seconds, self._file(base), self._file(other))
+        return self._known(size, candidate)
+
+    def _without(
+        self,
+        size: int,
+        chosen: Plan,
+        others: Sequence[Plan],
+        seconds: float,
+        kinds: Sequence[Distribution],
+    ) -> list[Measurement | None]:
         def candidates(bases: Sequence[Plan]) -> list[str]:
             return [_candidate(base, chosen, inputs=kind) for kind in kinds for base in bases]
 
-        untimed = [
-            other
-            for other in others
-            if any(self._is_open(candidate, seconds) for candidate in candidates([other]))
-        ]
+        def is_open(other: Plan) -> bool:
+            return any(self._is_open(size, c, seconds) for c in candidates([other]))
+
+        untimed = list(filter(is_open, others))
         for start in range(0, len(untimed), AT_ONCE):
             part = untimed[start : start + AT_ONCE]
             files = [self._file(other) for other in part]
             share = len(part) / len(untimed)
             models = self._file(chosen), files, kinds
-            self._time(candidates(part), ratios_to, seconds, *models, share=share)
-        return [self._bench.known(self._subject, candidate) for candidate in candidates(others)]
+            self._time(size, candidates(part), ratios_to, seconds, *models, share=share)
+        return [self._known(size, candidate) for candidate in candidates(others)]
 
-    def levels(self, plan: Plan, seconds: float) -> Measurement | None:
-        """Time one model on the CPU: at level ALL / at level EXTENDED, as `compare` does."""
-        candidate = canonical({"of": plan.digest, "than": Level.ALL, "is": Level.EXTENDED})
-        if self._is_open(candidate, seconds):
-            self._time([candidate], ratio_of_levels, seconds, self._file(plan))
-        return self._bench.known(self._subject, candidate)
+    def _known(self, size: int, candidate: str) -> Measurement | None:
+        return self._bench.known(self._subjects[size], candidate)
 
-    def decide(self, plan: Plan, seconds: float) -> Measurement | None:
-        """Time a plan against the original, as `compare` does: this decides which model is written.
-
-        It takes no result of an earlier comparison, which may have been shorter.
-        """
-        return self.compare(EMPTY, plan, seconds, trial="last")
-
-    def known(self, plan: Plan) -> Measurement | None:
-        """Return the stored result of `decide`, if there is one."""
-        return self._bench.known(self._subject, _candidate(EMPTY, plan, trial="last"))
-
-    def _is_open(self, candidate: str, seconds: float) -> bool:
-        """Check whether something is to be timed, for so many seconds."""
-        known = self._bench.known(self._subject, candidate)
+    def _is_open(self, size: int, candidate: str, seconds: float) -> bool:
+        """Check whether something is to be timed at a size, for so many seconds."""
+        known = self._known(size, candidate)
         bar = 0.0 if known is None else noise(known.control)
         return self._options.measure and not is_known(known, seconds, bar=bar)
 
     def _time(
         self,
+        size: int,
         candidates: Sequence[str],
         function: Callable[..., Measurement | list[Measurement]],
         seconds: float,
@@ -167,15 +198,15 @@ class Trials:
             inputs=self._options.inputs,
             seeds=0 if self._options.inputs else 1,
         )
-        shapes = dict(self._shapes)
+        shapes = dict(self._sizes[size])
         try:
             times = isolated(function, *models, options, shapes, timeout=seconds + PATIENCE)
         except UnverifiedError as error:
             times = [lost(str(error))] * len(candidates)
         times = [times] if isinstance(times, Measurement) else times
         for candidate, measured in zip(candidates, times, strict=True):
-            timed = msgspec.structs.replace(measured, budget=seconds)
-            self._bench.keep(Outcome(self._subject, candidate, timed))
+            kept = msgspec.structs.replace(measured, budget=seconds)
+            self._bench.keep(Outcome(self._subjects[size], candidate, kept))
 
     def _file(self, plan: Plan) -> Path:
         """Return the file of the model that a plan makes, without what does not fit the model."""
@@ -193,6 +224,22 @@ class Trials:
                 externalize=rewriting.document.external_names,
             )
         return path
+
+
+def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
+    """Return the one of the trials at several sizes that decides.
+
+    A change is taken only if it gains at one size and surely loses at none: so the worst trial
+    decides where it is surely slower, or lost, and else the best one.
+
+    Returns:
+        The deciding trial; None if one is not known.
+    """
+    known = [trial for trial in trials if trial is not None]
+    if len(known) < len(trials):
+        return None
+    worst = min(known, key=lambda trial: trial.high)  # a lost one has 0
+    return worst if worst.high < 1 else max(known, key=lambda trial: trial.low)
 
 
 def _candidate(base: Plan, other: Plan, **how: str) -> str:

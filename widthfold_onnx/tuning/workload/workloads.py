@@ -202,7 +202,7 @@ def in_order(forms: Sequence[tuple[PredictedForm, int]]) -> tuple[PredictedForm,
 
 def only_site(document: Document) -> LinearSite | Refusal:
     """Return the site of a workload."""
-    reading = Reading(document, {})
+    reading = Reading(document)
     return reading.layer(reading.sites[0])
 
 

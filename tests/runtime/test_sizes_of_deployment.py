@@ -1,0 +1,168 @@
+"""Several sizes: how they are named, found and bounded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, parser
+
+from tests.cli.tool import build
+from widthfold_onnx.cli.options import shape, sizes
+from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.options import ANY_SIZE, FoldOptions, Provider, RuntimeOptions, VerifyOptions
+from widthfold_onnx.runtime.inputs import sizes as sizes_module
+from widthfold_onnx.runtime.inputs.dimensions import Dimensions, assumed_sizes
+from widthfold_onnx.runtime.inputs.input_sets import random_sets
+from widthfold_onnx.runtime.inputs.recorded import stored_sizes
+from widthfold_onnx.runtime.inputs.rotation import timed_inputs
+from widthfold_onnx.runtime.inputs.sizes import find_sizes, runs_at
+from widthfold_onnx.runtime.sessions.ports import Port, ports_of
+from widthfold_onnx.runtime.sessions.session import Session, open_session
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+BANDS = "g (float[T, B] x) => (float[T, C] y) <float[144, 2] w> { y = MatMul(x, w) }"
+IMAGE = [Port("image", "float32", ("N", 3, "H", "W"))]
+
+
+def model(text: str) -> onnx.ModelProto:
+    return build(HEAD + text)
+
+
+def opened(folder: Path, proto: onnx.ModelProto) -> Session:
+    path = folder / "model.onnx"
+    onnx.save(proto, path)
+    return open_session(path, RuntimeOptions(provider=Provider.CPU))
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("x:1,3,320,640", [(1, 3, 320, 640)]),
+        ("x:1,3,320..640,32..48", [(1, 3, 320, 32), (1, 3, 640, 48)]),
+        ("x:7..7", [(7,)]),
+        ("a:b:1..2", [(1,), (2,)]),
+        ("x:", [()]),
+    ],
+)
+def test_a_range_names_its_two_ends(text: str, shapes: list[tuple[int, ...]]) -> None:
+    assert shape(text) == (text.rpartition(":")[0], shapes)
+
+
+@pytest.mark.parametrize("text", ["x:4..2", "x:1..2..3", "x:..3", "x:0..3", "x:1...3", ":1..2"])
+def test_a_range_needs_two_ends_in_order(text: str) -> None:
+    with pytest.raises(Exception, match="is not of the form NAME:1,3,224,224"):
+        shape(text)
+
+
+def test_shapes_of_several_inputs_are_assigned_in_order() -> None:
+    given = [("x", [(1,)]), ("y", [(5,)]), ("x", [(2,), (3,)])]
+    assert sizes(given) == ({"x": (1,), "y": (5,)}, {"x": (2,), "y": (5,)}, {"x": (3,), "y": (5,)})
+    assert sizes([]) == ANY_SIZE
+    with pytest.raises(UsageError, match="x 3 times, y 2 times: equally many, or once"):
+        sizes([*given, ("y", [(6,)])])
+
+
+def test_one_size_is_the_case_of_one() -> None:
+    assert FoldOptions(input_shapes={"x": (1, 2)}).input_shapes == ({"x": (1, 2)},)
+    assert VerifyOptions().input_shapes == FoldOptions().input_shapes == ANY_SIZE
+    with pytest.raises(UsageError, match="input-shape is 9 sizes; it must name 8"):
+        FoldOptions(input_shapes=[{"x": (n,)} for n in range(9)])
+
+
+@pytest.mark.parametrize("name", ["?", "", "None", "unk__12", "-1"])
+def test_anonymous_dimensions_of_one_name_may_differ(name: str, tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", 1, [name, 3, name, name])
+    y = helper.make_tensor_value_info("y", 1, [None, 3, None, None])
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y])
+    proto = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    session = opened(tmp_path, proto)
+    assert Dimensions(session.inputs, {"x": (6, 3, 48, 192)}).opened == {}
+    assert ports_of(proto) == session.inputs == [Port("x", "float32", (None, 3, None, None))]
+    assert find_sizes(session, ({"x": (6, 3, 48, 192)},)) == ({"x": (6, 3, 48, 192)},)
+
+
+def test_a_small_and_a_large_size_are_found(tmp_path: Path) -> None:
+    session = opened(tmp_path, model("g (float[1,1,H,W] x) => (float[1,1,H,W] y) { y = Neg(x) }"))
+    assert find_sizes(session, ANY_SIZE) == ({"x": (1, 1, 64, 64)}, {"x": (1, 1, 512, 512)})
+
+
+def test_a_number_of_bands_is_found_one_dimension_at_a_time(tmp_path: Path) -> None:
+    session = opened(tmp_path, model(BANDS))
+    assert find_sizes(session, ANY_SIZE) == ({"x": (64, 144)}, {"x": (512, 144)})
+
+
+def test_a_search_ends_when_its_time_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened(tmp_path, model(BANDS))
+    monkeypatch.setattr(sizes_module, "SECONDS", 0.0)
+    with pytest.raises(
+        UnverifiedError, match=r"^no size of x was found at which the model runs; p"
+    ):
+        find_sizes(session, ANY_SIZE)
+
+
+def test_a_search_takes_no_more_memory_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiling by 4096 takes 64 MB at the smallest size that is tried first."""
+    text = "g (float[N] x) => (float[M] y) <int64[1] r = {4096}> { y = Tile(x, r) }"
+    session = opened(tmp_path, parser.parse_model(HEAD + text))
+    monkeypatch.setattr(sizes_module, "MEMORY", 1 << 25)
+    (found, *_) = find_sizes(session, ANY_SIZE)
+    assert found["x"][0] * 4096 * 4 < 1 << 25
+
+
+def test_every_size_has_an_input_set(tmp_path: Path) -> None:
+    session = opened(tmp_path, model("g (float[N, 3] x) => (float[N, 3] y) { y = Neg(x) }"))
+    named = tuple({"x": (n, 3)} for n in (4, 9, 2))
+    made = random_sets(session, named, 1)
+    assert (made.sizes, [s.feeds["x"].shape for s in made.sets]) == (
+        named,
+        [(4, 3), (9, 3), (2, 3)],
+    )
+    assert len(random_sets(session, named, 5).sets) == 5
+
+
+def test_stored_inputs_name_sizes_and_are_timed_at_theirs(tmp_path: Path) -> None:
+    proto = model("g (float[N] x) => (float[N] y) { y = Neg(x) }")
+    session = opened(tmp_path, proto)
+    paths = []
+    for length in (5, 3, 9, 5, 7):
+        paths.append(str(tmp_path / f"{len(paths)}.npy"))
+        np.save(paths[-1], np.full(length, 2.0, np.float32))
+    assert stored_sizes(paths, ports_of(proto)) == ({"x": (5,)}, {"x": (3,)}, {"x": (9,)})
+    options = VerifyOptions(provider=Provider.CPU, inputs=tuple(paths), seeds=0)
+    at_nine, at_four = (timed_inputs(session, {"x": (n,)}, options) for n in (9, 4))
+    assert (at_nine.random, {s["x"].tobytes() for s in at_nine.sets}) == (
+        False,
+        {np.full(9, 2.0, np.float32).tobytes()},
+    )
+    assert (at_four.random, {s["x"].shape for s in at_four.sets}) == (True, {(4,)})
+
+
+def test_only_sizes_at_which_the_model_runs_are_suggested(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model(BANDS), path)
+    suggested = ({"x": (1, 256)}, {"x": (8, 144)})
+    assert runs_at(path, suggested) == ({"x": (8, 144)}, {"x": (64, 144)})
+
+
+def test_what_was_assumed_names_open_dimensions() -> None:
+    assumed = assumed_sizes(IMAGE, ANY_SIZE, ({"image": (1, 3, 64, 32)},))
+    assert assumed is not None
+    assert (assumed.open, assumed.sizes) == (
+        {"image": ["N", "H", "W"]},
+        [{"image": [1, 3, 64, 32]}],
+    )
+    assert assumed_sizes(IMAGE, ({"image": (1, 3, 8, 8)},), ({"image": (1, 3, 8, 8)},)) is None
+
+
+def test_a_shape_that_does_not_fit_is_refused_with_the_symbols_of_the_model() -> None:
+    proto = model("g (float[N, 3, height] x) => (float[N, 3, height] y) { y = Neg(x) }")
+    with pytest.raises(UsageError, match="x is declared N,3,height, not 1,4,8"):
+        ShapeTable(proto, {"x": (1, 4, 8)})
