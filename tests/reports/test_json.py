@@ -30,7 +30,7 @@ def test_the_shipped_schema_is_that_of_the_structs(verb: str) -> None:
 def in_one_order(schema: Any) -> Any:
     """Sort the alternatives of a schema, and take the indent from its texts.
 
-    Releases of msgspec order alternatives differently. Python 3.13 takes the indent from docstrings.
+    Releases of msgspec order alternatives differently. Python 3.13 dedents docstrings.
     """
     if isinstance(schema, str):
         return cleandoc(schema)
