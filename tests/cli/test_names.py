@@ -17,7 +17,7 @@ DRIVE = "C:\\models\\in.onnx"
 
 
 def test_an_input_may_be_called_like_a_path() -> None:
-    assert shape(f"{DRIVE}:1,3") == (DRIVE, (1, 3))
+    assert shape(f"{DRIVE}:1,3") == (DRIVE, [(1, 3)])
     with pytest.raises(click.BadParameter):
         shape(DRIVE)
 

@@ -74,7 +74,7 @@ def test_a_copied_store_is_enough(store: Path, out: Path, tmp_path: Path) -> Non
     search = found["search"]
     assert (search["measured"], search["accepted"], search["threads"]) == (0, True, 1)
     assert search["whole"]["ratio"] == pytest.approx(10 / 6.5)
-    assert search["shapes"] == {"audio": [1, 1, 16384]}
+    assert search["sizes"][0]["shapes"] == {"audio": [1, 1, 16384]}
     assert found["verification"]["verdict"] == "pass"
     assert found["verification"]["proof"]["verdict"] == "equal"
     assert {fold["node"] for fold in found["verification"]["folds"]} == set(PAYS)
@@ -124,8 +124,7 @@ def test_other_threads_are_not_known_and_a_budget_ends(store: Path, out: Path) -
         *("--threads", 2, "--time-budget", "1e-6"),
     )
     assert (run.code, run.err) == (0, "")
-    assert run.out.count("none of its") == 3
-    assert " layers left to measure" in run.out
+    assert " 3 layers left to measure" in run.out  # of four
 
 
 @pytest.mark.parametrize("arguments", [("--threads", 0), ("--time-budget", 0)])
@@ -220,7 +219,7 @@ def test_stored_inputs_give_the_shapes_and_are_timed(tmp_path: Path) -> None:
     run = widthfold("optimize", model, out, "--inputs", stored, *words)
     assert (run.code, run.err) == (0, "")
     search = json.loads((tmp_path / "report.json").read_text())["search"]
-    assert search["shapes"] == {"x": [1, 1, 64, 512], "row": [1]}
+    assert [size["shapes"] for size in search["sizes"]] == [{"x": [1, 1, 64, 512], "row": [1]}]
     assert search["whole"]["pairs"] > 0
 
 

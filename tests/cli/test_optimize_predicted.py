@@ -153,14 +153,14 @@ def test_open_sizes_must_be_given_as_nothing_is_run(tmp_path: Path) -> None:
     report = planned(model, *CPU, "--input-shape", "x:1,1,512,512")
     assert report["sites"][0]["status"] == "folded"
     batch = layer(tmp_path, ["batch", 1, 512, 512], [1, 1, 1, 31], same(1, 31))
-    assert planned(batch, *CPU)["search"]["shapes"] == {"x": [1, 1, 512, 512]}
+    assert planned(batch, *CPU)["search"]["sizes"][0]["shapes"] == {"x": [1, 1, 512, 512]}
 
 
 # ---------------------------------------------------------------- what the store holds
 
 
 def the_layer() -> Workload:
-    reading = Reading(Document(onnx.load(WIDE), None, OPERATORS), {})
+    reading = Reading(Document(onnx.load(WIDE), None, OPERATORS))
     layers = Layers.of(reading, FoldOptions(), {"x": (1, 1, 512, 512)}, target("cpu-avx512"))
     (workload,) = layers.workloads.values()
     return workload

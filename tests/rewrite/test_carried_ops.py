@@ -235,7 +235,7 @@ def lifted(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with every Conv lifted, which only `auto` does."""
     document = Document(model, None, OPERATORS)
     chosen = []
-    for _, site in read_sites(Reading(document, {}), FoldOptions()):
+    for _, site in read_sites(Reading(document), FoldOptions()):
         assert isinstance(site, LinearSite)
         ((_, form),) = forms(site, FoldOptions(), (1, 1), lift=1)
         assert isinstance(form, Reformulation)

@@ -46,7 +46,7 @@ def test_a_second_run_measures_nothing_and_writes_the_same(
         {"threads": 2},
         {"provider_options": {"arena_extend_strategy": "kSameAsRequested"}},
         {"session_options": {"session.disable_prepacking": "1"}},
-        {"machine": "another"},
+        {"machine": '{"onnxruntime":"another"}'},
     ],
 )
 def test_whatever_changes_the_times_is_measured_again(

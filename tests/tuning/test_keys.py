@@ -137,7 +137,7 @@ NOT_IN_THE_SUBJECT = {
     "dequantizer": "the node that is folded away; `quantization` says whether there is one",
     "per_channel": "of quantized weights only, where the subject says whether there are any",
     "itemsize": "follows from the element type",
-    "length": "the extents are given beside the site",
+    **dict.fromkeys(("length", "stored_rank"), "the extents are given beside the site"),
     "kernel": "the shape of the weight has it",
     "operator": "follows from the op and the side of the weight, which the subject says",
 }
@@ -181,6 +181,7 @@ SEARCH_ALONE = {
     "inputs": "the shapes are in the subject, and the data in that of a whole model",
     **dict.fromkeys(("values", "cases"), "a whole model has them in its subject"),
 }
+LEAVES = "layers are cut out of what they leave"
 FOLDING: Mapping[str, Any] = {"guard_shapes": True}
 FOLD_ALONE = {
     **dict.fromkeys(
@@ -189,12 +190,15 @@ FOLD_ALONE = {
     **dict.fromkeys(("max_flops_growth", "max_bytes_growth"), LIMIT),
     **dict.fromkeys(("max_channels", "nodes", "skip"), SELECTION),
     "input_shapes": "the subject holds the extents",
-    **dict.fromkeys(("companions", "freeze_weights"), "layers are cut out of what they leave"),
+    **dict.fromkeys(
+        ("companions", "freeze_weights", "pad_channels"), "layers are cut out of what they leave"
+    ),
 }
 OTHER: Mapping[str, Any] = {
     "factor": 4,
     "form": Form.STRIDES,
     "axis": "width",
+    "pad_channels": 8,
     "layout": Layout.NHWC,
     "nonfinite": NonFinite.REFUSE,
     "companions": (Companion.PRELU,),

@@ -71,7 +71,7 @@ def test_what_pays_is_folded_and_the_report_says_how_much(
     assert search is not None
     assert (search.accepted, search.interrupted, search.layers) == (True, False, 3)
     assert search.whole.ratio == pytest.approx(10 / 7)
-    assert search.shapes == {"x": [1, 1, 4, 32]}
+    assert [size.shapes for size in search.sizes] == [{"x": [1, 1, 4, 32]}]
     assert search.measured > search.forms > 20
     assert len(world.raced) == 6  # alone, and between packed tensors
 

@@ -10,7 +10,7 @@ import pytest
 from tests.evidence.mutants.guards import ALONE, BASES, FAULTS, GUARD, copied, right
 from tests.evidence.mutants.proof import difference, proofs
 
-KNOWN = {base: options.input_shapes for base, (_, options, _) in BASES.items()}
+KNOWN = {base: options.input_shapes[0] for base, (_, options, _) in BASES.items()}
 """Extents that were given when the model was folded: in "both assumed" no others reach its folded
 branch."""
 

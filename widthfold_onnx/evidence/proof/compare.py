@@ -31,7 +31,6 @@ from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.model.shapes.table import ShapeTable
-from widthfold_onnx.options import Sizes
 from widthfold_onnx.results import Proof
 from widthfold_onnx.text import printable
 
@@ -71,7 +70,7 @@ class SizeProof:
 VERDICTS = ("equal", "not provable", "different")
 
 
-def proved(old: Program, new: Program, fixed: Sizes, known: Shapes) -> Proof:
+def proved(old: Program, new: Program, fixed: Sequence[Shapes], known: Shapes) -> Proof:
     """Prove two models equal, or say where they differ, as a part of the report.
 
     Args:
@@ -98,7 +97,9 @@ def proved(old: Program, new: Program, fixed: Sizes, known: Shapes) -> Proof:
     )
 
 
-def prove_at_sizes(old: Program, new: Program, sizes: Sizes, known: Shapes) -> list[SizeProof]:
+def prove_at_sizes(
+    old: Program, new: Program, sizes: Sequence[Shapes], known: Shapes
+) -> list[SizeProof]:
     """Compare two models at one set of extents, or at several where the original leaves some open.
 
     The first at which they are different is the last.

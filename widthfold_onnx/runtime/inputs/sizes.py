@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, Sizes
 from widthfold_onnx.runtime.inputs.dimensions import Dimensions, Key
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
@@ -88,7 +88,7 @@ def runs_at(model: Path, suggested: Sizes) -> Sizes:
     sizes: list[Shapes] = []
     end = time.monotonic() + SECONDS
     for shapes in suggested:
-        with contextlib.suppress(UnverifiedError):
+        with contextlib.suppress(UnverifiedError, UsageError):  # one symbol may get two sizes
             sizes.append(find_shapes(session, shapes, end=end))
     with contextlib.suppress(UnverifiedError):
         sizes.append(find_shapes(session, {}, end=end))
