@@ -159,3 +159,11 @@ def test_refuses_a_negative_number_of_batch_dimensions():
     made = node("GatherND", ["X", "I"], ["Y"], batch_dims=-9)
     indices = numpy_helper.from_array(np.zeros((2, 1), np.int64), "I")
     refuses(model([made], [indices]), "^GatherND node of 'Y': batch_dims is negative$")
+
+
+@pytest.mark.parametrize("equation", ["......i,ic->...c", "...i,ic->......c", "...i...,ic->c"])
+def test_an_einsum_of_two_ellipses_is_refused(equation: str) -> None:
+    """onnx 1.23 never ends to infer such an Einsum."""
+    made = node("Einsum", ["X", "W"], ["Y"], equation=equation)
+    weight = numpy_helper.from_array(np.zeros((3, 5), np.float32), "W")
+    refuses(model([made], [weight]), "^Einsum node of 'Y': a term has two ellipses$")

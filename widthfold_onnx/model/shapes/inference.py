@@ -111,11 +111,11 @@ def _inferred(
 
 
 def check_inferable(node: onnx.NodeProto) -> None:
-    """Refuse a node that ends the process in shape inference, in onnx's as in onnxruntime's.
+    """Refuse a node that ends or hangs the process in shape inference, by onnx or onnxruntime.
 
     Raises:
-        InvalidModelError: a Split into fewer parts than it has outputs, or a negative number of
-            batch dimensions of a GatherND.
+        InvalidModelError: a Split into fewer parts than it has outputs, a negative number of
+            batch dimensions of a GatherND, or an Einsum with two ellipses in a term.
     """
     counts = {a.name: a.i for a in node.attribute if a.type == onnx.AttributeProto.INT}
     parts, written = counts.get("num_outputs", 0), len(node.output)
@@ -125,3 +125,7 @@ def check_inferable(node: onnx.NodeProto) -> None:
         raise InvalidModelError(f"{describe_node(node)}: {what}")
     if is_default(node, "GatherND") and counts.get("batch_dims", 0) < 0:
         raise InvalidModelError(f"{describe_node(node)}: batch_dims is negative")
+    equations = [a.s for a in node.attribute if a.name == "equation"]
+    terms = (term for equation in equations for term in equation.replace(b"->", b",").split(b","))
+    if is_default(node, "Einsum") and any(term.count(b"...") > 1 for term in terms):
+        raise InvalidModelError(f"{describe_node(node)}: a term has two ellipses")
