@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import shutil
 import signal
 import time
@@ -124,7 +125,8 @@ def test_other_threads_are_not_known_and_a_budget_ends(store: Path, out: Path) -
         *("--threads", 2, "--time-budget", "1e-6"),
     )
     assert (run.code, run.err) == (0, "")
-    assert " 3 layers left to measure" in run.out  # of four
+    # By its time a layer may be too small to race; the layer that raced may have forms left.
+    assert re.search(r" [234] layers left to measure", run.out)
 
 
 @pytest.mark.parametrize("arguments", [("--threads", 0), ("--time-budget", 0)])
