@@ -46,7 +46,7 @@ def rewriting(reading: Reading, options: FoldOptions, choose: Choose) -> Rewriti
         for decision in decide(reading, options, choose)
         if decision.linear is not None and isinstance(decision.outcome, Reformulation)
     ]
-    return Rewriting.of(reading.document, layers, options)
+    return Rewriting.of(reading.document, layers)
 
 
 def rewritten(model: onnx.ModelProto, options: FoldOptions, choose: Choose) -> onnx.ModelProto:

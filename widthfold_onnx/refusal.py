@@ -93,7 +93,6 @@ class Code(StrEnum):
     BLOCKS_DO_NOT_COVER = "blocks-do-not-cover"
     FACTOR_DOES_NOT_DIVIDE = "factor-does-not-divide"
     UNKNOWN_EXTENT = "unknown-extent"
-    UNGUARDED_EXTENT = "unguarded-extent"
     QUANTIZED = "quantized"
     EXTENSION_UNSUPPORTED = "extension-unsupported"
     SEVERAL_UNKNOWN_EXTENTS = "several-unknown-extents"

@@ -97,13 +97,12 @@ class Layer:
         """Geometry of the spatial axes, of a ConvTranspose as a Conv (`algebra.axis`)."""
         found = []
         for length, k, (begin, end) in zip(self.extents[1:], self.kernel, self.ends, strict=True):
+            axis = ConvAxis(length=length, kernel=k, pad_begin=begin, pad_end=end)
             if self.transposed:
-                pads = {"pad_begin": k - 1 - begin, "pad_end": k - 1 - end}
-                axis = ConvAxis(length=length, kernel=k, base_dilation=self.stride, **pads)
+                mirrored = replace(axis, pad_begin=k - 1 - begin, pad_end=k - 1 - end)
+                found.append(replace(mirrored, base_dilation=self.stride))
             else:
-                pads = {"pad_begin": begin, "pad_end": end}
-                axis = ConvAxis(length=length, kernel=k, stride=self.stride, **pads)
-            found.append(axis)
+                found.append(replace(axis, stride=self.stride))
         return tuple(found)
 
     @property

@@ -1,4 +1,4 @@
-"""`--guard-shapes` as a user meets it."""
+"""Guards and fixed sizes as a user meets them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_reports_name_the_guards(model: Path, tmp_path: Path) -> None:
     out, report = tmp_path / "out.onnx", tmp_path / "report.json"
-    flags = ("--factor", "4", "--axis", "height", "--guard-shapes")
+    flags = ("--factor", "4", "--axis", "height")
     run = widthfold("optimize", model, out, *flags, "--report", report)
     assert run.code == 0
     assert "guarded (extents)" in run.out
@@ -43,17 +43,47 @@ def test_reports_name_the_guards(model: Path, tmp_path: Path) -> None:
     assert "already-folded" in second.out
 
 
-def test_a_refusal_names_what_unlocks_it(model: Path, tmp_path: Path) -> None:
-    run = widthfold("optimize", model, tmp_path / "out.onnx", "--factor", "8", "--axis", "height")
-    assert run.code == 0
-    said = " ".join(run.out.split())
-    assert "--input-shape x:1,3,256,28 or --guard-shapes folds it" in said
+def test_fixed_sizes_are_declared(model: Path, tmp_path: Path) -> None:
+    out, sizes = tmp_path / "out.onnx", ("--input-shape", "x:1,3,12,28")
+    flags = ("--factor", "12", "--axis", "height", *sizes)
+    assert widthfold("optimize", model, out, *flags).code == 0
+    assert len(guards(onnx.load(out))) == 1
+    run = widthfold("optimize", model, out, *flags, "--fixed-shapes")
+    assert run.code == 0, run.err
+    folded = onnx.load(out)
+    dims = folded.graph.input[0].type.tensor_type.shape.dim
+    assert [dim.dim_value for dim in dims] == [1, 3, 12, 28]
+    assert not guards(folded)
+    assert "x takes 1x3x12x28 only (--fixed-shapes)" in " ".join(run.out.split())
+    assert widthfold("verify", model, out, *QUICK, "--no-timing", *sizes).code == 0
+    narrower = widthfold("verify", model, out, *QUICK, "--no-timing")
+    assert narrower.code == 1
+    assert "input x is declared float[1, 3, 12, 28] instead of float[1, 3, H, 28]" in narrower.out
+
+
+def test_fixed_sizes_have_to_be_given(model: Path) -> None:
+    run = widthfold("optimize", model, "--factor", "4", "--fixed-shapes")
+    assert run.code == 2
+    assert "--fixed-shapes declares the sizes of --input-shape: give them" in run.err
+
+
+def test_one_size_only_is_fixed(model: Path, tmp_path: Path) -> None:
+    several = ("--input-shape", "x:1,3,12,28", "--input-shape", "x:1,3,24,28")
+    run = widthfold("optimize", model, "--factor", "4", "--fixed-shapes", *several)
+    assert run.code == 2
+    said = "--fixed-shapes declares one size of each input, and --input-shape gives 2: give one"
+    assert said in run.err
+    out, flags = tmp_path / "out.onnx", ("--factor", "12", "--axis", "height", "--fixed-shapes")
+    assert widthfold("optimize", model, out, *flags, *several[:2]).code == 0
+    wider = widthfold("verify", model, out, *QUICK, "--no-timing", *several)
+    assert wider.code == 1
+    assert "input x is declared float[1, 3, 12, 28] instead of float[1, 3, H, 28]" in wider.out
 
 
 def test_verify_sees_a_wrong_branch(model: Path, tmp_path: Path) -> None:
     """At the size that is compared the folded nodes compute, and they are right."""
     out = tmp_path / "out.onnx"
-    flags = ("--factor", "4", "--axis", "height", "--guard-shapes", "--no-verify")
+    flags = ("--factor", "4", "--axis", "height", "--no-verify")
     assert widthfold("optimize", model, out, *flags).code == 0
     wrong = onnx.load(out)
     (guard,) = guards(wrong)
@@ -72,7 +102,7 @@ def test_auto_measures_and_writes_what_is_guarded(tmp_path: Path) -> None:
     original = parsed(TEXT, w=(1, 1, 31))
     path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     path.write_bytes(original.SerializeToString())
-    flags = ("--guard-shapes", "--time-budget", "2", "--max-flops-growth", "8")
+    flags = ("--time-budget", "2", "--max-flops-growth", "8")
     words = (*QUICK, *flags, "--store", tmp_path / "store", "--input-shape", "x:1,1,8192")
     run = widthfold("optimize", path, out, *words)
     assert run.code == 0, run.err

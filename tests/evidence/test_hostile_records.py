@@ -52,7 +52,7 @@ QUANTIZED = onnx.parser.parse_model(
 WIDTH = FoldOptions(factor=4, axis="width")
 MODELS = {
     "convs": (CONVS, WIDTH),
-    "guarded": (OPEN, replace(WIDTH, guard_shapes=True, input_shapes={"x": (2, 3, 7, 12)})),
+    "guarded": (OPEN, replace(WIDTH, input_shapes={"x": (2, 3, 7, 12)})),
     "products": (PRODUCTS, FoldOptions(factor=4)),
     "quantized": (QUANTIZED, WIDTH),
 }

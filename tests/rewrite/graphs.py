@@ -65,3 +65,16 @@ class Builder:
 
 def ops(model: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in model.graph.node]
+
+
+def folded_ops(model: onnx.ModelProto) -> list[str]:
+    """Name the operators that run folded: of a guard, the nodes of its folded branch."""
+    return [
+        op
+        for node in model.graph.node
+        for op in (
+            [n.op_type for a in node.attribute if a.name == "then_branch" for n in a.g.node]
+            if any(entry.key == "widthfold.guard" and entry.value for entry in node.metadata_props)
+            else [node.op_type]
+        )
+    ]

@@ -31,9 +31,7 @@ main (float[2, 3, 7, W] x, float[2, 3, 7, V] z) => (float[2, 5, 7, Y] y, float[2
 """A Sub of two layers; where one is of width 1, its numbers are repeated."""
 
 SHAPE = (2, 3, 7, 20)
-REGION = FoldOptions(
-    factor=4, axis="width", guard_shapes=True, input_shapes={"x": SHAPE, "z": SHAPE}
-)
+REGION = FoldOptions(factor=4, axis="width", input_shapes={"x": SHAPE, "z": SHAPE})
 
 
 def parsed(text: str, seed: int = 3, dtype: type = np.float32, **shapes: tuple) -> onnx.ModelProto:

@@ -240,7 +240,7 @@ def lifted(model: onnx.ModelProto) -> onnx.ModelProto:
         ((_, form),) = forms(site, FoldOptions(), (1, 1), lift=1)
         assert isinstance(form, Reformulation)
         chosen.append((site, form))
-    return Rewriting.of(document, chosen, FoldOptions()).carry_out()
+    return Rewriting.of(document, chosen).carry_out()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from widthfold_onnx.options import FoldOptions
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL")
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 QUANTIZED = "q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z)"
-OPEN = FoldOptions(factor=2, axis="height", guard_shapes=True)
+OPEN = FoldOptions(factor=2, axis="height")
 CONSTANTS = {
     "s": np.array(0.5, np.float32),
     "z": np.array(3, np.uint8),
@@ -85,16 +85,18 @@ def test_a_guard_that_would_read_what_was_moved_is_refused(move: str) -> None:
 @pytest.mark.parametrize("move", MOVES)
 def test_without_a_guard_it_is_folded(move: str) -> None:
     plain = model(f"{QUANTIZED} {MOVES[move]} y = Conv (m, w)")
-    assumed = replace(OPEN, guard_shapes=False, input_shapes={"x": (1, 2, 6, 13)})
-    same(plain, folded(plain, assumed, 1), (1, 2, 6, 13))
+    assumed = replace(OPEN, fixed_shapes=True, input_shapes={"x": (1, 2, 6, 13)})
+    result, (site,) = fold_model(plain, assumed)
+    assert (site.status, site.guard) == ("folded", "")
+    assert [d.dim_value for d in result.graph.input[0].type.tensor_type.shape.dim] == [1, 2, 6, 13]
+    same(plain, result, (1, 2, 6, 13))
 
 
 def test_an_axis_that_needs_no_guard_is_folded_instead() -> None:
-    """By height the fold would be a view, so that it comes first where a guard may stand."""
-    assumed = FoldOptions(factor=2, guard_shapes=True, input_shapes={"x": (1, 2, 6, 12)})
+    assumed = FoldOptions(factor=2, input_shapes={"x": (1, 2, 6, 12)})
     direct = model("y = Conv (x, w)", dims="1, 2, H, 12")
     moved = model(f"{QUANTIZED} m = Reshape (d, shape) y = Conv (m, w)", dims="1, 2, H, 12")
-    for plain, axis in ((direct, "height"), (moved, "width")):
+    for plain, axis in ((direct, "width"), (moved, "width")):
         _, (site,) = fold_model(plain, assumed)
         assert (site.status, site.axis) == ("folded", axis)
     result = folded(moved, assumed, 1)
@@ -174,10 +176,3 @@ def test_moves_behind_the_dequantizer_of_another_layer_are_refused() -> None:
     plain = model(f"{body} {more}", dims="2, 2, H, 13")
     *_, site = fold_model(plain, replace(OPEN, nodes=("Conv -> y",)))[1]
     assert site.code == "guard-not-loadable"
-
-
-def test_no_guard_is_suggested_that_would_be_refused() -> None:
-    plain = model(f"{QUANTIZED} m = Reshape (d, shape) y = Conv (m, w)")
-    _, (site,) = fold_model(plain, replace(OPEN, guard_shapes=False))
-    assert site.code == "unknown-extent"
-    assert site.reason.endswith("; --input-shape x:1,2,64,13 folds it")

@@ -1,4 +1,4 @@
-"""`--guard-shapes`: what was folded for some sizes runs at every size that the original runs at."""
+"""Guards of single layers: which sizes the folded nodes compute; every other runs as before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.rewrite.quantized import Case
 from tests.running import opened
 from widthfold_onnx.options import FoldOptions, VerifyOptions
 
-OPEN = FoldOptions(factor=4, guard_shapes=True)
+OPEN = FoldOptions(factor=4)
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 SAME = "pads = [1, 1, 1, 1]"
 
@@ -75,12 +75,22 @@ CASES = {
     "assumed": (
         one("1, 3, H, W", f"Conv <{SAME}> (x, w)", "1, 5, H, W", w=(5, 3, 3, 3)),
         replace(OPEN, axis="width", input_shapes={"x": (1, 3, 7, 28)}),
-        {(1, 3, 7, 28): True, (1, 3, 7, 32): False, (1, 3, 9, 28): True, (1, 3, 5, 27): False},
+        {(1, 3, 7, 28): True, (1, 3, 7, 32): True, (1, 3, 9, 28): True, (1, 3, 5, 27): False},
     ),
     "both assumed": (
         one("1, 3, H, W", f"Conv <{SAME}> (x, w)", "1, 5, H, W", w=(5, 3, 3, 3)),
-        replace(OPEN, input_shapes={"x": (1, 3, 6, 14)}),
-        {(1, 3, 6, 14): True, (1, 3, 6, 28): False, (1, 3, 12, 14): False},
+        replace(OPEN, ragged=True, axis="width", input_shapes={"x": (1, 3, 6, 14)}),
+        {(1, 3, 6, 14): True, (1, 3, 11, 18): True, (1, 3, 6, 28): False, (1, 3, 7, 2): True},
+    ),
+    "SAME at a stride": (
+        one(
+            "1, 3, 8, W",
+            'Conv <auto_pad = "SAME_UPPER", strides = [1, 2]> (x, w)',
+            "1, 5, 8, M",
+            w=(5, 3, 3, 3),
+        ),
+        replace(OPEN, axis="height", input_shapes={"x": (1, 3, 8, 13)}),
+        {(1, 3, 8, 13): True, (1, 3, 8, 14): False, (1, 3, 8, 1): True},
     ),
     "rows": (
         one("1, M, 3", "MatMul (x, w)", "1, M, 5", w=(3, 5)),

@@ -31,7 +31,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "strides": {"form": "strides"},
     "nhwc": {"factor": 4, "layout": "nhwc"},
     "batch": {"factor": 2, "axis": "batch", "mix_samples": True},
-    "guarded": {"factor": 4, "guard_shapes": True},
+    "guarded": {"factor": 4},
     "companions": {"factor": 4, "companion": ["prelu", "scalar", "split"]},
 }
 TWO = """
@@ -293,10 +293,22 @@ def test_a_form_that_no_layer_has_is_a_misfit_or_still_exact(changes: dict[str, 
 
 
 def test_the_options_of_a_plan_are_those_of_the_fold() -> None:
-    options = FoldOptions(factor=4, guard_shapes=True, max_flops_growth=7.0, mix_samples=True)
+    options = FoldOptions(
+        factor=4,
+        fixed_shapes=True,
+        input_shapes={"x": (1, 2, 8, 16)},
+        max_flops_growth=7.0,
+        mix_samples=True,
+    )
     made = decide_fixed(build(TWO), None, options).plan.options
-    assert (made.guard_shapes, made.max_flops_growth, made.mix_samples) == (True, 7.0, True)
+    assert (made.fixed_shapes, made.max_flops_growth, made.mix_samples) == (True, 7.0, True)
     assert made.companions == ()
+
+
+def test_a_plan_fixes_one_assignment_of_sizes() -> None:
+    sizes = [{"x": [1, 2]}, {"x": [3, 2]}]
+    with pytest.raises(msgspec.ValidationError, match="declares one assignment of sizes, not 2"):
+        msgspec.convert({"sizes": sizes, "limits": {"fixed_shapes": True}}, Plan)
 
 
 def test_a_plan_file_is_valid_by_its_schema(tmp_path: Path) -> None:

@@ -156,7 +156,6 @@ def test_only_what_needs_a_guard_leaves_its_region(layout: Layout) -> None:
         factor=4,
         axis=AxisName.WIDTH,
         layout=layout,
-        guard_shapes=True,
         input_shapes={"k": (1, 3, 24)},
     )
     folded, sites = fold_model(model, options)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
@@ -24,6 +22,7 @@ from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.record import patterns
 from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.open_extents import needed_extents
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form
 
@@ -188,19 +187,20 @@ def test_the_proof_misses_the_test_of_an_extent_that_was_open() -> None:
 
 @pytest.mark.parametrize("stride", [2, 3, 5])
 @pytest.mark.parametrize("axis", [AxisName.AUTO, AxisName.WIDTH])
-def test_an_open_extent_does_not_fold_alone(stride: int, axis: AxisName) -> None:
+def test_an_open_extent_is_guarded(stride: int, axis: AxisName) -> None:
     """Two neighbouring extents may give as many outputs, both divisible; not all do."""
     model = conv_model([1, 1, 6, "w"], (2, 1, 3, 2), pads=[1, 2, 1, 2], strides=[1, stride])
     options = FoldOptions(axis=axis)
-    forms: list[Reformulation] = []
+    guarded: list[tuple[str, bool]] = []
 
     def none(site: LinearSite) -> Refusal:
-        forms.extend(sub_pixels(site, options))
+        forms = sub_pixels(site, options)
+        guarded.extend((form.axis, bool(needed_extents(site, form))) for form in forms)
         return Refusal(Code.NOT_SELECTED, "only counted")
 
     decide(read(model, options), options, none)
-    assert all(form.axis == "height" for form in forms)
-    assert bool(forms) == (axis is AxisName.AUTO)
+    assert all(has_guard for axis, has_guard in guarded if "width" in axis)
+    assert guarded or axis is not AxisName.AUTO
 
 
 def upsampling(width: int | str) -> onnx.ModelProto:
@@ -213,13 +213,15 @@ def shuffled(model: onnx.ModelProto, options: FoldOptions = OPTIONS) -> list[onn
     return [m for m in in_sub_pixels(model, options) if "DepthToSpace" in ops(m)]
 
 
-def test_a_pixel_shuffle_tests_no_assumed_extent() -> None:
-    """It takes any width, and what cuts the last column would cut at the assumed one."""
-    assumed = FoldOptions(input_shapes={"x": (1, 2, 6, 16)})
-    assert shuffled(upsampling(16))
-    assert not shuffled(upsampling("w"), assumed)
-    guarded = replace(assumed, guard_shapes=True)
-    assert in_sub_pixels(upsampling("w"), guarded)
+def test_a_pixel_shuffle_of_any_width_cuts_the_last_column() -> None:
+    model, assumed = upsampling("w"), FoldOptions(input_shapes={"x": (1, 2, 6, 16)})
+    results = shuffled(model, assumed)
+    assert results
+    for result in results:
+        assert "If" not in ops(result)
+        for width in (16, 7, 1):
+            x = np.random.default_rng(width).integers(-4, 5, (1, 2, 6, width)).astype(np.float32)
+            np.testing.assert_allclose(run(result, x)[0], run(model, x)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_the_proof_misses_the_test_of_a_pixel_shuffle() -> None:

@@ -56,9 +56,8 @@ REFUSALS: dict[str, tuple[Product, FoldOptions, str, str]] = {
     "open rows": (
         OPEN,
         FoldOptions(factor=8),
-        "unknown-extent",
-        "rows: ? rows: whether 8 divides their number is not known; "
-        "--input-shape x:8,3 --mix-samples folds it",
+        "mixes-samples",
+        "rows: the rows may be samples of a batch, and a NaN of one would reach others",
     ),
     "open rows may be samples": (
         OPEN,
@@ -92,9 +91,8 @@ REFUSALS: dict[str, tuple[Product, FoldOptions, str, str]] = {
     "two assumed extents": (
         Product(shape=[4, 6, 3], weight=[3, 5], dims=["n", "m", 3]),
         FoldOptions(factor=8, mix_samples=True, input_shapes={"x": (4, 6, 3)}),
-        "unguarded-extent",
-        "rows: at other extents than the assumed ones the fold would give wrong results without "
-        "an error",
+        "factor-does-not-divide",
+        "rows: 24 rows are not a multiple of 8",
     ),
     "strict": (
         Product(shape=[1, 16, 3], weight=[3, 5]),

@@ -25,35 +25,10 @@ def model(dims: str, body: str, **weights: tuple) -> onnx.ModelProto:
 def following(way: str) -> dict[str, Any]:
     """The options that one of the suggested ways gives."""
     shapes = {name: tuple(map(int, dims.split(","))) for name, dims in SHAPE.findall(way)}
-    given: dict[str, Any] = {"input_shapes": shapes} if shapes else {}
-    return given | ({"guard_shapes": True} if "--guard-shapes" in way else {})
+    return {"input_shapes": shapes} if shapes else {}
 
 
 CASES = {
-    "height and width": (
-        model("1, 3, H, W", f"y = Conv <{SAME}> (x, w)", w=(3, 3, 3, 3)),
-        4,
-        "--input-shape x:1,3,128,128 folds it",
-    ),
-    "height": (
-        model("1, 3, H, 7", f"y = Conv <{SAME}> (x, w)", w=(3, 3, 3, 3)),
-        4,
-        "--input-shape x:1,3,128,7 or --guard-shapes folds it",
-    ),
-    "rows": (
-        model("1, M, 3", "y = MatMul (x, w)", w=(3, 3)),
-        8,
-        "--input-shape x:1,256,3 or --guard-shapes folds it",
-    ),
-    "behind strides": (
-        model(
-            "N, 3, H, W",
-            f"c = Conv <{SAME}, strides = [2, 2]> (x, w)\n y = Conv <{SAME}> (c, w)",
-            w=(3, 3, 3, 3),
-        ),
-        4,
-        "--input-shape x:1,3,128,128 or --guard-shapes folds it",
-    ),
     "SAME at a stride": (
         model(
             "1, 3, H, W",
@@ -61,7 +36,7 @@ CASES = {
             w=(3, 3, 3, 3),
         ),
         4,
-        "--input-shape x:1,3,128,128 --guard-shapes folds it",
+        "--input-shape x:1,3,128,128 folds it",
     ),
 }
 
@@ -82,7 +57,7 @@ def test_following_a_hint_folds_the_site(case: str) -> None:
 def test_what_nothing_unlocks_gets_no_hint() -> None:
     before = model("1, 3, H, 7", f"y = Conv <{SAME}> (x, w)", w=(3, 3, 3, 3))
     for options in (
-        FoldOptions(factor=4096, guard_shapes=True),
+        FoldOptions(factor=4096),
         FoldOptions(factor=4, axis=4),
         FoldOptions(factor=4, max_channels=2),
     ):
@@ -97,7 +72,6 @@ def test_fixed_extents_are_extended_or_nothing() -> None:
     assert site.code == "factor-does-not-divide"
     assert site.reason.endswith("; --ragged folds it")
     assert "--input-shape" not in site.reason
-    assert "--guard-shapes" not in site.reason
     _, (site,) = fold_model(before, FoldOptions(factor=4, ragged=True))
     assert site.status == "folded"
     _, (site,) = fold_model(before, FoldOptions(factor=4, max_flops_growth=0.5))

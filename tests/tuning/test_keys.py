@@ -45,14 +45,14 @@ NOT_IN_THE_KEY = {
     # Names of fields, of one class only where it is named.
     # of a form
     **dict.fromkeys(("is_view", "bytes_ratio", "flops_ratio", "channels_last"), EXTENTS),
-    **dict.fromkeys(("in_shape", "out_shape", "stated", "binds", "rests"), EXTENTS),
+    **dict.fromkeys(("in_shape", "out_shape", "binds", "extents"), EXTENTS),
     **dict.fromkeys(("folding", "unfolding", "ends"), EXTENTS),
     # of a fold
     "Grouping.group": "is the group of the fold",
     "before": "the channels of the layer, which its weight has in the subject",
     **dict.fromkeys(("original_kernel", "kernel", "stride", "dilation"), GEOMETRY),
     **dict.fromkeys(("pad_begin", "pad_end", "g", "f", "q", "k"), GEOMETRY),
-    **dict.fromkeys(("in_length", "out_length"), EXTENTS),
+    **dict.fromkeys(("in_length", "out_length", "extent"), EXTENTS),
 }
 
 
@@ -131,7 +131,7 @@ PLANNED = "decides which forms exist; the measured extents are given beside the 
 VALUES = "layers that differ in their numbers alone take equally long"
 NOT_IN_THE_SUBJECT = {
     **dict.fromkeys(("node", "scope", "name"), IDENTITY),
-    **dict.fromkeys(("static", "planned", "sized_pads", "samples", "opset"), PLANNED),
+    **dict.fromkeys(("static", "planned", "samples", "opset", "is_open", "pad_period"), PLANNED),
     "stored": VALUES,
     "zero": "of quantized weights only, where the subject says whether it is 0",
     "dequantizer": "the node that is folded away; `quantization` says whether there is one",
@@ -181,13 +181,12 @@ SEARCH_ALONE = {
     "inputs": "the shapes are in the subject, and the data in that of a whole model",
     **dict.fromkeys(("values", "cases"), "a whole model has them in its subject"),
 }
-LEAVES = "layers are cut out of what they leave"
-FOLDING: Mapping[str, Any] = {"guard_shapes": True}
+FOLDING: Mapping[str, Any] = {}
 FOLD_ALONE = {
     **dict.fromkeys(
         ("factor", "form", "axis", "layout", "ragged", "mix_samples", "nonfinite"), LIMIT
     ),
-    **dict.fromkeys(("max_flops_growth", "max_bytes_growth"), LIMIT),
+    **dict.fromkeys(("max_flops_growth", "max_bytes_growth", "fixed_shapes"), LIMIT),
     **dict.fromkeys(("max_channels", "nodes", "skip"), SELECTION),
     "input_shapes": "the subject holds the extents",
     **dict.fromkeys(

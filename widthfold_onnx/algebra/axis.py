@@ -30,12 +30,13 @@ every weight is placed once and none is added. All named folds are instances:
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
-from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis, Index
+from widthfold_onnx.algebra.conv_axis import ConvAxis, Extent, FoldedAxis, Index
 from widthfold_onnx.refusal import Code, Refusal
 
 
@@ -63,6 +64,7 @@ def keep_axis(axis: ConvAxis) -> FoldedAxis:
         f=zero,
         q=taps + before,
         k=taps,
+        extent=Extent((axis.length or 0) % axis.pad_period, axis.pad_period),
     )
 
 
@@ -73,7 +75,8 @@ def fold_axis(
     """Fold one axis by F = `out_tile` on the output and P = `in_tile` on the input.
 
     The extents need not be divisible: the result holds the lengths to which they must be extended.
-    If the length is not known, the fold is right for every multiple of P.
+    The fold of an open axis is right for all lengths that differ from this one by a multiple of
+    `extent.modulus`; if the length is not known, for the multiples themselves.
 
     Args:
         axis: the axis.
@@ -85,7 +88,7 @@ def fold_axis(
         The folded axis, or why there is none.
     """
     length, count = axis.length, axis.out_length
-    if length is None or count is None:
+    if axis.is_open or length is None or count is None:
         return _fold_any(axis, out_tile, in_tile, blocked=blocked)
     if length < 1 or count < 1:
         return Refusal(Code.EMPTY_TENSOR, f"the axis goes from {length} to {count} positions")
@@ -147,36 +150,40 @@ def _meeting(axis: ConvAxis, out_tile: int, weight_of_g: int) -> tuple[Index, In
 def _fold_any(
     axis: ConvAxis, out_tile: int, in_tile: int, *, blocked: bool
 ) -> FoldedAxis | Refusal:
-    """Fold an axis of P, 2P, 3P, ... positions, if the fold is the same for all of them.
+    """Fold an open axis, if the fold is the same for all lengths of its residue.
 
-    If J grows by F for every P it stays divisible, and taps and pads that are equal at two
-    neighbouring lengths are equal at all others: the shorter length has room for all taps.
+    If the input grows by the period M = lcm(P, s*F / gcd(s*F, u)), the output grows by u*M/s, which
+    F divides: so both are extended as before. Taps and pads that are equal at two neighbouring
+    lengths are equal at all others: the shorter length has room for all taps.
     """
+    growth = axis.stride * out_tile
+    period = math.lcm(in_tile, growth // math.gcd(growth, axis.base_dilation), axis.pad_period)
+    offset = (axis.length or 0) % period
     reach = axis.dilation * axis.kernel + abs(axis.pad_begin) + abs(axis.pad_end)
-    lengths = [replace(axis, length=in_tile * rest) for rest in (reach + 2, reach + 3)]
     folds = []
-    for sample in lengths:
-        fold = fold_axis(sample, out_tile, in_tile, blocked=blocked)
+    for times in (reach + 2, reach + 3):
+        known = replace(axis, is_open=False, length=offset + times * period)
+        fold = fold_axis(known, out_tile, in_tile, blocked=blocked)
         if isinstance(fold, Refusal):
             return fold
-        if (fold.in_length, fold.out_length) != (sample.length, sample.out_length):
-            return Refusal(
-                Code.UNKNOWN_EXTENT,
-                f"the extent is not known, and {sample.length} positions, which {in_tile} "
-                f"divides, become {sample.out_length}, which {out_tile} does not",
-            )
-        folds.append(replace(fold, in_length=None, out_length=None))
-    shorter, longer = (sample.out_length or 0 for sample in lengths)
-    if longer - shorter != out_tile:
+        more = (fold.in_length or 0) - (known.length or 0)
+        surplus = (fold.out_length or 0) - (known.out_length or 0)
+        folds.append((fold, more, surplus))
+    (first, more, surplus), (second, *others) = folds
+    if first.geometry != second.geometry or others != [more, surplus]:
+        return Refusal(Code.UNKNOWN_EXTENT, "where the taps go depends on the open extent")
+    if axis.length is None and (more or surplus):
         return Refusal(
             Code.UNKNOWN_EXTENT,
-            f"the extent is not known, and where the input grows by {in_tile} the output "
-            f"grows by {longer - shorter}, not by {out_tile}",
+            f"the extent is not known, and multiples of {period} are extended by {more} positions "
+            f"and cut by {surplus}",
         )
-    first, second = folds
-    if first.geometry != second.geometry:
-        return Refusal(Code.UNKNOWN_EXTENT, "where the taps go depends on the extent")
-    return first
+    return replace(
+        first,
+        in_length=None if axis.length is None else axis.length + more,
+        out_length=None if axis.out_length is None else axis.out_length + surplus,
+        extent=Extent(offset, period),
+    )
 
 
 def _place(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +11,26 @@ import numpy.typing as npt
 Index = npt.NDArray[np.int64]
 
 
+class Extent(NamedTuple):
+    """A condition on an extent: (extent - offset) mod modulus = 0."""
+
+    offset: int
+    modulus: int
+
+
+ANY = Extent(0, 1)
+"""The condition that every extent meets."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConvAxis:
     """Geometry of one spatial axis. `length` is None if the input's extent is not known.
 
     Pads count positions of the input with the zeros of its base dilation; a negative pad crops.
+
+    Attributes:
+        is_open: the model leaves the extent open, so that `length` is one of many.
+        pad_period: pads of an open axis are the same where its extent differs by a multiple of it.
     """
 
     length: int | None
@@ -24,6 +40,8 @@ class ConvAxis:
     pad_begin: int = 0
     pad_end: int = 0
     base_dilation: int = 1
+    is_open: bool = False
+    pad_period: int = 1
 
     @property
     def out_length(self) -> int | None:
@@ -51,6 +69,8 @@ class FoldedAxis:
     position `q[n]`. `in_length` and `out_length` are the extents that the fold needs: the input
     is zero-extended to `in_length` before it, the output cut back from `out_length` after it
     (None: the axis is kept, so that its extent does not matter, or the extent is not known).
+    `extent` is the condition under which the fold is right if the axis is open; the input is
+    extended and the output cut by the same numbers of positions then.
     """
 
     original_kernel: int
@@ -68,6 +88,7 @@ class FoldedAxis:
     f: Index
     q: Index
     k: Index
+    extent: Extent = ANY
 
     @property
     def folded(self) -> bool:

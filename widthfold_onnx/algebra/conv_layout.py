@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from widthfold_onnx.algebra.conv_axis import Extent
 from widthfold_onnx.algebra.packed_layout import Dims, PackedLayout
 from widthfold_onnx.algebra.packing import Step, pack
 
@@ -60,13 +61,18 @@ class ConvLayout(PackedLayout):
         return frozenset({1} | {i for i, factor in enumerate(self.factors) if factor > 1})
 
     def fits(self, shape: Dims) -> bool:
-        """Check whether all folded extents are known and divisible, and something is packed."""
+        """Check whether all folded extents are open or divisible, and something is packed."""
         if len(shape) != len(self.factors) or shape[1] is None:
             return False
         if min(self.factors) < 1 or self.lift not in (0, 1) or self.is_logical:
             return False
         pairs = zip(shape, self.factors, strict=True)
-        return all(f == 1 or (e is not None and e % f == 0) for e, f in pairs)
+        return all(e is None or e % f == 0 for e, f in pairs)
+
+    def conditions(self, shape: Dims) -> dict[int, Extent]:
+        """Return that the tiles divide the extent of every folded axis that is open."""
+        axes = enumerate(zip(shape, self.factors, strict=True))
+        return {i: Extent(0, f) for i, (extent, f) in axes if extent is None and f > 1}
 
     def least(self, channels: int) -> tuple[int, ...]:
         """Return the extents with one position per tile."""

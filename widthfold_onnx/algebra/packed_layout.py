@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.algebra.conv_axis import Extent
 from widthfold_onnx.algebra.packing import Reshape, Step
 from widthfold_onnx.arrays import Array
 
@@ -45,9 +46,12 @@ class PackedLayout(ABC):
     def fits(self, shape: Dims) -> bool:
         """Check whether this layout is valid, and fits tensors of logical extents `shape`.
 
-        The extents that it packs must be known, so that another size cannot be packed wrongly
-        without an error.
+        Of an extent that is open, `conditions` tells which it may be.
         """
+
+    @abstractmethod
+    def conditions(self, shape: Dims) -> dict[int, Extent]:
+        """Return the conditions on the open ones of the logical extents `shape`, by axis."""
 
     @abstractmethod
     def least(self, channels: int) -> tuple[int, ...]:

@@ -74,6 +74,11 @@ def after(shape: Dims, steps: Iterable[Step]) -> Dims:
     return shape
 
 
+def inferred(steps: Iterable[Move]) -> int:
+    """Return the most extents that a runtime must infer in one of some moves; it can infer one."""
+    return max((step.inferred for step in steps if isinstance(step, Reshape)), default=0)
+
+
 def pixel_shuffle(steps: Sequence[Move]) -> int | None:
     """Return the block of the DepthToSpace that equals some steps; None if there is none.
 

@@ -9,8 +9,10 @@ their product, and the packed tensor has fewer axes. Leading axes are batches an
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from widthfold_onnx.algebra.conv_axis import Extent
 from widthfold_onnx.algebra.packed_layout import Dims, PackedLayout
 from widthfold_onnx.algebra.packing import Reshape
 from widthfold_onnx.arrays import size_of
@@ -49,14 +51,25 @@ class RowLayout(PackedLayout):
         return frozenset(range(rank - 2 if self.merged == 1 else 0, rank))
 
     def fits(self, shape: Dims) -> bool:
-        """Check whether positions and channels are known, and the factor divides the positions."""
+        """Check whether the factor divides the positions; one of their axes at most may be open."""
         most = 1 if self.left else len(shape) - 1
         if len(shape) < 2 or self.factor < 2 or not 1 <= self.merged <= most:
             return False
         if shape[self.channel_axis] is None:
             return False
-        positions = size_of(self._positions(shape))
-        return positions is not None and positions % self.factor == 0
+        positions = self._positions(shape)
+        if None in positions:
+            return positions.count(None) == 1
+        return math.prod(e for e in positions if e is not None) % self.factor == 0
+
+    def conditions(self, shape: Dims) -> dict[int, Extent]:
+        """Return what the open axis of positions needs beside the fixed ones."""
+        positions = self._positions(shape)
+        first = len(shape) - (1 if self.left else 1 + self.merged)
+        fixed = math.prod(extent for extent in positions if extent is not None)
+        rest = self.factor // math.gcd(self.factor, fixed)
+        opened = (first + i for i, extent in enumerate(positions) if extent is None)
+        return {axis: Extent(0, rest) for axis in opened if rest > 1}
 
     def least(self, channels: int) -> tuple[int, ...]:
         """Return the extents with one row or column per tile."""
@@ -78,5 +91,6 @@ class RowLayout(PackedLayout):
         there, back = (packed, tuple(shape)) if inverse else (tuple(shape), packed)
         return (Reshape(len(there), back, tuple(i < batch_axes for i in range(len(back)))),)
 
-    def _positions(self, shape: Dims) -> Dims:
+    def _positions(self, shape: Dims) -> tuple[int | None, ...]:
+        shape = tuple(shape)
         return shape[-1:] if self.left else shape[-1 - self.merged : -1]

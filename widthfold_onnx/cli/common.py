@@ -30,7 +30,7 @@ SECTIONS = {
     "Start with": "factor input-shape provider threads check",
     "Which layers": "nodes skip max-channels max-flops-growth max-bytes-growth",
     "How they are folded": (
-        "form axis layout ragged guard-shapes mix-samples nonfinite companion pad-channels groups"
+        "form axis layout ragged fixed-shapes mix-samples nonfinite companion pad-channels groups"
     ),
     "How models run": "value provider-option session-option inputs seeds",
     "What is measured": "effort time-budget no-timing store target no-measure jobs dask",

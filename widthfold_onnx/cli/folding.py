@@ -50,8 +50,8 @@ LIMITS: Help = {
     "others.",
     "--nonfinite": "spread: Inf and NaN may reach more outputs of the same sample. refuse: no fold "
     "with structural zeros, so that Inf and NaN stay where they were.",
-    "--guard-shapes": "Fold layers with open sizes, too: OUT tests the sizes and runs the original "
-    "nodes where the fold does not fit.",
+    "--fixed-shapes": "OUT runs at the sizes of --input-shape only, and declares them in its "
+    "inputs. Without this it runs at every size, and open sizes are tested where a fold needs it.",
     "--max-channels": "Leave a layer alone if its input and its output have at least this many "
     "channels in every group.",
     "--max-flops-growth": "Refuse a fold that multiplies the multiply-adds of a layer by more than "

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import onnx
 
+from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.frozen import frozen, overridable
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.refusal import Refusal
@@ -17,7 +18,13 @@ from widthfold_onnx.rewrite.plan import CompanionPlan, Limits, Plan
 
 
 def drafted(proto: onnx.ModelProto, options: FoldOptions) -> Plan:
-    """Return a plan that freezes weights if the options ask for it, and does nothing else."""
+    """Return a plan that freezes weights if the options ask for it, and does nothing else.
+
+    Raises:
+        UsageError: sizes are to be fixed, and none are given.
+    """
+    if options.fixed_shapes and not any(options.input_shapes):
+        raise UsageError("--fixed-shapes declares the sizes of --input-shape: give them")
     return Plan(
         frozen=tuple(sorted(overridable(proto))) if options.freeze_weights else (),
         sizes=tuple(map(dict, options.input_shapes)),

@@ -54,11 +54,10 @@ class Decision:
         """The name of the layer."""
         return NodeName(self.site.scope.path, self.site.name)
 
-    def report(self, options: FoldOptions, hint: str, gain: Gain | None = None) -> SiteReport:
+    def report(self, hint: str, gain: Gain | None = None) -> SiteReport:
         """Return the line of the report.
 
         Args:
-            options: tell which extents were to be guarded.
             hint: options that would fold the site if it is refused (`decide.hints`), or "".
             gain: the measured gain of the site alone.
         """
@@ -74,7 +73,7 @@ class Decision:
                 gain=gain,
             )
         assert self.linear is not None
-        return folded_report(self.linear, self.outcome, options, gain)
+        return folded_report(self.linear, self.outcome, gain)
 
 
 @dataclass(frozen=True)
@@ -107,12 +106,10 @@ class Decided:
         return replace(self, sites=sites)
 
 
-def folded_report(
-    layer: LinearSite, form: Reformulation, options: FoldOptions, gain: Gain | None = None
-) -> SiteReport:
+def folded_report(layer: LinearSite, form: Reformulation, gain: Gain | None = None) -> SiteReport:
     """Return the line of the report of a layer that is replaced by a form."""
     inputs, outputs = layer.channels
-    guard = EXTENTS if needed_extents(layer, form, options) else ""
+    guard = EXTENTS if needed_extents(layer, form) else ""
     return SiteReport(
         node=layer.name,
         graph=layer.scope.path,

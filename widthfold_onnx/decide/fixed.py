@@ -58,7 +58,7 @@ def decide_fixed(
         reading = Reading.of(proto, folder, draft)
     decisions = decide(reading, options, partial(reformulate, options=options, factor=factor))
     hints = Hints(reading, options, run)
-    sites = [decision.report(options, hints.of(decision)) for decision in decisions]
+    sites = [decision.report(hints.of(decision)) for decision in decisions]
     name = "strides" if factor == STRIDES_ALONE else f"factor {factor}"
     origin = Origin(widthfold=version("widthfold-onnx"), decision=name)
     return Decided(

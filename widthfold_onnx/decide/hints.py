@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 
 from widthfold_onnx.decide.decisions import Decision
@@ -36,7 +36,6 @@ OVERRIDABLE = frozenset({Code.WEIGHT_OVERRIDABLE, Code.BIAS_OVERRIDABLE})
 """Codes of sites of which an input of the model is a constant for those who leave it out."""
 
 FREEZE = "--freeze-weights"
-GUARD = "--guard-shapes"
 RAGGED = "--ragged"
 MIX = "--mix-samples"
 
@@ -94,7 +93,7 @@ class Hints:
         if not may_fold:
             return ""
         is_open = linear is None or None in linear.planned
-        found = self._openings(site, self._options) if is_open else []
+        found = self._shapes(site, self._options) if is_open else []
         mixed = replace(self._options, mix_samples=True)
         if refusal.code == Code.FACTOR_DOES_NOT_DIVIDE:
             if self._folds(site, self._reading.planned, replace(self._options, ragged=True)):
@@ -103,26 +102,16 @@ class Hints:
             if self._folds(site, self._reading.planned, mixed):
                 found.append(MIX)
         elif is_open and not found and isinstance(linear, ProductSite):
-            found = self._openings(site, mixed, f" {MIX}")
+            found = self._shapes(site, mixed, f" {MIX}")
         return f"{' or '.join(found)} folds it" if found else ""
 
-    def _openings(self, site: Site, options: FoldOptions, more: str = "") -> list[str]:
-        """Return what folds a site with an open extent under some options; `more` names these."""
-        guarded = replace(options, guard_shapes=True)
-        found = [self._shapes(site, options, more)]
-        if not options.guard_shapes:
-            if self._folds(site, self._reading.document.shapes, guarded):
-                found.append(GUARD + more)
-            if not any(found):
-                found.append(self._shapes(site, guarded, f" {GUARD}{more}"))
-        return [way for way in found if way]
+    def _shapes(self, site: Site, options: FoldOptions, more: str = "") -> list[str]:
+        """Return the first suggested shapes that fold a site, as options; [] where none does.
 
-    def _shapes(self, site: Site, options: FoldOptions, more: str) -> str:
-        """Return the first suggested shapes that fold a site, as options; "" where none does."""
-        for shapes, table in self._suggested:
-            if self._folds(site, table, options):
-                return _shown(shapes) + more
-        return ""
+        `more` names the options that are tried.
+        """
+        fit = (s for s, table in self._suggested if self._folds(site, table, options))
+        return [_shown(shapes) + more for shapes in islice(fit, 1)]
 
     def _folds(self, site: Site, planned: ShapeTable, options: FoldOptions) -> bool:
         read = self._reading.layer(site, planned)

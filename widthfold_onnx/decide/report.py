@@ -69,6 +69,11 @@ def optimize_report(
             padded=0 if fitting.plan.padding is None else len(fitting.plan.padding.layers),
         ),
         search=search,
+        fixed_sizes=(
+            {name: list(shape) for name, shape in fitting.plan.sizes[0].items()}
+            if fitting.plan.limits.fixed_shapes and fitting.plan.changes
+            else {}
+        ),
         written=None,
         verification=None,
     )
@@ -107,7 +112,7 @@ def applied_sites(fitting: Fitting, plan: Plan) -> list[SiteReport]:
     planned = {layer.name for layer in plan.layers}
     folded = {site.node: (site, form) for site, form in fitting.layers}
     sites = [
-        folded_report(*folded[site.node], plan.options)
+        folded_report(*folded[site.node])
         if site.node in folded
         else SiteReport(
             node=site.name,

@@ -72,7 +72,7 @@ def fold_module(
             if isinstance(decision.outcome, Reformulation) and decision.linear is not None:
                 replace_layer(layer, decision.linear, decision.outcome, groups=groups)
         parsed.operation.verify()
-        return str(parsed), [decision.report(options, "") for decision in decisions]
+        return str(parsed), [decision.report("") for decision in decisions]
 
 
 def _imported(model: Path) -> bytes:

@@ -31,6 +31,7 @@ from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.open_extents import needed_extents
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import reformulate
 
@@ -180,7 +181,10 @@ def decide(layers: Sequence[Layer], options: FoldOptions) -> list[Decision]:
             return Refusal(Code.UNKNOWN_EXTENT, f"of {list(site.static)} only samples may be open")
         layer = layers[int((site.data.name or "")[1:])]
         layout = Layout.NHWC if layer.channels_last else Layout.NCHW
-        return reformulate(site, replace(options, layout=layout), options.fixed or 0)
+        form = reformulate(site, replace(options, layout=layout), options.fixed or 0)
+        if isinstance(form, Reformulation) and needed_extents(site, form):
+            return Refusal(Code.UNKNOWN_EXTENT, "the fold needs a guard, and no module has one")
+        return form
 
     return decisions_of(Reading(Document(_model(layers), None, OPERATORS)), options, choose)
 

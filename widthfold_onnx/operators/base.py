@@ -134,9 +134,9 @@ class Operator(ABC):
             pads depend on an unknown extent.
         """
 
-    def pads_by_extent(self, node: Node, axis: ConvAxis) -> bool:
-        """Check whether the pads of an axis depend on the extent of the data."""
-        return False
+    def pad_period(self, node: Node, axis: ConvAxis) -> int | None:
+        """Return how far the data grows until the pads of an axis repeat; None if they never do."""
+        return 1
 
     def group(self, node: Node) -> int:
         """Return the number of groups into which the channels are divided."""

@@ -68,9 +68,9 @@ class Conv(Operator):
                 axes[i] = replace(axis, pad_begin=0, pad_end=0)
         return tuple(axes)
 
-    def pads_by_extent(self, node: Node, axis: ConvAxis) -> bool:
-        """Check for SAME at a stride."""
-        return axis.stride > 1 and auto_pad_of(node).startswith("SAME")
+    def pad_period(self, node: Node, axis: ConvAxis) -> int | None:
+        """Return the stride for SAME."""
+        return axis.stride if auto_pad_of(node).startswith("SAME") else 1
 
     def group(self, node: Node) -> int:
         """Return the attribute."""

@@ -67,9 +67,9 @@ class ConvTranspose(Conv):
             axes[i] = replace(axis, stride=1, base_dilation=s, pad_begin=before, pad_end=behind)
         return tuple(axes)
 
-    def pads_by_extent(self, node: Node, axis: ConvAxis) -> bool:
-        """Check for an `output_shape`."""
-        return bool(integers(node, "output_shape", []))
+    def pad_period(self, node: Node, axis: ConvAxis) -> int | None:
+        """Return None for an `output_shape`."""
+        return None if integers(node, "output_shape", []) else 1
 
     def canonical(self, weight: Array, node: Node) -> Array:
         """Return [O, C/group, *kernel], mirrored along every spatial axis."""

@@ -161,15 +161,16 @@ class FoldOptions:
         ragged: fold extents that the factor does not divide (zero-extend, then cut).
         mix_samples: allow batch folds with structural zeros across samples.
         nonfinite: what a fold may do to Inf and NaN.
-        guard_shapes: fold extents that the model leaves open, and have the original nodes compute
-            at sizes that the fold is not good for.
+        fixed_shapes: take the one assignment of `input_shapes` for the only sizes: the new model
+            declares them.
         max_channels: a site with at least this many channels on both sides of a group is left
             alone.
         max_flops_growth: most multiply-adds of the new site, as a multiple of the old.
         max_bytes_growth: most bytes of input, weight and output, as a multiple of the old.
         nodes: glob patterns; if any, only sites whose node name matches one are folded.
         skip: glob patterns of node names to leave alone.
-        input_shapes: sizes assumed for planning; the model's interface keeps its symbols.
+        input_shapes: sizes assumed for planning; the model's interface keeps its symbols, except
+            under `fixed_shapes`.
         companions: those to exchange or to measure; if none is named, all are measured, and none is
             exchanged where nothing is measured (a factor, or form strides).
         pad_channels: pad the channels of chains of layers to multiples of this number; 0: none;
@@ -185,7 +186,7 @@ class FoldOptions:
     ragged: bool = False
     mix_samples: bool = False
     nonfinite: NonFinite = NonFinite.SPREAD
-    guard_shapes: bool = False
+    fixed_shapes: bool = False
     max_channels: int = 32
     max_flops_growth: float = 32.0
     max_bytes_growth: float = 32.0
@@ -205,6 +206,11 @@ class FoldOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_shapes", sizes_of(self.input_shapes))
+        if self.fixed_shapes and len(self.input_shapes) > 1:
+            raise UsageError(
+                "--fixed-shapes declares one size of each input, and --input-shape gives "
+                f"{len(self.input_shapes)}: give one"
+            )
         numeric = isinstance(self.factor, int | None)
         require(numeric, "factor", repr(self.factor), "be a whole number or None")
         words: dict[str, type[StrEnum]] = {"form": Form, "layout": Layout, "nonfinite": NonFinite}

@@ -61,7 +61,7 @@ class LimitKeywords(TypedDict, total=False):
     ragged: bool
     mix_samples: bool
     nonfinite: NonFinite | str
-    guard_shapes: bool
+    fixed_shapes: bool
     max_channels: int
     max_flops_growth: float
     max_bytes_growth: float

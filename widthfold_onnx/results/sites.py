@@ -166,6 +166,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
         summary: counts over all sites, and sizes of the files.
         assumed: sizes that were assumed; None where nothing was left open.
         search: what was measured; None at a fixed factor.
+        fixed_sizes: sizes of inputs that the model left open and the new one declares.
         values: combinations of values of inputs that choose between parts of the model.
         note: what the caller should know of the plan; "" if there is nothing.
         written: the new file, None where none was written.
@@ -181,6 +182,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
     summary: OptimizeSummary
     assumed: AssumedSizes | None = None
     search: SearchReport | None = None
+    fixed_sizes: dict[str, list[int]] = msgspec.field(default_factory=dict)
     values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)
     note: str = ""
     written: str | None

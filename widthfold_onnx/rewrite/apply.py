@@ -18,6 +18,7 @@ import onnx
 from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.model.proto.dims import declare
 from widthfold_onnx.model.proto.frozen import frozen, overridable
 from widthfold_onnx.model.shapes.table import ShapeTable, inputs_of
 from widthfold_onnx.operators import OPERATORS
@@ -91,6 +92,8 @@ class Reading:
         else:
             copy = onnx.ModelProto()
             copy.CopyFrom(exchanged_proto)
+        if plan.limits.fixed_shapes:
+            declare(copy.graph.input, plan.sizes[0])
         return cls(Document(copy, folder, OPERATORS), plan.sizes, is_folded, matches, padding)
 
     @cached_property
@@ -216,7 +219,7 @@ def fit(
         layers=replaced,
         misfits=[outcome for outcome in outcomes if isinstance(outcome, Misfit)],
         rewriting=Rewriting.of(
-            reading.document, replaced, options, plan.origin.runtime if plan.origin else ""
+            reading.document, replaced, plan.origin.runtime if plan.origin else ""
         ),
     )
 

@@ -124,9 +124,13 @@ class Chain(NewNodes):
         pads = [0] * rank + [axis_ends.get(i, 0) for i in range(rank)]
         self._pad(pads, "extend", {} if zero is None else {"value": zero})
 
-    def cut(self, lengths: Mapping[int, int]) -> None:
-        """Keep the first positions of some axes: `lengths` maps an axis to their number."""
-        axes, ends = list(lengths), list(lengths.values())
+    def cut(self, axis_ends: Mapping[int, int]) -> None:
+        """Keep the first positions of some axes.
+
+        Args:
+            axis_ends: by axis their number, or if negative that of the positions cut off.
+        """
+        axes, ends = list(axis_ends), list(axis_ends.values())
         bounds = {"starts": [0] * len(axes), "ends": ends, "axes": axes}
         if self._document.opset >= 10:
             self.append("Slice", "cut", bounds, {})

@@ -60,7 +60,9 @@ def append_folded(
         chain.steps(form.unfolding, "unfold")
         surplus = _differing(form.out_shape, site.output)
         if surplus:
-            chain.cut({i: actual for i, (_, actual) in surplus.items()})
+            pairs = surplus.items()
+            fixed = {i: site.static[i] is not None for i in surplus}
+            chain.cut({i: actual if fixed[i] else actual - wanted for i, (wanted, actual) in pairs})
     return new
 
 

@@ -1,27 +1,33 @@
 """Group the folded nodes that one guard covers, and list what the guard tests.
 
 Nodes that share a packed tensor belong together, because the original nodes read logical tensors
-only. A group runs as one node, so no path may lead out of it and back into it, and the extents at
-its border must determine those inside. If this fails, every node of the group that needs a guard
-runs by itself, between logical tensors.
+only. A group runs as one node, so no path may lead out of it and back into it. It tests the values
+that it reads. Where tiles divide these, a folded node returns what the tiles of its result divide,
+and ops between keep the folded extents. So a node inside must need no more than the layout in which
+it reads a tensor of the group. If this fails, every node of the group that needs a guard runs by
+itself, between logical tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
+from widthfold_onnx.algebra.conv_axis import Extent
+from widthfold_onnx.algebra.packed_layout import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.graph.traversal import reads
-from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.regions import Regions
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.open_extents import EXACT, Extent, needed_extents
+from widthfold_onnx.rules.forms.open_extents import needed_extents
 from widthfold_onnx.rules.match.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.match.site import LinearSite
 
 Plans = dict[Node, tuple[LinearSite, Reformulation]]
+
+Conditions = tuple[tuple[int, Extent], ...]
+"""Conditions on the extents of one value, by axis; an axis may have several."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class Group:
     """Nodes that are guarded together, in an order in which they can run, and the test."""
 
     nodes: tuple[Node, ...]
-    extents: Mapping[Value, Mapping[int, Extent]]
+    extents: Mapping[Value, Conditions]
 
 
 @dataclass(frozen=True)
@@ -45,26 +51,25 @@ class GuardGroups:
     groups: Sequence[Group]
 
     @classmethod
-    def of(
-        cls, document: Document, nodes: Sequence[Node], plans: Plans, options: FoldOptions
-    ) -> GuardGroups:
+    def of(cls, document: Document, nodes: Sequence[Node], plans: Plans) -> GuardGroups:
         """Group the folded nodes of a graph.
 
         Args:
             document: the model.
             nodes: all nodes of the graph, in an order in which they can run.
             plans: the reformulations of its sites.
-            options: tell which extents are to be guarded.
         """
         ends = {node: form.ends for node, (_, form) in plans.items()}
         while True:
-            trial = _Grouping(Regions.of(document, nodes, ends), plans, options)
+            trial = _Grouping(Regions.of(document, nodes, ends), plans)
             members = [group for group in trial.regions.connected() if trial.is_guarded(group)]
             groups = {group: trial.group(group) for group in members}
+            guarded = [group for group, made in groups.items() if made is None or made.extents]
             alone = [group for group, made in groups.items() if made is None]
-            alone += _on_a_cycle(nodes, members)
+            alone += _on_a_cycle(nodes, guarded)
             if not alone:
-                return cls(trial.regions, [made for made in groups.values() if made is not None])
+                tested = [made for made in groups.values() if made is not None and made.extents]
+                return cls(trial.regions, tested)
             loose = [n for group in alone for n in group if n in plans and trial.is_guarded([n])]
             ends = ends | {n: replace(ends[n], reads=None, returns=None) for n in loose}
 
@@ -75,21 +80,13 @@ class _Grouping:
 
     regions: Regions
     plans: Plans
-    options: FoldOptions
 
     def is_guarded(self, group: Iterable[Node]) -> bool:
         """Check whether a node of a group needs a guard."""
         return any(map(self._extents, group))
 
     def _extents(self, node: Node) -> dict[int, Extent]:
-        return needed_extents(*self.plans[node], self.options) if node in self.plans else {}
-
-    def _data(self, node: Node) -> list[Value]:
-        """Return the data inputs of a folded or packed node."""
-        propagated_op = self.regions.propagated.get(node)
-        if propagated_op is None:
-            return [self.plans[node][0].data]
-        return [value for i in sorted(propagated_op.data) if (value := node.inputs[i]) is not None]
+        return needed_extents(*self.plans[node]) if node in self.plans else {}
 
     def group(self, nodes: tuple[Node, ...]) -> Group | None:
         """Return the group with its test; None if its nodes must run by themselves."""
@@ -97,32 +94,41 @@ class _Grouping:
         if any(tensor in self.regions.dequantized for tensor in tensors):
             return None  # the integers are packed there, and no logical tensor is left to test
         made = {value for node in nodes for value in node.outputs}
-        border = list(dict.fromkeys(v for node in nodes for v in self._data(node) if v not in made))
+        extents: dict[Value, dict[tuple[int, Extent], None]] = {}
+        for node in nodes:
+            for value, layout, conditions in self._reads(node):
+                if value not in made:
+                    extents.setdefault(value, {}).update(dict.fromkeys(conditions.items()))
+                elif conditions and not self._is_implied(value, layout, conditions):
+                    return None
         # A site alone is not planned with a guard there (`rules.forms.open_extents`).
-        if len(nodes) > 1 and any(map(is_dequantized_anew, border)):
+        if len(nodes) > 1 and any(map(is_dequantized_anew, extents)):
             return None
-        extents = self._border_extents(nodes, border)
-        return None if extents is None else Group(nodes, extents)
+        return Group(nodes, {value: tuple(c) for value, c in extents.items() if c})
 
-    def _border_extents(
-        self, nodes: tuple[Node, ...], border: Sequence[Value]
-    ) -> dict[Value, dict[int, Extent]] | None:
-        """Return the conditions on the border's extents; None if they do not fix those inside."""
-        needed = [self._extents(node) for node in nodes]
-        if len(nodes) == 1:
-            return {border[0]: needed[0]}
-        axes = sorted({axis for one in needed for axis in one})
-        sites = [self.plans[node][0] for node in nodes if node in self.plans]
-        shapes = {site.data: [site.planned[axis] for axis in site.stored_axes] for site in sites}
-        result = {}
-        for value in border:
-            planned = shapes.get(value)
-            if planned is None or len(planned) <= axes[-1]:
-                return None
-            if None in (planned[axis] for axis in axes):
-                return None
-            result[value] = {axis: Extent(planned[axis] or 0, EXACT) for axis in axes}
-        return result
+    def _reads(
+        self, node: Node
+    ) -> Iterator[tuple[Value, PackedLayout | None, Mapping[int, Extent]]]:
+        """Yield the data of a folded or packed node: in which layout, and what must hold of it."""
+        propagated_op, ends = self.regions.propagated.get(node), self.regions.sites.get(node)
+        if propagated_op is None:
+            assert ends is not None
+            yield self.plans[node][0].data, ends.reads, self._extents(node)
+            return
+        layout = propagated_op.layout
+        for index in sorted(propagated_op.data):
+            value = node.inputs[index]
+            if value is not None:
+                yield value, layout, layout.conditions(self.regions.shapes[value, layout])
+
+    def _is_implied(
+        self, value: Value, layout: PackedLayout | None, conditions: Mapping[int, Extent]
+    ) -> bool:
+        """Check whether a tensor inside of a group meets conditions, as it lies packed already."""
+        if layout is None or self.regions.home(value) != layout:
+            return False
+        met = layout.conditions(self.regions.shapes[value, layout])
+        return all(met.get(axis) == extent for axis, extent in conditions.items())
 
 
 def _on_a_cycle(

@@ -11,31 +11,31 @@ import numpy as np
 
 from widthfold_onnx.model.graph.document import Attributes, Document, Graph, Node, Value
 from widthfold_onnx.rewrite.chain import NewNodes, base_name
-from widthfold_onnx.rewrite.guard_groups import Group
-from widthfold_onnx.rules.forms.open_extents import EXTENTS, Extent
+from widthfold_onnx.rewrite.guard_groups import Conditions, Group
+from widthfold_onnx.rules.forms.open_extents import EXTENTS
 
 GUARD_KEY = "widthfold.guard"
 """Metadata key of the nodes of a guard; for its If, the value names what the guard tests."""
 
 
-class Conditions(NewNodes):
+class GuardNodes(NewNodes):
     """The nodes of a guard: first the nodes of its test, then its If."""
 
-    def all_of(self, extents: Mapping[Value, Mapping[int, Extent]]) -> Value:
+    def all_of(self, extents: Mapping[Value, Conditions]) -> Value:
         """Return the value that is true if the folded nodes may run.
 
         Args:
-            extents: conditions on the extents, by value and axis.
+            extents: conditions on the extents, by value.
         """
         chosen, *more = [self._extents(value, wanted) for value, wanted in extents.items()]
         for test in more:
             chosen = self._add("And", "guard_all", [chosen, test])
         return chosen
 
-    def _extents(self, value: Value, wanted: Mapping[int, Extent]) -> Value:
-        axes = self._constant("axes", wanted)
-        offsets = self._constant("offsets", [extent.offset for extent in wanted.values()])
-        moduli = self._constant("moduli", [extent.modulus for extent in wanted.values()])
+    def _extents(self, value: Value, wanted: Conditions) -> Value:
+        axes = self._constant("axes", [axis for axis, _ in wanted])
+        offsets = self._constant("offsets", [extent.offset for _, extent in wanted])
+        moduli = self._constant("moduli", [extent.modulus for _, extent in wanted])
         shape = self._add("Shape", "guard_shape", [value])
         extents = self._add("Gather", "guard_extents", [shape, axes])
         above = self._add("Sub", "guard_above", [extents, offsets])
@@ -82,21 +82,21 @@ def put_guard(
     }
     originals, copies = _copied(document, group.nodes)
     returned = {value: copies[value] for value in ports}
-    conditions = Conditions(document, group.nodes[0])
-    test = conditions.all_of(group.extents)
+    guard = GuardNodes(document, group.nodes[0])
+    test = guard.all_of(group.extents)
     branches = {
         "else_branch": _branch(document, base, "original", originals, returned),
         "then_branch": _branch(document, base, "folded", folded, ports),
     }
     metadata = {GUARD_KEY: EXTENTS}
-    choice = conditions.add("If", "guard", [test], branches, metadata=metadata, outputs=len(ports))
+    choice = guard.add("If", "guard", [test], branches, metadata=metadata, outputs=len(ports))
     for output, (value, new) in zip(choice.outputs, ports.items(), strict=True):
         for user, index in list(new.uses()):
             if user not in inside:
                 user.replace_input_with(index, output)
         logical[value] = output
     chains.update({old: [] for old in group.nodes})
-    chains[group.nodes[-1]] = conditions.nodes
+    chains[group.nodes[-1]] = guard.nodes
     return list(branches.values())
 
 

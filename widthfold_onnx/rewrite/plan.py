@@ -104,14 +104,14 @@ class Limits(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of a fold that decide whether and how a form can be made again.
 
     Attributes:
-        guard_shapes: whether OUT tests the extents that the model leaves open.
+        fixed_shapes: whether OUT declares the sizes of the plan in its inputs.
         mix_samples: whether a fold may join samples of a batch.
         nonfinite: what a fold may do to Inf and NaN.
         max_flops_growth: most multiply-adds of a form / multiply-adds of the layer.
         max_bytes_growth: most bytes of input, weight and output of a form / bytes of the layer.
     """
 
-    guard_shapes: bool = False
+    fixed_shapes: bool = False
     mix_samples: bool = False
     nonfinite: NonFinite = NonFinite.SPREAD
     max_flops_growth: Limit = FoldOptions.max_flops_growth
@@ -198,6 +198,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def __post_init__(self) -> None:
         if not self.sizes:
             raise ValueError("there is no assignment of sizes")
+        if self.limits.fixed_shapes and len(self.sizes) > 1:
+            count = len(self.sizes)
+            raise ValueError(f"fixed_shapes declares one assignment of sizes, not {count}")
         repeated = Counter(layer.name for layer in self.layers).most_common(1)
         if repeated and repeated[0][1] > 1:
             raise ValueError(f"layer {repeated[0][0]} is planned twice")

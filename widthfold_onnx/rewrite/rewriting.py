@@ -13,7 +13,6 @@ import onnx
 
 from widthfold_onnx.model.graph.document import Document, Graph, graph_of
 from widthfold_onnx.model.proto.walk import retain
-from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.emission import Emission
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.parameters import Parameters
@@ -48,16 +47,14 @@ class Rewriting:
         cls,
         document: Document,
         chosen: Iterable[tuple[LinearSite, Reformulation]],
-        options: FoldOptions,
         runtime: str = "",
     ) -> Rewriting:
-        """Settle regions and guards for the forms; options decide which extents are guarded."""
+        """Settle regions and guards for the forms."""
         plans: dict[Graph, Plans] = {}
         for site, form in chosen:
             plans.setdefault(graph_of(site.node), {})[site.node] = (site, form)
         groups = {
-            graph: GuardGroups.of(document, list(graph), sites, options)
-            for graph, sites in plans.items()
+            graph: GuardGroups.of(document, list(graph), sites) for graph, sites in plans.items()
         }
         return cls(document, plans, groups, runtime)
 

@@ -9,7 +9,7 @@ from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import candidates
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.open_extents import EXACT, needed_extents
+from widthfold_onnx.rules.forms.open_extents import needed_extents
 from widthfold_onnx.rules.match.conv_site import ConvSite
 from widthfold_onnx.rules.match.product_site import ProductSite
 from widthfold_onnx.rules.match.site import LinearSite
@@ -32,7 +32,7 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
         return min(
             legal,
             key=lambda form: (
-                _guarded_extent(site, form, options),
+                _guarded_extent(site, form),
                 -len(form.binds) if factor == STRIDES_ALONE else 0,
                 *cost(form),
             ),
@@ -47,10 +47,9 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
     return Refusal(code, "; ".join(f"{axis}: {r.reason}" for axis, r in by_axis.items()))
 
 
-def _guarded_extent(site: LinearSite, form: Reformulation, options: FoldOptions) -> int:
-    """Return the rank of the unknown extent that a guard must test: 0 none, 1 spatial, 2 batch."""
-    needed = needed_extents(site, form, options)
-    return max((2 - min(axis, 1) for axis, e in needed.items() if e.modulus != EXACT), default=0)
+def _guarded_extent(site: LinearSite, form: Reformulation) -> int:
+    """Return the rank of the open extent that a guard must test: 0 none, 1 spatial, 2 batch."""
+    return max((2 - min(axis, 1) for axis in needed_extents(site, form)), default=0)
 
 
 def site_problem(site: LinearSite, options: FoldOptions) -> Refusal | None:

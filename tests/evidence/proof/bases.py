@@ -24,7 +24,6 @@ class Base:
         text: behind the versions.
         random: extents of the constants that are drawn.
         factor: of the fold.
-        guard: whether the fold is guarded.
         ragged: whether extents need not be multiples of the factor.
         versions: of the file format and the operators.
     """
@@ -32,7 +31,6 @@ class Base:
     text: str
     random: Mapping[str, tuple[int, ...]]
     factor: int = 2
-    guard: bool = False
     ragged: bool = False
     versions: str = OPSET_17
 
@@ -82,7 +80,6 @@ BASES = {
             c = Relu (a)  y = Conv <auto_pad = "SAME_LOWER", kernel_shape = [4]> (c, v) }""",
         {"w": (3, 1, 5), "b": (3,), "v": (2, 3, 4)},
         factor=2,
-        guard=True,
     ),
     "ragged": Base(
         """g (float[1, 2, 4, 37] x) => (float[1, 2, 4, 37] y) {
@@ -190,7 +187,6 @@ def right_fold(name: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
         factor=base.factor,
         mix_samples=True,
         ragged=base.ragged,
-        guard_shapes=base.guard,
         max_flops_growth=1e9,
         max_bytes_growth=1e9,
     )

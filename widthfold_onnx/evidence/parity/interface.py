@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.proto.frozen import overridable
 from widthfold_onnx.model.proto.walk import initializers
+from widthfold_onnx.options import Sizes
 from widthfold_onnx.text import printable
 
 Extents = tuple[int | str, ...]
@@ -35,6 +36,14 @@ class Declaration:
     old: Extents | None
     new: Extents | None
 
+    def states(self, shape: Sequence[int] | None) -> bool:
+        """Check whether the new declaration gives open extents of the old one these sizes."""
+        if shape is None or self.new is None or len(self.new) != len(shape):
+            return False
+        old = self.old or ("",) * len(shape)
+        trios = zip(old, self.new, shape, strict=False)
+        return all(a == b or (isinstance(a, str) and b == size) for a, b, size in trios)
+
     def is_exact(self, shapes: Sequence[Sequence[int]]) -> bool:
         """Check whether the new declaration is the more exact one.
 
@@ -52,7 +61,7 @@ class Declaration:
 
 
 def interface_differences(
-    original: Path, rewritten: Path, freeze_weights: bool
+    original: Path, rewritten: Path, freeze_weights: bool, sizes: Sizes
 ) -> tuple[list[str], list[Declaration]]:
     """List differences in names, order, element types, dims or overridable initializers.
 
@@ -60,6 +69,8 @@ def interface_differences(
         original: model file; weights outside it are not read.
         rewritten: model file.
         freeze_weights: whether initializers of the original may be no inputs any more.
+        sizes: extents that the caller demands of inputs, one or more assignments; the rewritten
+            model may declare what all of them agree on.
 
     Returns:
         Those that may break a caller, and others: inputs with names for anonymous extents, and
@@ -73,7 +84,10 @@ def interface_differences(
     more, outputs = _ports("output", before.graph.output, after.graph.output)
     symbols = Counter(extent for value in _fed(after) for extent in _extents(value) or ())
     named = [item for item in inputs if _only_named(item, symbols)]
-    faults += [item.line for item in inputs if item not in named] + more
+    stated = [
+        item for item in inputs if all(item.states(shapes.get(item.name)) for shapes in sizes)
+    ]
+    faults += [item.line for item in inputs if item not in (*named, *stated)] + more
     one, other = overridable(before), overridable(after)
     gone = [] if freeze_weights else sorted(one - other)
     faults += [f"overridable initializer {printable(name)} is gone" for name in gone]

@@ -121,7 +121,9 @@ def run_models(
         UsageError: stored inputs or shapes that do not fit the model.
     """
     try:
-        faults, declared = interface_differences(original, rewritten, options.freeze_weights)
+        faults, declared = interface_differences(
+            original, rewritten, options.freeze_weights, options.input_shapes
+        )
         if faults:
             return ModelParity(failures=faults)
         options = resolved(options)

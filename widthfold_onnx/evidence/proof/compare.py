@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
     first_tries,
+    neighbours,
     open_dimensions,
     second_tries,
     tested_tries,
@@ -122,20 +124,28 @@ def prove_at_sizes(
     if proofs[-1].verdict != "different" and open_dimensions(old, fixed):
         with suppress(UnverifiedError):  # the original may take one size alone
             proofs.append(_first(old, new, second_tries(old, fixed, proofs[0].shapes)))
-    # Guards must be right at all extents, also if the caller planned with some. Beside them there
-    # may be folds that state those extents, and fail with an error at others.
-    for shapes in tested_tries(old, new, proofs[0].shapes):
+    # Guards must be right at all extents, also if the caller planned with some. Another tool may
+    # have stated those extents, so that the new model fails with an error at others.
+    first = proofs[0].shapes
+    for shapes in chain(tested_tries(old, new, first), _while_unseen(old, new, proofs)):
         if proofs[-1].verdict == "different":
-            break
+            return proofs
         with suppress(UnverifiedError):
             proof = prove(old, new, shapes)
             is_planned = all(shapes.get(name) == tuple(fixed[name]) for name in fixed)
             if proof.is_computed or is_planned:
                 proofs.append(proof)
-    if proofs[-1].verdict == "different":
-        return proofs
     unseen = _unseen_branch(old, new, proofs) if open_dimensions(old, {}) else ""
-    return [*proofs, SizeProof("not provable", unseen, proofs[0].shapes)] if unseen else proofs
+    is_doubtful = unseen and proofs[-1].verdict != "different"
+    return [*proofs, SizeProof("not provable", unseen, first)] if is_doubtful else proofs
+
+
+def _while_unseen(old: Program, new: Program, proofs: Sequence[SizeProof]) -> Iterator[Shapes]:
+    """Yield more extents while a branch of the new model was computed at none."""
+    for shapes in neighbours(old, proofs[0].shapes):
+        if not _unseen_branch(old, new, proofs):
+            return
+        yield shapes
 
 
 def _unseen_branch(old: Program, new: Program, proofs: Sequence[SizeProof]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import Shape
@@ -19,7 +20,14 @@ PRIME = 5
 """No factor of a fold has it; the smallest extents that fit are multiples by it."""
 
 LARGEST_TESTED = 1 << 16
-"""Moduli and offsets above this are not tried: a guard writes a huge one for an exact extent."""
+"""Moduli and offsets above this are not tried."""
+
+MOST_ELEMENTS = 1 << 17
+"""Elements of all inputs; extents near tests that need more are tried only if they are no larger
+than the first ones."""
+
+NEIGHBOURS = 9
+"""How often the distance from the first extent is doubled, from 1 on."""
 
 Shapes = Mapping[str, Shape]
 Key = tuple[str, int] | str
@@ -116,7 +124,8 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     wrong. That shows at multiples of the modulus by a prime, which has no divisor in common with
     what a fold needs; at the offsets themselves; and where one dimension fits while the others do
     not. Multiples are doubled too, because a model may halve an extent before it is tested. Of
-    those, extents at which all tests come out as at earlier ones are left out.
+    those, extents at which all tests come out as at earlier ones are left out. Small extents do:
+    where the first ones are large, the others are not (`MOST_ELEMENTS`).
     """
     tests = size_tests(new)
     dims = open_dimensions(old, {})
@@ -125,28 +134,66 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     sizes = _sizes(old, first)
     terms = [term for test in tests for term in test.terms]
     moduli = {modulus for _, _, modulus in terms if modulus < LARGEST_TESTED}
-    offsets = {offset for _, offset, _ in terms if 0 < offset < LARGEST_TESTED}
+    offsets = {
+        offset + more
+        for _, offset, modulus in terms
+        for more in (0, modulus)  # where a wrong modulus shows
+        if offset > 0 and offset + more < LARGEST_TESTED
+    }
     unit = math.lcm(*moduli)
     fitting = dict.fromkeys(dims, unit * PRIME)
-    yield _at(old, {}, {key: n + 1 for key, n in sizes.items()})
+    seen = {_outcomes(old, tests, first)}
+    for shapes, is_always in _near(old, sizes, dims, fitting, sorted(offsets)):
+        if _elements(shapes) <= max(MOST_ELEMENTS, _elements(first)):
+            outcomes = () if is_always else _outcomes(old, tests, shapes)
+            if is_always or outcomes not in seen:
+                seen.add(outcomes)
+                yield shapes
+
+
+def _near(
+    old: Program,
+    first: Mapping[Key, int],
+    dims: Mapping[Key, bool],
+    fitting: Mapping[Key, int],
+    offsets: Sequence[int],
+) -> Iterator[tuple[Shapes, bool]]:
+    """Yield extents for `tested_tries`, and whether to try them whatever the tests make of them."""
+    sizes = {key: min(n, fitting[key]) for key, n in first.items()}
+    yield _at(old, {}, {key: n + 1 for key, n in sizes.items()}), True
+    others = {key: n + 1 for key, n in fitting.items()}
+    yield _at(old, {}, others), True  # a remainder of 1 is below other extents
     for key in dims:
-        yield _at(old, {}, {**sizes, key: 0})  # a remainder of 0, but no elements
-        for fit in (unit * PRIME, *sorted(offsets)):  # one fits, and another one is broadcast
-            yield _at(old, {}, {**dict.fromkeys(dims, fit), key: 1})
+        yield _at(old, {}, {**sizes, key: 0}), True  # a remainder of 0, but no elements
+        for fit in (fitting[key], *offsets):  # one fits, and another one is broadcast
+            yield _at(old, {}, {**dict.fromkeys(dims, fit), key: 1}), True
         if len(dims) > 1:
-            yield _at(old, {}, {**{k: n + 1 for k, n in fitting.items()}, key: fitting[key]})
+            yield _at(old, {}, {**others, key: fitting[key]}), True
     tries = [
         {key: sizes[key] if dims[key] else n << doubled for key, n in fitting.items()}
         for doubled in range(DOUBLINGS)
     ]
-    tries += [{**sizes, key: offset} for key in dims for offset in sorted(offsets)]
-    seen = {_outcomes(old, tests, first)}
+    tries += [{**sizes, key: offset} for key in dims for offset in offsets]
     for item in (fitting, *tries):
-        shapes = _at(old, {}, item)
-        found = _outcomes(old, tests, shapes)
-        if found not in seen:
-            seen.add(found)
+        yield _at(old, {}, item), False
+
+
+def neighbours(old: Program, first: Shapes) -> Iterator[Shapes]:
+    """Yield extents at which one open dimension alone differs from the first ones, at 2^i.
+
+    A model may take no other extents of its other dimensions, though it leaves them open; and what
+    a body tests cannot be told before it is computed.
+    """
+    sizes, most = _sizes(old, first), max(MOST_ELEMENTS, 2 * _elements(first))
+    for power, key, sign in product(range(NEIGHBOURS), sizes, (1, -1)):
+        size = sizes[key] + sign * (1 << power)
+        shapes = _at(old, {}, {**sizes, key: size})
+        if size > 0 and _elements(shapes) <= most:
             yield shapes
+
+
+def _elements(shapes: Shapes) -> int:
+    return sum(math.prod(shape) for shape in shapes.values())
 
 
 def _outcomes(old: Program, tests: Sequence[SizeTest], shapes: Shapes) -> tuple[object, ...]:

@@ -1,8 +1,9 @@
-"""Reads the extents that a graph declares."""
+"""Reads and writes the extents that a graph declares."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
 import onnx
 
@@ -35,6 +36,21 @@ def dims_of_type(kind: onnx.TypeProto) -> Dims | None:
         d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None
         for d in kind.tensor_type.shape.dim
     )
+
+
+def declare(inputs: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Declare sizes in the place of the open extents of inputs, by the names of the inputs."""
+    for value in inputs:
+        tensor = value.type.tensor_type
+        dims = dims_of(value)
+        shape = shapes.get(value.name)
+        if shape is None or (dims is not None and len(dims) != len(shape)):
+            continue  # a shape that does not fit is refused where it is planned with
+        for axis, size in enumerate(shape):
+            if dims is None:
+                tensor.shape.dim.add().dim_value = size
+            elif dims[axis] is None:
+                tensor.shape.dim[axis].dim_value = size
 
 
 def declared(value: onnx.ValueInfoProto) -> tuple[int | str | None, ...]:

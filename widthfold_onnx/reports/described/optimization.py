@@ -19,6 +19,7 @@ from widthfold_onnx.results import (
     SiteReport,
     Stop,
 )
+from widthfold_onnx.text import printable
 
 _NAME = 72
 """Characters of a name in a list."""
@@ -48,6 +49,23 @@ SITES: tuple[Column[SiteReport], ...] = (
 )
 
 
+LARGE_GROWTH = 4
+"""Bytes of the new file / bytes of the old one, above which a line says so."""
+
+
+def _fixed(report: OptimizeReport) -> str:
+    """Name the inputs that take one size only."""
+    sizes = report.fixed_sizes.items()
+    shown = (f"{printable(name)} takes {'x'.join(map(str, dims))} only" for name, dims in sizes)
+    return ", ".join(shown) + " (--fixed-shapes)" if sizes else ""
+
+
+def _growth(counts: OptimizeSummary) -> str:
+    """Say that the file grew a lot; folded weights have structural zeros."""
+    growth = counts.bytes_after / max(1, counts.bytes_before)
+    return f"the file has {growth:.1f} times as many bytes" if growth > LARGE_GROWTH else ""
+
+
 def describe(report: OptimizeReport, detail: Detail) -> Description:
     """Describe the result of `optimize`."""
     full, counts, checks = detail >= Detail.FULL, report.summary, report.verification
@@ -57,7 +75,9 @@ def describe(report: OptimizeReport, detail: Detail) -> Description:
         remarks.insert(0, already_folded(report.model))
     remarks += [Line("", frozen(counts))] if counts.frozen else []
     remarks += map(region, report.regions)
-    remarks += [Line("", line) for line in [spread(report)] if line]
+    remarks += [
+        Line("", line) for line in (spread(report), _fixed(report), _growth(counts)) if line
+    ]
     if report.search is not None:
         remarks.append(Line(f"search on {report.search.provider}", search(report.search)))
     remarks += [Line("plan", report.note)] if report.note else []

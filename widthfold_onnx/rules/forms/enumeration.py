@@ -147,13 +147,14 @@ def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]
 
     Runtimes have slower kernels for three axes than for two, and multiply matrices faster than
     they compute a Conv of one axis. Strides of the axis are folded. No tap may meet padding only,
-    one tap must meet every position of the result if there is a bias, and all extents are known.
+    one tap must meet every position of the result if there is a bias, and only the number of
+    samples may be open.
     """
     rank, (first, *others) = site.rank, site.axes
     fits = rank in SUMMED_RANKS and not site.operator.activates and site.group == 1
     if not fits or site.quantization or (rank == 1 and site.opset < GEMM_OPSET):
         return
-    if first.length is None or None in (*site.planned, *site.output):
+    if first.length is None or None in site.static[1:]:
         return
     if any(axis.base_dilation > 1 for axis in others):
         return
@@ -243,7 +244,8 @@ def _forms(
         if one_sided and axis.stride > 1:
             yield ["space-to-depth"], fold_axis(axis, 1, axis.stride)
         return
-    if axis.length is not None and axis.out_length is not None and axis.positions == factor:
+    # A whole axis is of one extent, which an open axis need not have.
+    if not axis.is_open and axis.out_length is not None and axis.positions == factor:
         yield ["whole"], fold_axis(axis, axis.out_length, axis.length)
         return
     if axis.base_dilation == 1:

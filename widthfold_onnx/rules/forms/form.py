@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.conv_axis import Extent
 from widthfold_onnx.algebra.packed_layout import PackedLayout
 from widthfold_onnx.algebra.packing import Move, Step
 from widthfold_onnx.model.proto.dims import Dims
@@ -76,10 +76,8 @@ class Reformulation(Candidate):
         out_shape: output extents before the cut.
         flops_ratio: multiply-adds after / before.
         bytes_ratio: bytes of input, weight and output after / before.
-        stated: extents of the data for which the form is right; None for any.
-        binds: axes of the data of which positions become channels, in input or output, so that the
-            form is for the stated extents of these alone.
-        rests: per axis of the data the number that must divide its extent if it is open.
+        binds: axes of the data of which positions become channels, in input or output.
+        extents: per axis of the data the condition on its extent if it is open.
         folding: the Reshapes and Transposes of the data.
         unfolding: those of the result, and the sum of what its taps give.
         ends: the layouts of input and output.
@@ -91,9 +89,8 @@ class Reformulation(Candidate):
     out_shape: Dims
     flops_ratio: float
     bytes_ratio: float
-    stated: Dims
     binds: frozenset[int]
-    rests: tuple[int, ...]
+    extents: tuple[Extent, ...]
     folding: tuple[Step, ...]
     unfolding: tuple[Move, ...]
     ends: Ends
@@ -120,7 +117,7 @@ class Proposal(ABC):
 
     Attributes:
         site: the site.
-        options: layout, limits, and which extents may be extended or guarded.
+        options: layout, limits, and whether extents may be extended.
         candidate: the fold.
     """
 
@@ -137,22 +134,12 @@ class Proposal(ABC):
         """Say why a NaN of one sample may reach others; "" if it reaches none."""
 
     @abstractmethod
-    def form(self, shapes: tuple[Dims, Dims], *, assumed: bool) -> Reformulation:
-        """Return the form of the fold.
+    def form(self, shapes: tuple[Dims, Dims]) -> Reformulation:
+        """Return the form of the fold; its Reshapes state no extent that the model leaves open.
 
         Args:
-            shapes: the extents of input and output (`extended`).
-            assumed: state the assumed extents of all axes, not of the folded ones only.
+            shapes: the planned extents of input and output (`extended`).
         """
-
-    def misses_extent(self, form: Reformulation, assumed: Iterable[int]) -> bool:
-        """Check whether no Reshape of a form sees another extent than an assumed one.
-
-        Args:
-            form: the form.
-            assumed: axes of the data whose extents are assumed, and which the form folds.
-        """
-        return False  # the first Reshape states them
 
 
 def bytes_growth(site: LinearSite, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:

@@ -12,7 +12,7 @@ from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Proposal, Reformulation
-from widthfold_onnx.rules.forms.open_extents import guard_problem, open_extents_problem
+from widthfold_onnx.rules.forms.open_extents import open_extents_problem
 from widthfold_onnx.rules.match.site import LinearSite
 
 MAX_WEIGHT_BYTES = 256 << 20
@@ -31,15 +31,8 @@ def legal_form(proposal: Proposal) -> Reformulation | Refusal:
     problem = problem or _spread_problem(site, options, proposal.candidate.fold)
     if problem is not None:
         return problem
-    # With all assumed extents stated and tested, Reshapes have fewer to infer.
-    for assumed in (False, True) if options.guard_shapes else (False,):
-        form = proposal.form(shapes, assumed=assumed)
-        problem = open_extents_problem(proposal, form)
-        if problem is None:
-            problem = _too_large(site, options, form) or guard_problem(site, form, options)
-            return problem or form
-    assert problem is not None
-    return problem
+    form = proposal.form(shapes)
+    return open_extents_problem(site, form) or _too_large(site, options, form) or form
 
 
 def _integers_problem(site: LinearSite, shapes: tuple[Dims, Dims]) -> Refusal | None:

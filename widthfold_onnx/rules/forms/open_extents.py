@@ -1,18 +1,15 @@
-"""Refuse forms that would give wrong results at extents that the model leaves open.
+"""Find the conditions under which a form is right where the model leaves extents open.
 
-Without a guard the Reshapes state every assumed extent that is folded, so that they fail at any
-other. Under `--guard-shapes` an If tests every extent that the model leaves open before it runs the
-folded nodes: it must be the planned one, or if none was planned a multiple of the tiles.
+Reshapes state no open extent: they copy it, or infer it. What a form needs of such an extent beside
+that, that a tile divides it for instance, an If tests before it runs the folded nodes.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from widthfold_onnx.algebra.packing import Reshape
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.algebra.conv_axis import Extent
+from widthfold_onnx.algebra.packing import inferred
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.form import Proposal, Reformulation
+from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.match.site import LinearSite
 
@@ -22,35 +19,11 @@ EXTENTS = "extents"
 LEAST_OPSET = 10
 """First operator set with a Mod (ONNX changelog)."""
 
-EXACT = 1 << 62
-"""A modulus that no extent reaches, so that only the offset itself passes."""
 
-
-class Extent(NamedTuple):
-    """A condition on an extent: (extent - offset) mod modulus = 0."""
-
-    offset: int
-    modulus: int
-
-
-def needed_extents(
-    site: LinearSite, plan: Reformulation, options: FoldOptions
-) -> dict[int, Extent]:
+def needed_extents(site: LinearSite, form: Reformulation) -> dict[int, Extent]:
     """Return the conditions on the extents of the data, by axis of the data as it is stored."""
-    if not options.guard_shapes:
-        return {}
-    axes, extents = site.stored_axes, zip(site.static, plan.stated, plan.rests, strict=True)
-    needed = {
-        axis: Extent(0, rest) if stated is None else Extent(stated, EXACT)
-        for axis, (fixed, stated, rest) in zip(axes, extents, strict=True)
-        if fixed is None
-    }
-    return {axis: extent for axis, extent in needed.items() if extent.modulus > 1}
-
-
-def guard_problem(site: LinearSite, plan: Reformulation, options: FoldOptions) -> Refusal | None:
-    """Refuse a form that needs a guard, where none can stand."""
-    return unguardable(site) if needed_extents(site, plan, options) else None
+    axes = zip(site.stored_axes, site.static, form.extents, strict=True)
+    return {axis: extent for axis, fixed, extent in axes if fixed is None and extent.modulus > 1}
 
 
 def unguardable(site: LinearSite) -> Refusal | None:
@@ -68,31 +41,22 @@ def unguardable(site: LinearSite) -> Refusal | None:
     return None
 
 
-def open_extents_problem(proposal: Proposal, form: Reformulation) -> Refusal | None:
-    """Refuse a form that constant Reshapes cannot express, or whose Reshapes miss another extent.
+def open_extents_problem(site: LinearSite, form: Reformulation) -> Refusal | None:
+    """Refuse a form that constant Reshapes cannot express, or that needs a guard where none can be.
 
-    A Reshape copies dimensions and infers one. If an assumed extent is folded without a guard, the
-    first Reshape must fail when the real extent differs, and so may not infer.
+    A Reshape copies dimensions at their place and infers one.
     """
-    site, guarded = proposal.site, proposal.options.guard_shapes
-    if not guarded and any(not form.fold.axes[i].folded for i in site.sized_pads):
-        return Refusal(
-            Code.UNGUARDED_EXTENT,
-            "SAME padding at a stride depends on an assumed extent that is not folded",
-        )
-    inferred = [s.inferred for s in (*form.folding, *form.unfolding) if isinstance(s, Reshape)]
-    if max(inferred, default=0) > 1:
+    declared = site.data.shape or ()
+    for axis, fixed in zip(site.stored_axes, site.static, strict=True):
+        if fixed is None and axis < len(declared) and isinstance(declared[axis], int):
+            return Refusal(
+                Code.UNKNOWN_EXTENT,
+                f"its data is declared with an extent of {declared[axis]}, which other turns of a "
+                "loop need not have, and the runtime would take it for given",
+            )
+    if max(inferred(form.folding), inferred(form.unfolding)) > 1:
         return Refusal(
             Code.SEVERAL_UNKNOWN_EXTENTS,
             "more than one extent beside the folded axis is not known; a Reshape infers one",
         )
-    assumed = {i for i in form.binds if site.static[i] is None and form.stated[i] is not None}
-    if guarded or not assumed:
-        return None
-    if len(assumed) > 1 or inferred[0] or proposal.misses_extent(form, assumed):
-        return Refusal(
-            Code.UNGUARDED_EXTENT,
-            "at other extents than the assumed ones the fold would give wrong results without an "
-            "error",
-        )
-    return None
+    return unguardable(site) if needed_extents(site, form) else None

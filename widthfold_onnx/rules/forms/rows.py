@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from widthfold_onnx.algebra.axis import fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.conv_axis import ConvAxis
+from widthfold_onnx.algebra.conv_axis import ANY, ConvAxis, Extent
 from widthfold_onnx.algebra.packing import Reshape, Step, Transpose
 from widthfold_onnx.algebra.row_layout import RowLayout
 from widthfold_onnx.model.proto.dims import Dims
@@ -52,18 +52,23 @@ class RowFold(Proposal):
 
     @classmethod
     def of(cls, site: ProductSite, options: FoldOptions, factor: int) -> RowFold:
-        """Propose to fold the fewest axes that the factor divides; one if it divides none."""
+        """Propose to fold the fewest axes of rows that the factor divides; one if there are none.
+
+        Axes whose fixed extents the factor divides come before others, which need a guard.
+        """
         proposals = [
             cls(site, options, candidate(site, factor, merged))
             for merged in range(1, _most(site) + 1)
         ]
-        return next((p for p in proposals if p._positions is not None), proposals[0])
+        unguarded = [p for p in proposals if p._is_divided and not p._conditions]
+        divided = [p for p in proposals if p._is_divided]
+        return (*unguarded, *divided, *proposals)[0]
 
     def extended(self) -> tuple[Dims, Dims] | Refusal:
         """Return the extents of input and output, or why the factor does not divide them."""
         site, factor = self.site, self.candidate.factor
         what = self.candidate.axis
-        if self._positions is not None:
+        if self._is_divided:
             return site.planned, site.output
         extents = site.planned[_span(site, _most(site))]
         shown = " x ".join("?" if e is None else str(e) for e in extents)
@@ -91,18 +96,10 @@ class RowFold(Proposal):
             "others"
         )
 
-    def form(self, shapes: tuple[Dims, Dims], *, assumed: bool) -> Reformulation:
+    def form(self, shapes: tuple[Dims, Dims]) -> Reformulation:
         """Return the form of the fold, see `Proposal.form`."""
-        site, factor, planned = self.site, self.candidate.factor, self._positions
-        assert planned is not None
-        span, layout = self._span, RowLayout(factor, site.left, self.candidate.merged)
-        others = site.planned if assumed else site.static
-        shape = (*others[: span.start], *planned, *others[span.stop :])
-        channel = len(shape) - (2 if site.left else 1)
-        shape = tuple(site.channels[0] if i == channel else e for i, e in enumerate(shape))
+        site, layout, shape, span = self.site, self._layout, self._written, self._span
         moves, back = _moves(site, layout, shape)
-        rest = factor // math.gcd(factor, math.prod(extent or 1 for extent in planned))
-        binds = frozenset(range(span.start, span.stop) if factor > 1 else ())
         return Reformulation(
             **vars(self.candidate),
             is_view=all(isinstance(step, Reshape) for step in moves),
@@ -110,9 +107,8 @@ class RowFold(Proposal):
             out_shape=site.output,
             flops_ratio=self.candidate.fold.flops_growth(),
             bytes_ratio=bytes_growth(site, self.candidate.fold, *shapes),
-            stated=shape,
-            binds=binds,
-            rests=tuple(rest if i in binds else 1 for i in range(len(shape))),
+            binds=frozenset(range(span.start, span.stop) if layout.factor > 1 else ()),
+            extents=tuple(self._conditions.get(i, ANY) for i in range(len(shape))),
             folding=moves,
             unfolding=back,
             ends=_ends(site, layout, shape),
@@ -124,23 +120,36 @@ class RowFold(Proposal):
         return _span(self.site, self.candidate.merged)
 
     @property
-    def _positions(self) -> Dims | None:
-        """The extents of the positions that the form is planned for; None if it cannot be.
+    def _layout(self) -> RowLayout:
+        return RowLayout(self.candidate.factor, self.site.left, self.candidate.merged)
 
-        The extents that the model fixes are enough if the factor divides their product and at most
-        one other is open: it is inferred. Otherwise all must be planned: the Reshape fails if the
-        factor does not divide the real ones. Or a guard tests the one open extent, if no input
-        shape assumes it: the factor does not divide an assumed one here, so the guard would never
-        choose the fold.
+    @property
+    def _written(self) -> Dims:
+        """The extents of the data that the model fixes, the channels among them."""
+        site = self.site
+        channel = len(site.static) - (2 if site.left else 1)
+        return tuple(site.channels[0] if i == channel else e for i, e in enumerate(site.static))
+
+    @property
+    def _conditions(self) -> dict[int, Extent]:
+        """What the open axis of the positions needs beside the fixed ones."""
+        return self._layout.conditions(self._written)
+
+    @property
+    def _is_divided(self) -> bool:
+        """Check whether the factor divides the positions, or an open axis can make it do so.
+
+        An assumed extent must be one at which it does: a guard would never choose the fold
+        otherwise. C that differs between positions fixes their number.
         """
-        static, planned = self.site.static[self._span], self.site.planned[self._span]
-        for extents, open_ones in ((static, 1), (planned, 0)):
-            known = [e for e in extents if e is not None]
-            is_divided = math.prod(known) % self.candidate.factor == 0
-            if len(extents) - len(known) <= open_ones and is_divided:
-                return extents
-        guarded = self.options.guard_shapes and planned == static and planned.count(None) == 1
-        return planned if guarded and not _varies(self.site) else None
+        if self.candidate.factor == 1:
+            return True
+        if not self._layout.fits(self._written):
+            return False
+        pairs = [(self.site.planned[axis], e) for axis, e in self._conditions.items()]
+        if any(extent is None for extent, _ in pairs) and _varies(self.site):
+            return False
+        return all(extent is None or extent % e.modulus == 0 for extent, e in pairs)
 
 
 def _ends(site: ProductSite, layout: RowLayout, shape: Dims) -> Ends:

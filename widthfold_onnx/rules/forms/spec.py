@@ -128,7 +128,7 @@ def form_of(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Reformula
     Args:
         site: the site.
         spec: the form; it may come from anywhere, and is refused if the site has no such form.
-        options: the limits and `guard_shapes` are used.
+        options: the limits are used.
     """
     form = _made(site, spec, options)
     if isinstance(form, Refusal) or spec_of(site, form) == spec:

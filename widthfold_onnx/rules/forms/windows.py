@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from widthfold_onnx.algebra.axis import fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.conv_axis import FoldedAxis
+from widthfold_onnx.algebra.conv_axis import ANY, Extent
 from widthfold_onnx.algebra.packing import (
     Packing,
     Reshape,
     ShiftedSum,
+    inferred,
     pack,
     pack_positions,
-    pixel_shuffle,
 )
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Code, Refusal
@@ -32,8 +30,7 @@ class SpatialFold(Proposal):
         """Return the extents of input and output that the fold needs, or why it has none."""
         site, fold, options = self.site, self.candidate.fold, self.options
         for axis, tiles in enumerate(fold.layout(output=False).factors):
-            open_ = tiles > 1 and site.planned[axis] is None
-            if open_ and not (options.guard_shapes and site.quantization is None):
+            if tiles > 1 and site.planned[axis] is None and site.quantization is not None:
                 return Refusal(
                     Code.UNKNOWN_EXTENT,
                     f"the extent of the {axis_names(site.rank)[axis]} is not known; {tiles} would "
@@ -58,23 +55,26 @@ class SpatialFold(Proposal):
         dense = self.candidate.fold.dense
         return "one dense group lets a NaN of one sample reach others" if dense else ""
 
-    def form(self, shapes: tuple[Dims, Dims], *, assumed: bool) -> Reformulation:
-        """Return the form of the fold, see `Proposal.form`."""
+    def form(self, shapes: tuple[Dims, Dims]) -> Reformulation:
+        """Return the form of the fold, see `Proposal.form`.
+
+        The NHWC form keeps open extents at their places where the NCHW form would have to infer
+        several.
+        """
         site, fold = self.site, self.candidate.fold
-        if site.is_dequantized and fold.group > 1:
-            fold = replace(fold, tile_major=False)  # no layout describes tile-major groups
         if fold.summed:
             return self._summed(shapes)
         (in_shape, out_shape), logical = shapes, (site.planned, site.output)
         before, after = (
-            _packed(fold, _kept(site, shape, fold, assumed=assumed), output=output)
+            _packed(fold, _written(site, shape), output=output)
             for shape, output in ((in_shape, False), (out_shape, True))
         )
         views = before.is_view and after.is_view
-        last = fold.tile_major and not views
+        unfolding = after.steps(tile_major=False, inverse=True)
+        several = max(inferred(before.steps(tile_major=False)), inferred(unfolding)) > 1
+        has_layout = not (site.is_dequantized and fold.group > 1)  # none has tile-major groups
+        last = (fold.tile_major or several) and not views and has_layout
         fold = replace(fold, tile_major=last)
-        tested = {i for i, extent in enumerate(before.shape) if extent is not None}
-        tested |= {i + 2 for i in site.sized_pads}
         produced = (out_shape[0], 1, *out_shape[2:])
         multiplied = (site.positions[0], 1, *site.positions[1:])
         return Reformulation(
@@ -85,45 +85,28 @@ class SpatialFold(Proposal):
             out_shape=out_shape,
             flops_ratio=fold.flops_growth(elements(produced) / elements(multiplied)),
             bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
-            stated=tuple(e if i in tested else None for i, e in enumerate(site.planned)),
             binds=frozenset(
                 i
                 for i, is_ in enumerate((fold.batch > 1, False, *(a.folded for a in fold.axes)))
                 if is_
             ),
-            rests=fold.layout(output=False).factors,
+            extents=(
+                Extent((site.planned[0] or 0) % fold.batch, fold.batch),
+                ANY,
+                *(axis.extent for axis in fold.axes),
+            ),
             folding=before.steps(tile_major=last),
             unfolding=after.steps(tile_major=last, inverse=True),
             ends=_ends(site, fold, shapes, before.shape, after.shape),
         )
 
-    def misses_extent(self, form: Reformulation, assumed: Iterable[int]) -> bool:
-        """Check whether no Reshape of a form sees another extent than an assumed one.
-
-        If the output alone is folded, no Reshape sees the input: at a stride the Conv has the same
-        number of outputs for several extents, and a pixel shuffle accepts any number of them, which
-        is right unless the form is bound to the assumed extent.
-        """
-        is_shuffled = pixel_shuffle(form.unfolding) is not None
-        spatial = ((i - 2, form.fold.axes[i - 2]) for i in assumed if i)
-        return any(
-            axis.in_tile == 1 and (axis.stride > 1 or (is_shuffled and self._is_bound(i, axis)))
-            for i, axis in spatial
-        )
-
-    def _is_bound(self, index: int, axis: FoldedAxis) -> bool:
-        """Check whether the fold of a spatial axis is right only for its planned extent."""
-        free = replace(self.site.axes[index], length=None)
-        every = fold_axis(free, axis.out_tile, axis.in_tile, blocked=axis.blocked)
-        is_same = not isinstance(every, Refusal) and every.geometry == axis.geometry
-        return index in self.site.sized_pads or not is_same
-
     def _summed(self, shapes: tuple[Dims, Dims]) -> Reformulation:
         """Return the form that computes each position as a sample, and adds what its taps give.
 
-        All extents are known (`enumeration.summed_taps`).
+        All extents but the number of samples are fixed (`enumeration.summed_taps`).
         """
-        site, fold, (in_shape, out_shape) = self.site, self.candidate.fold, shapes
+        site, fold = self.site, self.candidate.fold
+        in_shape, out_shape = (_written(site, shape) for shape in shapes)
         first = fold.axes[0]
         before, _ = pack_positions(in_shape, first.in_tile)
         _, after = pack_positions(out_shape, first.out_tile)
@@ -138,9 +121,8 @@ class SpatialFold(Proposal):
             out_shape=out_shape,
             flops_ratio=fold.flops_growth(produced / elements(site.positions)),
             bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
-            stated=site.planned,
-            binds=frozenset(range(len(in_shape))) - {1},  # its Reshapes state all of them
-            rests=(1,) * len(in_shape),
+            binds=frozenset(range(len(in_shape))) - {1},
+            extents=(ANY,) * len(in_shape),
             folding=before.steps(tile_major=False),
             unfolding=(
                 Reshape(len(parted) - 1, parted, (False,) * len(parted)),
@@ -156,7 +138,7 @@ def _ends(
 ) -> Ends:
     """Return the layouts at both ends.
 
-    None if the tensor is extended or cut, a folded extent is open, or groups interleave.
+    None if the tensor is extended or cut, or groups interleave.
     """
     apart = fold.tile_major and fold.group > 1
     reads, returns = (
@@ -190,11 +172,7 @@ def _extended(site: ConvSite, fold: ConvFold, *, output: bool) -> Dims:
     return (batch, fold.regrouping.channels(*site.channels)[output], *spatial)
 
 
-def _kept(site: ConvSite, shape: Dims, fold: ConvFold, *, assumed: bool) -> Dims:
-    """Return the shape to write into the graph: of kept axes only static extents, or `assumed`."""
-    batch = shape[0] if assumed or fold.batch > 1 or site.static[0] is not None else None
-    spatial = (
-        extent if assumed or axis.folded or fixed is not None else None
-        for extent, axis, fixed in zip(shape[2:], fold.axes, site.static[2:], strict=True)
-    )
-    return (batch, shape[1], *spatial)
+def _written(site: ConvSite, shape: Dims) -> Dims:
+    """Return the extents of input or output that the model fixes, the channels among them."""
+    pairs = enumerate(zip(shape, site.static, strict=True))
+    return tuple(e if i == 1 or fixed is not None else None for i, (e, fixed) in pairs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -65,7 +65,7 @@ def read_site(
     if isinstance(shapes, Refusal):
         return shapes
     fixed, assumed, shape = shapes
-    axes = _axes(node, assumed, shape, operator)
+    axes = _axes(node, assumed, fixed, shape, operator)
     if isinstance(axes, Refusal):
         return axes
     maker = exact_dequantizer(document, data)
@@ -86,7 +86,6 @@ def read_site(
         weight_shape=shape,
         group=operator.group(node),
         axes=axes,
-        sized_pads=_sized_pads(node, axes, fixed, operator),
         parameters=parameters,
         quantization=quantization,
         zero=_zero(document, weight, shape),
@@ -219,27 +218,25 @@ def _overflow(document: Document, site: LinearSite) -> Refusal | None:
 
 
 def _axes(
-    node: Node, dims: Dims, weight: tuple[int, ...], operator: Operator
+    node: Node, dims: Dims, fixed: Dims, weight: tuple[int, ...], operator: Operator
 ) -> tuple[ConvAxis, ...] | Refusal:
+    """Return the axes of positions at planned extents; those that are not fixed are open."""
     axes = operator.axes(node, dims, weight)
     if isinstance(axes, Refusal):
         return axes
     lengths = [axis.out_length for axis in axes]
     if any(length is not None and length < 1 for length in lengths):
         return Refusal(Code.EMPTY_TENSOR, f"the output would have the extents {lengths}")
-    return axes
-
-
-def _sized_pads(
-    node: Node, axes: Sequence[ConvAxis], fixed: Dims, operator: Operator
-) -> frozenset[int]:
-    """Return the spatial axes of open length whose pads depend on it."""
-    lengths = fixed[-len(axes) :]
-    return frozenset(
-        i
-        for i, (axis, n) in enumerate(zip(axes, lengths, strict=True))
-        if n is None and operator.pads_by_extent(node, axis)
-    )
+    found = []
+    for axis, extent in zip(axes, fixed[-len(axes) :], strict=True):
+        period = operator.pad_period(node, axis) if extent is None else 1
+        if period is None:
+            return Refusal(
+                Code.UNKNOWN_EXTENT,
+                "output_shape pads by the input's extent, which the model leaves open",
+            )
+        found.append(replace(axis, is_open=extent is None, pad_period=period))
+    return tuple(found)
 
 
 def _zero(document: Document, weight: Parameter, shape: tuple[int, ...]) -> Array:

@@ -54,7 +54,6 @@ class LinearSite(Site, ABC):
         weight_shape: extents of the weight as [O, C/group, *kernel].
         group: groups of its channels.
         axes: geometry of every axis of positions, lengths as planned.
-        sized_pads: spatial axes whose pads depend on an extent that is only assumed.
         parameters: the constants that a fold changes, by index of the input: the weight, the bias,
             and others with one number per output channel.
         quantization: the quantization of the data; None if the node computes in floats.
@@ -76,7 +75,6 @@ class LinearSite(Site, ABC):
     weight_shape: tuple[int, ...]
     group: int
     axes: tuple[ConvAxis, ...]
-    sized_pads: frozenset[int]
     parameters: Mapping[int, Parameter]
     quantization: Quantization | None
     zero: Array
@@ -187,7 +185,7 @@ class LinearSite(Site, ABC):
     def geometry(self) -> Hashable:
         """The values that determine its forms besides extents, element size and weight."""
         cuts = self.quantization is None or self.quantization.cuts
-        return (self.left, self.group, self.groups, self.axes, self.sized_pads, cuts)
+        return (self.left, self.group, self.groups, self.axes, cuts)
 
     @abstractmethod
     def problem(self) -> Refusal | None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from widthfold_onnx.progress import Progress
 from widthfold_onnx.results import Key, Measurement
 from widthfold_onnx.results.store import AS_IS
-from widthfold_onnx.rules.forms.open_extents import EXTENTS
 from widthfold_onnx.tuning.measure.budget import Budget
 from widthfold_onnx.tuning.measure.children import measure
 from widthfold_onnx.tuning.measure.measurements import Candidate, Outcome, is_known, outdated
@@ -91,8 +90,6 @@ class Bench:
 
     def _key(self, subject: str, candidate: Candidate) -> Key:
         text = candidate if isinstance(candidate, str) else candidate.text
-        if self.setup.fold.guard_shapes and text != AS_IS:
-            text = f"{text} guarded: {EXTENTS}"  # a guard costs time
         return Key(
             subject=subject,
             candidate=text,

@@ -160,7 +160,7 @@ class _Search:
             plan=self._with_origin(plan, decisions, outcomes, finals[0]),
             reading=reading,
             sites=[
-                decision.report(self.fold, hints.of(decision), outcomes.gain(decision.linear))
+                decision.report(hints.of(decision), outcomes.gain(decision.linear))
                 for decision in decisions
             ],
             companions=companion_reports(

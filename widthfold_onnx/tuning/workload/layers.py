@@ -18,7 +18,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import LayerPlan, Plan, structure_of
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.open_extents import unguardable
+from widthfold_onnx.rules.forms.open_extents import needed_extents, unguardable
 from widthfold_onnx.rules.forms.spec import FormSpec
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import site_problem
@@ -80,7 +80,7 @@ class Layers:
                 *(site.itemsize, unguardable(site)),
             )
             if geometry not in known:
-                known[geometry] = list(every_form(site, options))
+                known[geometry] = _preferred(site, every_form(site, options))
             workload = cut(document, site, measured, known[geometry], options, target)
             if isinstance(workload, Refusal):
                 subjects[name] = workload
@@ -127,3 +127,13 @@ class Layers:
         """Return the subjects of the layers that were measured, alone or between packed tensors."""
         layer_of = {workload.subject: subject for subject, workload in self.inside.items()}
         return {layer_of.get(workload.subject, workload.subject) for workload in workloads}
+
+
+def _preferred(site: LinearSite, forms: Iterable[Reformulation]) -> list[Reformulation]:
+    """Leave out forms that need a guard where a fold of fixed extents runs at every size.
+
+    A guard keeps the weights of both branches, and gains at some sizes only.
+    """
+    every = list(forms)
+    unguarded = [form for form in every if not needed_extents(site, form)]
+    return unguarded if any(form.binds for form in unguarded) else every

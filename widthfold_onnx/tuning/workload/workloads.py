@@ -140,7 +140,7 @@ def cut(
     site_again = only_site(Document(proto, None, OPERATORS))
     if isinstance(site_again, Refusal):
         return site_again
-    if options.guard_shapes and None in site.planned:  # a guarded form may not fit these extents
+    if None in site.static:  # a form of open extents may not be one of these
         forms = [form for form in forms if _exists(spec_of(site, form), site_again, options)]
     if not forms:
         sizes = " x ".join(map(str, shape))
