@@ -249,7 +249,7 @@ PRODUCTS = {
         # [33, 1, 16]: 33 frequencies of one sample.
         **dict.fromkeys(("MatMul_789", "MatMul_966"), "folded"),
     },
-    ("deepfilter-rt__dfn3_enc", 8): {"/lsnr_fc/0/MatMul": "unknown-extent"},
+    ("deepfilter-rt__dfn3_enc", 8): {"/lsnr_fc/0/MatMul": "folded"},
     ("deepfilter-rt__dfn3_erb_dec", 8): {},
     ("silero-vad__silero_vad", 8): {},
 }

@@ -26,11 +26,17 @@ from widthfold_onnx.options import (
     VerifyOptions,
 )
 from widthfold_onnx.progress import Progress, Step, silent
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
 if TYPE_CHECKING:
     from widthfold_onnx.decide.decisions import Decided
     from widthfold_onnx.rewrite.plan import Plan
+
+NOT_PROVED = Refusal(
+    Code.GUARD_NOT_PROVED,
+    "at none of the sizes tried does the model run and its guard choose the fold",
+)
 
 SizedOptions = TypeVar("SizedOptions", FoldOptions, VerifyOptions)
 
@@ -94,15 +100,21 @@ def optimize(
     from widthfold_onnx.decide.report import fit_decided
     from widthfold_onnx.delivery import Delivery
 
-    plan, size = decided.plan, model.stat().st_size
-    fitting, report = fit_decided(decided, loaded.proto, loaded.folder, model.name, size)
-    report = msgspec.structs.replace(report, values=_values(loaded, search_options))
-    if out is None or (require_fold and not plan.changes):
-        return Optimized(report, plan)
-    by_measurement = options.fixed is None
-    delivery = Delivery(loaded, fitting, report, by_measurement)
-    report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
-    return Optimized(report, plan)
+    size, values = model.stat().st_size, _values(loaded, search_options)
+    while True:
+        plan = decided.plan
+        fitting, report = fit_decided(decided, loaded.proto, loaded.folder, model.name, size)
+        report = msgspec.structs.replace(report, values=values)
+        if out is None or (require_fold and not plan.changes):
+            return Optimized(report, plan)
+        guarded = fitting.rewriting.guarded()
+        delivery = Delivery(loaded, fitting, report, by_measurement=options.fixed is None)
+        report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
+        unproved = {name for value in _unseen(report) for name in guarded.get(value, ())}
+        if not unproved:
+            return Optimized(report, plan)
+        on_progress(Step(f"leaving out {len(unproved)} folds whose guards cannot be proved"))
+        decided = decided.without(unproved, NOT_PROVED, loaded)
 
 
 def decide(
@@ -233,6 +245,13 @@ def inspect(
 
     report = survey(loaded, options, options.fixed)
     return msgspec.structs.replace(report, values=_values(loaded, how or RuntimeOptions()))
+
+
+def _unseen(report: OptimizeReport) -> Sequence[str]:
+    """Return what guards return that no extents tried could prove, if nothing was written."""
+    checks = report.verification
+    is_written = report.written is not None
+    return () if is_written or checks is None or checks.proof is None else checks.proof.unseen
 
 
 def _values(loaded: LoadedModel, how: RuntimeOptions) -> list[dict[str, list[float]]]:

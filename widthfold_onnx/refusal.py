@@ -105,6 +105,7 @@ class Code(StrEnum):
     FLOPS_GROWTH = "flops-growth"
     OPSET_TOO_OLD = "opset-too-old"
     GUARD_NOT_LOADABLE = "guard-not-loadable"
+    GUARD_NOT_PROVED = "guard-not-proved"
 
     @property
     def rank(self) -> int:

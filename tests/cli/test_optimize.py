@@ -43,6 +43,9 @@ def test_a_pipe_gets_plain_text_one_line_per_site(model: Path, out: Path) -> Non
     assert first.split()[:2] == ["first", "folded"]
     assert second.split()[:2] == ["second", "folded"]
     assert total.startswith("2 of 2 Conv nodes folded; wrote out.onnx (")
+    growth = out.stat().st_size / model.stat().st_size
+    assert growth > 4
+    assert total.endswith(f", {growth:.1f} times as many bytes)")
     assert verdict.startswith("verdict: pass; 1 input set")
     assert verdict.endswith("; proof: equal; 2 new nodes exact on integers")
 

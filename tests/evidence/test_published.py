@@ -23,7 +23,7 @@ def test_limits_among_the_inputs_hide_no_fold(tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     report = optimize(SWIFT, out, FoldOptions(factor=8))
     assert report.verification is not None
-    assert (report.verification.verdict, report.summary.folded) == ("pass", 13)
+    assert (report.verification.verdict, report.summary.folded) == ("pass", 18)
     # The graph compares fmin and fmax with constants of its own; these are tried before others.
     assert report.verification.reasons == []
     assert not any(row.caveat == "meaningless" for row in report.verification.outputs)

@@ -133,9 +133,11 @@ def test_loop_and_scan_bodies():
     assert codes == {"loop": "folded", "scan": "folded"}
 
 
-def test_a_loop_whose_state_grows_is_not_folded_by_its_first_size():
+@pytest.mark.parametrize(("declared", "rows"), [("4", 4), ("r", 4), ("r", 3)])
+def test_a_loop_whose_state_grows_is_not_folded_by_its_first_size(declared: str, rows: int) -> None:
+    """Of 4, 8, 16 rows every turn is folded; of 3, 6, 12 rows the last one is."""
     model = parsed(
-        """(float[1, 2, 4, 8] x) => (float[a, b, c, d] y) {
+        """(float[1, 2, ROWS, 8] x) => (float[a, b, c, d] y) {
           n = Constant <value = int64 {3}> ()
           go = Constant <value = bool {1}> ()
           y = Loop (n, go, x) <
@@ -146,13 +148,19 @@ def test_a_loop_whose_state_grows_is_not_folded_by_its_first_size():
               r = Concat <axis = 2> (k, s)
             }
           >
-        }""",
+        }""".replace("ROWS", declared),
         {"s2": SQUARE},
     )
-    _, codes = refolded(model, {"x": data(1, 2, 4, 8)}, options=FoldOptions(factor=4))
-    assert codes == {"loop": "folded"}
-    _, codes = refolded(model, {"x": data(1, 2, 4, 8)}, options=FoldOptions(factor=4, axis=2))
-    assert codes["loop"] != "folded"
+    x = {"x": data(1, 2, rows, 8)}
+    for options, is_guarded in (
+        (FoldOptions(factor=4), False),
+        (FoldOptions(factor=4, axis=2), True),
+    ):
+        folded, codes = refolded(model, x, options=options)
+        assert codes == {"loop": "folded"}
+        (loop,) = (node for node in folded.graph.node if node.op_type == "Loop")
+        ops = [node.op_type for node in loop.attribute[0].g.node]
+        assert ("If" in ops) == is_guarded
 
 
 def test_names_that_are_taken():

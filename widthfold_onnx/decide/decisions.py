@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -10,6 +10,7 @@ import msgspec
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import (
@@ -104,6 +105,30 @@ class Decided:
             msgspec.structs.replace(s, reason=reasons.get(s.node, s.reason)) for s in self.sites
         ]
         return replace(self, sites=sites)
+
+    def without(
+        self, layers: Collection[NodeName], refusal: Refusal, loaded: LoadedModel
+    ) -> Decided:
+        """Return this with some layers refused; the model is read anew."""
+        plan = msgspec.structs.replace(
+            self.plan, layers=tuple(part for part in self.plan.layers if part.name not in layers)
+        )
+        sites = [
+            SiteReport(
+                node=site.node,
+                graph=site.graph,
+                op=site.op,
+                gain=site.gain,
+                status="refused",
+                code=refusal.code.value,
+                reason=refusal.reason,
+            )
+            if NodeName(site.graph, site.node) in layers
+            else site
+            for site in self.sites
+        ]
+        reading = Reading.of(loaded.proto, loaded.folder, plan)
+        return replace(self, plan=plan, sites=sites, reading=reading)
 
 
 def folded_report(layer: LinearSite, form: Reformulation, gain: Gain | None = None) -> SiteReport:

@@ -27,7 +27,7 @@ from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.rules.forms.enumeration import candidates
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
-from widthfold_onnx.rules.selection import cost, furthest, reformulate, width_problem
+from widthfold_onnx.rules.selection import furthest, preference, reformulate, width_problem
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.dimensions import Dimensions, assumed_sizes
 from widthfold_onnx.runtime.inputs.sizes import running
@@ -140,7 +140,10 @@ def _describe(
         alignment=f"{inputs} of {_padded(inputs)} -> {outputs} of {_padded(outputs)}",
         flops=linear.macs,
         folded_as=folded_as,
-        choices=[_choice(linear, r) for r in sorted(legal.values(), key=cost)],
+        choices=[
+            _choice(linear, form)
+            for form in sorted(legal.values(), key=lambda form: preference(linear, form, factor))
+        ],
         refusals=reasons,
     )
 
@@ -148,19 +151,23 @@ def _describe(
 def _outcomes(
     decision: Decision, options: FoldOptions, factor: int
 ) -> tuple[dict[str, Reformulation], dict[str, Refusal]]:
-    """Return the cheapest form by axis, and the refusal of each axis without one."""
+    """Return the preferred form by axis, and the refusal of each axis without one."""
     linear, found = decision.linear, decision.outcome
     if isinstance(found, Refusal) and (linear is None or not found.code.is_of_a_form):
         return {}, {ANY: found}
     assert linear is not None
-    legal: dict[str, Reformulation] = {}
+    legal: dict[str, list[Reformulation]] = {}
     refused: list[tuple[str, Refusal]] = []
     for axis, form in candidates(linear, options, factor):
         if isinstance(form, Refusal):
             refused.append((axis, form))
-        elif axis not in legal or cost(form) < cost(legal[axis]):
-            legal[axis] = form
-    return legal, {axis: r for axis, r in furthest(refused).items() if axis not in legal}
+        else:
+            legal.setdefault(axis, []).append(form)
+    preferred = {
+        axis: min(forms, key=lambda form: preference(linear, form, factor))
+        for axis, forms in legal.items()
+    }
+    return preferred, {axis: r for axis, r in furthest(refused).items() if axis not in legal}
 
 
 def _falls(linear: LinearSite) -> str:

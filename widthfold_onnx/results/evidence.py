@@ -121,6 +121,7 @@ class Proof(Result, kw_only=True, frozen=True):
         primes: one draw of random elements was made modulo each.
         functions: operators that were taken for unknown functions of all that they read.
         extents: of the inputs, for each evaluation.
+        unseen: first outputs of Ifs of which a new branch was computed at no extents.
     """
 
     verdict: Literal["equal", "different", "not provable", "skipped"]
@@ -130,6 +131,7 @@ class Proof(Result, kw_only=True, frozen=True):
     primes: list[int] = msgspec.field(default_factory=list)
     functions: list[str] = msgspec.field(default_factory=list)
     extents: list[dict[str, list[int]]] = msgspec.field(default_factory=list)
+    unseen: list[str] = msgspec.field(default_factory=list)
 
 
 class IntegerRun(Result, kw_only=True, frozen=True):

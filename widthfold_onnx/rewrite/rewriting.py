@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import onnx
 
 from widthfold_onnx.model.graph.document import Document, Graph, graph_of
+from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.rewrite.emission import Emission
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.open_extents import needed_extents
 from widthfold_onnx.rules.match.site import LinearSite
 
 NONFINITE_KEY = "widthfold.nonfinite"
@@ -57,6 +59,19 @@ class Rewriting:
             graph: GuardGroups.of(document, list(graph), sites) for graph, sites in plans.items()
         }
         return cls(document, plans, groups, runtime)
+
+    def guarded(self) -> dict[str, set[NodeName]]:
+        """Return the layers for which a guard was made, by each value that the guard may return."""
+        found: dict[str, set[NodeName]] = {}
+        for graph, plans in self.plans.items():
+            for group in self.groups[graph].groups:
+                sites = [
+                    plans[n][0] for n in group.nodes if n in plans and needed_extents(*plans[n])
+                ]
+                names = {NodeName(site.scope.path, site.name) for site in sites}
+                for value in (value for node in group.nodes for value in node.outputs):
+                    found.setdefault(value.name or "", set()).update(names)
+        return found
 
     def carry_out(self) -> onnx.ModelProto:
         """Replace all sites and the ops between them; the document is consumed."""

@@ -16,27 +16,14 @@ from widthfold_onnx.rules.match.site import LinearSite
 
 
 def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformulation | Refusal:
-    """Return the cheapest legal form at a factor, or why there is none.
-
-    The order of preference: a form for every run before one that a guard restricts to some sizes,
-    and of the guarded ones one that leaves the batch alone, which mostly is 1; a view before a
-    move; one axis before several; the fewest multiply-adds; the fewest copies. Of forms that fold
-    strides alone, that of the most axes.
-    """
+    """Return the preferred legal form at a factor, or why there is none."""
     problem = width_problem(site, options) or site_problem(site, options)
     if problem is not None:
         return problem
     outcomes = list(candidates(site, options, factor))
     legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
     if legal:
-        return min(
-            legal,
-            key=lambda form: (
-                _guarded_extent(site, form),
-                -len(form.binds) if factor == STRIDES_ALONE else 0,
-                *cost(form),
-            ),
-        )
+        return min(legal, key=lambda form: preference(site, form, factor))
     refusals = [(axis, r) for axis, r in outcomes if isinstance(r, Refusal)]
     if not refusals and factor == STRIDES_ALONE:
         return Refusal(Code.NO_STRIDES, "it has no stride to fold (--form strides)")
@@ -45,6 +32,18 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
     by_axis = furthest(refusals)
     code = next(iter(by_axis.values())).code
     return Refusal(code, "; ".join(f"{axis}: {r.reason}" for axis, r in by_axis.items()))
+
+
+def preference(site: LinearSite, form: Reformulation, factor: int) -> tuple[float, ...]:
+    """Return the sort key of a form at a factor; the smallest is preferred.
+
+    A form for every run comes before one that a guard restricts to some sizes, and of the guarded
+    ones one that leaves the batch alone, which mostly is 1; a view before a move; one axis before
+    several; the fewest multiply-adds; the fewest copies. Of forms that fold strides alone, that of
+    the most axes.
+    """
+    most_axes = -len(form.binds) if factor == STRIDES_ALONE else 0
+    return (_guarded_extent(site, form), most_axes, *cost(form))
 
 
 def _guarded_extent(site: LinearSite, form: Reformulation) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,13 +22,13 @@ from widthfold_onnx.evidence.proof.program import Program
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
     first_tries,
-    neighbours,
     open_dimensions,
+    reaching,
     second_tries,
     tested_tries,
 )
 from widthfold_onnx.evidence.proof.undecided import undecided
-from widthfold_onnx.evidence.proof.values import Elements, Known, Shape, Value
+from widthfold_onnx.evidence.proof.values import Elements, Known, Opaque, Shape, Value
 from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.proto.walk import all_nodes
@@ -43,6 +43,10 @@ MOST_ROUNDS = 4
 """Rounds of draws; a bound that these do not bring about is not sought any further."""
 
 
+Branch = tuple[str, str]
+"""A branch of an If: the first output of the If, and the name of the branch."""
+
+
 @dataclass(frozen=True)
 class SizeProof:
     """The result of a proof.
@@ -55,8 +59,10 @@ class SizeProof:
         values: how many values that both models name were found equal.
         error_bits: the verdict `equal` is wrong with a probability of at most 2^-error_bits.
         functions: operators that were treated as unknown functions of all that they read.
-        branches: those of the new model that were computed: the first output of the If, the name.
+        branches: those of the new model that were computed.
+        unseen: a new branch that was computed at no extents; None where the reason is another one.
         is_computed: whether the new model can be computed at these extents at all.
+        is_opaque: whether extents of what differs are not known.
     """
 
     verdict: Literal["equal", "different", "not provable"]
@@ -65,8 +71,10 @@ class SizeProof:
     values: int = 0
     error_bits: float = 0.0
     functions: frozenset[str] = frozenset()
-    branches: frozenset[tuple[str, str]] = frozenset()
+    branches: frozenset[Branch] = frozenset()
+    unseen: Branch | None = None
     is_computed: bool = True
+    is_opaque: bool = False
 
 
 VERDICTS = ("equal", "not provable", "different")
@@ -96,6 +104,7 @@ def proved(old: Program, new: Program, fixed: Sequence[Shapes], known: Shapes) -
         primes=list(PRIMES),
         functions=sorted({name for proof in found for name in proof.functions}),
         extents=[{name: list(dims) for name, dims in proof.shapes.items()} for proof in found],
+        unseen=sorted({proof.unseen[0] for proof in found if proof.unseen}),
     )
 
 
@@ -127,43 +136,58 @@ def prove_at_sizes(
     # Guards must be right at all extents, also if the caller planned with some. Another tool may
     # have stated those extents, so that the new model fails with an error at others.
     first = proofs[0].shapes
-    for shapes in chain(tested_tries(old, new, first), _while_unseen(old, new, proofs)):
+    unseen = partial(_unseen, old, new, proofs)
+    is_open = bool(open_dimensions(old, {}))
+    more = reaching(old, new, first, lambda: {name for name, _ in unseen()}) if is_open else ()
+    for shapes in chain(tested_tries(old, new, first), more):
         if proofs[-1].verdict == "different":
             return proofs
         with suppress(UnverifiedError):
             proof = prove(old, new, shapes)
             is_planned = all(shapes.get(name) == tuple(fixed[name]) for name in fixed)
-            if proof.is_computed or is_planned:
+            # Where no extents follow from these, the original may not run: they show nothing.
+            is_telling = proof.verdict != "not provable" or not proof.is_opaque
+            if is_planned or (proof.is_computed and is_telling):
                 proofs.append(proof)
-    unseen = _unseen_branch(old, new, proofs) if open_dimensions(old, {}) else ""
-    is_doubtful = unseen and proofs[-1].verdict != "different"
-    return [*proofs, SizeProof("not provable", unseen, first)] if is_doubtful else proofs
+    if proofs[-1].verdict == "different" or not is_open:
+        return proofs
+    return [*proofs, *_of_unseen(old, new, unseen(), first)]
 
 
-def _while_unseen(old: Program, new: Program, proofs: Sequence[SizeProof]) -> Iterator[Shapes]:
-    """Yield more extents while a branch of the new model was computed at none."""
-    for shapes in neighbours(old, proofs[0].shapes):
-        if not _unseen_branch(old, new, proofs):
-            return
-        yield shapes
+def _of_unseen(
+    old: Program, new: Program, unseen: Collection[Branch], first: Shapes
+) -> Iterator[SizeProof]:
+    """Prove branches that no condition chose, as far as possible.
+
+    An else branch that every condition passes by, as where the model runs at the sizes of a guard
+    alone, is computed whatever the condition is. Then branches may state other extents.
+    """
+    others = [name for name, branch in unseen if branch == "else_branch"]
+    forced = [prove(old, replace(new, forced=frozenset(others)), first)] if others else []
+    proved = {name for proof in forced if proof.verdict == "equal" for name in others}
+    yield from (proof for proof in forced if proof.verdict == "equal")
+    for name, branch in unseen:
+        if branch != "else_branch" or name not in proved:
+            reason = f"the {branch} of {printable(name)} is chosen at none of the extents tried"
+            yield SizeProof("not provable", reason, first, unseen=(name, branch))
 
 
-def _unseen_branch(old: Program, new: Program, proofs: Sequence[SizeProof]) -> str:
-    """Name an If of which one new branch was never computed; "" if there is none."""
+def _unseen(old: Program, new: Program, proofs: Sequence[SizeProof]) -> list[Branch]:
+    """Return the new branches that were computed at no extents, of Ifs that were reached."""
     computed = {branch for proof in proofs for branch in proof.branches}
     nodes, before = new.scope.nodes, _branches(old)
     fixed = {n.output[0] for n in nodes if n.op_type == "If" and n.input[0] in new.constant}
     open_ifs = {name for name, _ in computed} - fixed
-    for (name, branch), bodies in _branches(new).items():
-        is_old = bodies <= before.get((name, branch), set())
-        if name in open_ifs and (name, branch) not in computed and not is_old:
-            return f"the {branch} of {printable(name)} is chosen at none of the extents tried"
-    return ""
+    return [
+        place
+        for place, bodies in _branches(new).items()
+        if place[0] in open_ifs and place not in computed and not bodies <= before.get(place, set())
+    ]
 
 
-def _branches(program: Program) -> dict[tuple[str, str], set[bytes]]:
+def _branches(program: Program) -> dict[Branch, set[bytes]]:
     """Return the branches of every If, by its first output and their name."""
-    found: dict[tuple[str, str], set[bytes]] = {}
+    found: dict[Branch, set[bytes]] = {}
     for node in all_nodes(program.proto.graph.node):
         for attribute in node.attribute if is_default(node, "If") else ():
             body = bytes(attribute.g.SerializeToString(deterministic=True))
@@ -277,7 +301,7 @@ def _drawn_once(
     except EvaluationError as error:
         return found("different", str(error), is_computed=False)
     differing = [name for name in targets if before.digests[name] != after.digests[name]]
-    doubt = ""
+    doubt, is_opaque = "", False
     for name in differing:
         one, other = (run(targets=[name], is_kept=True) for run in (old, new))
         by = f" ({describe_node(both.new.writer(name))})" if name in both.new.scope.writers else ""
@@ -286,8 +310,9 @@ def _drawn_once(
         if not why:
             return found("different", where)
         doubt = doubt or f"{where}; {why}"
+        is_opaque = is_opaque or isinstance(one.values[name], Opaque)
     if doubt:
-        return found("not provable", doubt)
+        return found("not provable", doubt, is_opaque=is_opaque)
     return found(
         "equal",
         values=len(both.shared) + len(targets),

@@ -236,13 +236,15 @@ class Evaluation:
         return [self._read(name, inside) for name in outputs]
 
     def _if(self, call: Call, bodies: Sequence[Body], frame: _Frame) -> list[Value]:
-        """Compute the branch that a known condition chooses, else both.
+        """Compute the branch that is forced or that a known condition chooses, else both.
 
         If both return the same, that is the result under any condition.
         """
         condition = call.inputs[0]
         chosen = {"then_branch", "else_branch"}
-        if isinstance(condition, Known):
+        if call.node.output[0] in self.program.forced:
+            chosen = {"else_branch"}
+        elif isinstance(condition, Known):
             chosen = {"then_branch" if condition.array.any() else "else_branch"}
         self.branches.update((call.node.output[0], name) for name in chosen)
         results = {body[0]: self._body(call, body, frame) for body in bodies if body[0] in chosen}

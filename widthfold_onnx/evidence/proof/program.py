@@ -31,11 +31,13 @@ class Program:
         proto: the model.
         folder: where its external data lies.
         scope: its main graph.
+        forced: first outputs of Ifs whose else branch is computed, whatever their condition is.
     """
 
     proto: onnx.ModelProto
     folder: Path | None
     scope: NameScope
+    forced: frozenset[str] = frozenset()
 
     @cached_property
     def opsets(self) -> dict[str, int]:

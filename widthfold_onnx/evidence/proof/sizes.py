@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+
+import onnx
 
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import Shape
 from widthfold_onnx.model.proto.dims import symbol_of
 from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.scope import NameScope
+from widthfold_onnx.model.proto.walk import body_path
 from widthfold_onnx.model.shapes.table import ShapeTable
 
 DOUBLINGS = 4
@@ -28,6 +32,13 @@ than the first ones."""
 
 NEIGHBOURS = 9
 """How often the distance from the first extent is doubled, from 1 on."""
+
+MOST_ALIKE = 3
+"""How many extents are tried at which all tests come out alike: the original may not run at some.
+"""
+
+MOST_TIMES = 32
+"""Largest multiple of the first extent."""
 
 Shapes = Mapping[str, Shape]
 Key = tuple[str, int] | str
@@ -98,16 +109,20 @@ class SizeTest:
     """The residues that a guard computes: (extent - offset) mod modulus of some axes of a value.
 
     Attributes:
-        value: a value of the main graph.
+        path: of the graph that holds the guard (`walk.body_path`).
+        value: a value that the graph names.
         terms: axis, offset and modulus of each.
+        choosers: first outputs of the Ifs of this graph that choose by it.
     """
 
+    path: str
     value: str
     terms: tuple[tuple[int, int, int], ...]
+    choosers: frozenset[str]
 
-    def outcome(self, dims: Sequence[int | None] | None) -> tuple[object, ...]:
-        """Say for each axis whether a value of these extents passes, and at an odd multiple."""
-        rests = []
+    def outcome(self, table: ShapeTable) -> tuple[object, ...]:
+        """Say for each axis whether the value passes at its extents, and at an odd multiple."""
+        dims, rests = table.get(self.path, self.value), list[tuple[bool, bool]]()
         for axis, offset, modulus in self.terms:
             extent = dims[axis] if dims is not None and axis < len(dims) else None
             if extent is None:
@@ -178,18 +193,55 @@ def _near(
         yield _at(old, {}, item), False
 
 
-def neighbours(old: Program, first: Shapes) -> Iterator[Shapes]:
-    """Yield extents at which one open dimension alone differs from the first ones, at 2^i.
+def reaching(
+    old: Program, new: Program, first: Shapes, unseen: Callable[[], Collection[str]]
+) -> Iterator[Shapes]:
+    """Yield extents at which tests of Ifs come out as at few earlier ones, small ones first.
 
-    A model may take no other extents of its other dimensions, though it leaves them open; and what
-    a body tests cannot be told before it is computed.
+    A model may take no other extents of its other dimensions, though it leaves them open; and two
+    inputs may name one dimension twice. So one open dimension alone differs from the first extents,
+    or all that are equal there, or all but the first ones of the inputs, or all. How an If that no
+    test was read for chooses is not known, so that all of these are tried for it.
+
+    Args:
+        old: the original, whose extents tell how the tests come out.
+        new: the model with the Ifs.
+        first: the first extents.
+        unseen: returns the first outputs of the Ifs of which a branch was not computed so far.
     """
+    tests = {name: [t for t in size_tests(new) if name in t.choosers] for name in unseen()}
+    terms = [term for group in tests.values() for test in group for term in test.terms]
+    largest = min(MOST_TIMES, max((modulus for _, _, modulus in terms), default=1))
     sizes, most = _sizes(old, first), max(MOST_ELEMENTS, 2 * _elements(first))
-    for power, key, sign in product(range(NEIGHBOURS), sizes, (1, -1)):
-        size = sizes[key] + sign * (1 << power)
-        shapes = _at(old, {}, {**sizes, key: size})
-        if size > 0 and _elements(shapes) <= most:
+    tries = [
+        _at(old, {}, {**sizes, **{key: times * sizes[key] + more for key in keys}})
+        for keys in _varied(sizes, open_dimensions(old, {}))
+        for times, more in (
+            *((factor, 0) for factor in range(2, largest + 1)),
+            *((1, sign << power) for power in range(NEIGHBOURS) for sign in (1, -1)),
+        )
+    ]
+    times_seen = Counter[object]()
+    for shapes in sorted(filter(_elements, tries), key=_elements):
+        waiting = unseen()
+        if not waiting or _elements(shapes) > most:
+            return
+        table = ShapeTable(old.proto, dict(shapes))
+        outcomes = {
+            (name, tuple(test.outcome(table) for test in tests[name]) or str(shapes))
+            for name in waiting
+        }
+        if min(times_seen[outcome] for outcome in outcomes) < MOST_ALIKE:
+            times_seen.update(outcomes)
             yield shapes
+
+
+def _varied(sizes: Mapping[Key, int], leads: Mapping[Key, bool]) -> list[tuple[Key, ...]]:
+    """Return the open dimensions that `reaching` changes together."""
+    equal = (tuple(key for key in sizes if sizes[key] == size) for size in sizes.values())
+    others = tuple(key for key in sizes if not leads[key])
+    varied = (*((key,) for key in sizes), *equal, others, tuple(sizes))
+    return [keys for keys in dict.fromkeys(varied) if keys]
 
 
 def _elements(shapes: Shapes) -> int:
@@ -198,33 +250,49 @@ def _elements(shapes: Shapes) -> int:
 
 def _outcomes(old: Program, tests: Sequence[SizeTest], shapes: Shapes) -> tuple[object, ...]:
     table = ShapeTable(old.proto, dict(shapes))
-    return tuple(test.outcome(table.get("", test.value)) for test in tests)
+    return tuple(test.outcome(table) for test in tests)
 
 
 def size_tests(program: Program) -> list[SizeTest]:
-    """Read the tests of extents in the main graph: Mod of Sub of Gather of Shape."""
-    makers = {name: node for node in program.scope.nodes for name in node.output}
-    found = []
-    for node in program.scope.nodes:
-        names, read = [node.output[0]], []
+    """Read the tests of extents in a model: Mod of Sub of Gather of Shape."""
+    return list(_size_tests(program, program.scope, ""))
+
+
+def _size_tests(program: Program, scope: NameScope, path: str) -> Iterator[SizeTest]:
+    """Read the tests in a graph and in the bodies of its nodes."""
+    choosers: dict[int, set[str]] = {}
+    for index, bodies in scope.inner.items():
+        node = scope.nodes[index]
+        for place, body in bodies:
+            yield from _size_tests(program, body, body_path(path, node, place))
+        if is_default(node, "If"):
+            for position in scope.behind(node.input[:1]):
+                choosers.setdefault(position, set()).add(node.output[0])
+    for position, node in enumerate(scope.nodes):
+        read, name = [], node.output[0] if node.output else ""
         for op_type in ("Mod", "Sub", "Gather"):
-            made = makers.get(names[-1])
+            made = _maker(scope, name)
             if made is None or not is_default(made, op_type) or len(made.input) < 2:
                 break
-            source = makers.get(made.input[1])
+            source = _maker(scope, made.input[1])
             array = constant(source, program) if source else None
             if array is None or array.dtype.kind != "i":
                 break
             read.append(tuple(int(n) for n in array.ravel()))
-            names.append(made.input[0])
-        shape = makers.get(names[-1])
+            name = made.input[0]
+        shape = _maker(scope, name)
         if len(read) < 3 or shape is None or not is_default(shape, "Shape"):
             continue
         moduli, offsets, axes = read
         if len(moduli) == len(offsets) == len(axes) and min(moduli) > 0 and min(axes) >= 0:
             terms = tuple(zip(axes, offsets, moduli, strict=True))
-            found.append(SizeTest(shape.input[0], terms))
-    return found
+            yield SizeTest(path, shape.input[0], terms, frozenset(choosers.get(position, ())))
+
+
+def _maker(scope: NameScope, name: str) -> onnx.NodeProto | None:
+    """Return the node of a graph that returns a value."""
+    index = scope.writers.get(name)
+    return None if index is None else scope.nodes[index]
 
 
 def _sizes(program: Program, shapes: Shapes) -> dict[Key, int]:

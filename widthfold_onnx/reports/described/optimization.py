@@ -50,7 +50,7 @@ SITES: tuple[Column[SiteReport], ...] = (
 
 
 LARGE_GROWTH = 4
-"""Bytes of the new file / bytes of the old one, above which a line says so."""
+"""Bytes of the new file / bytes of the old one, above which the summary says so."""
 
 
 def _fixed(report: OptimizeReport) -> str:
@@ -58,12 +58,6 @@ def _fixed(report: OptimizeReport) -> str:
     sizes = report.fixed_sizes.items()
     shown = (f"{printable(name)} takes {'x'.join(map(str, dims))} only" for name, dims in sizes)
     return ", ".join(shown) + " (--fixed-shapes)" if sizes else ""
-
-
-def _growth(counts: OptimizeSummary) -> str:
-    """Say that the file grew a lot; folded weights have structural zeros."""
-    growth = counts.bytes_after / max(1, counts.bytes_before)
-    return f"the file has {growth:.1f} times as many bytes" if growth > LARGE_GROWTH else ""
 
 
 def describe(report: OptimizeReport, detail: Detail) -> Description:
@@ -75,9 +69,7 @@ def describe(report: OptimizeReport, detail: Detail) -> Description:
         remarks.insert(0, already_folded(report.model))
     remarks += [Line("", frozen(counts))] if counts.frozen else []
     remarks += map(region, report.regions)
-    remarks += [
-        Line("", line) for line in (spread(report), _fixed(report), _growth(counts)) if line
-    ]
+    remarks += [Line("", line) for line in (spread(report), _fixed(report)) if line]
     if report.search is not None:
         remarks.append(Line(f"search on {report.search.provider}", search(report.search)))
     remarks += [Line("plan", report.note)] if report.note else []
@@ -119,7 +111,9 @@ def _summary(report: OptimizeReport) -> str:
         written = "nothing written"
     elif counts.changes:
         grown = f"{size(counts.bytes_before)} -> {size(counts.bytes_after)}"
-        written = f"wrote {report.written} ({grown})"
+        growth = counts.bytes_after / max(1, counts.bytes_before)
+        said = f", {growth:.1f} times as many bytes" if growth > LARGE_GROWTH else ""
+        written = f"wrote {report.written} ({grown}{said})"
     nodes = f"{len(report.sites)} {kinds(report.sites)} nodes"
     return f"{counts.folded} of {nodes} folded{kept}; {written}"
 
