@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 NOT_PROVED = Refusal(
     Code.GUARD_NOT_PROVED,
-    "at none of the sizes tried does the model run and its guard choose the fold",
+    "no sizes were tried at which the model is known to run, and its guard to choose the fold",
 )
 
 SizedOptions = TypeVar("SizedOptions", FoldOptions, VerifyOptions)
@@ -114,7 +114,7 @@ def optimize(
         if not unproved:
             return Optimized(report, plan)
         on_progress(Step(f"leaving out {len(unproved)} folds whose guards cannot be proved"))
-        decided = decided.without(unproved, NOT_PROVED, loaded)
+        decided = decided.without(unproved, NOT_PROVED, loaded.proto, loaded.folder)
 
 
 def decide(

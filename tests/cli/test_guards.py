@@ -111,3 +111,24 @@ def test_auto_measures_and_writes_what_is_guarded(tmp_path: Path) -> None:
         x = draw((1, 1, length))
         found, wanted = after.run(None, {"x": x})[0], before.run(None, {"x": x})[0]
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+NEVER_EVEN = """<ir_version: 8, opset_import: ["" : 17]>
+main (float[1, 1, H, 8] x) => (float[1, 1, A, 8] y, float[1, 1, B, 8] z)
+<float[1, 1, 1, 8] row = {1, 2, 3, 4, 5, 6, 7, 8}> {
+  d = Concat <axis = 2> (x, x, row)
+  [odd] y = Conv <pads = [1, 1, 1, 1]> (d, w)
+  [any] z = Conv <pads = [1, 1, 1, 1]> (x, w)
+}"""
+
+
+def test_a_guard_that_no_size_opens_is_left_out_alone(tmp_path: Path) -> None:
+    path, out, report = (tmp_path / name for name in ("in.onnx", "out.onnx", "report.json"))
+    path.write_bytes(parsed(NEVER_EVEN, w=(1, 1, 3, 3)).SerializeToString())
+    flags = ("--factor", "2", "--axis", "height", "--report", report)
+    run = widthfold("optimize", path, out, *flags)
+    assert (run.code, run.err) == (0, "")
+    codes = {site["node"]: site["code"] for site in json.loads(report.read_text())["sites"]}
+    assert codes == {"odd": "guard-not-proved", "any": "folded"}
+    assert "no sizes were tried at which the model is known to run" in " ".join(run.out.split())
+    assert len(guards(onnx.load(out))) == 1

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import msgspec
+import onnx
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph.names import NodeName
-from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import (
@@ -107,7 +108,11 @@ class Decided:
         return replace(self, sites=sites)
 
     def without(
-        self, layers: Collection[NodeName], refusal: Refusal, loaded: LoadedModel
+        self,
+        layers: Collection[NodeName],
+        refusal: Refusal,
+        proto: onnx.ModelProto,
+        folder: Path | None,
     ) -> Decided:
         """Return this with some layers refused; the model is read anew."""
         plan = msgspec.structs.replace(
@@ -127,7 +132,7 @@ class Decided:
             else site
             for site in self.sites
         ]
-        reading = Reading.of(loaded.proto, loaded.folder, plan)
+        reading = Reading.of(proto, folder, plan)
         return replace(self, plan=plan, sites=sites, reading=reading)
 
 

@@ -121,7 +121,8 @@ class Proof(Result, kw_only=True, frozen=True):
         primes: one draw of random elements was made modulo each.
         functions: operators that were taken for unknown functions of all that they read.
         extents: of the inputs, for each evaluation.
-        unseen: first outputs of Ifs of which a new branch was computed at no extents.
+        unseen: first outputs of Ifs of which it is not known what they choose, or of which a new
+            branch was computed at no extents.
     """
 
     verdict: Literal["equal", "different", "not provable", "skipped"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,9 +18,10 @@ from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.evaluate import Evaluation, EvaluationError
 from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, drawn_anew, unequal
-from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.program import Branch, Program
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
+    elements,
     first_tries,
     open_dimensions,
     reaching,
@@ -29,9 +30,7 @@ from widthfold_onnx.evidence.proof.sizes import (
 )
 from widthfold_onnx.evidence.proof.undecided import undecided
 from widthfold_onnx.evidence.proof.values import Elements, Known, Opaque, Shape, Value
-from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.model.proto.scope import describe_node
-from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.results import Proof
 from widthfold_onnx.text import printable
@@ -41,10 +40,6 @@ LEAST_BITS = 40
 
 MOST_ROUNDS = 4
 """Rounds of draws; a bound that these do not bring about is not sought any further."""
-
-
-Branch = tuple[str, str]
-"""A branch of an If: the first output of the If, and the name of the branch."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +55,11 @@ class SizeProof:
         error_bits: the verdict `equal` is wrong with a probability of at most 2^-error_bits.
         functions: operators that were treated as unknown functions of all that they read.
         branches: those of the new model that were computed.
-        unseen: a new branch that was computed at no extents; None where the reason is another one.
+        unseen: first outputs of Ifs of which it is not known what they choose, or of which a new
+            branch was computed at no extents.
         is_computed: whether the new model can be computed at these extents at all.
-        is_opaque: whether extents of what differs are not known.
+        is_opaque: whether nothing is decided because extents in the original do not follow from
+            these: it may not run at them.
     """
 
     verdict: Literal["equal", "different", "not provable"]
@@ -72,7 +69,7 @@ class SizeProof:
     error_bits: float = 0.0
     functions: frozenset[str] = frozenset()
     branches: frozenset[Branch] = frozenset()
-    unseen: Branch | None = None
+    unseen: frozenset[str] = frozenset()
     is_computed: bool = True
     is_opaque: bool = False
 
@@ -104,7 +101,7 @@ def proved(old: Program, new: Program, fixed: Sequence[Shapes], known: Shapes) -
         primes=list(PRIMES),
         functions=sorted({name for proof in found for name in proof.functions}),
         extents=[{name: list(dims) for name, dims in proof.shapes.items()} for proof in found],
-        unseen=sorted({proof.unseen[0] for proof in found if proof.unseen}),
+        unseen=sorted({name for proof in found for name in proof.unseen}),
     )
 
 
@@ -135,64 +132,57 @@ def prove_at_sizes(
             proofs.append(_first(old, new, second_tries(old, fixed, proofs[0].shapes)))
     # Guards must be right at all extents, also if the caller planned with some. Another tool may
     # have stated those extents, so that the new model fails with an error at others.
-    first = proofs[0].shapes
-    unseen = partial(_unseen, old, new, proofs)
-    is_open = bool(open_dimensions(old, {}))
-    more = reaching(old, new, first, lambda: {name for name, _ in unseen()}) if is_open else ()
-    for shapes in chain(tested_tries(old, new, first), more):
+    more = _reaching(old, new, proofs) if open_dimensions(old, {}) else ()
+    for shapes in chain(tested_tries(old, new, proofs[0].shapes), more):
         if proofs[-1].verdict == "different":
             return proofs
         with suppress(UnverifiedError):
             proof = prove(old, new, shapes)
             is_planned = all(shapes.get(name) == tuple(fixed[name]) for name in fixed)
-            # Where no extents follow from these, the original may not run: they show nothing.
-            is_telling = proof.verdict != "not provable" or not proof.is_opaque
-            if is_planned or (proof.is_computed and is_telling):
+            if is_planned or (proof.is_computed and not proof.is_opaque):
                 proofs.append(proof)
-    if proofs[-1].verdict == "different" or not is_open:
+    if proofs[-1].verdict == "different" or not open_dimensions(old, {}):
         return proofs
-    return [*proofs, *_of_unseen(old, new, unseen(), first)]
+    return [
+        *proofs,
+        *(_of_unseen(*branch, proofs[0].shapes) for branch in _unseen(old, new, proofs)),
+    ]
 
 
-def _of_unseen(
-    old: Program, new: Program, unseen: Collection[Branch], first: Shapes
-) -> Iterator[SizeProof]:
-    """Prove branches that no condition chose, as far as possible.
+def _reaching(old: Program, new: Program, proofs: list[SizeProof]) -> Iterator[Shapes]:
+    """Yield extents that may reach branches of the new model that were computed at none so far.
 
     An else branch that every condition passes by, as where the model runs at the sizes of a guard
-    alone, is computed whatever the condition is. Then branches may state other extents.
+    alone, is computed whatever the condition is; that proof is appended.
     """
-    others = [name for name, branch in unseen if branch == "else_branch"]
-    forced = [prove(old, replace(new, forced=frozenset(others)), first)] if others else []
-    proved = {name for proof in forced if proof.verdict == "equal" for name in others}
-    yield from (proof for proof in forced if proof.verdict == "equal")
-    for name, branch in unseen:
-        if branch != "else_branch" or name not in proved:
-            reason = f"the {branch} of {printable(name)} is chosen at none of the extents tried"
-            yield SizeProof("not provable", reason, first, unseen=(name, branch))
+    others = frozenset(
+        name for name, branch in _unseen(old, new, proofs) if branch == "else_branch"
+    )
+    smallest = min(proofs, key=lambda proof: elements(proof.shapes) or math.inf).shapes
+    if others:
+        with suppress(UnverifiedError):
+            forced = prove(old, replace(new, forced=others), smallest)
+            proofs += [forced] if forced.verdict == "equal" else []
+    yield from reaching(old, new, smallest, lambda: {name for name, _ in _unseen(old, new, proofs)})
+
+
+def _of_unseen(name: str, branch: str, shapes: Shapes) -> SizeProof:
+    """Say that a branch was computed at no extents."""
+    reason = f"the {branch} of {printable(name)} is chosen at none of the extents tried"
+    return SizeProof("not provable", reason, shapes, unseen=frozenset([name]))
 
 
 def _unseen(old: Program, new: Program, proofs: Sequence[SizeProof]) -> list[Branch]:
     """Return the new branches that were computed at no extents, of Ifs that were reached."""
     computed = {branch for proof in proofs for branch in proof.branches}
-    nodes, before = new.scope.nodes, _branches(old)
+    nodes, before = new.scope.nodes, old.branches
     fixed = {n.output[0] for n in nodes if n.op_type == "If" and n.input[0] in new.constant}
     open_ifs = {name for name, _ in computed} - fixed
     return [
         place
-        for place, bodies in _branches(new).items()
+        for place, bodies in new.branches.items()
         if place[0] in open_ifs and place not in computed and not bodies <= before.get(place, set())
     ]
-
-
-def _branches(program: Program) -> dict[Branch, set[bytes]]:
-    """Return the branches of every If, by its first output and their name."""
-    found: dict[Branch, set[bytes]] = {}
-    for node in all_nodes(program.proto.graph.node):
-        for attribute in node.attribute if is_default(node, "If") else ():
-            body = bytes(attribute.g.SerializeToString(deterministic=True))
-            found.setdefault((node.output[0], attribute.name), set()).add(body)
-    return found
 
 
 def _first(old: Program, new: Program, tries: Iterator[Shapes]) -> SizeProof:
@@ -312,7 +302,8 @@ def _drawn_once(
         doubt = doubt or f"{where}; {why}"
         is_opaque = is_opaque or isinstance(one.values[name], Opaque)
     if doubt:
-        return found("not provable", doubt, is_opaque=is_opaque)
+        chosen = frozenset(after.undecided - before.undecided if is_opaque else ())
+        return found("not provable", doubt, is_opaque=is_opaque, unseen=chosen)
     return found(
         "equal",
         values=len(both.shared) + len(targets),

@@ -81,6 +81,7 @@ class Evaluation:
             version since which it is unchanged.
         unknown: operators that were treated as functions of all that they read.
         branches: those that were computed, by the first output of the If and their name.
+        undecided: first outputs of Ifs whose condition is not known, and whose branches differ.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Evaluation:
         self.functions: Counter[tuple[str, int]] = Counter()
         self.unknown: set[str] = set()
         self.branches: set[tuple[str, str]] = set()
+        self.undecided: set[str] = set()
         given = {value.name: self._input(value, shapes) for value in program.inputs}
         main = _Frame(program.scope, "", given)
         for name in self._targets - program.scope.writers.keys():  # outputs that no node writes
@@ -257,6 +259,7 @@ class Evaluation:
         if _digest(one) == _digest(other):
             return one
         self.functions["If", call.version] += 1
+        self.undecided.add(call.node.output[0])
         self.unknown.add("If")
         condition = call.inputs[0]
         key = key_of("If", None if condition is None else condition.digest())

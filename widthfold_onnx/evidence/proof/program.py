@@ -22,6 +22,9 @@ from widthfold_onnx.model.proto.walk import Stored, all_nodes
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.text import printable
 
+Branch = tuple[str, str]
+"""A branch of an If: the first output of the If, and the name of the branch."""
+
 
 @dataclass(frozen=True, eq=False)
 class Program:
@@ -64,6 +67,16 @@ class Program:
         """Names of all values of the main graph."""
         given = {value.name for value in self.inputs}
         return {*self.scope.writers, *self.scope.initializers, *given}
+
+    @cached_property
+    def branches(self) -> dict[Branch, set[bytes]]:
+        """The bodies of every branch of an If, at any depth; several Ifs may share a name."""
+        found: dict[Branch, set[bytes]] = {}
+        for node in all_nodes(self.proto.graph.node):
+            for attribute in node.attribute if is_default(node, "If") else ():
+                body = bytes(attribute.g.SerializeToString(deterministic=True))
+                found.setdefault((node.output[0], attribute.name), set()).add(body)
+        return found
 
     @cached_property
     def constant(self) -> set[str]:

@@ -159,7 +159,7 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     fitting = dict.fromkeys(dims, unit * PRIME)
     seen = {_outcomes(old, tests, first)}
     for shapes, is_always in _near(old, sizes, dims, fitting, sorted(offsets)):
-        if _elements(shapes) <= max(MOST_ELEMENTS, _elements(first)):
+        if elements(shapes) <= max(MOST_ELEMENTS, elements(first)):
             outcomes = () if is_always else _outcomes(old, tests, shapes)
             if is_always or outcomes not in seen:
                 seen.add(outcomes)
@@ -212,7 +212,7 @@ def reaching(
     tests = {name: [t for t in size_tests(new) if name in t.choosers] for name in unseen()}
     terms = [term for group in tests.values() for test in group for term in test.terms]
     largest = min(MOST_TIMES, max((modulus for _, _, modulus in terms), default=1))
-    sizes, most = _sizes(old, first), max(MOST_ELEMENTS, 2 * _elements(first))
+    sizes, most = _sizes(old, first), max(MOST_ELEMENTS, 2 * elements(first))
     tries = [
         _at(old, {}, {**sizes, **{key: times * sizes[key] + more for key in keys}})
         for keys in _varied(sizes, open_dimensions(old, {}))
@@ -222,9 +222,9 @@ def reaching(
         )
     ]
     times_seen = Counter[object]()
-    for shapes in sorted(filter(_elements, tries), key=_elements):
+    for shapes in sorted(filter(elements, tries), key=elements):
         waiting = unseen()
-        if not waiting or _elements(shapes) > most:
+        if not waiting or elements(shapes) > most:
             return
         table = ShapeTable(old.proto, dict(shapes))
         outcomes = {
@@ -244,7 +244,8 @@ def _varied(sizes: Mapping[Key, int], leads: Mapping[Key, bool]) -> list[tuple[K
     return [keys for keys in dict.fromkeys(varied) if keys]
 
 
-def _elements(shapes: Shapes) -> int:
+def elements(shapes: Shapes) -> int:
+    """Return the number of elements of all inputs."""
     return sum(math.prod(shape) for shape in shapes.values())
 
 
