@@ -295,6 +295,12 @@ def test_a_pad_of_zeros_becomes_pads(pad: str, conv: str, kept: list[str] | None
     assert_proved(before, after, 0)
 
 
+def test_a_pad_of_an_empty_tensor_stays() -> None:
+    before = net("c = Pad (x, p) y = Conv (c, w)", data="1,3,0", p=[0, 0, 4, 0, 0, 4])
+    assert exchanged(before, None, CROP) == (before, [])
+    assert result(before, numbers((1, 3, 0))) is not None
+
+
 def test_a_pad_that_another_layer_reads_stays_for_that_one() -> None:
     body = "c = Pad (x, p) d = Conv (c, w) e = Relu (c) f = ReduceSum (e) y = Add (d, f)"
     before = net(body, p=[0, 0, 4, 0, 0, 2])

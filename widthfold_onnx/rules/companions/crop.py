@@ -299,6 +299,8 @@ def _merged(
     is_apart = pad.graph is not conv.graph or dequantizer(pad.inputs[0]) is not None
     if is_apart or dims is None or pads is None or pads[:2] != [(0, 0)] * 2:
         return signal, axes
+    if 0 in dims:  # ONNX Runtime pads an empty tensor, and refuses a Conv that reads one
+        return signal, axes
     return pad.inputs[0], [
         replace(
             axis,
