@@ -69,15 +69,9 @@ def cut(
     """
     if not forms:
         return _why_none(site, options)
-    dims = measured.get(site.scope.path, site.data.name or "")
-    if dims is None or None in dims:
-        return Refusal(Code.UNKNOWN_EXTENT, "an extent is not known, so it cannot be measured")
-    if site.weight.dtype not in target.rate:
-        return Refusal(
-            Code.DTYPE_UNMEASURED,
-            f"{target.name} has no figures for {site.weight.dtype}; a fixed factor needs none",
-        )
-    shape = [int(d) for d in dims if d is not None]
+    shape = _measured_shape(site, measured, target)
+    if isinstance(shape, Refusal):
+        return shape
     behind = fused_behind(document, site)
     proto = excerpt(document, site, behind, shape, measured)
     site_again = only_site(Document(proto, None, OPERATORS))
@@ -93,21 +87,11 @@ def cut(
     output = [int(d) for d in site_again.output if d is not None]
     macs = site_again.macs or 0
     work = Work.of(site, shape, output)
-
-    def predicted(form: Reformulation) -> PredictedForm:
-        ends = form.ends
-        alone = len(behind) if ends.returns is None else 0  # else they run packed
-        folded, moves = work.folded(form, shape, output), (form.folding, form.unfolding)
-        return PredictedForm(
-            spec=spec_of(site, form),
-            macs=macs * form.flops_ratio,
-            predicted=form_seconds(work, moves, folded, alone, target),
-            reads=ends.reads,
-            returns=ends.returns,
-            packed=conv_seconds(folded, target),
-        )
-
-    ordered = in_order([(predicted(form), form.kind.count("+")) for form in forms])
+    predicted = [
+        _predicted(site, form, work, macs, (shape, output), len(behind), target) for form in forms
+    ]
+    steps = [form.kind.count("+") for form in forms]
+    ordered = in_order(list(zip(predicted, steps, strict=True)))
     subject = _subject(site, shape, proto.graph, len(behind))
     return Workload(
         subject,
@@ -117,6 +101,52 @@ def cut(
         layer_seconds(work, target),
         site_again.name,
         structure_of(site_again),
+    )
+
+
+def _measured_shape(site: LinearSite, measured: ShapeTable, target: Target) -> list[int] | Refusal:
+    """Return the shape of the data at which a layer is measured."""
+    dims = measured.get(site.scope.path, site.data.name or "")
+    if dims is None or None in dims:
+        return Refusal(Code.UNKNOWN_EXTENT, "an extent is not known, so it cannot be measured")
+    if site.weight.dtype not in target.rate:
+        return Refusal(
+            Code.DTYPE_UNMEASURED,
+            f"{target.name} has no figures for {site.weight.dtype}; a fixed factor needs none",
+        )
+    return [int(extent) for extent in dims if extent is not None]
+
+
+def _predicted(
+    site: LinearSite,
+    form: Reformulation,
+    work: Work,
+    macs: int,
+    shapes: tuple[Sequence[int], Sequence[int]],
+    behind: int,
+    target: Target,
+) -> PredictedForm:
+    """Predict the times of a form, at the shapes of input and output.
+
+    Args:
+        site: the layer.
+        form: the form.
+        work: the work of the layer as it is.
+        macs: multiply-adds of one run of the layer as it is.
+        shapes: shapes of its input and of its output.
+        behind: number of operators that a runtime fuses into the layer as it is.
+        target: the device.
+    """
+    ends, folded = form.ends, work.folded(form, *shapes)
+    alone = behind if ends.returns is None else 0  # else they run packed
+    moves = (form.folding, form.unfolding)
+    return PredictedForm(
+        spec=spec_of(site, form),
+        macs=macs * form.flops_ratio,
+        predicted=form_seconds(work, moves, folded, alone, target),
+        reads=ends.reads,
+        returns=ends.returns,
+        packed=conv_seconds(folded, target),
     )
 
 
