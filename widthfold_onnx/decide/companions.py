@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from widthfold_onnx.model.proto.frozen import frozen, overridable
+from widthfold_onnx.model.proto.walk import frozen, overridable
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import CompanionReport, Gain, Stop

@@ -47,7 +47,7 @@ from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.inputs.dimensions import assumed_sizes
-from widthfold_onnx.runtime.inputs.distributions import Distribution
+from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import judge, noise
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.ports import ports_of

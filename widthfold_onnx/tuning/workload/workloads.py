@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import onnx
 from onnx import TensorProto
 
-from widthfold_onnx.algebra.packed_layout import PackedLayout
+from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
