@@ -45,7 +45,7 @@ from make_models import write
 from ranking import Compared, compare, rank_correlation
 
 from widthfold_onnx import WidthfoldError
-from widthfold_onnx.decide.companions import drafted, matches_of, with_companions
+from widthfold_onnx.decide.draft import drafted, matches_of, with_companions
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import (
@@ -62,9 +62,9 @@ from widthfold_onnx.results import Key, OptimizeReport, SearchReport
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.sessions.session import Level
-from widthfold_onnx.tuning.predict.targets import target
-from widthfold_onnx.tuning.store.identity import machine_identity, setting_identity
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.identity import machine_identity, setting_identity
+from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.targets import target
 from widthfold_onnx.tuning.workload.layers import Layers
 
 ROOT = Path(__file__).parents[1]

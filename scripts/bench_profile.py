@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from widthfold_onnx.evidence.timing.profile import profile
-from widthfold_onnx.evidence.timing.roofline import WEIGHTS, Roofline
+from widthfold_onnx.evidence.timing.profile import WEIGHTS, Roofline, profile
 from widthfold_onnx.options import RuntimeOptions, Shapes
 from widthfold_onnx.results import NodeTime
 from widthfold_onnx.runtime.inputs.feeds import random_feeds

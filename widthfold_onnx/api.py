@@ -322,8 +322,7 @@ def _fixed(
     held: Held, options: FoldOptions, *, no_verify: bool, keywords: Mapping[str, Any]
 ) -> Result:
     """Fold a model in memory at a fixed factor."""
-    from widthfold_onnx.decide.fixed import decide_fixed
-    from widthfold_onnx.decide.layout import decide_layout
+    from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
     from widthfold_onnx.decide.report import fit_decided
 
     options = decide_layout(options, options_from(SearchOptions, keywords))

@@ -21,7 +21,7 @@ import numpy as np
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.results import GpuState, Measurement
-from widthfold_onnx.results.store import timed
+from widthfold_onnx.results.tuning import timed
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (
     SESSIONS,

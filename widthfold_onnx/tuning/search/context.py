@@ -1,4 +1,4 @@
-"""Find the context of a search: provider, shapes, target, and whose measurements count."""
+"""Find the context of a search: provider, shapes, target, and the machine that is measured."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from widthfold_onnx.runtime.inputs.sizes import running
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.ports import ports_of
 from widthfold_onnx.runtime.sessions.session import Level
-from widthfold_onnx.tuning.predict.targets import Target, target, usual
-from widthfold_onnx.tuning.store.identity import machine_identity, setting_identity
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.identity import (
+    machine_identity,
+    setting_identity,
+)
+from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.targets import Target, target, usual
 
 
 @dataclass(frozen=True)

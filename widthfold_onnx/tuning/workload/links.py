@@ -1,20 +1,28 @@
-"""Find the layers that could share a packed tensor, and the tensors that link them.
+"""Find the tensors that layers could share packed, and measure forms between packed tensors.
 
-Tensors that are joined by ops of the table of `rules.propagation.table` are all in one layout, or
-all logical: they are one link between the layers that make them and the layers that read them. Only
-the operator is looked up here; the rewriting decides whether an op really accepts a layout.
+Tensors that are joined by ops of `rules.propagation.table` are all in one layout, or all logical:
+they are one link between layers. Only the operator is looked up here; the rewriting decides whether
+an op really accepts a layout.
+
+A form alone pays for folding its input and unfolding its output. Between neighbours that agree on
+a layout it pays neither. So a form whose layout a neighbour could share is measured a second time
+with packed tensors at its ends; the difference is the cost of its folds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.graph.messages import connected
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.propagation.table import PROPAGATION
+from widthfold_onnx.tuning.identity import canonical
+from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload
 
 
 @dataclass(frozen=True, order=True)
@@ -74,3 +82,44 @@ def _data(document: Document, node: Node) -> Iterator[Value]:
     for value in (*node.inputs, *node.outputs):
         if value is not None and isinstance(document.constant(value), Refusal):
             yield value
+
+
+def inside_subject(subject: str) -> str:
+    """Return the subject of the same layer between packed tensors."""
+    return canonical({**json.loads(subject), "inside": True})
+
+
+def inside(workloads: Mapping[str, Workload], links: Sequence[Link]) -> dict[str, Workload]:
+    """Return the workloads to run between packed tensors as well, with the forms that matter there.
+
+    Args:
+        workloads: layers by subject.
+        links: the tensors between them.
+
+    Returns:
+        Workloads by the subject of the layer; a form is included if another layer, or another of
+        its kind, could make or read the same tensor in the same layout.
+    """
+    shared: dict[str, set[PredictedForm]] = {}
+    for link in links:
+        made = [(s, {f: f.returns for f in workloads[s].forms}) for s in link.makers]
+        read = [(s, {f: f.reads for f in workloads[s].forms}) for s in link.readers]
+        # A layer counts once for a layout, however many of its forms have it.
+        layers = Counter(
+            layout for _, layouts in (*made, *read) for layout in set(layouts.values())
+        )
+        for subject, layouts in (*made, *read):
+            fitting = {
+                f for f, layout in layouts.items() if layout is not None and layers[layout] > 1
+            }
+            shared.setdefault(subject, set()).update(fitting)
+    return {
+        subject: replace(
+            workloads[subject],
+            subject=inside_subject(subject),
+            forms=tuple(form for form in workloads[subject].forms if form in forms),
+            inside=True,
+        )
+        for subject, forms in shared.items()
+        if forms
+    }
