@@ -39,6 +39,7 @@ from architectures import NETS, OUT
 from bench_history import Commit, append, draw_history, history
 from bench_openvino import against_openvino
 from bench_pad import pad_channels
+from bench_profile import shares
 from bench_report import Cell, Ranks, Row, Suite, draw, read, table
 from make_models import write
 from ranking import Compared, compare, rank_correlation
@@ -115,6 +116,8 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
         input_shapes=(shapes,),
     )
     row, ranks = Row(model=model.stem, layers=0, threads=search.threads), []
+    how = RuntimeOptions(provider=Provider.CPU, threads=search.threads)
+    row.shares["original"] = shares(model, shapes, how)
     with tempfile.TemporaryDirectory() as folder:
         for name, factor in ((f"factor {FACTOR}", FACTOR), ("auto", None)):
             options = FoldOptions(factor=factor, input_shapes=(shapes,))
@@ -128,6 +131,8 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
             except WidthfoldError as error:
                 cell, report = Cell(note=str(error)), None
             row.cells[name] = cell
+            if cell.ratio is not None:
+                row.shares[name] = shares(out, shapes, how)
             if report is not None and report.search is not None:
                 ranks = compared(model, report, report.search, search)
         out = Path(folder) / "padded.onnx"

@@ -344,7 +344,7 @@ def _carried_out(held: Held, fitting: Fitting, *, no_verify: bool) -> onnx.Model
     """
     from widthfold_onnx.evidence.proof.compare import proved
     from widthfold_onnx.evidence.proof.program import program
-    from widthfold_onnx.model.proto.frozen import frozen
+    from widthfold_onnx.model.proto.walk import frozen
 
     plan = fitting.plan
     if not plan.changes:

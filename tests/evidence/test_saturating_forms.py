@@ -18,7 +18,7 @@ from widthfold_onnx.evidence.saturating_forms import usable_forms
 from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.rewrite.record import FOLD_KEY
-from widthfold_onnx.runtime.saturation import u8s8_error
+from widthfold_onnx.runtime.kernels import u8s8_error
 
 ANY = FoldOptions(ragged=True)
 WORSE = [FURTHER, "this CPU saturates"]

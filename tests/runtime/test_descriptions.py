@@ -33,8 +33,8 @@ OTHER = Provider("FooExecutionProvider")
 COMPARED = re.compile(r"(?:is|is not|==|!=|in \()\s*Provider\.(?!AUTO)")
 PACKAGE = Path(widthfold_onnx.__file__).parent
 ABOUT_ONE = {
-    "evidence/eight_bits/exact_kernels.py",  # its own kernels of bytes
-    "evidence/timing/roofline.py",  # its graph shows every node with its weights
+    "evidence/parity/exact_kernels.py",  # its own kernels of bytes
+    "evidence/timing/profile.py",  # its graph shows every node with its weights
     "tuning/search/search.py",  # the kind of a target, not of a provider
     "runtime/sessions/providers.py",  # it runs everything, so it is not tried
 }

@@ -9,7 +9,7 @@ import msgspec
 import onnx
 
 from widthfold_onnx.decide.decisions import is_selected
-from widthfold_onnx.model.proto.frozen import frozen, overridable
+from widthfold_onnx.model.proto.walk import frozen, overridable
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import CompanionReport, Gain, PaddedChannels, PaddingReport, Stop

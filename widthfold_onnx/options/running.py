@@ -99,7 +99,7 @@ class RuntimeOptions:
 
     Attributes:
         provider: where it runs. A model that runs elsewhere is an error; single nodes that do are
-            named where models are timed (`evidence.timing.placement`).
+            named where models are timed (`evidence.timing.profile`).
         provider_options: options of the provider, as the runtime names them.
         session_options: entries of the session's configuration, as the runtime names them.
         threads: intra-op threads.

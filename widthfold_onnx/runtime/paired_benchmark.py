@@ -34,8 +34,8 @@ from widthfold_onnx.runtime.clock import (
     repeats,
     seconds_of,
 )
-from widthfold_onnx.runtime.inputs.distributions import Distribution
-from widthfold_onnx.runtime.inputs.rotation import Rotation, timed_inputs
+from widthfold_onnx.runtime.inputs.feeds import Distribution
+from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
 from widthfold_onnx.runtime.intervals import MIN_PROCESSES, Pairing, measured
 from widthfold_onnx.runtime.nvml import watched
 from widthfold_onnx.runtime.sessions.session import Feeds, resolved

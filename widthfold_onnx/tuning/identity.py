@@ -12,7 +12,7 @@ from typing import NamedTuple
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.environment import machine, version
-from widthfold_onnx.runtime.saturation import u8s8_error
+from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import Level, resolved, runtime_version
 from widthfold_onnx.system import cores, processor

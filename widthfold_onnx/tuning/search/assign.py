@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from widthfold_onnx.algebra.packed_layout import PackedLayout
+from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.tuning import AS_IS
 from widthfold_onnx.rules.forms.spec import FormSpec

@@ -17,7 +17,7 @@ from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.rules.companions.table import COMPANIONS
-from widthfold_onnx.runtime.inputs.distributions import Distribution
+from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.tuning.search.level_search import gain_of
 from widthfold_onnx.tuning.search.trials import Trials
 from widthfold_onnx.tuning.workload.candidates import lift_of

@@ -19,7 +19,7 @@ from widthfold_onnx.results.tuning import lost
 from widthfold_onnx.rewrite.apply import fit
 from widthfold_onnx.rewrite.plan import EMPTY, Plan
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.inputs.distributions import Distribution
+from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import judge, noise
 from widthfold_onnx.runtime.paired_benchmark import ratio_of, ratio_of_levels, ratios_to
 from widthfold_onnx.runtime.sessions.session import Level

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Node, Value
-from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions

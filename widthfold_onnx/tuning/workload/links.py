@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
-from widthfold_onnx.model.graph.traversal import connected
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.graph.messages import connected
+from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.propagation.table import PROPAGATION
 from widthfold_onnx.tuning.identity import canonical

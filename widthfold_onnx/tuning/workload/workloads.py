@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import onnx
 from onnx.utils import Extractor
 
-from widthfold_onnx.algebra.packed_layout import PackedLayout
+from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.apply import fit

@@ -1,6 +1,6 @@
 """Makes products of 8-bit integers exact on every CPU, by changing the types of operands.
 
-Kernels of unsigned data and signed weights saturate on some CPUs (`runtime.saturation`), those of
+Kernels of unsigned data and signed weights saturate on some CPUs (`runtime.kernels`), those of
 two unsigned or two signed operands on none. So the second operand of each such product gets
 the signedness of the first: it and its zero point are shifted by 128, which represents the same
 numbers. A fold saturates at other products than the original does; so changed, both are exact.
@@ -24,14 +24,19 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from widthfold_onnx.model.proto.domain import is_default, operator_of
 from widthfold_onnx.model.proto.functions import inlined
-from widthfold_onnx.model.proto.walk import all_graphs, model_nodes, placed_graphs
+from widthfold_onnx.model.proto.walk import (
+    all_graphs,
+    is_default,
+    model_nodes,
+    operator_of,
+    placed_graphs,
+)
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.rules.match.dequantized import REMOVED, SELECTING
-from widthfold_onnx.runtime.saturation import u8s8_error
+from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
 from widthfold_onnx.runtime.sessions.session_options import SIGNED
 from widthfold_onnx.system import cores
