@@ -1,6 +1,6 @@
 import numpy as np
 
-from widthfold_onnx.evidence.parity.figures import distance
+from widthfold_onnx.evidence.parity.outputs import distance
 
 
 def test_a_distance_is_that_of_finite_elements():

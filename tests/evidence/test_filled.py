@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.tool import MODELS
 from tests.rewrite.quantized_models import qdq_chain, rounding
-from widthfold_onnx.evidence.inputs.filled import LABEL, filling
+from widthfold_onnx.evidence.inputs import LABEL, filling
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 
 SHAPE = (1, 4, 32, 64)

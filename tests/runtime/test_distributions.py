@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from widthfold_onnx.runtime.inputs.distributions import Distribution, distribution_of, draw
+from widthfold_onnx.runtime.inputs.feeds import Distribution, distribution_of, draw
 
 
 def test_five_seeds_cover_all_distributions_that_are_compared():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.rewrite.quantized import Case, run
-from widthfold_onnx.runtime.saturation import u8s8_error
+from widthfold_onnx.runtime.kernels import u8s8_error
 
 LINE = {"shape": (2, 8, 20), "weight": (5, 8, 4), "attributes": {"pads": [2, 1]}, "pads": (2, 1)}
 

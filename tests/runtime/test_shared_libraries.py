@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.sessions import library, shared_libraries
+from widthfold_onnx.runtime.sessions import library
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_libraries_of_packages_elsewhere_are_loaded_and_nothing_is_printed(
     packages, tmp_path, loaded, capfd, monkeypatch
 ):
     found = runtime(tmp_path, monkeypatch)
-    shared_libraries.preload()
+    library.preload()
     nvidia = packages / "nvidia"
     assert {"cuda": True, "cudnn": False, "directory": str(nvidia / "cu13/lib")} in found.calls
     assert {"cuda": False, "cudnn": True, "directory": str(nvidia / "cudnn/lib")} in found.calls
@@ -65,7 +65,7 @@ def test_those_of_tensorrt_are_loaded_in_the_order_of_their_needs(
     for name in ("libnvonnxparser.so.10", "libnvinfer_plugin.so.10", "libnvinfer.so.10"):
         (packages / "tensorrt_libs" / name).touch()
     runtime(tmp_path, monkeypatch)
-    shared_libraries.preload()
+    library.preload()
     assert loaded.names == ["libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10"]
 
 
@@ -73,27 +73,27 @@ def test_the_first_library_that_lacks_is_named(tmp_path, loaded, monkeypatch):
     capi = tmp_path / "onnxruntime" / "capi"
     capi.mkdir(parents=True)
     runtime(tmp_path, monkeypatch)
-    assert shared_libraries.missing_library(Provider.CUDA) is None  # nothing of it is installed
+    assert library.missing_library(Provider.CUDA) is None  # nothing of it is installed
     for name in ("libonnxruntime_providers_shared.so", "libonnxruntime_providers_cuda.so"):
         (capi / name).touch()
         loaded.there.add(name)
     lacking = "libcudnn.so.9: cannot open shared object file"
-    assert shared_libraries.missing_library(Provider.CUDA) == lacking
+    assert library.missing_library(Provider.CUDA) == lacking
     loaded.there.add("libcudnn.so.9")
-    assert shared_libraries.missing_library(Provider.CUDA) is None
+    assert library.missing_library(Provider.CUDA) is None
     loaded.there.remove("libonnxruntime_providers_cuda.so")
     lacking = "libonnxruntime_providers_cuda.so: cannot open shared object file"
-    assert shared_libraries.missing_library(Provider.CUDA) == lacking
+    assert library.missing_library(Provider.CUDA) == lacking
 
 
 def test_the_version_of_cudnn_is_that_of_its_library(loaded, monkeypatch):
-    assert shared_libraries.cudnn_version() == ()
+    assert library.cudnn_version() == ()
 
     class Library:
         def __init__(self, name):
             self.cudnnGetVersion = type("Ask", (), {"__call__": lambda self: 92405})()
 
     monkeypatch.setattr(ctypes, "CDLL", Library)
-    assert shared_libraries.cudnn_version() == (9, 24, 5)
+    assert library.cudnn_version() == (9, 24, 5)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    assert shared_libraries.cudnn_version() == ()
+    assert library.cudnn_version() == ()
