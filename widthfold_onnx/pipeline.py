@@ -152,7 +152,7 @@ def apply(
         InvalidModelError: the model is broken or not supported.
         CheckFailedError: the model carries folds, or a size of the plan does not fit an input.
     """
-    from widthfold_onnx.decide.padding import padding_report
+    from widthfold_onnx.decide.draft import padding_report
     from widthfold_onnx.decide.report import applied_sites, optimize_report
     from widthfold_onnx.delivery import Delivery
     from widthfold_onnx.rewrite.apply import fit
@@ -273,12 +273,11 @@ def _decided(
 
     `excluded` says by name of a layer why it is left alone though the caller did not ask for it.
     """
-    from widthfold_onnx.decide.fixed import decide_fixed
+    from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
     from widthfold_onnx.decide.hints import ran
-    from widthfold_onnx.decide.layout import decide_layout
     from widthfold_onnx.runtime.inputs.cases import with_cases
     from widthfold_onnx.tuning.search.search import search
-    from widthfold_onnx.tuning.store.store import Store
+    from widthfold_onnx.tuning.store import Store
 
     options = decide_layout(options, search_options)
     on_progress(Step("planning"))
@@ -312,7 +311,7 @@ def _usable_forms(
     judged = with_cases(replace(verify_options, input_shapes=options.input_shapes), loaded.proto)
     if not check_file(loaded.path, judged):
         return options, {}
-    from widthfold_onnx.saturating_forms import usable_forms
+    from widthfold_onnx.evidence.saturating_forms import usable_forms
 
     on_progress(Step("trying which folds saturate no further than the model"))
     return usable_forms(loaded, options, judged)

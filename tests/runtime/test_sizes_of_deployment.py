@@ -16,9 +16,8 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import ANY_SIZE, FoldOptions, Provider, RuntimeOptions, VerifyOptions
 from widthfold_onnx.runtime.inputs import sizes as sizes_module
 from widthfold_onnx.runtime.inputs.dimensions import Dimensions, assumed_sizes
-from widthfold_onnx.runtime.inputs.input_sets import random_sets
+from widthfold_onnx.runtime.inputs.input_sets import random_sets, timed_inputs
 from widthfold_onnx.runtime.inputs.recorded import stored_sizes
-from widthfold_onnx.runtime.inputs.rotation import timed_inputs
 from widthfold_onnx.runtime.inputs.sizes import find_sizes, runs_at
 from widthfold_onnx.runtime.sessions.ports import Port, ports_of
 from widthfold_onnx.runtime.sessions.session import Session, open_session

@@ -17,7 +17,7 @@ from pathlib import Path
 from widthfold_onnx.decide.decisions import Decision
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.proto.dims import Dims, dims_of
-from widthfold_onnx.model.proto.frozen import inputs
+from widthfold_onnx.model.proto.walk import inputs
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions, Shapes, Sizes
 from widthfold_onnx.refusal import Code, Refusal

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from widthfold_onnx.decide.companions import (
+from widthfold_onnx.decide.decisions import KEPT, Decision, decide
+from widthfold_onnx.decide.draft import (
     companion_reports,
     drafted,
     matches_of,
+    padding_of,
+    padding_report,
     with_companions,
 )
-from widthfold_onnx.decide.decisions import KEPT, Decision, decide
 from widthfold_onnx.decide.hints import Hints, none_runs, ran
-from widthfold_onnx.decide.padding import padding_of, padding_report
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.proto.dims import Dims

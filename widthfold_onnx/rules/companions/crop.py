@@ -29,9 +29,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from widthfold_onnx.algebra.conv_axis import ConvAxis
+from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Document, Node, Value
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.operators.base import integers
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, Operand, Step

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 
-from widthfold_onnx.algebra.padded_layout import PaddedLayout
+from widthfold_onnx.algebra.layouts import PaddedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.padding.op import CHANNELS, Laid, Op, PaddedNode
 from widthfold_onnx.rules.padding.runs import Line, Run, current

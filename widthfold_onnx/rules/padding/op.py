@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from onnx import helper
 
-from widthfold_onnx.algebra.padded_layout import PaddedLayout
+from widthfold_onnx.algebra.layouts import PaddedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Attribute, Document, Node
+from widthfold_onnx.model.proto.constant_folding import run_reference
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.proto.reference import run_reference
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.padding.runs import Line
 
