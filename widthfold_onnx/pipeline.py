@@ -93,10 +93,12 @@ def optimize(
     decided = _decided(loaded, options, search_options, excluded, on_progress)
     from widthfold_onnx.decide.report import fit_decided
     from widthfold_onnx.delivery import Delivery
+    from widthfold_onnx.runtime.inputs.cases import cases, reported
 
     plan, size = decided.plan, model.stat().st_size
     fitting, report = fit_decided(decided, loaded.proto, loaded.folder, model.name, size)
-    report = msgspec.structs.replace(report, values=_values(loaded, search_options))
+    values = reported(cases(loaded.proto, search_options.values))
+    report = msgspec.structs.replace(report, values=values)
     if out is None or (require_fold and not plan.changes):
         return Optimized(report, plan)
     by_measurement = options.fixed is None
@@ -230,20 +232,10 @@ def inspect(
         )
     loaded = load(Path(model))
     from widthfold_onnx.decide.survey import survey
+    from widthfold_onnx.runtime.inputs.cases import cases
 
-    report = survey(loaded, options, options.fixed)
-    return msgspec.structs.replace(report, values=_values(loaded, how or RuntimeOptions()))
-
-
-def _values(loaded: LoadedModel, how: RuntimeOptions) -> list[dict[str, list[float]]]:
-    """Return the values of inputs that choose between parts of a model, for a report.
-
-    Raises:
-        UsageError: a value that does not fit.
-    """
-    from widthfold_onnx.runtime.inputs.cases import cases, reported
-
-    return reported(cases(loaded.proto, how.values))
+    values = cases(loaded.proto, (how or RuntimeOptions()).values)
+    return survey(loaded, options, options.fixed, values)
 
 
 def with_stored_sizes(
@@ -281,12 +273,13 @@ def _decided(
 
     options = decide_layout(options, search_options)
     on_progress(Step("planning"))
+    search_options = with_cases(search_options, loaded.proto)
     if options.fixed is None:
-        search_options = with_cases(search_options, loaded.proto)
         with Store(search_options.store) as store:
             decided = search(loaded, options, search_options, store, on_progress)
     else:
-        decided = decide_fixed(loaded.proto, loaded.folder, options, partial(ran, loaded.path))
+        runs = partial(ran, loaded.path, search_options.cases)
+        decided = decide_fixed(loaded.proto, loaded.folder, options, runs)
     return decided.explained(excluded)
 
 

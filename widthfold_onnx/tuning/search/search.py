@@ -131,7 +131,7 @@ class _Search:
         outcomes = Outcomes(level, forms, chosen, finals)
         reading = self._reading(draft)
         decisions = decide(reading, self.fold, outcomes.choose)
-        hints = Hints(reading, self.fold, partial(ran, self.loaded.path))
+        hints = Hints(reading, self.fold, partial(ran, self.loaded.path, self.options.cases))
         plan = with_layers(draft, decisions)
         return Decided(
             plan=outcomes.with_origin(plan, decisions, self.options, self.context),
