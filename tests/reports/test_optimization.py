@@ -15,7 +15,6 @@ from onnx import helper, parser
 
 from tests.cli.tool import on_terminal, save, widthfold
 from tests.reports.sample import passing
-from widthfold_onnx.decide.report import MISFIT
 from widthfold_onnx.reports.described import described
 from widthfold_onnx.reports.text import console
 from widthfold_onnx.results import (
@@ -32,6 +31,7 @@ from widthfold_onnx.results import (
     SizeGain,
     Stop,
 )
+from widthfold_onnx.results.sites import MISFIT
 
 LAYERS = 30
 MOST_LINES = 25

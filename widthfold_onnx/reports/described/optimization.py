@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import msgspec
 
-from widthfold_onnx.decide.report import MISFIT
 from widthfold_onnx.reports.described import sizes, values, verification
 from widthfold_onnx.reports.described.tuning import UNKEPT
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, Table, tabulated
@@ -25,6 +24,7 @@ from widthfold_onnx.results import (
     SiteReport,
     Stop,
 )
+from widthfold_onnx.results.sites import MISFIT
 
 _NAME = 72
 """Characters of a name in a list."""
