@@ -125,7 +125,8 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
             try:
                 report, _ = optimize(model, out, options, search_options=search)
                 row = msgspec.structs.replace(row, layers=len(report.sites))
-                changed = report.summary.folded + report.summary.exchanged
+                counts = report.summary
+                changed = counts.folded + counts.exchanged + counts.padded
                 wrong = changed and report.written is None
                 cell = timed(model, out, None if wrong else changed, timing)
             except WidthfoldError as error:

@@ -50,12 +50,17 @@ def ops(model: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in model.graph.node]
 
 
+NOT_RUN = ("INVALID_ARGUMENT", "FAIL", "dim_size > 0 was false")
+"""What the runtime says at sizes that a model does not take. Older releases say the last where a
+ConvTranspose of a small input has pads that leave nothing of an axis."""
+
+
 def result(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray | None:
     """What a model returns, None if it does not run."""
     try:
         return run(model, x)[0]
     except Exception as error:
-        assert "INVALID_ARGUMENT" in str(error) or "FAIL" in str(error)
+        assert any(reason in str(error) for reason in NOT_RUN)
         return None
 
 

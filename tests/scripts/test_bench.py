@@ -137,11 +137,12 @@ def test_figures_that_cannot_be_read_are_named_in_one_line(
         bench.publish(tmp_path, "architectures")
 
 
-def test_a_model_with_companions_alone_is_timed(
-    bench: ModuleType, report: ModuleType, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["folded", "exchanged", "padded"])
+def test_a_model_changed_in_one_way_alone_is_timed(
+    bench: ModuleType, report: ModuleType, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     def optimize(*args: object, **more: object) -> Optimized:
-        counts = SimpleNamespace(folded=0, exchanged=3)
+        counts = SimpleNamespace(**{"folded": 0, "exchanged": 0, "padded": 0} | {kind: 3})
         report = SimpleNamespace(sites=[1], summary=counts, written="out.onnx", search=None)
         return Optimized(report, EMPTY)
 

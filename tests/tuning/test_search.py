@@ -132,8 +132,8 @@ def test_what_the_original_gains_by_its_level_alone_is_said(
     report = found(model)
     assert (report.search.accepted, report.search.note) == (False, world.advice)
     assert optimization.search(report.search).endswith(
-        "folded, the whole model ran at 0.91x [0.90, 0.91]; its low end 0.905 is not above 1.020, "
-        "up to which noise counts (A/A control 1.005); it is faster otherwise"
+        "folded, the whole model ran at 0.91x [0.90, 0.91] at x 1x1x4x32; its low end 0.905 is not "
+        "above 1.020, up to which noise counts (A/A control 1.005); it is faster otherwise"
     )
 
 
@@ -142,7 +142,7 @@ def test_a_gain_within_the_noise_is_told_with_the_rule_that_it_fails(
 ) -> None:
     enter(monkeypatch, World(doubled, ALL, noise=0.25))
     said = optimization.search(found(model).search)
-    assert "ran at 1.43x [1.07, 1.79]; its low end 1.071 is not above 1.500" in said
+    assert "ran at 1.43x [1.07, 1.79] at x 1x1x4x32; its low end 1.071 is not above 1.500" in said
     assert "(A/A control 1.250)" in said
 
 

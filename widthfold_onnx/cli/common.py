@@ -37,7 +37,7 @@ SECTIONS = {
     "What has to hold": (
         "rtol atol truth-budget baseline fail-under require-fold no-verify partial freeze-weights"
     ),
-    "What is printed": "save-plan report format exact debug help",
+    "What is printed": "save-plan details report format debug help",
 }
 """Names of options by section of `--help`, those that are needed first; a command lists its own."""
 

@@ -73,9 +73,10 @@ def optimize_command(
     copy of MODEL unless the whole model became faster beyond noise. --factor N measures nothing:
     it folds every layer that can be folded by N.
 
-    The table lists every Conv, ConvTranspose, MatMul, Gemm and Einsum, also quantized: its fold, or
-    the reason why it was left alone. Without OUT nothing is written. OUT is replaced in one step
-    after all checks passed; if nothing was folded, it is a copy of MODEL.
+    The report names changes, speed, sizes, level and verdict. --details lists every Conv,
+    ConvTranspose, MatMul, Gemm and Einsum, also quantized: its fold, or the reason why it was left
+    alone. Without OUT nothing is written. OUT is replaced in one step after all checks passed; if
+    nothing was folded, it is a copy of MODEL.
     """
     from widthfold_onnx.model.write.atomic import check_plan_target
     from widthfold_onnx.pipeline import optimize

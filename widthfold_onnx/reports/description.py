@@ -20,8 +20,9 @@ NUMBER = re.compile(r"[\d.]+(e[-+]\d+)?[x%]?( [KM]iB| \[[\d., ]+\])?|-|")
 class Detail(IntEnum):
     """How much of a report is described.
 
-    BRIEF is for a terminal and a pipe. FULL adds the certificate of the proof, the environment and
-    the command, for `--exact` and Markdown. PAGE adds columns that only HTML has the space for.
+    BRIEF, for a terminal and a pipe, holds what a user decides by. FULL, for `--details` and
+    Markdown, adds everything else: layers that were left alone, regions, times of nodes, the
+    certificate of the proof, the environment, the command. PAGE, for HTML, adds wide columns.
     """
 
     BRIEF = 0

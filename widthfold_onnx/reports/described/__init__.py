@@ -22,7 +22,7 @@ def described(report: Report, detail: Detail = Detail.BRIEF) -> Description:
         case OptimizeReport():
             return optimization.describe(report, detail)
         case InspectReport():
-            return inspection.describe(report)
+            return inspection.describe(report, detail)
         case TuneReport():
             return tuning.describe(report)
         case _:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
+
+from widthfold_onnx.decide.report import MISFIT
 from widthfold_onnx.reports.described import sizes, values, verification
 from widthfold_onnx.reports.described.tuning import UNKEPT
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, Table, tabulated
-from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, shapes, size
+from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, shapes, short, size
 from widthfold_onnx.results import (
     CompanionReport,
+    Gain,
     InspectSite,
     OptimizeReport,
     OptimizeSummary,
@@ -25,6 +31,15 @@ _NAME = 72
 
 _REASON = 200
 """Characters of a name with a reason behind it."""
+
+_GROUPS = 5
+"""Rows of folded sites in a brief description."""
+
+_REFUSALS = 3
+"""Rows of refused sites in a brief description; each has a sentence."""
+
+_INPUTS = 3
+"""Inputs whose shapes stand in one line."""
 
 
 def located(site: SiteReport | InspectSite) -> str:
@@ -48,41 +63,142 @@ SITES: tuple[Column[SiteReport], ...] = (
 )
 
 
+BRIEF_SITES: tuple[Column[Sequence[SiteReport]], ...] = (
+    Column("node", lambda group: short(located(group[0]), _NAME) + _others(len(group) - 1)),
+    Column("axis", lambda group: group[0].axis or ""),
+    Column("factor", lambda group: "" if group[0].factor is None else str(group[0].factor)),
+    Column("alone", lambda group: _range([site.gain for site in group if site.gain is not None])),
+    Column("sizes", lambda group: "guarded" if group[0].guard else ""),
+    Column("why", lambda group: _why(group[0]), sentences=True),
+)
+"""Sites with the same outcome, in one row."""
+
+
+def _others(count: int) -> str:
+    return f" and {count} more" if count else ""
+
+
+def _why(site: SiteReport) -> str:
+    return "" if site.status == "folded" else f"{site.code}: {site.reason}"
+
+
+def _range(gains: Sequence[Gain]) -> str:
+    """Return the least and the largest of several speed-ups."""
+    ratios = sorted(value.ratio for value in gains)
+    texts = dict.fromkeys(f"{ratio:.2f}x" for ratio in (*ratios[:1], *ratios[-1:]))
+    predicted = " predicted" if any(value.predicted for value in gains) else ""
+    return " to ".join(texts) + predicted
+
+
 def describe(report: OptimizeReport, detail: Detail) -> Description:
-    """Describe the result of `optimize`."""
-    full, counts, checks = detail >= Detail.FULL, report.summary, report.verification
-    remarks = list(map(companion, report.companions))
-    remarks += [padding(report.padding)] if report.padding is not None else []
-    if any(site.code == "already-folded" for site in report.sites):
-        remarks.insert(0, already_folded(report.model))
-    remarks += [Line("", frozen(counts))] if counts.frozen else []
-    remarks += map(region, report.regions)
-    remarks += [Line("", line) for line in [spread(report)] if line]
-    if report.search is not None:
-        remarks.append(Line(f"search on {report.search.provider}", search(report.search)))
-    remarks += [Line("plan", report.note)] if report.note else []
+    """Describe the result of `optimize`.
+
+    A brief description holds what decides whether the result is deployed: changes, speed, sizes,
+    level and verdict.
+    """
+    full, checks = detail >= Detail.FULL, report.verification
+    assumed = report.assumed or (checks.assumed if checks else None)
     description = Description(
         head=Line(report.model if full else "", _summary(report)),
-        assumptions=[
-            *sizes.assumed(report.assumed or (checks.assumed if checks else None)),
-            *values.assumed(report.values),
-        ],
-        tables=[*tabulated("sites", SITES, report.sites), *_by_size(report.search)],
-        remarks=remarks,
+        assumptions=[*sizes.assumed(assumed), *values.assumed(report.values)],
+        tables=[*tabulated("sites", SITES, report.sites), *_by_size(report.search)]
+        if full
+        else _brief_sites(report),
+        remarks=[*_changes(report, full), *_search(report.search, full), *_cautions(report)],
     )
     if checks is None:
         return description
     verified = verification.describe(checks, detail)
-    remarks.append(verified.head)
+    remarks = [*description.remarks, verified.head]
     remarks += verified.remarks if full or checks.verdict == "pass" else ()
     if report.written is not None and checks.unrun:
         remarks.append(Line("written without having been run", checks.unrun))
     if not full:
-        return description
-    tables = [*description.tables, *verified.tables]
+        return replace(description, remarks=remarks)
     return replace(
-        description, tables=tables, facts=verified.facts, certificate=verified.certificate
+        description,
+        tables=[*description.tables, *verified.tables],
+        facts=verified.facts,
+        certificate=verified.certificate,
+        remarks=remarks,
     )
+
+
+def _brief_sites(report: OptimizeReport) -> list[Table]:
+    """Return the folded sites; if nothing was changed, the most frequent refusals.
+
+    Many sites share a row if their outcome is the same.
+    """
+    is_changed = report.summary.changes
+    limit = _GROUPS if is_changed else _REFUSALS
+    sites = [s for s in report.sites if s.status == "folded" or s.code == MISFIT or not is_changed]
+    groups: dict[tuple[object, ...], list[SiteReport]] = {}
+    for site in sites:
+        key = (site.code, site.axis, site.factor, site.guard)
+        is_alone = len(sites) <= limit or site.code == MISFIT
+        groups.setdefault((site.graph, site.node) if is_alone else key, []).append(site)
+    rows = sorted(groups.values(), key=lambda group: (group[0].code != MISFIT, -len(group)))
+    tables = tabulated("sites", BRIEF_SITES, rows[:limit])
+    count = sum(len(group) for group in rows[limit:] if is_changed or group[0].code == MISFIT)
+    if not count:
+        return tables
+    (table,) = tables
+    rest = [f"and {count} more, see --details", *[""] * (len(table.columns) - 1)]
+    return [replace(table, rows=[*table.rows, rest])]
+
+
+def _changes(report: OptimizeReport, full: bool) -> list[Line]:
+    """Return the lines on everything that was changed beside the sites, or left alone."""
+    lines = []
+    if any(site.code == "already-folded" for site in report.sites):
+        lines.append(already_folded(report.model))
+    if full:
+        lines += map(companion, report.companions)
+        lines += [padding(report.padding)] if report.padding is not None else []
+    else:
+        exchanged = [c for c in report.companions if c.status == "exchanged"]
+        lines += [companion(msgspec.structs.replace(c, refused=[], gain=None)) for c in exchanged]
+        if report.padding is not None and report.padding.status == "padded":
+            lines.append(padding(msgspec.structs.replace(report.padding, stops=[], gain=None)))
+    lines += [Line("", frozen(report.summary))] if report.summary.frozen else []
+    lines += map(region, report.regions) if full else _left_alone(report)
+    return lines
+
+
+def _left_alone(report: OptimizeReport) -> list[Line]:
+    """Count what was left alone, by code; layers only if no table names all of them."""
+    is_listed = not report.summary.changes and len(report.sites) <= _REFUSALS
+    sites = [] if is_listed else report.sites
+    codes = Counter(site.code for site in sites if site.status != "folded")
+    parts = [f"{count} {code}" for code, count in codes.most_common()]
+    parts += [f"companion {c.name}" for c in report.companions if c.status != "exchanged"]
+    if report.padding is not None and report.padding.status == "kept":
+        parts.append("channels to pad")
+    return [Line("left alone", f"{', '.join(parts)}; --details says why")] if parts else []
+
+
+def _search(report: SearchReport | None, full: bool) -> list[Line]:
+    """Return the lines on measurements, speed at each size, and the level to deploy at."""
+    if report is None:
+        return []
+    speeds = [Line("speed", outcome(report))]
+    if report.accepted and report.whole is not None and not full:
+        speeds = [
+            Line(f"speed at {shapes(row.shapes, _INPUTS)}", sizes.gained(row))
+            for row in report.sizes
+        ]
+    lines = [
+        *speeds,
+        Line("", deployment(report)),
+        Line(f"search on {report.provider}", clauses(measurements(report), report.note)),
+    ]
+    return [line for line in lines if line.text]
+
+
+def _cautions(report: OptimizeReport) -> list[Line]:
+    """Return what a user of the result should know beside its speed."""
+    lines = [Line("", spread(report)), Line("plan", report.note)]
+    return [line for line in lines if line.text]
 
 
 def _by_size(search: SearchReport | None) -> list[Table]:
@@ -117,7 +233,7 @@ def spread(report: OptimizeReport) -> str:
     if not factors:
         return ""
     return (
-        f"Inf and NaN may spread within a sample: at {counted(len(factors), 'fold')}, to up to "
+        f"Inf and NaN may spread within a sample: {counted(len(factors), 'fold')}, up to "
         f"{max(factors):g} times as many outputs"
     )
 
@@ -192,7 +308,12 @@ def frozen(counts: OptimizeSummary) -> str:
 
 
 def search(report: SearchReport) -> str:
-    """Describe the search for the fastest forms: its measurements, and its outcome."""
+    """Describe the search for the fastest forms in one line."""
+    return clauses(measurements(report), outcome(report), deployment(report), report.note)
+
+
+def measurements(report: SearchReport) -> str:
+    """Count the forms and the measurements of a search."""
     if not report.layers and report.whole is None:
         return "no layer has a form to measure"
     source = "all measured before"
@@ -206,26 +327,32 @@ def search(report: SearchReport) -> str:
         "ended early" if report.interrupted else "",
         f"{counted(report.left, 'layer')} left to measure" if report.left else "",
     ]
-    level = ""
-    if report.folded_setting:
-        level = (
-            f"deploy it at level {report.folded_setting} "
-            f"(the original is fastest at {report.original_setting})"
-        )
-    return clauses(", ".join(filter(None, parts)), _outcome(report), level, report.note)
+    return ", ".join(filter(None, parts))
 
 
-def _outcome(report: SearchReport) -> str:
+def deployment(report: SearchReport) -> str:
+    """Return the level at which each model is fastest; "" if they were not timed."""
+    if not report.folded_setting:
+        return ""
+    return (
+        f"deploy it at level {report.folded_setting} "
+        f"(the original is fastest at {report.original_setting})"
+    )
+
+
+def outcome(report: SearchReport) -> str:
     """Describe the time of the whole model in the chosen forms."""
     whole = report.whole
     if whole is None:
+        if not report.layers:
+            return ""
         if report.accepted:
             return "the whole model was not timed"
         judged = " that was measured" if report.left and not report.predicted else ""
         return f"no choice of forms{judged} {'is sure to gain' if report.predicted else 'gains'}"
     if not whole.pairs:
         return f"folded, the whole model was not timed: {report.failure}"
-    at = f" at {shapes(report.sizes[0].shapes)}" if len(report.sizes) > 1 else ""
+    at = f" at {shapes(report.sizes[0].shapes, _INPUTS)}" if report.sizes else ""
     if any(row.verdict == "slower" for row in report.sizes[1:]):
         return f"folded, the whole model ran at {gain(whole)}{at}, and is slower at another size"
     if not report.accepted:

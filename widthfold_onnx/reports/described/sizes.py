@@ -22,6 +22,13 @@ def table(rows: Sequence[SizeGain]) -> list[Table]:
     return tabulated("sizes", GAINS, rows) if len(rows) > 1 else []
 
 
+def gained(row: SizeGain) -> str:
+    """Return the speed-up at a size with its verdict, or why there is none."""
+    if row.gain is None:
+        return row.note or "not timed"
+    return f"{gain(row.gain)}, {row.verdict}"
+
+
 def assumed(sizes: AssumedSizes | None) -> list[Line]:
     """Say which sizes were assumed, and for which open dimensions; no line if there are none."""
     if sizes is None:

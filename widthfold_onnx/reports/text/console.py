@@ -35,6 +35,7 @@ _LONGEST = 400
 _GAP = 2
 _PIPE_COLUMN = 48
 _NAME_WIDTH = 36
+_LEAST_NAME_WIDTH = 12
 
 
 @contextlib.contextmanager
@@ -76,19 +77,30 @@ def table(made: Table) -> None:
         for line in _plain([made.columns, *(["; ".join(cell) for cell in row] for row in cells)]):
             sys.stdout.write(f"{_tame(line)}\n")
         return
-    shown = [[short(row[0][0], _NAME_WIDTH), *map("\n".join, row[1:])] for row in cells]
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for column in made.columns:
-        grid.add_column(column, overflow="fold")
-    for row in shown:
-        grid.add_row(*map(_styled, row))
-    full = console.measure(grid, options=console.options.update(width=_UNBOUNDED)).maximum
-    if made.sentences and len(made.columns) > 1 and full > console.width:
+    shown, grid, width = _framed(console, made.columns, cells, _NAME_WIDTH)
+    if made.sentences and len(made.columns) > 1 and width > console.width:
         rows = [made.columns[:-1], *(row[:-1] for row in shown)]
         _stacked(console, rows, [row[-1] for row in cells])
     else:
+        if width > console.width:
+            name_width = max(_LEAST_NAME_WIDTH, _NAME_WIDTH + console.width - width)
+            _, grid, _ = _framed(console, made.columns, cells, name_width)
         console.print(grid)
     console.print()
+
+
+def _framed(
+    console: Console, columns: Sequence[str], cells: Sequence[Sequence[list[str]]], name_width: int
+) -> tuple[list[list[str]], Grid, int]:
+    """Return the rows with names of at most a width, their table, and the width of the table."""
+    rows = [[short(row[0][0], name_width), *map("\n".join, row[1:])] for row in cells]
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        grid.add_column(column, overflow="fold")
+    for row in rows:
+        grid.add_row(*map(_styled, row))
+    unbounded = console.options.update(width=_UNBOUNDED)
+    return rows, grid, console.measure(grid, options=unbounded).maximum
 
 
 def _lines(cell: Cell) -> list[str]:

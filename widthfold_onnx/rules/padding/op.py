@@ -136,8 +136,10 @@ class Laid(Op):
     def applied(self, operands: Sequence[Array | None]) -> Array | Refusal:
         """Return what the op makes of single numbers, if it is finite."""
         name = self.node.op_type
+        # NumPy before 2.0 computes with arrays of rank 0 as with Python's numbers, in float64.
+        vectors = [None if array is None else array.reshape(1) for array in operands]
         try:
-            results = run_reference(self.document.message(self.node), operands, self.document.opset)
+            results = run_reference(self.document.message(self.node), vectors, self.document.opset)
         except ValueError:
             results = None
         if not results or results[0].size != 1:
