@@ -144,6 +144,9 @@ class Einsum(Product):
         for term in (one, other, result):
             if repeated := [label for label, count in Counter(term).items() if count > 1]:
                 return _no_product(f"{repeated[0]} is repeated in one operand or the result")
+        for label in result:
+            if label not in (*one, *other):
+                return _no_product(f"{label} is in its result alone")
         for label in (*one, *other):
             count = sum(label in term for term in (one, other, result))
             if label not in result and (count == 1 or label == ELLIPSIS):
