@@ -148,6 +148,7 @@ session.run(None, {{"x": numpy.zeros({shape}, numpy.float32)}})"""
         ("...i,ih->h", "2,4,3", (3, 7), "it sums over ..., which only one operand has"),
         ("btc,c->btc", "2,4,3", (3,), "it sums over no label of both operands"),
         ("bt,h->bth", "2,4", (3,), "it sums over no label of both operands"),
+        ("bti,ih->bthz", "2,4,3", (3, 7), "z is in its result alone"),
         ("gi,gih->gh", "2,3", (2, 3, 7), "all labels of the data are the weight's, so that it"),
         ("b...i,i...h->b...h", "2,4,3", (3, 4, 7), "an ellipsis hides axes of the weight"),
     ],

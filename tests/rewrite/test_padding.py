@@ -504,6 +504,12 @@ def test_zeros_that_no_proof_sees_are_no_channels(name: str) -> None:
     assert proof(model, apply(model, None, plan)).verdict == "equal"
 
 
+def test_a_bias_of_another_size_than_the_weight_is_refused() -> None:
+    model = net("b = Conv (a, v, c)", "float[5,5,1,1] v", "float[4] c")
+    assert ("Conv", "a bias of [4]") in ends(model)
+    assert planned(model, 4).padding is None
+
+
 def test_no_channels_are_padded_where_operands_are_broadcast_otherwise() -> None:
     assert planned(net("b = Relu (a)", opset=6), 4).padding is None
 
