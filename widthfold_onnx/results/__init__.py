@@ -13,6 +13,7 @@ from widthfold_onnx.results.evidence import (
 )
 from widthfold_onnx.results.search import AssumedSizes, Gain, SearchReport, SizeGain, SpeedVerdict
 from widthfold_onnx.results.sites import (
+    MISFIT,
     Choice,
     CompanionReport,
     InspectReport,

@@ -13,6 +13,9 @@ from widthfold_onnx.results.search import AssumedSizes, Gain, SearchReport
 OPTIMIZE_SCHEMA = "widthfold.optimize/10"
 INSPECT_SCHEMA = "widthfold.inspect/2"
 
+MISFIT = "differs-from-plan"
+"""Code of a site that a plan names and that does not fit."""
+
 
 class SiteReport(Result, kw_only=True, frozen=True):
     """The outcome of one site.
