@@ -93,10 +93,12 @@ def optimize(
     decided = _decided(loaded, options, search_options, excluded, on_progress)
     from widthfold_onnx.decide.report import fit_decided
     from widthfold_onnx.delivery import Delivery
+    from widthfold_onnx.runtime.inputs.cases import cases, reported
 
     plan, size = decided.plan, model.stat().st_size
     fitting, report = fit_decided(decided, loaded.proto, loaded.folder, model.name, size)
-    report = msgspec.structs.replace(report, values=_values(loaded, search_options))
+    values = reported(cases(loaded.proto, search_options.values))
+    report = msgspec.structs.replace(report, values=values)
     if out is None or (require_fold and not plan.changes):
         return Optimized(report, plan)
     by_measurement = options.fixed is None
@@ -152,7 +154,7 @@ def apply(
         InvalidModelError: the model is broken or not supported.
         CheckFailedError: the model carries folds, or a size of the plan does not fit an input.
     """
-    from widthfold_onnx.decide.padding import padding_report
+    from widthfold_onnx.decide.draft import padding_report
     from widthfold_onnx.decide.report import applied_sites, optimize_report
     from widthfold_onnx.delivery import Delivery
     from widthfold_onnx.rewrite.apply import fit
@@ -230,20 +232,10 @@ def inspect(
         )
     loaded = load(Path(model))
     from widthfold_onnx.decide.survey import survey
+    from widthfold_onnx.runtime.inputs.cases import cases
 
-    report = survey(loaded, options, options.fixed)
-    return msgspec.structs.replace(report, values=_values(loaded, how or RuntimeOptions()))
-
-
-def _values(loaded: LoadedModel, how: RuntimeOptions) -> list[dict[str, list[float]]]:
-    """Return the values of inputs that choose between parts of a model, for a report.
-
-    Raises:
-        UsageError: a value that does not fit.
-    """
-    from widthfold_onnx.runtime.inputs.cases import cases, reported
-
-    return reported(cases(loaded.proto, how.values))
+    values = cases(loaded.proto, (how or RuntimeOptions()).values)
+    return survey(loaded, options, options.fixed, values)
 
 
 def with_stored_sizes(
@@ -273,21 +265,21 @@ def _decided(
 
     `excluded` says by name of a layer why it is left alone though the caller did not ask for it.
     """
-    from widthfold_onnx.decide.fixed import decide_fixed
+    from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
     from widthfold_onnx.decide.hints import ran
-    from widthfold_onnx.decide.layout import decide_layout
     from widthfold_onnx.runtime.inputs.cases import with_cases
     from widthfold_onnx.tuning.search.search import search
-    from widthfold_onnx.tuning.store.store import Store
+    from widthfold_onnx.tuning.store import Store
 
     options = decide_layout(options, search_options)
     on_progress(Step("planning"))
+    search_options = with_cases(search_options, loaded.proto)
     if options.fixed is None:
-        search_options = with_cases(search_options, loaded.proto)
         with Store(search_options.store) as store:
             decided = search(loaded, options, search_options, store, on_progress)
     else:
-        decided = decide_fixed(loaded.proto, loaded.folder, options, partial(ran, loaded.path))
+        runs = partial(ran, loaded.path, search_options.cases)
+        decided = decide_fixed(loaded.proto, loaded.folder, options, runs)
     return decided.explained(excluded)
 
 
@@ -312,7 +304,7 @@ def _usable_forms(
     judged = with_cases(replace(verify_options, input_shapes=options.input_shapes), loaded.proto)
     if not check_file(loaded.path, judged):
         return options, {}
-    from widthfold_onnx.saturating_forms import usable_forms
+    from widthfold_onnx.evidence.saturating_forms import usable_forms
 
     on_progress(Step("trying which folds saturate no further than the model"))
     return usable_forms(loaded, options, judged)

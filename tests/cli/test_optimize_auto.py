@@ -29,7 +29,7 @@ from tests.folding import optimize
 from tests.tuning.world import World, doubled, enter, folded
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
 from widthfold_onnx.reports.json import schema_of
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.store import Store
 
 MODEL = MODELS / "pitch_cnn.onnx"
 GOOD = {"onset": 1.0, "context": 2.0, "head": -1.0, "bands": 0.5}

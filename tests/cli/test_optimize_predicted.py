@@ -16,12 +16,12 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
 from widthfold_onnx.results import Key, Measurement
-from widthfold_onnx.results.store import AS_IS, lost, now
+from widthfold_onnx.results.tuning import AS_IS, lost, now
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.runtime.sessions.session import Level
-from widthfold_onnx.tuning.predict.targets import target, usual
-from widthfold_onnx.tuning.store.identity import machine_identity, setting_identity
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.identity import machine_identity, setting_identity
+from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.targets import target, usual
 from widthfold_onnx.tuning.workload.layers import Layers
 from widthfold_onnx.tuning.workload.workloads import Workload
 

@@ -14,7 +14,7 @@ from tests.cli.tool import MODELS, widthfold
 from tests.rewrite.quantized import Case
 from tests.rewrite.quantized_models import joined, optimized
 from tests.shared import SHARED, needs_models
-from widthfold_onnx.runtime.saturation import u8s8_error
+from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.sessions.session_options import PRECISION
 
 PITCH = MODELS / "pitch_cnn.onnx"

@@ -14,7 +14,7 @@ import widthfold_onnx
 from tests.cli.tool import MODELS, names, on_terminal, start_process, widthfold
 from tests.tuning.workers import falling, quick
 from widthfold_onnx.tuning.measure import children
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.store import Store
 
 SCHEMA = json.loads((Path(widthfold_onnx.__file__).parent / "schemas" / "tune.json").read_text())
 SIGNAL = MODELS / "signal_1d.onnx"

@@ -8,9 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reports.sample import passing
-from widthfold_onnx.evidence.timing.placement import alarms, fallbacks, placement, remarks
-from widthfold_onnx.evidence.timing.profile import PROFILED_RUNS, WARM_RUNS, profile
-from widthfold_onnx.evidence.timing.roofline import unknown
+from widthfold_onnx.evidence.timing.profile import (
+    PROFILED_RUNS,
+    WARM_RUNS,
+    alarms,
+    fallbacks,
+    placement,
+    profile,
+    remarks,
+    unknown,
+)
 from widthfold_onnx.options import Provider
 from widthfold_onnx.reports import github, markdown
 from widthfold_onnx.reports.console import show

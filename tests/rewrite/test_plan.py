@@ -65,6 +65,7 @@ def test_a_plan_from_its_file_makes_the_same_model(
     result.plan.save(file)
     plan = read_plan(file)
     assert plan == result.plan
+    assert hash(plan) == hash(result.plan)
     again = wf.apply(path, plan, no_verify=True)
     assert again.SerializeToString() == result.model.SerializeToString()
     assert wf.plan(path, **options) == plan

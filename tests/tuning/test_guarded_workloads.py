@@ -16,14 +16,13 @@ from tests.tuning.races import workload as raced
 from tests.tuning.tool import conv, integers, layers, run, workload
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.results.store import AS_IS, timed
+from widthfold_onnx.results.tuning import AS_IS, timed
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.bench import Bench
-from widthfold_onnx.tuning.measure.budget import Budget
-from widthfold_onnx.tuning.measure.measurements import Outcome
-from widthfold_onnx.tuning.measure.successive_halving import Began, Setup
-from widthfold_onnx.tuning.store.store import Store
-from widthfold_onnx.tuning.workload.build import reformed
+from widthfold_onnx.tuning.measure.children import Budget
+from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome, Setup
+from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.workload.workloads import reformed
 
 GUARD = FoldOptions(guard_shapes=True)
 

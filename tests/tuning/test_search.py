@@ -17,12 +17,12 @@ from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
 from widthfold_onnx.reports.described import search
 from widthfold_onnx.results import OptimizeReport
 from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN
 from widthfold_onnx.tuning.measure.effort import SPENDING
-from widthfold_onnx.tuning.measure.measurements import SMALLEST_GAIN
-from widthfold_onnx.tuning.search import search_context
+from widthfold_onnx.tuning.search import context as context_module
 from widthfold_onnx.tuning.search.outcomes import NEGLIGIBLE
 from widthfold_onnx.tuning.search.search import CLOSE
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import tune
 
 THREE = """
@@ -412,6 +412,6 @@ def test_a_target_must_fit_the_provider_that_was_found(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = (Provider.CPU, {"x": (1, 1, 4, 32)})
-    monkeypatch.setattr(search_context, "isolated", lambda *arguments: here)
+    monkeypatch.setattr(context_module, "isolated", lambda *arguments: here)
     with pytest.raises(UsageError, match="target h100 is of provider cuda, not cpu"):
         found(model, provider=Provider.AUTO, target="h100")

@@ -81,8 +81,8 @@ def optimize_command(
     from widthfold_onnx.model.write.atomic import check_plan_target
     from widthfold_onnx.pipeline import optimize
     from widthfold_onnx.results import OptimizeReport
-    from widthfold_onnx.tuning.predict.targets import target
-    from widthfold_onnx.tuning.store.store import default_path
+    from widthfold_onnx.tuning.store import default_path
+    from widthfold_onnx.tuning.targets import target
 
     files = [model, *([out] if out else [])]
     to = reporting.destinations(OptimizeReport, [*files, *([save_plan] if save_plan else [])])

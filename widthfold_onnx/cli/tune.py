@@ -59,7 +59,7 @@ def tune_command(
         load(models[0])
     from widthfold_onnx.reports.described.tuning import UNKEPT
     from widthfold_onnx.results import TuneReport
-    from widthfold_onnx.tuning.store.store import default_path
+    from widthfold_onnx.tuning.store import default_path
     from widthfold_onnx.tuning.tune import tune
 
     to = reporting.destinations(TuneReport, models)

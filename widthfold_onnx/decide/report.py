@@ -22,7 +22,7 @@ from widthfold_onnx.results import (
 )
 from widthfold_onnx.rewrite.apply import Fitting, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan
-from widthfold_onnx.rewrite.region_report import region_reports
+from widthfold_onnx.rewrite.rewriting import region_reports
 
 STATUSES = ("folded", "kept", "refused")
 

@@ -7,7 +7,7 @@ others are rows, of the data, and columns, of the weight. The data is read as
     weight on the left    [rows.., batches.., summed.., row]   weight [batches.., columns, summed]
 
 So the product is a MatMul behind a Transpose of the data, and before a Transpose of the result. The
-last row is the one that is folded (`algebra.row_layout`).
+last row is the one that is folded (`algebra.layouts`).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Layout(StrEnum):
 
     Attributes:
         AUTO: both are measured; where the factor is fixed it follows the provider
-            (`decide.layout`).
+            (`decide.fixed`).
         NCHW: channels first.
         NHWC: channels last.
     """

@@ -99,7 +99,7 @@ class RuntimeOptions:
 
     Attributes:
         provider: where it runs. A model that runs elsewhere is an error; single nodes that do are
-            named where models are timed (`evidence.timing.placement`).
+            named where models are timed (`evidence.timing.profile`).
         provider_options: options of the provider, as the runtime names them.
         session_options: entries of the session's configuration, as the runtime names them.
         threads: intra-op threads.
@@ -194,7 +194,7 @@ class SearchOptions(RuntimeOptions):
         time_budget: seconds that racing the layers may take; deciding comes on top. None: what the
             effort takes.
         store: file that keeps measurements; None keeps them in memory for this run.
-        target: device that is predicted for (`tuning.predict.targets`); None: the one that the
+        target: device that is predicted for (`tuning.targets`); None: the one that the
             provider suggests.
         measure: run nothing where False: what the store does not hold is predicted.
         inputs: stored inputs, as in `VerifyOptions`: they give the shapes, and whole models are

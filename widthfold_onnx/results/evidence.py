@@ -9,8 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from widthfold_onnx.results.base import Report, Result, Verdict
-from widthfold_onnx.results.search import AssumedSizes
+from widthfold_onnx.results.base import AssumedSizes, Report, Result, Verdict
 from widthfold_onnx.results.timing import Timing
 
 VERIFY_SCHEMA = "widthfold.verify/7"

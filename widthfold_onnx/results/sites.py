@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from widthfold_onnx.results.base import Report, Result
+from widthfold_onnx.results.base import AssumedSizes, Gain, Report, Result
 from widthfold_onnx.results.evidence import VerifyReport
-from widthfold_onnx.results.search import AssumedSizes, Gain, SearchReport
+from widthfold_onnx.results.tuning import SearchReport
 
 OPTIMIZE_SCHEMA = "widthfold.optimize/10"
 INSPECT_SCHEMA = "widthfold.inspect/2"

@@ -6,8 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from widthfold_onnx.results.base import Result, Verdict
-from widthfold_onnx.results.search import SizeGain, SpeedVerdict
+from widthfold_onnx.results.base import Result, SizeGain, SpeedVerdict, Verdict
 
 
 class NodeTime(Result, kw_only=True, frozen=True):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
 from widthfold_onnx.model.graph.document import Document, Node, Value
-from widthfold_onnx.model.graph.traversal import reads
+from widthfold_onnx.model.graph.messages import reads
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.regions import Regions
 from widthfold_onnx.rules.forms.form import Reformulation

@@ -16,11 +16,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from widthfold_onnx.algebra.packed_layout import PackedLayout
+from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Node, Value
-from widthfold_onnx.model.graph.traversal import connected
+from widthfold_onnx.model.graph.messages import connected
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.form import Ends, elements
 from widthfold_onnx.rules.match.parameter import constant_of

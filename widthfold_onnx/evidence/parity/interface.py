@@ -11,8 +11,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.model.proto.frozen import overridable
-from widthfold_onnx.model.proto.walk import initializers
+from widthfold_onnx.model.proto.walk import initializers, overridable
 from widthfold_onnx.text import printable
 
 Extents = tuple[int | str, ...]

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
-from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate
+from widthfold_onnx.evidence.parity.exact_kernels import may_saturate
 from widthfold_onnx.evidence.parity.float64_reference import true_outputs
 from widthfold_onnx.evidence.parity.interface import interface_differences
 from widthfold_onnx.evidence.parity.outputs import difference

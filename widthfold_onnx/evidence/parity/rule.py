@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from widthfold_onnx.evidence.parity.figures import Distance, distance
 from widthfold_onnx.evidence.parity.outputs import (
     DEFAULT_RTOL,
     EXACT_RTOL,
+    Distance,
     LevelName,
     compare,
+    distance,
     figure,
     is_chosen,
 )

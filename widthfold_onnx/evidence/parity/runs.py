@@ -11,7 +11,7 @@ import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
+from widthfold_onnx.evidence.parity.exact_kernels import open_exact
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.runtime.inputs.recorded import InputSet

@@ -14,10 +14,9 @@ import onnx
 from threadpoolctl import threadpool_limits
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.evidence.proof.correspondence import Correspondence
 from widthfold_onnx.evidence.proof.evaluate import Evaluation, EvaluationError
 from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, drawn_anew, unequal
-from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.program import Correspondence, Program
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
     first_tries,
@@ -27,9 +26,8 @@ from widthfold_onnx.evidence.proof.sizes import (
 )
 from widthfold_onnx.evidence.proof.undecided import undecided
 from widthfold_onnx.evidence.proof.values import Elements, Known, Shape, Value
-from widthfold_onnx.model.proto.domain import is_default
 from widthfold_onnx.model.proto.scope import describe_node
-from widthfold_onnx.model.proto.walk import all_nodes
+from widthfold_onnx.model.proto.walk import all_nodes, is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.results import Proof
 from widthfold_onnx.text import printable

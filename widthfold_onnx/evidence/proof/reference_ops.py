@@ -22,8 +22,7 @@ from onnx.reference.op_run import OpRun
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.proof.geometry import spread, windows
-from widthfold_onnx.evidence.proof.linear import conv, conv_transpose
+from widthfold_onnx.evidence.proof.geometry import conv, conv_transpose, spread, windows
 from widthfold_onnx.model.proto.walk import all_tensors, model_nodes
 
 SOFTMAX_OF_ONE_AXIS = 13

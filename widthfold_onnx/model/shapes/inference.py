@@ -15,8 +15,8 @@ from onnx import helper, shape_inference  # noqa: TID251 - this module is the do
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.proto.domain import is_default, operator_of
 from widthfold_onnx.model.proto.scope import describe_node
+from widthfold_onnx.model.proto.walk import is_default, operator_of
 from widthfold_onnx.model.shapes.extents import RULES, extents
 from widthfold_onnx.model.shapes.fact import Fact, declared, of_type
 

@@ -13,7 +13,7 @@ import onnx
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.dims import Dims, declared
-from widthfold_onnx.model.proto.frozen import inputs
+from widthfold_onnx.model.proto.walk import inputs
 from widthfold_onnx.model.shapes.evaluation import Evaluation
 from widthfold_onnx.model.shapes.fact import Fact, of_type
 from widthfold_onnx.options import Shapes

@@ -29,9 +29,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from widthfold_onnx.algebra.conv_axis import ConvAxis
+from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Document, Node, Value
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.operators.base import integers
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, Operand, Step
@@ -298,6 +298,8 @@ def _merged(
     dims, pads = lengths.dims(pad.inputs[0]), _zeros(lengths, pad, rank)
     is_apart = pad.graph is not conv.graph or dequantizer(pad.inputs[0]) is not None
     if is_apart or dims is None or pads is None or pads[:2] != [(0, 0)] * 2:
+        return signal, axes
+    if 0 in dims:  # ONNX Runtime pads an empty tensor, and refuses a Conv that reads one
         return signal, axes
     return pad.inputs[0], [
         replace(

@@ -19,7 +19,7 @@ Exact: bit for bit, but for the sign of some zeros. LeakyRelu is defined alike, 
     ONNX Runtime for a PRelu of double, and some of float16, return +0 there.
 Refuses: slopes that may give the result other extents than the data. A slope of -0 among others:
     ONNX Runtime's Where returns 0 for it. `rewrite.exchange` refuses all where the runtime's PRelu
-    does not keep an Inf (`runtime.prelu`).
+    does not keep an Inf (`runtime.kernels`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.packed_layout import PackedLayout
+from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.algebra.packing import Move, Step
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from widthfold_onnx.algebra.axis import fold_axis
+from widthfold_onnx.algebra.axis import FoldedAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.conv_axis import FoldedAxis
 from widthfold_onnx.algebra.packing import (
     Packing,
     Reshape,

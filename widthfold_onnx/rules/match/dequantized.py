@@ -15,7 +15,7 @@ import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Node, Value
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match.parameter import constant_of, dequantizer, input_of, is_single
 

@@ -27,7 +27,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match.dequantized import (

@@ -86,6 +86,10 @@ def _pad_parted(op: Laid) -> PaddedNode | Refusal:
 
 PARTED = Rule(_parted, _pad_parted)
 
+NO_CHANNELS = Refusal(
+    Code.PADDING_NOT_ZERO, "that its padding is 0 does not follow from sums and products alone"
+)
+
 PADS_INPUT = 11
 """First operator set in which the pads of a Pad are an input."""
 
@@ -137,6 +141,8 @@ def _pad_appended(op: Laid) -> PaddedNode | Refusal:
         return Refusal(Code.PADDING_VARIES, f"it appends {value:g}, and the padding is {padding}")
     ends = op.rank + CHANNELS
     if pads[ends]:
+        if before.is_padded and not op.zeros[0]:
+            return NO_CHANNELS
         kept = after.kept
         appended = after.width - before.width
         if appended < 0 or (kept[: before.channels] != before.kept).any():

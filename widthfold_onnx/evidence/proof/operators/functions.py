@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.call import FLOATS, Call, Meaning, common, of_tensors
 from widthfold_onnx.evidence.proof.field import PRIMES, Draws, fingerprints, function, key_of
 from widthfold_onnx.evidence.proof.geometry import windows
 from widthfold_onnx.evidence.proof.operators.arithmetic import applied, plus, reshaped, times
@@ -20,7 +19,18 @@ from widthfold_onnx.evidence.proof.operators.polynomials import (
     with_bias,
     without,
 )
-from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, UnevaluableError, Value
+from widthfold_onnx.evidence.proof.values import (
+    FLOATS,
+    Call,
+    Elements,
+    Known,
+    Meaning,
+    Tensor,
+    UnevaluableError,
+    Value,
+    common,
+    of_tensors,
+)
 
 ELEMENTWISE = frozenset(
     {

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.call import Call, Meaning
 from widthfold_onnx.evidence.proof.field import inverse, key_of, reduced
 from widthfold_onnx.evidence.proof.operators.arithmetic import (
     along,
@@ -24,8 +23,10 @@ from widthfold_onnx.evidence.proof.operators.arithmetic import (
 )
 from widthfold_onnx.evidence.proof.operators.polynomials import convolved, with_bias
 from widthfold_onnx.evidence.proof.values import (
+    Call,
     Elements,
     Known,
+    Meaning,
     Shape,
     Tensor,
     UnevaluableError,
