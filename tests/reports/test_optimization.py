@@ -15,9 +15,10 @@ from onnx import helper, parser
 
 from tests.cli.tool import on_terminal, save, widthfold
 from tests.reports.sample import passing
+from widthfold_onnx.reports import console
 from widthfold_onnx.reports.described import described
-from widthfold_onnx.reports.text import console
 from widthfold_onnx.results import (
+    MISFIT,
     AssumedSizes,
     CompanionReport,
     Gain,
@@ -31,7 +32,6 @@ from widthfold_onnx.results import (
     SizeGain,
     Stop,
 )
-from widthfold_onnx.results.sites import MISFIT
 
 LAYERS = 30
 MOST_LINES = 25

@@ -44,8 +44,7 @@ def apply_command(
     differ. Without OUT nothing is written.
     """
     from widthfold_onnx.pipeline import apply
-    from widthfold_onnx.results import OptimizeReport
-    from widthfold_onnx.results.sites import MISFIT
+    from widthfold_onnx.results import MISFIT, OptimizeReport
 
     to = reporting.destinations(OptimizeReport, [model, plan, *([out] if out else [])])
     with progress() as on_progress:

@@ -12,6 +12,7 @@ from widthfold_onnx.decide.decisions import Decided, folded_report
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.results import (
+    MISFIT,
     CompanionReport,
     OptimizeReport,
     OptimizeSummary,

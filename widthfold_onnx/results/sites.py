@@ -14,7 +14,7 @@ OPTIMIZE_SCHEMA = "widthfold.optimize/10"
 INSPECT_SCHEMA = "widthfold.inspect/2"
 
 MISFIT = "differs-from-plan"
-"""Code of a layer that a plan names and that does not fit."""
+"""Code of a site that a plan names and that does not fit."""
 
 
 class SiteReport(Result, kw_only=True, frozen=True):
