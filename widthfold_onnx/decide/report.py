@@ -20,7 +20,6 @@ from widthfold_onnx.results import (
     SearchReport,
     SiteReport,
 )
-from widthfold_onnx.results.sites import MISFIT
 from widthfold_onnx.rewrite.apply import Fitting, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rewrite.rewriting import region_reports
