@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from graph_text import Net, spread
 from make_models import write
-from mobile_nets import face_detector, pruned, separable
+from mobile_nets import face_detector, pruned, segmentation, separable, unet
 from model_sources import Source
 from sequence_nets import deepfilter_encoder, tcn, wavenet
 
@@ -266,6 +266,8 @@ NETS: dict[str, Callable[[], Source]] = {
     "pruned_prelu": lambda: pruned("PRelu"),
     "separable": separable,
     "face_detector": face_detector,
+    "unet": unet,
+    "segmentation": segmentation,
     "deep_eeg": deep_eeg,
     "tcn_25": lambda: tcn(25),
     "tcn_32": lambda: tcn(32),

@@ -39,12 +39,13 @@ from architectures import NETS, OUT
 from bench_history import Commit, append, draw_history, history
 from bench_openvino import against_openvino
 from bench_pad import pad_channels
+from bench_profile import shares
 from bench_report import Cell, Ranks, Row, Suite, draw, read, table
 from make_models import write
 from ranking import Compared, compare, rank_correlation
 
 from widthfold_onnx import WidthfoldError
-from widthfold_onnx.decide.companions import drafted, matches_of, with_companions
+from widthfold_onnx.decide.draft import drafted, matches_of, with_companions
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import (
@@ -61,9 +62,9 @@ from widthfold_onnx.results import Key, OptimizeReport, SearchReport
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.sessions.session import Level
-from widthfold_onnx.tuning.predict.targets import target
-from widthfold_onnx.tuning.store.identity import machine_identity, setting_identity
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.identity import machine_identity, setting_identity
+from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.targets import target
 from widthfold_onnx.tuning.workload.layers import Layers
 
 ROOT = Path(__file__).parents[1]
@@ -115,6 +116,8 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
         input_shapes=(shapes,),
     )
     row, ranks = Row(model=model.stem, layers=0, threads=search.threads), []
+    how = RuntimeOptions(provider=Provider.CPU, threads=search.threads)
+    row.shares["original"] = shares(model, shapes, how)
     with tempfile.TemporaryDirectory() as folder:
         for name, factor in ((f"factor {FACTOR}", FACTOR), ("auto", None)):
             options = FoldOptions(factor=factor, input_shapes=(shapes,))
@@ -122,12 +125,15 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
             try:
                 report, _ = optimize(model, out, options, search_options=search)
                 row = msgspec.structs.replace(row, layers=len(report.sites))
-                changed = report.summary.folded + report.summary.exchanged
+                counts = report.summary
+                changed = counts.folded + counts.exchanged + counts.padded
                 wrong = changed and report.written is None
                 cell = timed(model, out, None if wrong else changed, timing)
             except WidthfoldError as error:
                 cell, report = Cell(note=str(error)), None
             row.cells[name] = cell
+            if cell.ratio is not None:
+                row.shares[name] = shares(out, shapes, how)
             if report is not None and report.search is not None:
                 ranks = compared(model, report, report.search, search)
         out = Path(folder) / "padded.onnx"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from widthfold_onnx.algebra.channels import Grouping
-from widthfold_onnx.decide.companions import drafted
 from widthfold_onnx.decide.decisions import decide, with_layers
+from widthfold_onnx.decide.draft import drafted
 from widthfold_onnx.decide.survey import TILE
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import FoldOptions, Shapes

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from bench_profile import Shares
 
 from widthfold_onnx.errors import UsageError
 
@@ -42,12 +43,16 @@ NOT_RUN = Cell(note="not run")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One model at so many threads: how many layers it has, and a cell per column."""
+    """One model at so many threads: how many layers it has, and a cell per column.
+
+    `shares` says where the time of the original goes, and of the model of a column.
+    """
 
     model: str
     layers: int
     threads: int = 1
     cells: dict[str, Cell] = {}
+    shares: dict[str, Shares] = {}
 
     def __str__(self) -> str:
         return self.model if self.threads == 1 else f"{self.model}, {self.threads} threads"
@@ -99,7 +104,20 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
                 f"{sum(each) / max(len(each), 1):.2f} in the mean;\n"
                 f"layers take {self.ranks.scale:.2f} times as long as predicted in the median."
             )
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, *profiles(self.rows)]) + "\n"
+
+
+def profiles(rows: list[Row]) -> list[str]:
+    """A table of where the time goes at one thread; empty where no row was profiled."""
+    lines = [
+        f"| {row} | {row.shares['original']} | {row.shares.get('auto', 'as it is')} |"
+        for row in rows
+        if row.threads == 1 and "original" in row.shares
+    ]
+    if not lines:
+        return []
+    head = "Where the time goes at one thread, by the runtime's profile at its level ALL:"
+    return ["", head, "", "| model | original | auto |", "|---|---|---|", *lines]
 
 
 def put_between(page: Path, begin: str, end: str, text: str) -> None:

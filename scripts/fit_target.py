@@ -4,7 +4,7 @@
 usage: fit_target.py RESULTS NAME [--base NAME] [--out FILE]
 
 RESULTS is the folder of its results. Bandwidths, the share of a Transpose, launch and rates are
-read off the ceilings; the efficiency is the one at which the predictions of `tuning.predict.cost`
+read off the ceilings; the efficiency is the one at which the predictions of `tuning.cost`
 come nearest to the layers of the grid as they are. All other numbers, and what was not measured,
 stay those of the base.
 """
@@ -24,10 +24,9 @@ from gpu.results import Row, latest, of, read
 from ranking import rank_correlation
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.tuning.predict import targets
-from widthfold_onnx.tuning.predict.cost import layer_seconds
-from widthfold_onnx.tuning.predict.targets import Target
-from widthfold_onnx.tuning.predict.work import Work
+from widthfold_onnx.tuning import targets
+from widthfold_onnx.tuning.cost import Work, layer_seconds
+from widthfold_onnx.tuning.targets import Target
 
 FOLDER = Path(targets.__file__).parent
 TYPES = {"float32": "FLOAT", "float16": "FLOAT16"}

@@ -18,15 +18,14 @@ from gpu.tables import CLAIM, Section, published_times
 
 from widthfold_onnx.algebra.axis import keep_axis
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.tuning.predict.cost import form_seconds, layer_seconds
-from widthfold_onnx.tuning.predict.targets import Target, target
-from widthfold_onnx.tuning.predict.work import Work
+from widthfold_onnx.tuning.cost import Work, form_seconds, layer_seconds
+from widthfold_onnx.tuning.targets import Target, target
 
 DEVICES = ("a100", "h100", "h200")
 TITLE = "PREDICTED times of layers, none measured"
 NOTES = (
     "Microseconds of a layer and the Neg behind it in NCHW, in float16 unless TF32 is named, by "
-    "`tuning/predict/cost.py` and the data sheets in `tuning/predict/targets/` "
+    "`tuning/cost.py` and the data sheets in `tuning/targets/` "
     "(`scripts/gpu_predict.py`): gain is the faster of as it is and padded / best fold; the floors "
     "are the least bytes at full bandwidth and multiply-adds in whole tiles (64 output channels x "
     "16 products) at full peak, which a kernel without tensor cores does not pay; the larger one "
@@ -88,7 +87,7 @@ def floors(layer: Layer, form: Form, device: Target) -> tuple[float, float]:
     """Return the least seconds of a form by its bytes, and by its tiles on tensor cores."""
     work = work_of(layer, form)
     inputs, outputs = (count // work.group for count in work.channels)
-    if work.group > 1 and inputs == outputs == 1:  # depthwise, as `tuning.predict.cost` takes it
+    if work.group > 1 and inputs == outputs == 1:  # depthwise, as `tuning.cost` takes it
         per_position = _up(work.group, device.lanes) * work.taps
     else:
         rows, columns = _up(inputs * work.taps, device.depth), _up(outputs, device.lanes)

@@ -1,6 +1,8 @@
-"""Nets of depthwise and 1x1 Convs whose channel counts fill no vector, for `architectures`."""
+"""Nets of images whose channel counts fill no vector, for `architectures`."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from graph_text import Net
 from model_sources import Source
@@ -99,3 +101,53 @@ def face_detector() -> Source:
         for numbers in (1, 16)
     ]
     return net.done(net.node("Concat", *heads, axis=2), 1, 896, 17)
+
+
+def unet() -> Source:
+    net = Net(
+        "U-Net (Ronneberger et al., 2015) from 12 features in four levels: an image of 128x128.",
+        image=(1, 1, 128, 128),
+    )
+
+    def pair(x: str, *channels: int) -> str:
+        for before, after in pairwise(channels):
+            x = net.node("Relu", net.conv(x, (after, before, 3, 3)))
+        return x
+
+    def level(x: str, before: int, features: int) -> str:
+        x = pair(x, before, features, features)
+        if features == 96:
+            return x
+        inner = net.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+        inner = level(inner, features, 2 * features)
+        up = net.deconv(inner, (2 * features, features, 2, 2), 2)
+        return pair(net.node("Concat", up, x, axis=1), 2 * features, features, features)
+
+    return net.done(net.conv(level("image", 1, 12), (2, 12, 1, 1)), 1, 2, 128, 128)
+
+
+def segmentation() -> Source:
+    net = Net(
+        "Portrait segmentation with squeeze-and-excite (Hu et al., 2018) in blocks of MobileNetV3 "
+        "(Howard et al., 2019): a photo of 128x128.",
+        photo=(1, 3, 128, 128),
+    )
+
+    def scaled(x: str, channels: int) -> str:
+        y = net.node("Relu", net.conv(net.node("GlobalAveragePool", x), (8, channels, 1, 1)))
+        return net.node("Mul", x, net.node("Sigmoid", net.conv(y, (channels, 8, 1, 1))))
+
+    def block(x: str, before: int, between: int, after: int, stride: int) -> str:
+        y = net.node("Relu", net.conv(x, (between, before, 1, 1)))
+        y = scaled(net.node("Relu", depthwise(net, y, between, stride)), between)
+        y = net.conv(y, (after, between, 1, 1))
+        return net.node("Add", y, x) if stride == 1 and before == after else y
+
+    x = net.conv("photo", (16, 3, 3, 3), strides=[2, 2], pads=[0, 0, 1, 1])
+    fine = block(net.node("HardSigmoid", x), 16, 16, 16, 1)
+    middle = block(block(fine, 16, 72, 24, 2), 24, 88, 24, 1)
+    x = block(block(middle, 24, 96, 40, 2), 40, 120, 40, 1)
+    for skipped, before, after in ((middle, 40, 24), (fine, 24, 16)):
+        up = net.deconv(x, (before, after, 2, 2), 2)
+        x = net.node("Add", scaled(net.node("Relu", up), after), skipped)
+    return net.done(net.node("Sigmoid", net.deconv(x, (16, 1, 2, 2), 2)), 1, 1, 128, 128)

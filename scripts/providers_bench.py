@@ -29,7 +29,7 @@ from bench_report import put_between
 
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.clock import alternate, clock_of
-from widthfold_onnx.runtime.inputs.rotation import timed_inputs
+from widthfold_onnx.runtime.inputs.input_sets import timed_inputs
 from widthfold_onnx.runtime.intervals import interval, judge
 from widthfold_onnx.runtime.sessions.session import runtime_version
 from widthfold_onnx.runtime.settings import open_at, rounds_of, settings_of

@@ -23,14 +23,14 @@ from widthfold_onnx import WidthfoldError
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import Effort, FoldOptions, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import AS_IS, NO_TIME
+from widthfold_onnx.results.tuning import AS_IS, NO_TIME
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import EMPTY
 from widthfold_onnx.runtime.inputs.sizes import running
 from widthfold_onnx.tuning.measure import successive_halving
 from widthfold_onnx.tuning.measure.effort import SPENDING
-from widthfold_onnx.tuning.measure.measurements import Candidate, Outcome
-from widthfold_onnx.tuning.predict.targets import target, usual
+from widthfold_onnx.tuning.measure.successive_halving import Candidate, Outcome
+from widthfold_onnx.tuning.targets import target, usual
 from widthfold_onnx.tuning.workload.layers import Layers
 
 FEW = SPENDING[Effort.THOROUGH].rungs[0].pairs

@@ -128,4 +128,7 @@ def _apart(right: Array, other: Array) -> float:
 
 
 def _runs(sessions: list[Session], feeds: Feeds) -> list[Run]:
-    return [lambda _, session=session: session.run(feeds) for session in sessions]  # type: ignore[misc]
+    def run_of(session: Session) -> Run:
+        return lambda _: session.run(feeds)
+
+    return list(map(run_of, sessions))

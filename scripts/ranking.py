@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import AS_IS
+from widthfold_onnx.results.tuning import AS_IS
 from widthfold_onnx.tuning.workload.workloads import Workload
 
 FEWEST = 3

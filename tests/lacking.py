@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, defs, parser
 
 from widthfold_onnx.model.proto.tensors import has_arrays
-from widthfold_onnx.runtime.prelu import prelu_keeps_inf
+from widthfold_onnx.runtime.kernels import prelu_keeps_inf
 
 NEWEST_OPSET = 25
 """Highest operator set of the tests."""

@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from tests.cli.tool import widthfold
 from tests.folding import optimize
 from tests.shared import MODELS, needs_models
-from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Layout, VerifyOptions
 from widthfold_onnx.rewrite.record import FOLD_KEY

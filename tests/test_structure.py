@@ -22,7 +22,7 @@ ORDER = (
     ("rewrite",),
     ("decide",),
     ("evidence", "tuning"),
-    ("delivery", "interop", "mlir", "saturating_forms"),
+    ("delivery", "interop", "mlir"),
     ("pipeline", "reports"),
     ("api", "cli"),
     ("olive", "passes"),

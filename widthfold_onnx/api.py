@@ -322,8 +322,7 @@ def _fixed(
     held: Held, options: FoldOptions, *, no_verify: bool, keywords: Mapping[str, Any]
 ) -> Result:
     """Fold a model in memory at a fixed factor."""
-    from widthfold_onnx.decide.fixed import decide_fixed
-    from widthfold_onnx.decide.layout import decide_layout
+    from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
     from widthfold_onnx.decide.report import fit_decided
 
     options = decide_layout(options, options_from(SearchOptions, keywords))
@@ -345,7 +344,7 @@ def _carried_out(held: Held, fitting: Fitting, *, no_verify: bool) -> onnx.Model
     """
     from widthfold_onnx.evidence.proof.compare import proved
     from widthfold_onnx.evidence.proof.program import program
-    from widthfold_onnx.model.proto.frozen import frozen
+    from widthfold_onnx.model.proto.walk import frozen
 
     plan = fitting.plan
     if not plan.changes:

@@ -99,8 +99,9 @@ def optimize(
     decided = _decided(loaded, options, search_options, excluded, on_progress)
     from widthfold_onnx.decide.report import fit_decided
     from widthfold_onnx.delivery import Delivery
+    from widthfold_onnx.runtime.inputs.cases import cases, reported
 
-    size, values = model.stat().st_size, _values(loaded, search_options)
+    size, values = model.stat().st_size, reported(cases(loaded.proto, search_options.values))
     while True:
         plan = decided.plan
         fitting, report = fit_decided(decided, loaded.proto, loaded.folder, model.name, size)
@@ -164,7 +165,7 @@ def apply(
         InvalidModelError: the model is broken or not supported.
         CheckFailedError: the model carries folds, or a size of the plan does not fit an input.
     """
-    from widthfold_onnx.decide.padding import padding_report
+    from widthfold_onnx.decide.draft import padding_report
     from widthfold_onnx.decide.report import applied_sites, optimize_report
     from widthfold_onnx.delivery import Delivery
     from widthfold_onnx.rewrite.apply import fit
@@ -242,9 +243,10 @@ def inspect(
         )
     loaded = load(Path(model))
     from widthfold_onnx.decide.survey import survey
+    from widthfold_onnx.runtime.inputs.cases import cases
 
-    report = survey(loaded, options, options.fixed)
-    return msgspec.structs.replace(report, values=_values(loaded, how or RuntimeOptions()))
+    values = cases(loaded.proto, (how or RuntimeOptions()).values)
+    return survey(loaded, options, options.fixed, values)
 
 
 def _unseen(report: OptimizeReport) -> Sequence[str]:
@@ -252,17 +254,6 @@ def _unseen(report: OptimizeReport) -> Sequence[str]:
     checks = report.verification
     is_written = report.written is not None
     return () if is_written or checks is None or checks.proof is None else checks.proof.unseen
-
-
-def _values(loaded: LoadedModel, how: RuntimeOptions) -> list[dict[str, list[float]]]:
-    """Return the values of inputs that choose between parts of a model, for a report.
-
-    Raises:
-        UsageError: a value that does not fit.
-    """
-    from widthfold_onnx.runtime.inputs.cases import cases, reported
-
-    return reported(cases(loaded.proto, how.values))
 
 
 def with_stored_sizes(
@@ -292,21 +283,21 @@ def _decided(
 
     `excluded` says by name of a layer why it is left alone though the caller did not ask for it.
     """
-    from widthfold_onnx.decide.fixed import decide_fixed
+    from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
     from widthfold_onnx.decide.hints import ran
-    from widthfold_onnx.decide.layout import decide_layout
     from widthfold_onnx.runtime.inputs.cases import with_cases
     from widthfold_onnx.tuning.search.search import search
-    from widthfold_onnx.tuning.store.store import Store
+    from widthfold_onnx.tuning.store import Store
 
     options = decide_layout(options, search_options)
     on_progress(Step("planning"))
+    search_options = with_cases(search_options, loaded.proto)
     if options.fixed is None:
-        search_options = with_cases(search_options, loaded.proto)
         with Store(search_options.store) as store:
             decided = search(loaded, options, search_options, store, on_progress)
     else:
-        decided = decide_fixed(loaded.proto, loaded.folder, options, partial(ran, loaded.path))
+        runs = partial(ran, loaded.path, search_options.cases)
+        decided = decide_fixed(loaded.proto, loaded.folder, options, runs)
     return decided.explained(excluded)
 
 
@@ -331,7 +322,7 @@ def _usable_forms(
     judged = with_cases(replace(verify_options, input_shapes=options.input_shapes), loaded.proto)
     if not check_file(loaded.path, judged):
         return options, {}
-    from widthfold_onnx.saturating_forms import usable_forms
+    from widthfold_onnx.evidence.saturating_forms import usable_forms
 
     on_progress(Step("trying which folds saturate no further than the model"))
     return usable_forms(loaded, options, judged)

@@ -22,7 +22,7 @@ from gpu.results import Results, us
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.clock import clock_of
-from widthfold_onnx.runtime.sessions.binding import Bound, Placed
+from widthfold_onnx.runtime.sessions.ports import Bound, Placed
 from widthfold_onnx.runtime.sessions.session import Session, open_session
 
 MIB = 1 << 20

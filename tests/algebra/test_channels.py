@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.oracle import conv
-from widthfold_onnx.algebra.axis import keep_axis
+from widthfold_onnx.algebra.axis import ConvAxis, keep_axis
 from widthfold_onnx.algebra.channels import (
     Grouping,
     Regrouping,
@@ -19,7 +19,6 @@ from widthfold_onnx.algebra.channels import (
     regroup_weight,
 )
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.conv_axis import ConvAxis
 
 
 @st.composite

@@ -8,8 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from widthfold_onnx.algebra.conv_layout import ConvLayout
-from widthfold_onnx.algebra.packed_layout import applied
+from widthfold_onnx.algebra.layouts import ConvLayout, applied
 
 CASES = [
     (ConvLayout(1, ((3, False),)), (2, 5, 21)),

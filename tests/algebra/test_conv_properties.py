@@ -10,9 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.oracle import conv, extend
-from widthfold_onnx.algebra.axis import fold_axis, keep_axis
+from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
-from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.algebra.packing import Packing, Reshape, Step, pack, pack_positions
 from widthfold_onnx.refusal import Refusal
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from tests.algebra.test_conv_properties import by_fold, folds
 from tests.oracle import conv_transpose
-from widthfold_onnx.algebra.axis import fold_axis, keep_axis
+from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.algebra.conv import ConvFold, fold_weight
-from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.refusal import Refusal
 
 

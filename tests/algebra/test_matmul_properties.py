@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from tests.algebra.test_conv_properties import run
 from tests.oracle import gemm, matmul
-from widthfold_onnx.algebra.axis import fold_axis
+from widthfold_onnx.algebra.axis import ConvAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold, fold_weight
-from widthfold_onnx.algebra.conv_axis import ConvAxis
+from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.algebra.packing import Reshape
-from widthfold_onnx.algebra.row_layout import RowLayout
 from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.operators.matmul import GEMM
 from widthfold_onnx.rewrite.parameters import folded_bias, folded_vector, folded_weight

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from widthfold_onnx.algebra.packed_layout import applied
-from widthfold_onnx.algebra.row_layout import RowLayout
+from widthfold_onnx.algebra.layouts import RowLayout, applied
 
 CASES = [
     (RowLayout(3), (21, 5)),

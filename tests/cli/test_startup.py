@@ -91,7 +91,7 @@ def test_a_fold_needs_neither_the_runtime_nor_what_renders_other_reports(
             TO_FOLD,
         ),
         (
-            "import widthfold_onnx.runtime.inputs.sizes, widthfold_onnx.tuning.store.identity",
+            "import widthfold_onnx.runtime.inputs.sizes, widthfold_onnx.tuning.identity",
             TO_PARSE,
         ),
         (

@@ -14,7 +14,7 @@ import widthfold_onnx
 from tests.cli.tool import MODELS, names, on_terminal, start_process, widthfold
 from tests.tuning.workers import falling, quick
 from widthfold_onnx.tuning.measure import children
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.store import Store
 
 SCHEMA = json.loads((Path(widthfold_onnx.__file__).parent / "schemas" / "tune.json").read_text())
 SIGNAL = MODELS / "signal_1d.onnx"
@@ -155,7 +155,7 @@ def test_ctrl_c_keeps_what_was_measured(store: Path) -> None:
     out, err = child.communicate(timeout=60)
     assert (child.returncode, err.decode()) == (
         130,
-        "widthfold: interrupted; what was measured is kept\n",
+        "widthfold: interrupted; the measurements are kept\n",
     )
     assert {"luma_sr.onnx", THREE.name} <= rows(out.decode()).keys()
     with Store(store) as kept:

@@ -140,7 +140,7 @@ def test_a_number_that_makes_no_sense_is_refused(
 def test_a_certificate_is_printed_on_request(pair: tuple[Path, Path], tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     quick = (*pair, "--seeds", 1, "--time-budget", 0.5)
-    run = widthfold("verify", *quick, "--exact", "--report", report)
+    run = widthfold("verify", *quick, "--details", "--report", report)
     assert (run.code, run.err) == (0, "")
     document = verify_report(report)
     proof, lines = document["proof"], run.out.splitlines()

@@ -103,7 +103,7 @@ def test_wrong_usage_is_one_line_and_exit_2(pair: tuple[Path, Path]) -> None:
         ("", pair[0]),
         (*pair, "--fail-under", "nan"),
         (*pair, "--fail-under", 0),
-        (*pair, "--exact", "--format", "github"),
+        (*pair, "--details", "--format", "github"),
         (*pair, "--fail-under", 1.0, "--no-timing"),
         (*pair, "--provider", "cpu", "--provider-option", "use_arena=0"),
     ):

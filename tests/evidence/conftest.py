@@ -10,7 +10,7 @@ from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.progress import quiet
 from widthfold_onnx.runtime import clock, paired_benchmark, settings
-from widthfold_onnx.runtime.inputs import rotation
+from widthfold_onnx.runtime.inputs import input_sets
 
 UNTOLD = Cost(12.3, None, None)
 
@@ -53,7 +53,7 @@ def measured(monkeypatch, tmp_path):
             for module in (clock, settings, paired_benchmark, speed):
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, fake)
-        monkeypatch.setattr(rotation, "last_cache_bytes", lambda: cache)
+        monkeypatch.setattr(input_sets, "last_cache_bytes", lambda: cache)
         pair = (paths[0], paths[0]) if same_file else paths
         options = VerifyOptions(provider=provider, **options)
         return time_models(*pair, options, ({"x": (1, 256)},), load=before, report=quiet), machine

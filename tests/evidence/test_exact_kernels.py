@@ -17,8 +17,8 @@ from tests.rewrite.dequantized_products import DequantizedProduct
 from tests.rewrite.quantized import Case, run
 from tests.rewrite.quantized_models import optimized, quantized_first, steps
 from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
-from widthfold_onnx.evidence.eight_bits import exact_kernels
-from widthfold_onnx.evidence.eight_bits.exact_kernels import (
+from widthfold_onnx.evidence.parity import exact_kernels
+from widthfold_onnx.evidence.parity.exact_kernels import (
     holds_bytes,
     may_saturate,
     open_exact,

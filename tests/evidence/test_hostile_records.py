@@ -16,7 +16,6 @@ from msgspec import structs
 from tests.folding import fold_model
 from tests.reports.sample import passing
 from tests.rewrite.guarded import parsed
-from widthfold_onnx.evidence.folds import UNREADABLE, read_fold, recorded_folds
 from widthfold_onnx.evidence.run import verified
 from widthfold_onnx.model.graph.document import Document, Node
 from widthfold_onnx.model.proto.walk import all_nodes
@@ -24,7 +23,15 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.reports.page import html
 from widthfold_onnx.results import FoldedNode
-from widthfold_onnx.rewrite.record import FOLD_KEY, MOST, MOST_TAPS, ORIGIN_KEY
+from widthfold_onnx.rewrite.record import (
+    FOLD_KEY,
+    MOST,
+    MOST_TAPS,
+    ORIGIN_KEY,
+    UNREADABLE,
+    read_fold,
+    recorded_folds,
+)
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 SAME = "pads = [1, 1, 1, 1]"

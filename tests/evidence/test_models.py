@@ -5,8 +5,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from tests.evidence.compared import compare_models
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence.eight_bits import exact_kernels
-from widthfold_onnx.evidence.parity import runs
+from widthfold_onnx.evidence.parity import exact_kernels, runs
 from widthfold_onnx.evidence.parity.outputs import BEYOND
 from widthfold_onnx.evidence.parity.rule import MULTIPLE, STRICT
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.evidence.compared import compare_models
 from tests.evidence.reference import reference
 from tests.folding import optimize
-from widthfold_onnx.evidence.eight_bits import exact_kernels
+from widthfold_onnx.evidence.parity import exact_kernels
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.sessions.session import Level

@@ -11,8 +11,8 @@ from tests.evidence.machine import Machine, costs
 from widthfold_onnx.options import Provider, RuntimeOptions, VerifyOptions
 from widthfold_onnx.runtime import clock, paired_benchmark, settings
 from widthfold_onnx.runtime.clock import SESSIONS
-from widthfold_onnx.runtime.inputs import rotation
-from widthfold_onnx.runtime.inputs.distributions import Distribution
+from widthfold_onnx.runtime.inputs import input_sets
+from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import MIN_PROCESSES, judge
 from widthfold_onnx.runtime.paired_benchmark import (
     TRIAL_PAIRS,
@@ -185,7 +185,7 @@ def test_a_trial_of_short_runs_holds_its_budget(machine, models, cost):
 def test_made_up_inputs_are_shared_out_among_the_sessions(measured):
     _, machine = measured(costs(5, 6, 5, 6), cache=1 << 30)
     timed = {value for number, value in machine.runs if number >= FIRST_TIMED}
-    assert len(timed) == rotation.INPUT_SETS[1] // (2 * max(SESSIONS))
+    assert len(timed) == input_sets.INPUT_SETS[1] // (2 * max(SESSIONS))
 
 
 def test_the_settings_of_the_cpu():

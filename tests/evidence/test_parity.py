@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from widthfold_onnx.evidence.parity import figures
-from widthfold_onnx.evidence.parity.figures import Distance
-from widthfold_onnx.evidence.parity.outputs import compare
+from widthfold_onnx.evidence.parity import outputs
+from widthfold_onnx.evidence.parity.outputs import Distance, compare
 from widthfold_onnx.evidence.parity.rule import merged
 from widthfold_onnx.options import Tolerance
 
@@ -248,7 +247,7 @@ def test_blocks_change_no_figure(dtype, hole, monkeypatch):
         for side in sides:
             side.flat[[0, 9]], side.flat[30] = np.nan, -np.inf
     whole = compare("y", *sides, NORMAL)
-    monkeypatch.setattr(figures, "BLOCK", 7)
+    monkeypatch.setattr(outputs, "BLOCK", 7)
     parts = compare("y", *sides, NORMAL)
     for field in msgspec.structs.fields(whole):
         one, other = getattr(whole, field.name), getattr(parts, field.name)

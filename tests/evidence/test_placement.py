@@ -8,14 +8,22 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reports.sample import passing
-from widthfold_onnx.evidence.timing.placement import alarms, fallbacks, placement, remarks
-from widthfold_onnx.evidence.timing.profile import PROFILED_RUNS, WARM_RUNS, profile
-from widthfold_onnx.evidence.timing.roofline import unknown
+from widthfold_onnx.evidence.timing.profile import (
+    PROFILED_RUNS,
+    WARM_RUNS,
+    alarms,
+    fallbacks,
+    placement,
+    profile,
+    remarks,
+    unknown,
+)
 from widthfold_onnx.options import Provider
+from widthfold_onnx.reports import github, markdown
+from widthfold_onnx.reports.console import show
 from widthfold_onnx.reports.described import described
+from widthfold_onnx.reports.description import Detail
 from widthfold_onnx.reports.page import html
-from widthfold_onnx.reports.text import github, markdown
-from widthfold_onnx.reports.text.console import show
 from widthfold_onnx.results import NodeTime, VerifyReport
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -99,11 +107,12 @@ def test_many_are_counted() -> None:
 
 
 def test_every_form_shows_it(report: VerifyReport, capsys, tmp_path) -> None:
-    show(described(report))
-    out = capsys.readouterr().out
-    assert "fell back to" in out
-    (line,) = (line for line in out.splitlines() if "FusedConv  " in line)
-    assert line.rstrip().endswith(CPU)
+    for detail in (Detail.BRIEF, Detail.FULL):
+        show(described(report, detail))
+        out = capsys.readouterr().out
+        assert "fell back to" in out
+        (line,) = (line for line in out.splitlines() if "FusedConv  " in line)
+        assert line.rstrip().endswith(CPU)
     (line,) = (line for line in out.splitlines() if "conv_1  " in line)
     assert CUDA not in line
     assert "FALLBACK in the rewritten model: FusedConv" in out

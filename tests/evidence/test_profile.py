@@ -7,9 +7,13 @@ from onnx import parser
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.timing import profile as profile_module
-from widthfold_onnx.evidence.timing.placement import placement
-from widthfold_onnx.evidence.timing.profile import PROFILED_RUNS, WARM_RUNS, profile
-from widthfold_onnx.evidence.timing.roofline import unknown
+from widthfold_onnx.evidence.timing.profile import (
+    PROFILED_RUNS,
+    WARM_RUNS,
+    placement,
+    profile,
+    unknown,
+)
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions.session import Level, open_session
 

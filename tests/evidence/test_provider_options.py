@@ -21,7 +21,7 @@ from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.pipeline import verify
 from widthfold_onnx.progress import quiet
 from widthfold_onnx.runtime import paired_benchmark
-from widthfold_onnx.runtime.saturation import u8s8_error
+from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.sessions import session as session_module
 
 CHOSEN = {"some_option": "3"}

@@ -8,11 +8,17 @@ import onnx
 import pytest
 
 from tests.folding import optimize
-from widthfold_onnx.evidence.timing import roofline as roofline_module
-from widthfold_onnx.evidence.timing.profile import profile
-from widthfold_onnx.evidence.timing.roofline import WEIGHTS, Roofline, moved, multiply_adds, unknown
+from widthfold_onnx.evidence.timing import profile as profile_module
+from widthfold_onnx.evidence.timing.profile import (
+    WEIGHTS,
+    Roofline,
+    moved,
+    multiply_adds,
+    profile,
+    unknown,
+)
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
-from widthfold_onnx.runtime import ceilings
+from widthfold_onnx.runtime import kernels
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.sessions.session import Level, open_session
 from widthfold_onnx.runtime.settings import Setting, open_at
@@ -68,9 +74,9 @@ def test_bytes_are_what_a_node_reads_and_writes():
 @pytest.fixture
 def planted(monkeypatch):
     """A machine that copies a byte in 2 s where 100 are copied, in 1 s in smaller copies."""
-    monkeypatch.setattr(roofline_module, "COPIES", [10, 100])
-    monkeypatch.setattr(roofline_module, "copied", lambda setting, size: {10: 1.0, 100: 0.5}[size])
-    monkeypatch.setattr(roofline_module, "operations", lambda setting, dtype: 1 / COST[dtype])
+    monkeypatch.setattr(profile_module, "COPIES", [10, 100])
+    monkeypatch.setattr(profile_module, "copied", lambda setting, size: {10: 1.0, 100: 0.5}[size])
+    monkeypatch.setattr(profile_module, "operations", lambda setting, dtype: 1 / COST[dtype])
     return Roofline(CPU)
 
 
@@ -97,8 +103,8 @@ def test_the_longer_one_of_both_times_is_the_least(planted, monkeypatch):
 @pytest.mark.parametrize("name", ["pitch_cnn", "quantized_cnn", "pointwise_mlp"])
 def test_a_model_and_its_fold_have_the_same_work(tmp_path, monkeypatch, name, level):
     """The runtime pads channels, packs weights and renames nodes; a fold adds zeros."""
-    monkeypatch.setattr(roofline_module, "copied", lambda setting, size: 1e30)
-    monkeypatch.setattr(roofline_module, "operations", lambda setting, dtype: 2.0)
+    monkeypatch.setattr(profile_module, "copied", lambda setting, size: 1e30)
+    monkeypatch.setattr(profile_module, "operations", lambda setting, dtype: 2.0)
     folded = tmp_path / "folded.onnx"
     optimize(MODELS / f"{name}.onnx", folded, FoldOptions(factor=4))
 
@@ -160,12 +166,12 @@ def test_speeds_are_those_of_the_shortest_runs(monkeypatch):
         dims = model.graph.input[0].type.tensor_type.shape.dim
         return 1e-5 + 8 * dims[0].dim_value / 1e10
 
-    monkeypatch.setattr(ceilings, "_shortest", seconds)
+    monkeypatch.setattr(kernels, "_shortest", seconds)
     setting = Setting(Level.ALL, CPU)
-    assert ceilings.operations(setting) == 2 * 512**3 / 1e-3
-    assert ceilings.operations(setting, "uint8") == 2 * 512**3 / 1e-4
-    for size in roofline_module.COPIES:
-        assert ceilings.copied(setting, size) == pytest.approx(1e10, rel=0.01)
+    assert kernels.operations(setting) == 2 * 512**3 / 1e-3
+    assert kernels.operations(setting, "uint8") == 2 * 512**3 / 1e-4
+    for size in profile_module.COPIES:
+        assert kernels.copied(setting, size) == pytest.approx(1e10, rel=0.01)
 
 
 def test_on_a_gpu_no_least_time_is_known():
@@ -182,7 +188,7 @@ def test_the_speeds_of_this_machine_are_named():
     for length in (2**20, 3):
         least("any", details("Relu", [(length,)], [(length,)]))
     for dtype in ("float", "double", "int8"):
-        assert ceilings.operations(Setting(Level.ALL, CPU), dtype) > 0
+        assert kernels.operations(Setting(Level.ALL, CPU), dtype) > 0
     found.operations["float"] = 1e9
     first, second, last = found.limits()
     assert (first, second) == ("bytes of a copy of 256 KiB", "bytes of a copy of 4096 KiB")

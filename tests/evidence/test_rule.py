@@ -11,7 +11,7 @@ from onnx import parser
 from tests.evidence.compared import compare_models
 from tests.evidence.reference import reference
 from widthfold_onnx.evidence.parity import models
-from widthfold_onnx.evidence.parity.figures import Distance
+from widthfold_onnx.evidence.parity.outputs import Distance
 from widthfold_onnx.evidence.parity.rule import MULTIPLE, STRICT, Cells, Rule, failed
 from widthfold_onnx.evidence.parity.runs import Outputs
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions

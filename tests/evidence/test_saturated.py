@@ -21,7 +21,7 @@ from widthfold_onnx.evidence.parity.reference import check_judged
 from widthfold_onnx.evidence.parity.saturated import Deviation, as_deployed
 from widthfold_onnx.options import AxisName, FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
-from widthfold_onnx.runtime.saturation import u8s8_error
+from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.sessions.session_options import PRECISION
 
 SATURATES = "this CPU's 8-bit kernels saturate (no VNNI)"

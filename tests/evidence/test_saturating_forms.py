@@ -13,12 +13,12 @@ from tests.cli.tool import MODELS
 from tests.evidence.test_saturated import FURTHER, VALUES, alternating, alternating_floats
 from tests.folding import optimize
 from tests.rewrite.quantized_models import rounding
-from widthfold_onnx import saturating_forms
+from widthfold_onnx.evidence import saturating_forms
+from widthfold_onnx.evidence.saturating_forms import usable_forms
 from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.rewrite.record import FOLD_KEY
-from widthfold_onnx.runtime.saturation import u8s8_error
-from widthfold_onnx.saturating_forms import usable_forms
+from widthfold_onnx.runtime.kernels import u8s8_error
 
 ANY = FoldOptions(ragged=True)
 WORSE = [FURTHER, "this CPU saturates"]

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 import onnx
 from google.protobuf.message import Message
 
-from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.rewrite.record import ORIGIN_KEY
-from widthfold_onnx.rewrite.rewriting import NONFINITE_KEY
+from widthfold_onnx.rewrite.record import NONFINITE_KEY, ORIGIN_KEY
 from widthfold_onnx.rules.propagation.table import PROPAGATION
 
 

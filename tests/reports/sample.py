@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from widthfold_onnx.algebra.axis import fold_axis
-from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
+from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.results import (
     AxisPattern,
     Environment,

@@ -7,8 +7,8 @@ from operator import itemgetter
 import pytest
 
 from tests.cli.tool import MODELS, build, on_terminal, save
+from widthfold_onnx.reports.console import table
 from widthfold_onnx.reports.description import Cell, Column, Table, tabulated
-from widthfold_onnx.reports.text.console import table
 
 
 def table_of(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
@@ -34,7 +34,8 @@ def test_lines_in_a_pipe_are_one_row_without_blanks_at_its_end(
 
 @pytest.mark.parametrize("columns", [60, 80])
 def test_sentences_stand_below_their_row_where_the_terminal_is_narrow(columns: int) -> None:
-    run = on_terminal("inspect", MODELS / "pitch_cnn.onnx", columns=columns, env={"NO_COLOR": "1"})
+    model = MODELS / "pitch_cnn.onnx"
+    run = on_terminal("inspect", model, "--details", columns=columns, env={"NO_COLOR": "1"})
     lines = re.sub(r"\x1b\[\d+m|\r", "", run.out).splitlines()
     assert max(map(len, lines)) <= columns
     at = lines.index("    kernel 3x39, stride 1x1, pads 1,1 19,19")

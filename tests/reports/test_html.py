@@ -23,7 +23,7 @@ from tests.reports.sample import (
     passing,
     pattern,
 )
-from widthfold_onnx.algebra.conv_axis import ConvAxis
+from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.reports.page import html
 from widthfold_onnx.results import Proof, VerifyReport
 

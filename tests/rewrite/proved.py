@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from widthfold_onnx.evidence.folds import recorded_folds
 from widthfold_onnx.evidence.proof.compare import SizeProof, prove_at_sizes
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import sizes_of
+from widthfold_onnx.rewrite.record import recorded_folds
 
 Shapes = Mapping[str, Sequence[int]]
 

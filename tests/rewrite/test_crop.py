@@ -50,12 +50,17 @@ def ops(model: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in model.graph.node]
 
 
+NOT_RUN = ("INVALID_ARGUMENT", "FAIL", "dim_size > 0 was false")
+"""What the runtime says at sizes that a model does not take. Older releases say the last where a
+ConvTranspose of a small input has pads that leave nothing of an axis."""
+
+
 def result(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray | None:
     """What a model returns, None if it does not run."""
     try:
         return run(model, x)[0]
     except Exception as error:
-        assert "INVALID_ARGUMENT" in str(error) or "FAIL" in str(error)
+        assert any(reason in str(error) for reason in NOT_RUN)
         return None
 
 
@@ -293,6 +298,12 @@ def test_a_pad_of_zeros_becomes_pads(pad: str, conv: str, kept: list[str] | None
     assert ops(after) == kept
     assert assert_same(before, after, [(1, 3, n) for n in (1, 2, 11)]) == 3
     assert_proved(before, after, 0)
+
+
+def test_a_pad_of_an_empty_tensor_stays() -> None:
+    before = net("c = Pad (x, p) y = Conv (c, w)", data="1,3,0", p=[0, 0, 4, 0, 0, 4])
+    assert exchanged(before, None, CROP) == (before, [])
+    assert result(before, numbers((1, 3, 0))) is not None
 
 
 def test_a_pad_that_another_layer_reads_stays_for_that_one() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from tests.folding import fold_model, optimize, read, rewritten
+from tests.lacking import IS_OLD
 from tests.rewrite.proved import assert_proved, proof
 from tests.running import run
 from widthfold_onnx.options import FoldOptions
@@ -109,10 +112,30 @@ def test_open_extents_of_rows_need_nothing_but_transposes() -> None:
     (form,) = (form for form in forms_of(before).values() if form.factor == 1)
     after = rewritten(before, ALL, lambda _: form)
     assert [node.op_type for node in after.graph.node] == MOVED
-    for shape in ((1, 1, 5, 3), (2, 11, 5, 3), (3, 1, 5, 3), (0, 2, 5, 3), (2, 0, 5, 3)):
+    for shape in ((1, 1, 5, 3), (2, 11, 5, 3), (3, 1, 5, 3)):
         x = numbers(shape)
         assert run(after, x)[0].tobytes() == run(before, x)[0].tobytes()
     assert_proved(before, after, 1)
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 5, 3), (2, 0, 5, 3)])
+def test_no_rows_need_nothing_but_transposes(shape: tuple[int, ...]) -> None:
+    before = net(GROUPED, "B,T,5,3", (5, 3, 7))
+    if IS_OLD and not survives(before, shape):
+        pytest.skip("ONNX Runtime's Einsum of an empty tensor ends the process")
+    (form,) = forms_of(before).values()
+    after = rewritten(before, ALL, lambda _: form)
+    assert run(after, numbers(shape))[0].shape == run(before, numbers(shape))[0].shape
+
+
+def survives(model: onnx.ModelProto, shape: tuple[int, ...]) -> bool:
+    """Whether a process of its own outlives a run of the model: no signal ends it."""
+    program = f"""
+import sys, numpy, onnxruntime
+session = onnxruntime.InferenceSession(sys.stdin.buffer.read())
+session.run(None, {{"x": numpy.zeros({shape}, numpy.float32)}})"""
+    child = subprocess.run([sys.executable, "-c", program], input=model.SerializeToString())
+    return child.returncode >= 0
 
 
 @pytest.mark.parametrize(
@@ -125,6 +148,7 @@ def test_open_extents_of_rows_need_nothing_but_transposes() -> None:
         ("...i,ih->h", "2,4,3", (3, 7), "it sums over ..., which only one operand has"),
         ("btc,c->btc", "2,4,3", (3,), "it sums over no label of both operands"),
         ("bt,h->bth", "2,4", (3,), "it sums over no label of both operands"),
+        ("bti,ih->bthz", "2,4,3", (3, 7), "z is in its result alone"),
         ("gi,gih->gh", "2,3", (2, 3, 7), "all labels of the data are the weight's, so that it"),
         ("b...i,i...h->b...h", "2,4,3", (3, 4, 7), "an ellipsis hides axes of the weight"),
     ],

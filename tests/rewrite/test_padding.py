@@ -472,6 +472,44 @@ def test_what_ends_channels_is_named_with_its_reason(name: str) -> None:
             np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
+UNSURE = {
+    "max": "o = Max (a, c)",
+    "min": "o = Min (k, a)",
+    "pow": "o = Pow (a, c)",
+    "where": "n = Less (a, k) o = Where (n, a, k)",
+    "cast": "l = Cast <to = 10> (a) o = Cast <to = 1> (l)",
+    "hard sigmoid": "o = HardSigmoid <beta = 0.0> (a)",
+    "threshold": "o = ThresholdedRelu (a)",
+    "global max": "g = GlobalMaxPool (a) o = Add (a, g)",
+    "largest of positions": "g = ReduceMax (a, i) o = Add (a, g)",
+    "resize": "o = Resize (a, , t)",
+    "sum of functions": "e = Exp (a) o = Sub (e, k)",
+}
+
+
+@pytest.mark.parametrize("name", UNSURE)
+def test_zeros_that_no_proof_sees_are_no_channels(name: str) -> None:
+    model = net(
+        f"{UNSURE[name]} p = Pad (o, z) [wide] d = Conv (o, v) b = Add (d, p)",
+        *("float[5,1,1] c = {0.5, 2.0, 1.0, 4.0, 0.25}", "float[1,1,1] k = {1.0}"),
+        *("int64[1] i = {-1}", "float[4] t = {1.0, 1.0, 2.0, 2.0}"),
+        *("int64[8] z = {0,0,0,0, 0,2,0,0}", "float[7,5,1,1] v"),
+        channels=7,
+    )
+    assert ("Pad", "that its padding is 0 does not follow from sums and products alone") in ends(
+        model
+    )
+    plan = planned(model, 4)
+    assert plan.padding is None or [layer.node for layer in plan.padding.layers] == ["wide"]
+    assert proof(model, apply(model, None, plan)).verdict == "equal"
+
+
+def test_a_bias_of_another_size_than_the_weight_is_refused() -> None:
+    model = net("b = Conv (a, v, c)", "float[5,5,1,1] v", "float[4] c")
+    assert ("Conv", "a bias of [4]") in ends(model)
+    assert planned(model, 4).padding is None
+
+
 def test_no_channels_are_padded_where_operands_are_broadcast_otherwise() -> None:
     assert planned(net("b = Relu (a)", opset=6), 4).padding is None
 

@@ -10,6 +10,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.folding import fold_model
+from tests.lacking import IS_OLD
 from tests.rewrite.held import ANY_GROWTH
 from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
@@ -119,6 +120,17 @@ def with_constants(
     return result, {data: arrays[names.index(data)]}
 
 
+def wraps(inputs: list[np.ndarray], stored: np.ndarray) -> bool:
+    """Whether a stored output of QLinearMatMul is no limit where the result is beyond one."""
+    a, scale_a, zero_a, b, scale_b, zero_b, scale, zero = (x.astype(np.float64) for x in inputs)
+    exact = (a - zero_a) @ (b - zero_b) * (scale_a * scale_b / scale) + zero
+    limits = np.iinfo(stored.dtype)
+    return bool(
+        np.any(stored[exact < limits.min] != limits.min)
+        or np.any(stored[exact > limits.max] != limits.max)
+    )
+
+
 def test_there_are_cases() -> None:
     assert len(CASES) >= 8
     assert "test_matmulinteger" in {name for name, *_ in CASES}
@@ -128,6 +140,8 @@ def test_there_are_cases() -> None:
 @pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
 def test_backend_case_at_every_legal_factor(case, side: str) -> None:
     _, original, inputs, expected = case
+    if IS_OLD and original.graph.node[0].op_type == LINEAR and wraps(inputs, *expected):
+        pytest.skip("onnx stores a wrapped output where QLinearMatMul saturates")
     model, feeds = with_constants(original, inputs, side)
     folded = 0
     for factor in FACTORS:

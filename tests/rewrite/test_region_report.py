@@ -13,7 +13,7 @@ from tests.rewrite.graphs import Builder
 from tests.rewrite.quantized_models import qdq_chain
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.results import RegionReport
-from widthfold_onnx.rewrite.region_report import region_reports
+from widthfold_onnx.rewrite.rewriting import region_reports
 from widthfold_onnx.rules.selection import reformulate
 
 WIDTH = FoldOptions(factor=4, axis=AxisName.WIDTH)

@@ -14,9 +14,8 @@ from tests.rewrite.proved import assert_proved, proof
 from tests.rules.test_conv_transpose import transposed_model
 from tests.rules.test_selection import conv_model, site
 from tests.running import LEVELS, run
-from widthfold_onnx.algebra.axis import fold_axis
+from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.decide.decisions import decide
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal

@@ -12,7 +12,7 @@ import pytest
 
 import widthfold_onnx
 from tests.cli.tool import MODELS, widthfold
-from widthfold_onnx.decide.layout import decide_layout
+from widthfold_onnx.decide.fixed import decide_layout
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import (
     FoldOptions,
@@ -27,15 +27,15 @@ from widthfold_onnx.runtime.sessions.descriptions import DESCRIPTIONS, Descripti
 from widthfold_onnx.runtime.sessions.providers import chain
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.runtime.settings import settings_of
-from widthfold_onnx.tuning.predict.targets import names, target, usual
+from widthfold_onnx.tuning.targets import names, target, usual
 
 OTHER = Provider("FooExecutionProvider")
 COMPARED = re.compile(r"(?:is|is not|==|!=|in \()\s*Provider\.(?!AUTO)")
 PACKAGE = Path(widthfold_onnx.__file__).parent
 ABOUT_ONE = {
-    "evidence/eight_bits/exact_kernels.py",  # its own kernels of bytes
-    "evidence/timing/roofline.py",  # its graph shows every node with its weights
-    "tuning/search/search_context.py",  # the kind of a target, not of a provider
+    "evidence/parity/exact_kernels.py",  # its own kernels of bytes
+    "evidence/timing/profile.py",  # its graph shows every node with its weights
+    "tuning/search/search.py",  # the kind of a target, not of a provider
     "runtime/sessions/providers.py",  # it runs everything, so it is not tried
 }
 """Files that may tell the CPU's provider from all others."""

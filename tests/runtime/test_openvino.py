@@ -24,7 +24,7 @@ from widthfold_onnx.options import (
 from widthfold_onnx.pipeline import verify
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.runtime.sessions.session import open_session, resolved
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.store import Store
 
 NAME = described(Provider.OPENVINO).name
 

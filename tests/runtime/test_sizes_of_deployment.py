@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import helper, parser
 
+import widthfold_onnx as wf
 from tests.cli.tool import build
 from widthfold_onnx.cli.options import shape, sizes
 from widthfold_onnx.errors import UnverifiedError, UsageError
@@ -16,9 +17,8 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import ANY_SIZE, FoldOptions, Provider, RuntimeOptions, VerifyOptions
 from widthfold_onnx.runtime.inputs import sizes as sizes_module
 from widthfold_onnx.runtime.inputs.dimensions import Dimensions, assumed_sizes
-from widthfold_onnx.runtime.inputs.input_sets import random_sets
+from widthfold_onnx.runtime.inputs.input_sets import random_sets, timed_inputs
 from widthfold_onnx.runtime.inputs.recorded import stored_sizes
-from widthfold_onnx.runtime.inputs.rotation import timed_inputs
 from widthfold_onnx.runtime.inputs.sizes import find_sizes, runs_at
 from widthfold_onnx.runtime.sessions.ports import Port, ports_of
 from widthfold_onnx.runtime.sessions.session import Session, open_session
@@ -149,7 +149,25 @@ def test_only_sizes_at_which_the_model_runs_are_suggested(tmp_path: Path) -> Non
     path = tmp_path / "model.onnx"
     onnx.save(model(BANDS), path)
     suggested = ({"x": (1, 256)}, {"x": (8, 144)})
-    assert runs_at(path, suggested) == ({"x": (8, 144)}, {"x": (64, 144)})
+    assert runs_at(path, ({},), suggested) == ({"x": (8, 144)}, {"x": (64, 144)})
+
+
+def test_sizes_are_sought_with_the_values_of_the_caller(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    body = """m = Constant <value = int64[1] {-1}> ()
+        s = Concat <axis = 0> (k, m) a = Reshape (x, s) y = Conv (a, w)"""
+    proto = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,1,N] x, int64[2] k) => (float[a,b,c] y) <float[4,1,3] w = {{
+        {",".join("1" * 12)}}}> {{ {body} }}"""
+    )
+    onnx.save(proto, path)
+    values = {"k": (1.0, 5.0)}  # channels that the Conv does not read
+    assert runs_at(path, (values,), ({"x": (1, 1, 64)},)) == ()
+    values = {"k": (1.0, 1.0)}
+    assert runs_at(path, (values,), ({"x": (1, 1, 80)},))[0] == {"x": (1, 1, 80), "k": (2,)}
+    assert wf.inspect(path, value={"k": (1, 5)}).assumed is None
+    assert wf.inspect(path, value=values).assumed is not None
 
 
 def test_what_was_assumed_names_open_dimensions() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import session as session_module
-from widthfold_onnx.runtime.sessions.binding import Bound, place
 from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.ports import Bound, place
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 

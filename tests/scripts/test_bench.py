@@ -18,6 +18,7 @@ from tests.tuning import test_companions
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.pipeline import Optimized
+from widthfold_onnx.results import NodeTime
 from widthfold_onnx.rewrite.plan import EMPTY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,11 +137,12 @@ def test_figures_that_cannot_be_read_are_named_in_one_line(
         bench.publish(tmp_path, "architectures")
 
 
-def test_a_model_with_companions_alone_is_timed(
-    bench: ModuleType, report: ModuleType, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["folded", "exchanged", "padded"])
+def test_a_model_changed_in_one_way_alone_is_timed(
+    bench: ModuleType, report: ModuleType, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     def optimize(*args: object, **more: object) -> Optimized:
-        counts = SimpleNamespace(folded=0, exchanged=3)
+        counts = SimpleNamespace(**{"folded": 0, "exchanged": 0, "padded": 0} | {kind: 3})
         report = SimpleNamespace(sites=[1], summary=counts, written="out.onnx", search=None)
         return Optimized(report, EMPTY)
 
@@ -151,8 +153,27 @@ def test_a_model_with_companions_alone_is_timed(
     monkeypatch.setattr(bench, "timed", timed)
     monkeypatch.setattr(bench, "pad_channels", lambda *args: 0)
     monkeypatch.setattr(bench, "against_openvino", lambda *args: report.NOT_RUN)
+    monkeypatch.setattr(bench, "shares", lambda *args: None)
     row, _ = bench.measure(Path("pnet.onnx"), bench.SearchOptions(), 1.0)
     assert (row.cells["auto"].folded, row.cells["auto"].note) == (3, "faster")
+
+
+def test_a_profile_is_summed_by_kind_of_node(scripts: Path, report: ModuleType) -> None:
+    times = [("Conv", 50.0, 0.5), ("FusedConv", 10.0, 0.2), ("Gemm", 3.0, None)]
+    times += [("ReorderInput", 7.0, None), ("Concat", 3.0, 1.0), ("PRelu", 27.0, 0.1)]
+    nodes = [
+        NodeTime(name=f"{op}_{index}", op=op, provider="CPU", us=us, reached=reached)
+        for index, (op, us, reached) in enumerate(times)
+    ]
+    shares = importlib.import_module("bench_profile").Shares.of(nodes)
+    assert shares.layers == pytest.approx(0.63)
+    assert shares.copies == pytest.approx(0.10)
+    assert shares.others == {"PRelu": pytest.approx(0.27)}
+    assert shares.reached == pytest.approx((25 + 2) / 60)
+    row = report.Row(model="net", layers=3, shares={"original": shares})
+    lines = report.profiles([row, report.Row(model="old", layers=1)])
+    spent = "layers 63% (at 45% of the limit), copies 10%, PRelu 27%"
+    assert lines[-1] == f"| net | {spent} | as it is |"
 
 
 @needs_prelu

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from widthfold_onnx.tuning.predict import targets
-from widthfold_onnx.tuning.predict.cost import layer_seconds
-from widthfold_onnx.tuning.predict.targets import Target, target
+from widthfold_onnx.tuning import targets
+from widthfold_onnx.tuning.cost import layer_seconds
+from widthfold_onnx.tuning.targets import Target, target
 
 REAL = {
     "memory_bandwidth": 4.3e12,

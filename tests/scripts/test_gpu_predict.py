@@ -13,9 +13,9 @@ import pytest
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.rules.match.site import LinearSite
-from widthfold_onnx.tuning.predict.targets import target
-from widthfold_onnx.tuning.predict.work import Work
-from widthfold_onnx.tuning.workload.workloads import only_site
+from widthfold_onnx.tuning.cost import Work
+from widthfold_onnx.tuning.targets import target
+from widthfold_onnx.tuning.workload.cut import only_site
 
 FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu" / "predicted.md"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.tuning.tool import conv, workload
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import AS_IS
+from widthfold_onnx.results.tuning import AS_IS
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 

@@ -12,13 +12,12 @@ from tests.tuning.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Effort, Provider, SearchOptions
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import AS_IS, timed
+from widthfold_onnx.results.tuning import AS_IS, timed
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.bench import Bench
-from widthfold_onnx.tuning.measure.budget import Budget
-from widthfold_onnx.tuning.measure.measurements import Outcome
-from widthfold_onnx.tuning.measure.successive_halving import Began, Setup
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.measure.children import Budget
+from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome, Setup
+from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload
 
 LOG = "WIDTHFOLD_TEST_LOG"

@@ -15,12 +15,12 @@ from tests.tuning.test_search import ALL, THREE, found, status
 from tests.tuning.tool import layers
 from tests.tuning.world import World, enter
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import AS_IS, lost, now
-from widthfold_onnx.tuning.measure.measurements import SMALLEST_GAIN, Candidate
+from widthfold_onnx.results.tuning import AS_IS, lost, now
+from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN
+from widthfold_onnx.tuning.measure.successive_halving import Candidate
 from widthfold_onnx.tuning.search.assign import assign, foresee
 from widthfold_onnx.tuning.workload.layers import Layers
-from widthfold_onnx.tuning.workload.layout_edges import Link
-from widthfold_onnx.tuning.workload.packed_workload import inside_subject
+from widthfold_onnx.tuning.workload.links import Link, inside_subject
 from widthfold_onnx.tuning.workload.workloads import PredictedForm
 
 RESIDUAL = """

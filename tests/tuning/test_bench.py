@@ -12,15 +12,13 @@ from msgspec.structs import replace
 from tests.tuning.races import SETUP, behaving, bench, kept, quiet, workload
 from widthfold_onnx.errors import InternalError, UnverifiedError
 from widthfold_onnx.progress import Step
-from widthfold_onnx.results.store import AS_IS, NO_TIME, lost, timed
+from widthfold_onnx.results.tuning import AS_IS, NO_TIME, lost, timed
 from widthfold_onnx.runtime.sessions.session import Level
-from widthfold_onnx.tuning.measure import budget as budget_module
 from widthfold_onnx.tuning.measure import children
-from widthfold_onnx.tuning.measure.bench import Bench
-from widthfold_onnx.tuning.measure.budget import Budget
-from widthfold_onnx.tuning.measure.measurements import MORE_TIME, Outcome
-from widthfold_onnx.tuning.measure.successive_halving import Began
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.measure.bench import MORE_TIME, Bench
+from widthfold_onnx.tuning.measure.children import Budget
+from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome
+from widthfold_onnx.tuning.store import Store
 
 
 @pytest.fixture
@@ -34,7 +32,7 @@ def inside(monkeypatch: pytest.MonkeyPatch):
     """Races in this process that only say what they are told to say; a clock of our own."""
     clock = SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(budget_module, "time", clock)
+    monkeypatch.setattr(children, "time", clock)
     clock.races = []
 
     def isolated(race, workloads, setup, seconds, *, on_progress, **limits) -> None:

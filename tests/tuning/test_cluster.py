@@ -25,14 +25,14 @@ from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.progress import Step
 from widthfold_onnx.results import Key, Measurement
-from widthfold_onnx.results.store import AS_IS
+from widthfold_onnx.results.tuning import AS_IS
+from widthfold_onnx.tuning.identity import Place, machine_identity
 from widthfold_onnx.tuning.measure import cluster as cluster_module
 from widthfold_onnx.tuning.measure import cluster_pool
-from widthfold_onnx.tuning.measure.budget import Budget
+from widthfold_onnx.tuning.measure.children import Budget
 from widthfold_onnx.tuning.measure.cluster import Cluster
 from widthfold_onnx.tuning.measure.cluster_pool import MOST_FAILURES, ClusterPool
-from widthfold_onnx.tuning.store.identity import Place, machine_identity
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import tune
 from widthfold_onnx.tuning.workload.workloads import Workload
 

@@ -16,9 +16,8 @@ from tests.folding import read
 from tests.tuning.tool import conv
 from tests.tuning.tool import workload as sole_workload
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.tuning.predict.cost import conv_seconds, layer_seconds
-from widthfold_onnx.tuning.predict.targets import Target, names, target
-from widthfold_onnx.tuning.predict.work import Work
+from widthfold_onnx.tuning.cost import Work, conv_seconds, layer_seconds
+from widthfold_onnx.tuning.targets import Target, names, target
 from widthfold_onnx.tuning.workload.layers import Layers
 from widthfold_onnx.tuning.workload.workloads import ALIKE, Workload
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.tuning.measurements import key, measured
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.tuning.store import database
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning import store as store_module
+from widthfold_onnx.tuning.store import Store
 
 
 def refused(path: Path) -> str:
@@ -39,20 +39,20 @@ def test_a_file_that_is_no_database_stays(path: Path, content: bytes) -> None:
 
 def test_a_database_of_another_program_stays(path: Path) -> None:
     path.parent.mkdir()
-    for pragma in ("user_version = 0", f"user_version = {database.FORMAT}"):
+    for pragma in ("user_version = 0", f"user_version = {store_module.FORMAT}"):
         with contextlib.closing(sqlite3.connect(path)) as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS measurements (mine)")
             connection.execute(f"PRAGMA {pragma}")
         assert "another program" in refused(path)
 
 
-@pytest.mark.parametrize("version", [0, database.FORMAT + 1])
+@pytest.mark.parametrize("version", [0, store_module.FORMAT + 1])
 def test_a_store_of_another_version_stays(path: Path, version: int) -> None:
     with Store(path) as store:
         store.put(key(), measured())
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
-    assert f"format {version}, this version of widthfold has {database.FORMAT}" in refused(path)
+    assert f"format {version}, this version of widthfold has {store_module.FORMAT}" in refused(path)
 
 
 def test_damage_anywhere_is_refused_and_nothing_is_written(path: Path) -> None:
@@ -107,7 +107,7 @@ def test_odd_names_are_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, na
 def test_a_store_that_others_keep_busy_is_one_error(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(store_module, "BUSY_SECONDS", 0.1)
     with Store(path) as store, contextlib.closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(UsageError, match="locked"):

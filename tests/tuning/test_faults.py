@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.tuning.races import LOG, behaving, bench, kept, quiet, workload
-from widthfold_onnx.results.store import AS_IS
+from widthfold_onnx.results.tuning import AS_IS
 from widthfold_onnx.tuning.measure import children
-from widthfold_onnx.tuning.measure.budget import Budget
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.measure.children import Budget
+from widthfold_onnx.tuning.store import Store
 
 ROOT = Path(__file__).parents[2]
 

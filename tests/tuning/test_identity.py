@@ -14,8 +14,8 @@ from widthfold_onnx.errors import InternalError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.system import Processor
-from widthfold_onnx.tuning.store import identity
-from widthfold_onnx.tuning.store.identity import canonical, machine_identity, setting_identity
+from widthfold_onnx.tuning import identity
+from widthfold_onnx.tuning.identity import canonical, machine_identity, setting_identity
 
 PROVIDERS = [Provider.CPU, Provider.CUDA, Provider.TENSORRT]
 
@@ -49,7 +49,7 @@ def test_the_same_machine_is_the_same_string(provider: Provider) -> None:
     machine_identity.cache_clear()
     assert machine_identity(provider) == first
     script = (
-        "from widthfold_onnx.tuning.store.identity import *\n"
+        "from widthfold_onnx.tuning.identity import *\n"
         f"print(machine_identity(Provider('{provider}')))"
     )
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)

@@ -32,9 +32,9 @@ from widthfold_onnx.rules.match.product_site import ProductSite
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.tuning.measure.bench import Bench
 from widthfold_onnx.tuning.measure.successive_halving import Setup
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.workload.candidates import every_form
-from widthfold_onnx.tuning.workload.workloads import _subject
+from widthfold_onnx.tuning.workload.cut import _subject
 
 GEOMETRY = "follows from the tiles and the layer, which the subject describes"
 EXTENTS = "follows from the fold and the extents, which the subject holds"

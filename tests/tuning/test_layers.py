@@ -12,8 +12,7 @@ from tests.cli.tool import build
 from tests.tuning.tool import FOLD, conv, integers, layers, run, workload
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.tuning.workload.build import reformed
-from widthfold_onnx.tuning.workload.workloads import most_work_first
+from widthfold_onnx.tuning.workload.workloads import most_work_first, reformed
 
 BASE = {"shape": [1, 2, 6, 16], "weight": (3, 2, 3, 3), "pads": [1, 1, 1, 1]}
 SCALE = np.array([2.0, 1.0, 3.0])

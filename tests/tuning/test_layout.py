@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.tool import build
 from tests.folding import optimize
-from widthfold_onnx.decide.layout import decide_layout
+from widthfold_onnx.decide.fixed import decide_layout
 from widthfold_onnx.options import FoldOptions, Layout, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.rewrite.record import FOLD_KEY
 

@@ -90,7 +90,7 @@ def test_the_policy_is_asked_for_and_reported(tmp_path: Path) -> None:
         lines[" ".join(flags)] = run.out
     assert "structural-zeros: " in lines["--nonfinite refuse"]
     assert lines["--nonfinite spread"] == lines[""]
-    spread = "Inf and NaN may spread within a sample: at 1 fold, to up to 8 times as many outputs"
+    spread = "Inf and NaN may spread within a sample: 1 fold, up to 8 times as many outputs"
     assert spread in lines[""]
     for gone in (["--nonfinite", "maybe"], ["--nonfinite", "guard"], ["--ieee-strict"]):
         assert widthfold("optimize", path, *gone).code == 2

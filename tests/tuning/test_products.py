@@ -19,10 +19,10 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.spec import form_of, spec_of
 from widthfold_onnx.rules.match.site import LinearSite
-from widthfold_onnx.tuning.predict.targets import target
-from widthfold_onnx.tuning.workload.build import reformed
+from widthfold_onnx.tuning.targets import target
 from widthfold_onnx.tuning.workload.candidates import every_form
 from widthfold_onnx.tuning.workload.layers import Layers
+from widthfold_onnx.tuning.workload.workloads import reformed
 
 LAYERS = {
     "rows": Product(shape=[96, 3], weight=[3, 5]),

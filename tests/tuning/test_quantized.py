@@ -9,7 +9,7 @@ import pytest
 from tests.rewrite.quantized import Case
 from tests.rewrite.quantized_models import qdq_chain
 from tests.tuning.tool import FOLD, layers, run, workload
-from widthfold_onnx.tuning.workload.build import reformed
+from widthfold_onnx.tuning.workload.workloads import reformed
 
 LINE = {"shape": (4, 3, 24), "weight": (5, 3, 4), "attributes": {"pads": [2, 1]}, "pads": (2, 1)}
 POOL = onnx.helper.make_node("MaxPool", ["xf"], ["m"], kernel_shape=[1])

@@ -17,10 +17,9 @@ from tests.tuning.measurements import key, measured
 from tests.tuning.world import World, doubled, enter
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.reports.described import optimization
-from widthfold_onnx.tuning.store import database
-from widthfold_onnx.tuning.store import store as store_module
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.reports.described import search
+from widthfold_onnx.tuning import store as store_module
+from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import tune
 
 NOBODY = 65534
@@ -102,7 +101,7 @@ def test_a_search_says_that_nothing_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enter(monkeypatch, World(doubled, {"head": 1.0, "bands": 0.0, "context": 0.0, "onset": 0.0}))
-    usual = database.open_database
+    usual = store_module.open_database
     # A child process of an unprivileged test could not even start where root's files are private.
     monkeypatch.setattr(
         store_module, "open_database", lambda path: usual(None)._replace(read_only=True)
@@ -113,7 +112,7 @@ def test_a_search_says_that_nothing_is_kept(
     assert found is not None
     assert found.measured > 0
     assert found.store_read_only
-    assert "not kept, because the store may only be read" in optimization.search(found)
+    assert "not kept, because the store may only be read" in search.sentence(found)
     tuned = tune([model], search_options=options)
     assert tuned.store_read_only
     assert tuned.models[0].measured > 0  # it knew nothing of the first run

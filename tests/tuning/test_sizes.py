@@ -12,9 +12,8 @@ from tests.cli.tool import build, save
 from tests.tuning.test_search import found
 from tests.tuning.world import World, doubled, enter, folded
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import lost, timed
-from widthfold_onnx.tuning.search.search import pays_at_all
-from widthfold_onnx.tuning.search.trials import over_sizes
+from widthfold_onnx.results.tuning import lost, timed
+from widthfold_onnx.tuning.search.trials import over_sizes, pays_at_all
 
 OPEN = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -14,7 +14,7 @@ import pytest
 from tests.tuning.measurements import LOST, key, measured
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.results import Key
-from widthfold_onnx.tuning.store.store import Store, default_path
+from widthfold_onnx.tuning.store import Store, default_path
 
 
 @pytest.mark.parametrize("in_memory", [True, False])

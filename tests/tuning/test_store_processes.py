@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from tests.tuning.measurements import key, measured
-from widthfold_onnx.tuning.store import database
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning import store as store_module
+from widthfold_onnx.tuning.store import Store
 
 
 def _fill(path: Path, worker: int, count: int) -> None:
@@ -65,7 +65,7 @@ def test_making_the_store_is_no_race(tmp_path: Path) -> None:
 
 
 def test_a_put_is_brought_to_the_disk_itself(path: Path) -> None:
-    with contextlib.closing(database.open_database(path).connection) as connection:
+    with contextlib.closing(store_module.open_database(path).connection) as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # full
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
@@ -74,7 +74,7 @@ def test_a_kill_loses_no_put_that_returned(path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
         "from tests.tuning.measurements import key, measured\n"
-        "from widthfold_onnx.tuning.store.store import Store\n"
+        "from widthfold_onnx.tuning.store import Store\n"
         "start = int(sys.argv[2])\n"
         "with Store(Path(sys.argv[1])) as store:\n"
         "    for n in range(start, start + 100_000):\n"

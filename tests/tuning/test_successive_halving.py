@@ -14,12 +14,11 @@ from tests.tuning.races import SETUP, workload
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import AS_IS, NO_TIME, SKIPPED
+from widthfold_onnx.results.tuning import AS_IS, NO_TIME, SKIPPED
 from widthfold_onnx.runtime import settings
 from widthfold_onnx.runtime.clock import Run
 from widthfold_onnx.runtime.settings import Setting
 from widthfold_onnx.tuning.measure import successive_halving
-from widthfold_onnx.tuning.measure.measurements import Outcome
 from widthfold_onnx.tuning.measure.successive_halving import (
     FIRST_PAIRS,
     FIRST_SHARE,
@@ -27,6 +26,7 @@ from widthfold_onnx.tuning.measure.successive_halving import (
     HOPELESS,
     PEAK_MARGIN,
     Began,
+    Outcome,
     _need,
     out_of_reach,
     race,

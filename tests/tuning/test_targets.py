@@ -8,8 +8,8 @@ import pytest
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.system import Processor
-from widthfold_onnx.tuning.predict import targets
-from widthfold_onnx.tuning.predict.targets import Target, names, target, usual
+from widthfold_onnx.tuning import targets
+from widthfold_onnx.tuning.targets import Target, names, target, usual
 
 GIVEN = msgspec.to_builtins(target("cpu-avx512"))
 

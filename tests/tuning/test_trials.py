@@ -35,7 +35,7 @@ from widthfold_onnx.runtime.paired_benchmark import ratios_to
 from widthfold_onnx.runtime.sessions.session import open_session
 from widthfold_onnx.tuning.search import trials
 from widthfold_onnx.tuning.search.trials import Trials
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.store import Store
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -25,11 +25,11 @@ from tests.tuning.workers import (
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.progress import Step
-from widthfold_onnx.results.store import AS_IS
+from widthfold_onnx.results.tuning import AS_IS
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.effort import SPENDING
 from widthfold_onnx.tuning.search import trials
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import EVERY_FORM, tune
 
 MODELS = Path(__file__).parents[2] / "models"

@@ -23,9 +23,14 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.spec import form_of, spec_of
 from widthfold_onnx.rules.match.site import LinearSite
-from widthfold_onnx.tuning.workload.build import reformed
 from widthfold_onnx.tuning.workload.candidates import every_form
-from widthfold_onnx.tuning.workload.workloads import ALIKE, PredictedForm, Workload, in_order
+from widthfold_onnx.tuning.workload.workloads import (
+    ALIKE,
+    PredictedForm,
+    Workload,
+    in_order,
+    reformed,
+)
 
 LAYERS = {
     "same": conv([1, 2, 6, 16], (3, 2, 3, 3), pads=[1, 1, 1, 1]),

@@ -14,7 +14,7 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.rewrite.apply import Reading
-from widthfold_onnx.tuning.predict.targets import target
+from widthfold_onnx.tuning.targets import target
 from widthfold_onnx.tuning.workload.layers import Layers
 from widthfold_onnx.tuning.workload.workloads import Workload
 

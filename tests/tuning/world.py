@@ -14,9 +14,9 @@ import pytest
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import AS_IS, lost, timed
+from widthfold_onnx.results.tuning import AS_IS, lost, timed
 from widthfold_onnx.rewrite.record import FOLD_KEY
-from widthfold_onnx.runtime.inputs.distributions import Distribution
+from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.paired_benchmark import (
     ratio_of,
     ratio_of_levels,
@@ -24,9 +24,9 @@ from widthfold_onnx.runtime.paired_benchmark import (
 )
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure import children
-from widthfold_onnx.tuning.measure.measurements import Outcome
-from widthfold_onnx.tuning.measure.successive_halving import Began, race
-from widthfold_onnx.tuning.search import search_context, trials
+from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome, race
+from widthfold_onnx.tuning.search import context as context_module
+from widthfold_onnx.tuning.search import trials
 
 WHOLE = 10.0
 """Seconds that every model takes as it is."""
@@ -148,6 +148,6 @@ def folded(model: Path) -> frozenset[str]:
 
 def enter(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
     """Let the search measure in that world."""
-    for module in (search_context, children, trials):
+    for module in (context_module, children, trials):
         monkeypatch.setattr(module, "isolated", world.isolated)
     return world

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from widthfold_onnx.algebra.axis import FoldedAxis
 from widthfold_onnx.algebra.channels import Regrouping, regroup_bias, regroup_weight
-from widthfold_onnx.algebra.conv_axis import FoldedAxis
-from widthfold_onnx.algebra.conv_layout import ConvLayout
+from widthfold_onnx.algebra.layouts import ConvLayout
 from widthfold_onnx.arrays import Array
 
 

@@ -29,9 +29,9 @@ FORM: Help = {
     "without measuring: a ConvTranspose becomes a Conv and a pixel shuffle, any other Conv a pixel "
     "unshuffle and a Conv of stride 1.",
     "--companion": "Exchange ops for equal ones that run faster: prelu (PRelu), scalar (arithmetic "
-    "with one number), split (a Conv whose channels are split), or none. May be given several "
-    "times. Default: --factor auto measures all of them; a number and --form strides exchange "
-    "none.",
+    "with one number), split (a Conv whose channels are split), crop (a Slice or Pad beside a "
+    "Conv), or none. May be given several times. Default: --factor auto measures all of them; a "
+    "number and --form strides exchange none.",
     "--pad-channels N": "Pad the channels of whole chains of layers with zeros to multiples of "
     "N; 0: of none. Default: --factor auto measures 4, 8 and 16; a number and --form strides pad "
     "none.",
@@ -84,8 +84,8 @@ def fold_options(default_factor: str | None) -> Callable[[Command], Command]:
         "help": "Turn N positions of an axis into N times as many channels"
         + ("; auto: the forms that were measured to be faster." if auto else "."),
     }
-    said: Help = {f"--factor {'N|auto' if auto else 'N'}": factor, **FORM, **LIMITS}
-    return options_of("fold", FoldOptions, said, _chosen)
+    helps: Help = {f"--factor {'N|auto' if auto else 'N'}": factor, **FORM, **LIMITS}
+    return options_of("fold", FoldOptions, helps, _chosen)
 
 
 def _chosen(**values: Any) -> FoldOptions:

@@ -25,8 +25,8 @@ def inspect_command(
 ) -> None:
     """List the layers of MODEL, and what a fold would make of each.
 
-    Shows shapes, channels and cost of every layer that could be folded, the cheapest fold of each
-    axis, or why there is none. Measures nothing.
+    Shows shapes, channels and cost of every layer that could be folded, its cheapest fold, or why
+    there is none; with --details the cheapest fold of each axis. Measures nothing.
     """
     from widthfold_onnx.pipeline import inspect
     from widthfold_onnx.results import InspectReport

@@ -18,7 +18,7 @@ from widthfold_onnx.cli.common import (
 from widthfold_onnx.cli.options import Help, options_of
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
 from widthfold_onnx.cli.running import VERIFYING, verify_options
-from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
+from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import VerifyOptions
 
 TIMING: Help = {
@@ -46,13 +46,11 @@ TIMING: Help = {
 @click.argument("original", type=MODEL)
 @click.argument("rewritten", type=MODEL)
 @options_of("options", VerifyOptions, {**VERIFYING, **TIMING}, verify_options)
-@click.option("--exact", is_flag=True, help="Print the proof in full.")
 @report_arguments
 def verify_command(
     original: Path,
     rewritten: Path,
     options: VerifyOptions,
-    exact: bool,
     reporting: ReportArguments,
 ) -> None:
     """Compare two models: interface, proof, outputs, time.
@@ -65,14 +63,12 @@ def verify_command(
 
     sources = [original, rewritten, *([] if options.baseline is None else [options.baseline])]
     to = reporting.destinations(VerifyReport, sources)
-    if to.printed is not None and exact:
-        raise UsageError(f"--exact belongs to the tables, not to --format {to.printed}")
     with progress() as on_progress:
         result = verify(original, rewritten, options, on_progress=on_progress)
 
     environment = msgspec.structs.replace(result.environment, command=typed_command())
     result = msgspec.structs.replace(result, environment=environment)
-    deliver(result, to, rewritten, full=exact)
+    deliver(result, to, rewritten)
     if result.verdict == "fail":
         leave("; ".join(result.reasons), CheckFailedError.exit_code)
     if result.verdict == "unverified":

@@ -1,30 +1,34 @@
-"""Decide the plan of a model at a fixed factor, or of its strides: whatever the rules allow."""
+"""Decide the plan of a model at a fixed factor, or of its strides, and the layout of its forms."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import onnx
 
-from widthfold_onnx.decide.companions import (
+from widthfold_onnx.decide.decisions import Decided, decide, with_layers
+from widthfold_onnx.decide.draft import (
     companion_reports,
     drafted,
     matches_of,
+    padding_of,
+    padding_report,
     with_companions,
 )
-from widthfold_onnx.decide.decisions import Decided, decide, with_layers
 from widthfold_onnx.decide.hints import Hints, Ran, all_run
-from widthfold_onnx.decide.padding import padding_of, padding_report
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
+from widthfold_onnx.options import STRIDES_ALONE, FoldOptions, Layout, Provider, RuntimeOptions
 from widthfold_onnx.results import Stop
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.padding import joined
 from widthfold_onnx.rewrite.plan import Origin
 from widthfold_onnx.rules.selection import reformulate
 from widthfold_onnx.runtime.environment import version
+from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.providers import OFF
 
 
 def decide_fixed(
@@ -68,3 +72,23 @@ def decide_fixed(
         companions=companion_reports(matches, options.exchanges, ""),
         padding=padding_report(draft.padding, stops, done=True),
     )
+
+
+def decide_layout(fold: FoldOptions, how: RuntimeOptions) -> FoldOptions:
+    """Return the options with AUTO decided, unless forms are measured, where both layouts compete.
+
+    Args:
+        fold: the options.
+        how: where the model will run; AUTO has the options of CUDA.
+
+    >>> decide_layout(FoldOptions(factor=8), RuntimeOptions(provider=Provider.CUDA)).layout
+    <Layout.NCHW: 'nchw'>
+    >>> how = RuntimeOptions(provider=Provider.CUDA, provider_options={"prefer_nhwc": "1"})
+    >>> decide_layout(FoldOptions(factor=8), how).layout
+    <Layout.NHWC: 'nhwc'>
+    """
+    if fold.layout is not Layout.AUTO or fold.fixed is None:
+        return fold
+    known = described(Provider.CUDA if how.provider is Provider.AUTO else how.provider)
+    last = how.provider_options.get(known.channels_last, "0").lower() not in OFF
+    return replace(fold, layout=Layout.NHWC if last else known.layout)

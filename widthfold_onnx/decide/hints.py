@@ -8,7 +8,7 @@ the model runs at all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice, product
@@ -17,9 +17,9 @@ from pathlib import Path
 from widthfold_onnx.decide.decisions import Decision
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.proto.dims import Dims, dims_of
-from widthfold_onnx.model.proto.frozen import inputs
+from widthfold_onnx.model.proto.walk import inputs
 from widthfold_onnx.model.shapes.table import ShapeTable
-from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions, Shapes, Sizes
+from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions, Shapes, Sizes, Values
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rules.match.product_site import ProductSite
@@ -46,13 +46,13 @@ Ran = Callable[[Sizes], Sizes]
 """Returns the sizes at which a model runs: of those that it gets, and others behind them."""
 
 
-def ran(model: Path, suggested: Sizes) -> Sizes:
+def ran(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:
     """Return the sizes at which a model file runs (`runtime.inputs.sizes.runs_at`).
 
     A child process runs the model; without a runtime it runs at none.
     """
     try:
-        return isolated(runs_at, model, suggested)
+        return isolated(runs_at, model, cases, suggested)
     except UnverifiedError:
         return ()
 

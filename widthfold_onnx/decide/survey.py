@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-from widthfold_onnx.decide.companions import (
+from widthfold_onnx.decide.decisions import KEPT, Decision, decide
+from widthfold_onnx.decide.draft import (
     companion_reports,
     drafted,
     matches_of,
+    padding_of,
+    padding_report,
     with_companions,
 )
-from widthfold_onnx.decide.decisions import KEPT, Decision, decide
 from widthfold_onnx.decide.hints import Hints, none_runs, ran
-from widthfold_onnx.decide.padding import padding_of, padding_report
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.read.loader import LoadedModel
-from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
+from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AssumedSizes, Choice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.apply import Reading
@@ -29,6 +31,7 @@ from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import furthest, preference, reformulate, width_problem
 from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.inputs.cases import reported
 from widthfold_onnx.runtime.inputs.dimensions import Dimensions, assumed_sizes
 from widthfold_onnx.runtime.inputs.sizes import running
 from widthfold_onnx.runtime.sessions.ports import ports_of
@@ -43,8 +46,16 @@ ANY = "any axis"
 """Key of a refusal that holds for all axes."""
 
 
-def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectReport:
+def survey(
+    loaded: LoadedModel, options: FoldOptions, factor: int, cases: Sequence[Values]
+) -> InspectReport:
     """Describe a model and every site; legal and refused forms are those at the factor.
+
+    Args:
+        loaded: the model.
+        options: which layers, how far, in which form.
+        factor: the factor.
+        cases: values of the inputs that choose between parts of the model.
 
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
@@ -55,8 +66,8 @@ def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectRep
     draft = with_companions(draft, matches_of(proto, folder, draft, options.exchanges))
     reading = Reading.of(proto, folder, draft)
     chains, stops = padding_of(reading, options, options.pad_channels or MULTIPLES[0])
-    assumed = _assumed(loaded, options)
-    run = partial(ran, loaded.path) if assumed is not None else none_runs
+    assumed = _assumed(loaded, options, cases)
+    run = partial(ran, loaded.path, cases) if assumed is not None else none_runs
     return InspectReport(
         model=loaded.path.name,
         opset=reading.document.opset,
@@ -66,18 +77,20 @@ def survey(loaded: LoadedModel, options: FoldOptions, factor: int) -> InspectRep
         companions=companion_reports(matches, options.exchanges, LEFT_ALONE),
         padding=padding_report(joined(chains), stops, done=False),
         assumed=assumed,
+        values=reported(cases),
     )
 
 
-def _assumed(loaded: LoadedModel, options: FoldOptions) -> AssumedSizes | None:
+def _assumed(
+    loaded: LoadedModel, options: FoldOptions, cases: Sequence[Values]
+) -> AssumedSizes | None:
     """Return sizes at which the model runs; None if nothing is open, or none was found."""
     ports = ports_of(loaded.proto)
     if not Dimensions(ports, options.input_shapes[0]).open_inputs:
         return None
+    how = RuntimeOptions(provider=Provider.CPU, cases=tuple(cases))
     try:
-        _, sizes = isolated(
-            running, loaded.path, RuntimeOptions(provider=Provider.CPU), options.input_shapes
-        )
+        _, sizes = isolated(running, loaded.path, how, options.input_shapes)
     except UnverifiedError:
         return None
     return assumed_sizes(ports, options.input_shapes, sizes)

@@ -20,16 +20,13 @@ from threadpoolctl import threadpool_limits
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.eight_bits.exact_kernels import open_exact
-from widthfold_onnx.evidence.proof.call import Call
-from widthfold_onnx.evidence.proof.correspondence import Correspondence
+from widthfold_onnx.evidence.parity.exact_kernels import open_exact
 from widthfold_onnx.evidence.proof.field import of_numbers, unequal
 from widthfold_onnx.evidence.proof.operators import OPERATORS
-from widthfold_onnx.evidence.proof.program import Program, constant
-from widthfold_onnx.evidence.proof.values import Elements, UnevaluableError
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.evidence.proof.program import Correspondence, Program, constant
+from widthfold_onnx.evidence.proof.values import Call, Elements, UnevaluableError
 from widthfold_onnx.model.proto.scope import NameScope, describe_node
-from widthfold_onnx.model.proto.walk import body_path
+from widthfold_onnx.model.proto.walk import body_path, is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.results import IntegerRun
@@ -86,7 +83,7 @@ Read = Callable[[str], Array | None]
 def _linear_nodes(
     model: Program, graph: NameScope, path: str, shared: set[str], outer: Read = lambda _: None
 ) -> Iterator[tuple[str, onnx.NodeProto, Read]]:
-    """Yield the linear nodes of a graph and of those in it, with their path and their constants."""
+    """Yield the linear nodes of a graph and its subgraphs, with their path and constants."""
     nodes = graph.nodes
 
     def read(name: str) -> Array | None:
@@ -112,7 +109,7 @@ def _difference(
     read: Read,
     options: VerifyOptions,
 ) -> str:
-    """Say where the runtime's result is not that of the definition, "" if nowhere.
+    """Say where the runtime's result differs from the definition, "" if nowhere.
 
     Raises:
         UnverifiedError: it cannot be run, or its extents are not known.

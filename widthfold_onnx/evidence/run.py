@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.eight_bits.exact_kernels import holds_bytes
-from widthfold_onnx.evidence.folds import recorded_folds, recorded_runtime
 from widthfold_onnx.evidence.integers import run_on_integers
+from widthfold_onnx.evidence.parity.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.parity.models import (
     ModelParity,
     ModelRuns,
@@ -19,20 +18,21 @@ from widthfold_onnx.evidence.parity.models import (
 )
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.timing.placement import alarms
+from widthfold_onnx.evidence.timing.profile import alarms
 from widthfold_onnx.evidence.timing.requirement import gate, slowest
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.model.proto.frozen import frozen
+from widthfold_onnx.model.proto.walk import frozen
 from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say
 from widthfold_onnx.results import IntegerRun, Proof, Timing, Verdict, VerifyReport
+from widthfold_onnx.rewrite.record import recorded_folds, recorded_runtime
 from widthfold_onnx.runtime.environment import Before, environment, other_runtime
 from widthfold_onnx.runtime.inputs.cases import reported
 from widthfold_onnx.runtime.inputs.dimensions import assumed_sizes
-from widthfold_onnx.runtime.saturation import u8s8_error
+from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.sessions.ports import ports_of
 from widthfold_onnx.text import printable
 
@@ -92,7 +92,7 @@ def verified(
 def _findings(
     parity: ModelParity, proof: Proof | None, integers: IntegerRun | None, options: VerifyOptions
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return failures, doubts and limits: those of the parity, and what proof and integers add."""
+    """Return failures, doubts and limits of the parity, the proof and the integers."""
     failures, doubts, limits = list(parity.failures), list(parity.doubts), list(parity.limits)
     if integers is not None and integers.verdict == "different":
         failures.insert(0, f"on integers the runtime does not compute {integers.reason}")
@@ -157,7 +157,7 @@ def _timed(
     load: float,
     report: Say,
 ) -> tuple[Timing | None, Verdict, str]:
-    """Return the times, whether they are what was asked for, and why they are not."""
+    """Return the times, the verdict on the requirement, and the reason."""
     try:
         timing = time_models(original, rewritten, options, parity.sizes, load=load, report=report)
     except UnverifiedError as error:

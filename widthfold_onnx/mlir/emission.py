@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis
 from widthfold_onnx.algebra.channels import Grouping, Regrouping, most_groups, regroup_weight
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.algebra.packing import Step, after
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.mlir import library as mlir

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from widthfold_onnx.operators.base import Operator
-from widthfold_onnx.operators.conv import CONV, CONV_INTEGER, QLINEAR_CONV
+from widthfold_onnx.operators.conv import CONV, CONV_INTEGER, FUSED_CONV, QLINEAR_CONV
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
 from widthfold_onnx.operators.einsum import EINSUM
-from widthfold_onnx.operators.fused_conv import FUSED_CONV
 from widthfold_onnx.operators.matmul import GEMM, MATMUL, MATMUL_INTEGER, QLINEAR_MATMUL
 
 OPERATORS: Mapping[tuple[str, str], tuple[Operator, ...]] = {

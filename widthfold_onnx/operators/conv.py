@@ -1,15 +1,22 @@
-"""Describe Conv, QLinearConv and ConvInteger: the canonical linear operators, as they are."""
+"""Describe Conv, QLinearConv, ConvInteger and FusedConv: the canonical linear operators.
+
+FusedConv is a Conv with the activation behind it, as ONNX Runtime's optimizer writes it. It adds
+its input Z, if there is one, and then applies `activation` to every number alike (contrib_defs.cc).
+So the activation of a fold is the fold of the activation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
+from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Node
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.model.proto.walk import operator_of
+from widthfold_onnx.model.shapes.inference import ACTIVATION
 from widthfold_onnx.operators.base import (
     QLINEAR,
     FoldedOperator,
@@ -133,3 +140,29 @@ def group_of(node: Node) -> int:
 CONV = Conv(inputs=Inputs(bias=2))
 CONV_INTEGER = Conv(inputs=Inputs(data_zero=2, zero=3), integers=True)
 QLINEAR_CONV = Conv(inputs=replace(QLINEAR, bias=8), integers=True)
+
+
+ADDED = 3
+"""Index of Z."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedConv(Conv):
+    """A Conv with an activation."""
+
+    activates: ClassVar[bool] = True
+
+    def problem(self, node: Node) -> Refusal | None:
+        """Refuse a node with an input Z."""
+        if len(node.inputs) > ADDED and node.inputs[ADDED] is not None:
+            return Refusal(Code.ADDS_A_TENSOR, "it adds another tensor before its activation")
+        return None
+
+    def folded(self, node: Node, fold: ConvFold) -> FoldedOperator:
+        """Return a FusedConv with the same activation."""
+        domain, op_type, attributes = super().folded(node, fold)
+        activation = {name: node.attributes[name] for name in ACTIVATION if name in node.attributes}
+        return FoldedOperator(domain, op_type, {**attributes, **activation})
+
+
+FUSED_CONV = FusedConv(inputs=CONV.inputs)

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from widthfold_onnx.algebra.conv_axis import ConvAxis
+from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.proto.dims import Dims

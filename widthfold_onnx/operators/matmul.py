@@ -4,7 +4,7 @@
     weight on the left    Y = W X, X [.., C, L]   W is the weight [O, C, 1]
 
 On the right the tiles of a fold lie before the channels (tile-major), on the left behind them:
-so both ends are single Reshapes (`algebra.row_layout`), and the folded weight is I_F (x) B or
+so both ends are single Reshapes (`algebra.layouts`), and the folded weight is I_F (x) B or
 W (x) I_F. Leading axes of the weight are groups: one matrix per batch, each folded by itself. A
 weight is stored again as it was. Only a Gemm knows transA and transB, and C, which is a bias.
 """
@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.operators.base import QLINEAR, FoldedOperator, Inputs, Operator, Scales
 from widthfold_onnx.refusal import Code, Refusal
 

@@ -42,7 +42,7 @@ class Layout(StrEnum):
 
     Attributes:
         AUTO: both are measured; where the factor is fixed it follows the provider
-            (`decide.layout`).
+            (`decide.fixed`).
         NCHW: channels first.
         NHWC: channels last.
     """
@@ -81,7 +81,7 @@ class AxisName(StrEnum):
     """Axes by name; a number means the axis of the Conv's input, 0 the batch, 2 the first spatial.
 
     Attributes:
-        AUTO: those of the cheapest fold.
+        AUTO: the extents of the cheapest fold.
         BATCH: the samples.
         HEIGHT: the spatial axis before the last.
         WIDTH: the last spatial axis.

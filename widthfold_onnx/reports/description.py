@@ -18,10 +18,11 @@ NUMBER = re.compile(r"[\d.]+(e[-+]\d+)?[x%]?( [KM]iB| \[[\d., ]+\])?|-|")
 
 
 class Detail(IntEnum):
-    """How much of a report is described.
+    """Amount of detail in a description.
 
-    BRIEF is for a terminal and a pipe. FULL adds the certificate of the proof, the environment and
-    the command, for `--exact` and Markdown. PAGE adds columns that only HTML has the space for.
+    BRIEF, for a terminal and a pipe, holds what a user decides by. FULL, for `--details` and
+    Markdown, adds everything else: layers that were left alone, regions, times of nodes, the
+    certificate of the proof, the environment, the command. PAGE, for HTML, adds wide columns.
     """
 
     BRIEF = 0
@@ -84,7 +85,7 @@ class Description:
         assumptions: lines that stand before the tables.
         tables: tables that have rows.
         facts: lines that lead to the summary.
-        certificate: sentences that state what was proved.
+        certificate: sentences that state the proved facts.
         remarks: lines that add to the summary.
         verdict: pass, fail or unverified; "" for a report that judges nothing.
         meaning: what the verdict means for the models.

@@ -31,11 +31,13 @@ class Destinations:
         files: report files with their forms.
         printed: the form on standard output; None means tables.
         protected: files that no report may replace.
+        details: the tables on standard output hold everything.
     """
 
     files: tuple[tuple[Path, Format], ...]
     printed: Format | None
     protected: tuple[Path, ...]
+    details: bool = False
 
     def write(self, result: Report, model: Path) -> None:
         """Write every file, each in one step.
@@ -48,27 +50,33 @@ class Destinations:
 
 
 def destinations(
-    paths: Sequence[Path], wanted: Format | None, kind: type[Report], protected: Sequence[Path]
+    paths: Sequence[Path],
+    form_of_others: Format | None,
+    kind: type[Report],
+    protected: Sequence[Path],
+    *,
+    details: bool = False,
 ) -> Destinations:
     """Decide, before the work, which forms are made, and check that they can be.
 
     Args:
         paths: the report files; a known suffix decides the form of a file.
-        wanted: the form of the other files; without such a file, of standard output.
-        kind: which result it will be.
+        form_of_others: the form of the other files; without such a file, of standard output.
+        kind: type of the result.
         protected: files that no report may replace.
+        details: the tables on standard output hold everything.
 
     Raises:
         UsageError: an unknown suffix, a form that this result or machine does not offer, or a
             path that is no place for a report.
     """
     files: list[tuple[Path, Format]] = []
-    printed = wanted
+    printed = form_of_others
     for path in paths:
         check_report(path, [*protected, *(other for other, _ in files)])
         form = SUFFIXES.get(path.suffix.lower())
         if form is None:
-            form, printed = wanted, None
+            form, printed = form_of_others, None
         if form is None or form is Format.GITHUB:
             suffixes = ", ".join(suffix for suffix, it in SUFFIXES.items() if it in OFFERED[kind])
             names = ", ".join(it for it in OFFERED[kind] if it is not Format.GITHUB)
@@ -79,7 +87,7 @@ def destinations(
         files.append((path, form))
     for form in {form for _, form in files} | ({printed} if printed else set()):
         _check_offered(form, kind)
-    return Destinations(tuple(files), printed, tuple(protected))
+    return Destinations(tuple(files), printed, tuple(protected), details)
 
 
 def _check_offered(form: Format, kind: type[Report]) -> None:
@@ -94,7 +102,7 @@ def render(form: Format, result: Report, model: Path) -> str:
     """Render a result in one form; its libraries are imported only then.
 
     Args:
-        form: one that is offered for this result.
+        form: a format that is offered for this result.
         result: the result of a verb.
         model: the model file as the caller named it, for annotations of that file.
 
@@ -104,20 +112,20 @@ def render(form: Format, result: Report, model: Path) -> str:
     _check_offered(form, type(result))
     match form:
         case Format.JSON:
-            from widthfold_onnx.reports.data import json
+            from widthfold_onnx.reports import json
 
             return json.encode(result).decode("ascii")
         case Format.MARKDOWN:
-            from widthfold_onnx.reports.text import markdown
+            from widthfold_onnx.reports import markdown
 
             return markdown.render(result)
         case Format.GITHUB:
-            from widthfold_onnx.reports.text import github
+            from widthfold_onnx.reports import github
 
             assert not isinstance(result, InspectReport | TuneReport)
             return github.render(result, model)
         case Format.JUNIT:
-            from widthfold_onnx.reports.data import junit
+            from widthfold_onnx.reports import junit
 
             assert isinstance(result, VerifyReport)
             return junit.render(result)

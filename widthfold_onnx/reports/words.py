@@ -39,11 +39,16 @@ def gain(value: Gain) -> str:
     return f"{value.ratio:.2f}x [{value.low:.2f}, {value.high:.2f}]"
 
 
-def shapes(inputs: Mapping[str, Sequence[int]]) -> str:
-    """Format shapes by the names of inputs: "x 1x3x64x64"; a scalar has no extents."""
-    return ", ".join(
-        f"{printable(name)} {'x'.join(map(str, dims)) or 'scalar'}" for name, dims in inputs.items()
-    )
+def shapes(inputs: Mapping[str, Sequence[int]], limit: int | None = None) -> str:
+    """Format shapes by the names of inputs: "x 1x3x64x64"; a scalar has no extents.
+
+    Args:
+        inputs: shape of each input.
+        limit: number of inputs that are named, if not all are.
+    """
+    texts = [f"{printable(n)} {'x'.join(map(str, d)) or 'scalar'}" for n, d in inputs.items()]
+    more = f" and {len(texts) - limit} more" if limit is not None and len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + more
 
 
 def kinds(sites: Sequence[SiteReport | InspectSite]) -> str:

@@ -1,6 +1,6 @@
 """Results of each verb. The same structs are the JSON reports; `schemas/` holds their schemas."""
 
-from widthfold_onnx.results.base import Result, Verdict
+from widthfold_onnx.results.base import AssumedSizes, Gain, Result, SizeGain, SpeedVerdict, Verdict
 from widthfold_onnx.results.evidence import (
     AxisPattern,
     Environment,
@@ -11,8 +11,8 @@ from widthfold_onnx.results.evidence import (
     VerifyReport,
     WorstElement,
 )
-from widthfold_onnx.results.search import AssumedSizes, Gain, SearchReport, SizeGain, SpeedVerdict
 from widthfold_onnx.results.sites import (
+    MISFIT,
     Choice,
     CompanionReport,
     InspectReport,
@@ -25,7 +25,6 @@ from widthfold_onnx.results.sites import (
     SiteReport,
     Stop,
 )
-from widthfold_onnx.results.store import Key, Measurement
 from widthfold_onnx.results.timing import (
     Baseline,
     Gpu,
@@ -34,4 +33,11 @@ from widthfold_onnx.results.timing import (
     Side,
     Timing,
 )
-from widthfold_onnx.results.tune import TunedMachine, TunedModel, TuneReport
+from widthfold_onnx.results.tuning import (
+    Key,
+    Measurement,
+    SearchReport,
+    TunedMachine,
+    TunedModel,
+    TuneReport,
+)

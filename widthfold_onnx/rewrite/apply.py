@@ -19,7 +19,7 @@ from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.model.proto.dims import declare
-from widthfold_onnx.model.proto.frozen import frozen, overridable
+from widthfold_onnx.model.proto.walk import frozen, overridable
 from widthfold_onnx.model.shapes.table import ShapeTable, inputs_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import ANY_SIZE, Companion, FoldOptions, Sizes

@@ -1,31 +1,127 @@
-"""Emit the new nodes of a graph: every tensor is made in one layout, and converted for its readers.
+"""Emit the new nodes of a graph: each tensor is made in one layout, and converted for its readers.
 
-A site becomes the folded node, an op of a region the same op on packed tensors. A value that is
-read in another layout is converted by a chain of moves, at most one per value and layout: a fold
-stands before the first node that reads it, an unfold behind the node that it belongs to. So between
-two sites that agree nothing is converted, and no fold ever meets its inverse. The output of a
-DequantizeLinear is converted before it: the integers are moved, and dequantized again in every
-layout that is read, so that a runtime finds the DequantizeLinear next to the folded node. Logical
-tensors and nodes keep their names; `rewrite.record` describes the metadata of new nodes.
+`Emission` visits the nodes of a graph. A site becomes extension, moves, folded node, moves and cut
+(`append_folded`); an op of a region becomes the same op on packed tensors.
+
+* A value that is read in another layout is converted by a chain of moves, at most once per layout.
+  A fold stands before the first node that reads it, an unfold behind the node that writes it. So
+  nothing is converted between two sites that agree, and no fold meets its inverse.
+* A runtime fuses a DequantizeLinear only with a folded node next to it. So the integers before a
+  DequantizeLinear are moved, and dequantized again in every layout that is read. Moves of
+  dequantized data are followed by a quantizer pair (`rules.match.dequantized`).
+
+Logical tensors and nodes keep their names; `rewrite.record` describes the metadata of new nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widthfold_onnx.algebra.packed_layout import PackedLayout
+import msgspec
+
+from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value
+from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.rewrite.chain import Chain, NewNodes, take_over
-from widthfold_onnx.rewrite.folded import append_folded
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.guards import put_guard
 from widthfold_onnx.rewrite.parameters import Parameters
-from widthfold_onnx.rewrite.record import ORIGIN_KEY, PACKED
+from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, PACKED, describe
 from widthfold_onnx.rewrite.regions import PropagatedOp
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Ends, Reformulation
 from widthfold_onnx.rules.match.dequantized import exact_dequantizer
 from widthfold_onnx.rules.match.site import LinearSite
+
+
+def append_folded(
+    chain: Chain,
+    site: LinearSite,
+    form: Reformulation,
+    ends: Ends,
+    parameters: Parameters,
+) -> Node:
+    """Append the new nodes of a site, with extension, moves and cut at ends without a layout.
+
+    Args:
+        chain: ends with the data of the site, in the layout that it reads.
+        site: the site.
+        form: the form that replaces it.
+        ends: the layouts in which it reads and returns.
+        parameters: the folded weights of the model.
+
+    Returns:
+        The folded node.
+    """
+    if ends.reads is None:
+        _extend(chain, site, form)
+        chain.steps(form.folding, "fold")
+        chain.requantize(site.dequantizer)
+    metadata = {FOLD_KEY: msgspec.json.encode(describe(site, form)).decode()}
+    if ends.returns is not None:
+        metadata |= PACKED
+    inputs = [
+        _input(chain, site, form, parameters, index) for index in range(len(site.node.inputs))
+    ]
+    domain, op_type, attributes = site.operator.folded(site.node, form.fold)
+    new = chain.append(
+        op_type,
+        "conv" if site.rank else "product",
+        {str(index): value for index, value in enumerate(inputs[site.data_index + 1 :])},
+        attributes,
+        metadata,
+        first=inputs[: site.data_index],
+        domain=domain,
+    )
+    if ends.returns is None:
+        chain.steps(form.unfolding, "unfold")
+        surplus = _differing(form.out_shape, site.output)
+        if surplus:
+            pairs = surplus.items()
+            fixed = {i: site.static[i] is not None for i in surplus}
+            chain.cut({i: actual if fixed[i] else actual - wanted for i, (wanted, actual) in pairs})
+    return new
+
+
+def _extend(chain: Chain, site: LinearSite, form: Reformulation) -> None:
+    """Extend the data as the fold needs by zeros, or by the zero point of quantized data."""
+    missing = _differing(form.in_shape, site.planned)
+    if missing:
+        ends = {i: wanted - actual for i, (wanted, actual) in missing.items()}
+        known = site.quantization
+        zero = None if known is None or known.dequantized else known.zero
+        chain.extend(ends, len(site.planned), zero)
+
+
+def _input(
+    chain: Chain,
+    site: LinearSite,
+    form: Reformulation,
+    parameters: Parameters,
+    index: int,
+) -> Value | None:
+    """Return an input of the folded node: the value of the original, folded if it is a parameter.
+
+    A runtime still reads the integers behind a DequantizeLinear, and does not quantize floats in a
+    way of its own.
+    """
+    value, parameter = site.node.inputs[index], site.parameters.get(index)
+    if parameter is None:
+        return value
+    numbers = parameters.of(site, form.fold, index)
+    if parameter.maker is None:
+        return numbers
+    others = parameters.beside(site, form.fold, parameter)
+    # A Conv stores its output channels first, unlike the ConvTranspose that it replaces.
+    place = 0 if site.operator.transposed else parameter.axis
+    axis = {"axis": place} if any(parameter.vectors) else {}
+    return chain.beside("DequantizeLinear", [numbers, *others], axis)
+
+
+def _differing(wanted: Dims, actual: Dims) -> dict[int, tuple[int, int]]:
+    """Return the axes at which known extents differ, with both extents."""
+    pairs = enumerate(zip(wanted, actual, strict=True))
+    return {i: (w, a) for i, (w, a) in pairs if w is not None and a is not None and w != a}
 
 
 class Emission:
@@ -71,7 +167,7 @@ class Emission:
                 self._chains[node] = []
 
     def put(self) -> None:
-        """Replace the old nodes by the new ones, and put guards around those of groups."""
+        """Replace the old nodes by the new ones, and put guards around groups."""
         branches = [
             branch
             for group in self._groups
@@ -142,7 +238,7 @@ class Emission:
         return self._made[value, layout]
 
     def _return(self, node: Node, results: Sequence[Value], layout: PackedLayout | None) -> None:
-        """Record the outputs of a new node, and unfold those that are read in another layout."""
+        """Record the outputs of a new node, and unfold outputs that are read in another layout."""
         for value, result in zip(node.outputs, results, strict=True):
             if layout is None:
                 self._logical[value] = result

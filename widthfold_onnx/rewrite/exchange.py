@@ -13,8 +13,7 @@ import onnx
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.graph.messages import Scope
 from widthfold_onnx.model.graph.names import NodeName
-from widthfold_onnx.model.proto.domain import operator_of
-from widthfold_onnx.model.proto.walk import all_nodes
+from widthfold_onnx.model.proto.walk import all_nodes, operator_of
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.chain import NewNodes, take_over
@@ -22,7 +21,7 @@ from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
 from widthfold_onnx.rules.companions.companion import Exchange, Operand, Step
 from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.rules.match.reading import place_problem
-from widthfold_onnx.runtime.prelu import prelu_keeps_inf
+from widthfold_onnx.runtime.kernels import prelu_keeps_inf
 
 Key = tuple[Graph, str, tuple[int, ...], bytes]
 """A constant by content: its graph, element type, extents and bytes."""

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
-from widthfold_onnx.algebra.conv_axis import Extent
-from widthfold_onnx.algebra.packed_layout import PackedLayout
+from widthfold_onnx.algebra.axis import Extent
+from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Node, Value
-from widthfold_onnx.model.graph.traversal import reads
+from widthfold_onnx.model.graph.messages import reads
 from widthfold_onnx.rewrite.regions import Regions
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.open_extents import needed_extents

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
-from widthfold_onnx.algebra.row_layout import RowLayout
+from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Value

@@ -205,6 +205,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if repeated and repeated[0][1] > 1:
             raise ValueError(f"layer {repeated[0][0]} is planned twice")
 
+    def __hash__(self) -> int:
+        """Return a hash of the changes."""
+        return hash(self.digest)
+
     @property
     def changes(self) -> bool:
         """Check whether the plan does anything."""

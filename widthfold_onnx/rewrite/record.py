@@ -1,8 +1,8 @@
-"""Define the metadata of new nodes, as text.
+"""Define the metadata of new nodes and models, as text, and read it for reports.
 
-Each names the output of the original that it computes (`ORIGIN_KEY`). A folded node records its
-fold (`FOLD_KEY`): reports show the record, and a model with such a node is not folded again. A node
-whose outputs are packed tensors is marked (`PACKED`). No proof reads any of this.
+A new node names the output of the original that it computes (`ORIGIN_KEY`). A folded node records
+its fold (`FOLD_KEY`): reports show the record, and a model with such a node is not folded again. A
+node whose outputs are packed tensors is marked (`PACKED`). No proof or verdict reads any of this.
 """
 
 from __future__ import annotations
@@ -14,17 +14,25 @@ from typing import Annotated
 import msgspec
 import onnx
 
-from widthfold_onnx.algebra.axis import fold_axis
+from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.graph.document import Document, Node
+from widthfold_onnx.model.graph.names import shown_name
 from widthfold_onnx.model.proto.walk import all_nodes
-from widthfold_onnx.results import AxisPattern
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.results import AxisPattern, FoldedNode
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.conv_site import axis_names
 from widthfold_onnx.rules.match.site import LinearSite
 
 FOLD_KEY = "widthfold.fold"
+NONFINITE_KEY = "widthfold.nonfinite"
+"""Metadata of a model: ``spread:F`` if folds may spread Inf and NaN, F times at most."""
+
+RUNTIME_KEY = "widthfold.runtime"
+"""Metadata of a model: the version of ONNX Runtime that its forms were measured with."""
+
 ORIGIN_KEY = "widthfold.origin"
 LAYOUT_KEY = "widthfold.state"
 PACKED = {LAYOUT_KEY: "packed"}
@@ -121,3 +129,27 @@ def _pattern(name: str, folded: FoldedAxis) -> AxisPattern:
         stride=folded.stride,
         taps=list(zip(*columns, strict=True)) if folded.k.size <= MOST_TAPS else [],
     )
+
+
+UNREADABLE = "unreadable"
+"""Form of a folded node whose record cannot be read."""
+
+
+def recorded_folds(document: Document) -> list[FoldedNode]:
+    """Return the records of a model's folded nodes, in running order."""
+    return [read_fold(n) for _, n in document.nodes(OPERATORS) if FOLD_KEY in n.metadata_props]
+
+
+def recorded_runtime(proto: onnx.ModelProto) -> str:
+    """Return the version of ONNX Runtime that a model's forms were measured with; "" if unknown."""
+    return "".join(entry.value for entry in proto.metadata_props if entry.key == RUNTIME_KEY)
+
+
+def read_fold(node: Node) -> FoldedNode:
+    """Return the record of a folded node."""
+    name = shown_name(node, node.metadata_props.get(ORIGIN_KEY))
+    try:
+        record = read_record(node.metadata_props[FOLD_KEY])
+    except InvalidModelError:
+        return FoldedNode(node=name, form=UNREADABLE)
+    return FoldedNode(node=name, **msgspec.structs.asdict(record))

@@ -16,11 +16,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from widthfold_onnx.algebra.packed_layout import PackedLayout
+from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Node, Value
-from widthfold_onnx.model.graph.traversal import connected
+from widthfold_onnx.model.graph.messages import connected
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.form import Ends, elements
 from widthfold_onnx.rules.match.parameter import constant_of
@@ -110,7 +110,7 @@ class Regions:
             propagated_op, site = self.propagated.get(node), self.sites.get(node)
             result = node.outputs[0]
             if self.sources.get(result) is value and index == 0:
-                read = self.needed(result) or {None}  # one that nobody reads stays as it is
+                read = self.needed(result) or {None}  # a result that nobody reads stays as it is
                 layouts |= {s if s and (result, s) in self.dequantized else None for s in read}
             elif propagated_op is not None:
                 layouts.add(propagated_op.layout if index in propagated_op.data else None)

@@ -1,31 +1,33 @@
-"""Plan and carry out the replacement of sites by their forms, all at once.
+"""Replace sites by their forms, all at once, and list the regions for reports.
 
-Neighbours share layouts, so that what runs packed between sites and what one guard covers depend on
-all forms together. Both are settled before anything is changed.
+Neighbours share layouts. So the ops that run packed between sites, and the nodes that one guard
+covers, depend on all forms together. Regions and guards are settled before anything is changed.
+
+Two nodes belong to one region if one reads a packed tensor that the other returns, or if both read
+one value in one layout. A region ends at a node that reads such a value in another layout, and at a
+folded node whose own output is not packed; `region_reports` gives each end its reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx
 
-from widthfold_onnx.model.graph.document import Document, Graph, graph_of
+from widthfold_onnx.model.graph.document import Document, Graph, Node, graph_of
 from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.model.proto.walk import retain
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.results import RegionReport, Stop
 from widthfold_onnx.rewrite.emission import Emission
 from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
 from widthfold_onnx.rewrite.parameters import Parameters
+from widthfold_onnx.rewrite.record import NONFINITE_KEY, RUNTIME_KEY
+from widthfold_onnx.rewrite.regions import Regions
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.open_extents import needed_extents
 from widthfold_onnx.rules.match.site import LinearSite
-
-NONFINITE_KEY = "widthfold.nonfinite"
-"""Metadata of a model: ``spread:F`` if folds may spread Inf and NaN, F times at most."""
-
-RUNTIME_KEY = "widthfold.runtime"
-"""Metadata of a model: the version of ONNX Runtime that its forms were measured with."""
 
 
 @dataclass(frozen=True)
@@ -108,3 +110,64 @@ def _note(model: onnx.ModelProto, key: str, value: str) -> None:
     retain(model.metadata_props, lambda entry: entry.key != key)
     if value:
         model.metadata_props.add(key=key, value=value)
+
+
+RETURNED = Refusal(Code.OUTPUT, "the graph returns its output")
+OTHERWISE = Refusal(Code.ANOTHER_FOLD, "it is folded in another way")
+IN_A_BODY = Refusal(Code.IN_A_BODY, "it lies in the body of another node")
+NO_GAIN = Refusal(Code.MOVES_MORE, "running it packed would copy more elements than it saves")
+
+
+def region_reports(rewriting: Rewriting, names: Mapping[Node, str]) -> list[RegionReport]:
+    """Return the regions of all graphs; folded nodes without a packed tensor make none.
+
+    Args:
+        rewriting: all changes of the model.
+        names: names of its sites, for nodes without one.
+    """
+    paths = {scope.graph: scope.path for scope in rewriting.document.scopes}
+
+    def name(node: Node) -> str:
+        return names.get(node) or node.name or node.outputs[0].name or ""
+
+    found = []
+    for graph, groups in rewriting.groups.items():
+        for nodes in groups.regions.connected():
+            stops = dict.fromkeys(s for node in nodes for s in _stops(groups.regions, node))
+            if len(nodes) > 1 or stops:
+                propagated = [node for node in nodes if node in groups.regions.propagated]
+                found.append(
+                    RegionReport(
+                        graph=paths[graph],
+                        folded=[name(node) for node in nodes if node in groups.regions.sites],
+                        carried=[f"{node.op_type} {name(node)}" for node in propagated],
+                        stops=[
+                            Stop(node=name(n), op=n.op_type, code=why.code.value, reason=why.reason)
+                            for n, why in stops
+                        ],
+                    )
+                )
+    return found
+
+
+def _stops(regions: Regions, node: Node) -> Iterator[tuple[Node, Refusal]]:
+    """Yield the nodes at which the packed outputs of a node end, with reasons."""
+    ends = regions.sites.get(node)
+    if ends is not None and ends.logical_because is not None:
+        yield node, ends.logical_because
+    for value in node.outputs:
+        layout = regions.home(value)
+        if layout is None:
+            continue
+        forms = regions.forms(value, layout)
+        if any(map(regions.is_fixed, forms)):
+            yield node, RETURNED
+        for user, index in (use for form in forms for use in form.uses()):
+            if user.outputs[0] in forms:
+                continue  # a DequantizeLinear of the same region is no end
+            if user in regions.sites and index == regions.sites[user].data:
+                if regions.sites[user].reads != layout:
+                    yield user, OTHERWISE
+            elif user not in regions.propagated or regions.propagated[user].layout != layout:
+                inside = user.graph is not node.graph
+                yield user, IN_A_BODY if inside else regions.refusals.get(user, NO_GAIN)

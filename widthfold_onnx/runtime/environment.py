@@ -29,7 +29,7 @@ def environment(
     Args:
         options: where the models ran.
         before: readings from before the work.
-        u8s8_error: `runtime.saturation.u8s8_error`, None where it was not asked.
+        u8s8_error: `runtime.kernels.u8s8_error`, None where it was not asked.
     """
     return Environment(
         widthfold=version("widthfold-onnx"),

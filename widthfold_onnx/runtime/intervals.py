@@ -131,7 +131,7 @@ def one_session(logs: Array) -> tuple[float, float, float]:
 
 def measured(base: Times, other: Times) -> Measurement:
     """Return the measurement of one session of each side, by the seconds of pairs of runs."""
-    from widthfold_onnx.results.store import timed
+    from widthfold_onnx.results.tuning import timed
 
     ratio, low, high = map(math.exp, one_session(np.log(base / other)))
     return timed(ratio, low, high, float(np.median(other)), len(other))

@@ -16,7 +16,7 @@ from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.results import Gpu, GpuState
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.sessions.descriptions import described
-from widthfold_onnx.runtime.sessions.shared_libraries import cudnn_version
+from widthfold_onnx.runtime.sessions.library import cudnn_version
 from widthfold_onnx.text import printable
 
 PERIOD = 0.1

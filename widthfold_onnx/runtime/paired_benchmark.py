@@ -21,7 +21,7 @@ import numpy as np
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.results import GpuState, Measurement
-from widthfold_onnx.results.store import timed
+from widthfold_onnx.results.tuning import timed
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (
     SESSIONS,
@@ -34,8 +34,8 @@ from widthfold_onnx.runtime.clock import (
     repeats,
     seconds_of,
 )
-from widthfold_onnx.runtime.inputs.distributions import Distribution
-from widthfold_onnx.runtime.inputs.rotation import Rotation, timed_inputs
+from widthfold_onnx.runtime.inputs.feeds import Distribution
+from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
 from widthfold_onnx.runtime.intervals import MIN_PROCESSES, Pairing, measured
 from widthfold_onnx.runtime.nvml import watched
 from widthfold_onnx.runtime.sessions.session import Feeds, resolved

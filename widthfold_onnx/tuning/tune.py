@@ -8,33 +8,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from widthfold_onnx.decide.companions import drafted
+from widthfold_onnx.decide.draft import drafted
 from widthfold_onnx.errors import UsageError, WidthfoldError
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
-from widthfold_onnx.results.store import AS_IS
+from widthfold_onnx.results.tuning import AS_IS
 from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, Reading
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import with_cases
 from widthfold_onnx.runtime.inputs.sizes import running
 from widthfold_onnx.system import cores
-from widthfold_onnx.tuning.measure.bench import Bench
-from widthfold_onnx.tuning.measure.budget import Budget
+from widthfold_onnx.tuning.identity import find_place
+from widthfold_onnx.tuning.measure.bench import Bench, LocalPool
+from widthfold_onnx.tuning.measure.children import Budget
 from widthfold_onnx.tuning.measure.cluster import Cluster
 from widthfold_onnx.tuning.measure.cluster_pool import ClusterPool
 from widthfold_onnx.tuning.measure.effort import SPENDING
-from widthfold_onnx.tuning.measure.local_pool import LocalPool
-from widthfold_onnx.tuning.measure.measurements import Candidate
-from widthfold_onnx.tuning.measure.successive_halving import Setup
-from widthfold_onnx.tuning.predict.targets import target, usual
+from widthfold_onnx.tuning.measure.successive_halving import Candidate, Setup
 from widthfold_onnx.tuning.search.assign import foresee
 from widthfold_onnx.tuning.search.level_search import racing
-from widthfold_onnx.tuning.store.identity import find_place
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.targets import target, usual
 from widthfold_onnx.tuning.workload.layers import Layers
 from widthfold_onnx.tuning.workload.workloads import Workload, joined, most_work_first
 
@@ -54,7 +52,7 @@ def tune(
     """Measure every layer of every model, each once, and keep it in the store.
 
     Args:
-        models: model files. One that cannot be read is reported; the others are tuned.
+        models: model files. An unreadable model is reported; the others are tuned.
         fold_options: select the sites, and limit the forms.
         search_options: where to measure, the store, and the seconds for all models together.
         jobs: number of processes that measure on this machine at a time; they disturb each other.
@@ -62,7 +60,7 @@ def tune(
         on_progress: gets a step now and then.
 
     Returns:
-        A report of what is known now. KeyboardInterrupt while measuring only ends the measuring.
+        A report of all results so far. KeyboardInterrupt while measuring only ends the measuring.
 
     Raises:
         UsageError: an option does not fit, or there is no such cluster.

@@ -14,10 +14,9 @@ from tests.evidence.mutants.alter import Alter
 from tests.evidence.mutants.folded import Array
 from tests.evidence.mutants.weights import ARRAY, BIAS, WEIGHT
 from widthfold_onnx.algebra import conv
-from widthfold_onnx.algebra.axis import fold_axis
+from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.algebra.channels import Regrouping, regroup_weight
 from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
-from widthfold_onnx.algebra.conv_axis import ConvAxis, FoldedAxis
 from widthfold_onnx.algebra.packing import Packing, pack
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE, ConvTranspose
 from widthfold_onnx.refusal import Refusal

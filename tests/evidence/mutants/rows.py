@@ -21,7 +21,7 @@ from tests.evidence.mutants.products import (
     weight_at,
 )
 from tests.folding import fold_model
-from widthfold_onnx.algebra.row_layout import RowLayout
+from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.forms import rows
 from widthfold_onnx.rules.forms.form import Candidate

@@ -9,11 +9,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from widthfold_onnx.evidence.proof.call import Call
 from widthfold_onnx.evidence.proof.field import PRIMES, canonical, of_numbers
 from widthfold_onnx.evidence.proof.operators import evaluate
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.proof.values import Elements, Known, Value
+from widthfold_onnx.evidence.proof.values import Call, Elements, Known, Value
 
 OPSET = 21
 

@@ -11,8 +11,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.model.proto.frozen import overridable
-from widthfold_onnx.model.proto.walk import initializers
+from widthfold_onnx.model.proto.walk import initializers, overridable
 from widthfold_onnx.options import Sizes
 from widthfold_onnx.text import printable
 
@@ -73,8 +72,8 @@ def interface_differences(
             model may declare what all of them agree on.
 
     Returns:
-        Those that may break a caller, and others: inputs with names for anonymous extents, and
-        outputs with other extents than before, about which decides what the original returns.
+        Differences that may break a caller, and others: inputs with names for anonymous extents,
+        and outputs with other extents than before, about which decides what the original returns.
 
     Raises:
         UnverifiedError: a file that is no model.
@@ -132,7 +131,7 @@ def _ports(
 
 
 def _only_named(item: Declaration, symbols: Counter[int | str]) -> bool:
-    """Check whether an input takes what it took: anonymous sizes got names of their own."""
+    """Check whether an input takes all that it took: anonymous sizes got names of their own."""
     if item.old is None or item.new is None or len(item.old) != len(item.new):
         return False
     pairs = zip(item.old, item.new, strict=True)

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
-from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate
+from widthfold_onnx.evidence.parity.exact_kernels import may_saturate
 from widthfold_onnx.evidence.parity.float64_reference import true_outputs
 from widthfold_onnx.evidence.parity.interface import interface_differences
 from widthfold_onnx.evidence.parity.outputs import difference
@@ -71,7 +71,7 @@ class ModelParity:
 
 @dataclass(frozen=True)
 class ModelRuns:
-    """What two models return on the same inputs.
+    """The outputs of two models on the same inputs.
 
     Attributes:
         reference: the original without the runtime's optimizations.
@@ -99,7 +99,7 @@ class ModelRuns:
 
     @property
     def provider(self) -> Provider:
-        """Where both models ran."""
+        """The settings at which both models ran."""
         return self.reference.options.provider
 
 

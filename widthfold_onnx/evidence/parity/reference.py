@@ -10,17 +10,13 @@ import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.eight_bits.exact_kernels import may_saturate, open_chosen, open_exact
-from widthfold_onnx.evidence.inputs.controls import controls, shown
-from widthfold_onnx.evidence.inputs.filled import filling
-from widthfold_onnx.evidence.inputs.reached import unreached
-from widthfold_onnx.evidence.inputs.windows import all_windows_fit
-from widthfold_onnx.evidence.parity.figures import Distance, distance
-from widthfold_onnx.evidence.parity.outputs import SLACK, compare, difference
+from widthfold_onnx.evidence.inputs import all_windows_fit, controls, filling, shown, unreached
+from widthfold_onnx.evidence.parity.exact_kernels import may_saturate, open_chosen, open_exact
+from widthfold_onnx.evidence.parity.outputs import SLACK, Distance, compare, difference, distance
 from widthfold_onnx.evidence.parity.runs import Outputs, attempt, both, output_names, run_once
 from widthfold_onnx.evidence.parity.shaken import Steps, shake, shaken
-from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.model.proto.scope import describe_node
+from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.model.read.loader import load, load_with_data
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
@@ -45,7 +41,7 @@ class Reference:
         options: where models run.
         report: gets a line of text before each run.
         inputs: the sets on which it runs.
-        outputs: those of each set, by name.
+        outputs: outputs of each set, by name.
         names: of the outputs that the model declares.
         unsteady: names of outputs that a second run on the same inputs does not repeat.
     """

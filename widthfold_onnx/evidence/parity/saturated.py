@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from widthfold_onnx.evidence.eight_bits.exact_kernels import open_chosen
-from widthfold_onnx.evidence.parity.figures import Distance, measure
-from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, figure
+from widthfold_onnx.evidence.parity.exact_kernels import open_chosen
+from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Distance, figure, measure
 from widthfold_onnx.evidence.parity.reference import Reference, reference_of
 from widthfold_onnx.evidence.parity.runs import Outputs, attempt, both, output_names
 from widthfold_onnx.options import VerifyOptions

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from widthfold_onnx.evidence.proof.call import Call
 from widthfold_onnx.evidence.proof.field import key_of, variables
 from widthfold_onnx.evidence.proof.operators import evaluate, is_function, operator, unknown
 from widthfold_onnx.evidence.proof.operators.arithmetic import applied
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import (
+    Call,
     Described,
     Elements,
     Known,
@@ -23,9 +23,8 @@ from widthfold_onnx.evidence.proof.values import (
     UnevaluableError,
     Value,
 )
-from widthfold_onnx.model.proto.domain import domain_name, is_default
 from widthfold_onnx.model.proto.scope import NameScope, describe_node
-from widthfold_onnx.model.proto.walk import body_path
+from widthfold_onnx.model.proto.walk import body_path, domain_name, is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 
 MOST_ELEMENTS = 1 << 27

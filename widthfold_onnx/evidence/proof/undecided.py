@@ -11,14 +11,12 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.call import FLOATS
-from widthfold_onnx.evidence.proof.correspondence import variables_of
 from widthfold_onnx.evidence.proof.evaluate import Evaluation
 from widthfold_onnx.evidence.proof.field import key_of
 from widthfold_onnx.evidence.proof.operators import operator
-from widthfold_onnx.evidence.proof.program import Program
+from widthfold_onnx.evidence.proof.program import Program, variables_of
 from widthfold_onnx.evidence.proof.reference_ops import OPS, widen
-from widthfold_onnx.evidence.proof.values import Opaque, Shape
+from widthfold_onnx.evidence.proof.values import FLOATS, Opaque, Shape
 from widthfold_onnx.model.shapes.table import ShapeTable
 
 DIGITS = {kind: 2.0**-bits for kind, bits in zip(FLOATS, (10, 7, 23, 52), strict=True)}

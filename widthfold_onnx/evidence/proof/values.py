@@ -1,12 +1,15 @@
-"""Defines the values that the names of a graph have while it is evaluated."""
+"""Define the values of names during an evaluation, and the call of one operator on such values."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import onnx
 from onnx import helper
 
 from widthfold_onnx.arrays import Array
@@ -16,8 +19,10 @@ from widthfold_onnx.evidence.proof.field import (
     Draws,
     blocks,
     canonical,
+    key_of,
     of_numbers,
 )
+from widthfold_onnx.model.proto.walk import domain_name
 
 Shape = tuple[int, ...]
 Described = tuple[Shape, int]
@@ -29,7 +34,7 @@ ROUNDED = 2
 
 
 class UnevaluableError(Exception):
-    """A node that cannot be computed on what it is given, as no runtime could."""
+    """A node that cannot be computed on its inputs, as no runtime could."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +122,7 @@ class Elements:
 
 @dataclass(frozen=True, eq=False)
 class Opaque:
-    """A value of which only equality is known: its extents are not, or it is no tensor."""
+    """A value known by equality alone: its extents are not, or it is no tensor."""
 
     key: int
 
@@ -137,3 +142,135 @@ def _digest(draws: Draws) -> bytes:
         for part in blocks(flat.size):
             state.update(canonical(flat[part], prime).astype(np.uint32).data)
     return state.digest()
+
+
+FLOATS = tuple(
+    onnx.TensorProto.DataType.Value(name) for name in ("FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE")
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node and its inputs.
+
+    Attributes:
+        node: the node.
+        attributes: by name, with the defaults of the operator's schema.
+        inputs: by position; None where one is left out.
+        opset: version of the operator set of the node's domain.
+        version: version since which the operator is unchanged, 0 if no schema is known.
+        shapes: of the outputs; None where shape inference does not know one.
+        made: element types of the outputs, 0 where unknown.
+        unknown: collects operators that are treated as functions of all that they read.
+    """
+
+    node: onnx.NodeProto
+    attributes: Mapping[str, Any]
+    inputs: Sequence[Value | None]
+    opset: int
+    version: int
+    shapes: Sequence[Shape | None]
+    made: Sequence[int] = ()
+    unknown: set[str] = field(default_factory=set)
+
+    def tensor(self, index: int) -> Tensor:
+        """Return an input that must be there.
+
+        Raises:
+            UnevaluableError: it is left out.
+        """
+        value = self.optional(index)
+        if value is None:
+            raise UnevaluableError(f"input {index} is missing")
+        return value
+
+    def optional(self, index: int) -> Tensor | None:
+        """Return an input that may be left out."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        assert not isinstance(value, Opaque)
+        return value
+
+    def known(self, index: int) -> Array | None:
+        """Return the numbers of an input, None where it is left out or not known."""
+        value = self.optional(index)
+        return value.array if isinstance(value, Known) else None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All inputs that are there."""
+        return [value for value in self.inputs if isinstance(value, Known | Elements)]
+
+    def kind(self, index: int) -> int:
+        """Return the element type of an input, 0 where it is left out or unknown."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        return value.kind if isinstance(value, Known | Elements) else 0
+
+    def key(self, *more: object, version: int = 0) -> int:
+        """Return a key for the function that this operator is, with all attributes but graphs.
+
+        On whole numbers an operator may be another function than on floats, and wrap around where
+        their type ends. Floats of all types are treated as real numbers.
+        """
+        kinds = [self.kind(i) for i in range(len(self.inputs))]
+        types = [FLOATS[0] if kind in FLOATS else kind for kind in kinds]
+        while types and not types[-1]:
+            types.pop()
+        said = sorted(
+            (name, self._counted(value) if name == "axis" else _plain(value))
+            for name, value in self.attributes.items()
+            if not isinstance(value, onnx.GraphProto)
+        )
+        domain = domain_name(self.node.domain)
+        return key_of(domain, self.node.op_type, version, said, types, *more)
+
+    def _counted(self, axis: Any) -> Any:
+        """Return an axis counted from the first one, where the rank of the data is known."""
+        value = self.inputs[0] if self.inputs else None
+        rank = len(value.shape) if isinstance(value, Known | Elements) else 0
+        return axis % rank if isinstance(axis, int) and rank else axis
+
+    def is_modern(self) -> bool:
+        """Check whether extents are equal or broadcast as in numpy (ONNX since opset 7)."""
+        return self.opset >= 7 or len({value.shape for value in self.tensors}) == 1
+
+    def broadcasts(self) -> bool:
+        """Check whether the inputs are broadcast as in numpy, which ONNX does since opset 7.
+
+        Raises:
+            UnevaluableError: their extents do not fit together.
+        """
+        if not self.is_modern():
+            return False
+        common([value.shape for value in self.tensors])
+        return True
+
+
+Meaning = Callable[[Call], list[Value] | None]
+"""Computes the results of a node; None if it does not describe this one."""
+
+
+def of_tensors(compute: Callable[..., Value]) -> Meaning:
+    """Describe an operator that computes one result of its inputs alone."""
+    return lambda call: [compute(*call.tensors)]
+
+
+def common(shapes: Sequence[Shape]) -> Shape:
+    """Return the extents to which several extents are broadcast.
+
+    Raises:
+        UnevaluableError: they do not fit together.
+    """
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError as error:
+        said = " and ".join(str(list(shape)) for shape in shapes)
+        raise UnevaluableError(f"extents {said} do not fit together") from error
+
+
+def _plain(value: object) -> object:
+    """Return an attribute as a value whose text identifies it."""
+    if isinstance(value, onnx.TensorProto | onnx.SparseTensorProto):
+        return value.SerializeToString(deterministic=True)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(item) for item in value if not isinstance(item, onnx.GraphProto)]
+    return value

@@ -16,9 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.evidence.timing.cost import cost, file_bytes
-from widthfold_onnx.evidence.timing.placement import fallbacks, placement, remarks
-from widthfold_onnx.evidence.timing.profile import profile
-from widthfold_onnx.evidence.timing.roofline import Roofline
+from widthfold_onnx.evidence.timing.profile import Roofline, fallbacks, placement, profile, remarks
 from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
 from widthfold_onnx.progress import Say
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing

@@ -1,13 +1,13 @@
-"""Finds the constants of a model: those it stores, and those it computes from them alone.
+"""Find the constants of a model, and remove constants that nothing reads.
 
-Stored constants are initializers, dense or sparse, and Constant nodes; computed ones are what
+Stored constants are initializers, dense or sparse, and Constant nodes; computed constants are what
 `model.proto.constant_folding` evaluates. An Identity returns the very same constant.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from widthfold_onnx.model.proto.constant_folding import (
     evaluated,
     too_large,
 )
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.text import printable
 
@@ -183,3 +183,35 @@ def computed_from(value: ir.Value) -> list[ir.Value]:
     if node is None or not is_default(node, *FOLDABLE, "Identity"):
         return []
     return [source for source in node.inputs if source is not None]
+
+
+def drop_unused(
+    values: Iterable[ir.Value],
+    constant: Callable[[ir.Value], Constant | Refusal],
+) -> Iterator[ir.Graph]:
+    """Remove constants that are no longer read, and the nodes that compute them from others.
+
+    Args:
+        values: the inputs of removed nodes.
+        constant: the constant behind a value.
+
+    Returns:
+        The changed graphs, one for each removal.
+    """
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if value.uses() or value.is_graph_output() or value.is_graph_input():
+            continue
+        producer = value.producer()
+        if producer is None and value.is_initializer() and isinstance(value.graph, ir.Graph):
+            yield value.graph
+            del value.graph.initializers[value.name or ""]
+        elif producer is None or producer.graph is None:
+            continue  # no constant that a node makes, or gone with another reader
+        elif not isinstance(constant(value), Refusal):
+            waiting += computed_from(value)
+            graph = producer.graph
+            assert isinstance(graph, ir.Graph)
+            yield graph
+            graph.remove(producer, safe=True)

@@ -3,7 +3,7 @@
 onnx_ir gives the linked graph (producers, users, captured values); the ModelProto is authoritative.
 Only graphs that were changed are written back, node by node: an untouched node, initializer or
 field is the very message that was read (`model.graph.messages`). So nothing is lost that onnx_ir
-does not carry: sparse tensors, training_info, map types (`model.graph.reduced`).
+does not carry: sparse tensors, training_info, map types (`model.graph.messages`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import numpy as np
 import onnx
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.model.graph.constants import Constant, Constants
-from widthfold_onnx.model.graph.dead_code import drop_unused
+from widthfold_onnx.model.graph.constants import Constant, Constants, drop_unused
 from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.model.graph.messages import (
     Scope,
@@ -28,8 +27,8 @@ from widthfold_onnx.model.graph.messages import (
     write_back,
 )
 from widthfold_onnx.model.graph.names import NodeName, named_by_training, names_of, shown_name
-from widthfold_onnx.model.proto.domain import operator_of
 from widthfold_onnx.model.proto.functions import inlined
+from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.refusal import Refusal
 

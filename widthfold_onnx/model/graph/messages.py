@@ -1,19 +1,80 @@
-"""Links the graphs of ONNX messages, and writes changed graphs back."""
+"""Link the graphs of ONNX messages, walk the links, and write changed graphs back.
+
+Graphs are linked from a reduced copy of the model. onnx_ir has no sparse tensors, no map types and
+no strings that are not UTF-8. onnx 1.17 sets every key of external data as an attribute of an
+object, which a key such as `__class__` breaks. Linking nodes needs none of them. The model itself,
+whose messages are written, keeps all parts.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import onnx
+from onnx import AttributeProto
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.graph.library import ir
-from widthfold_onnx.model.graph.reduced import reduced
-from widthfold_onnx.model.graph.traversal import bodies
-from widthfold_onnx.model.proto.walk import all_graphs, body_path, initializers, retain, subgraphs
+from widthfold_onnx.model.proto.scope import is_text
+from widthfold_onnx.model.proto.walk import (
+    all_graphs,
+    all_nodes,
+    all_tensors,
+    body_path,
+    initializers,
+    retain,
+    subgraphs,
+)
 from widthfold_onnx.text import printable
+
+T = TypeVar("T", bound=Hashable)
+
+
+def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """Yield the graphs in the attributes of a node."""
+    for attribute in node.attributes.values():
+        if attribute.type is ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type is ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def reads(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values that a node and the nodes of the graphs in it read."""
+    inside = (inner for body in bodies(node) for inner in body.all_nodes())
+    yield from (value for each in (node, *inside) for value in each.inputs if value is not None)
+
+
+def values_of(graph: ir.Graph | ir.Function) -> Iterator[ir.Value]:
+    """Yield the values of a graph: its inputs, its initializers and the outputs of its nodes."""
+    yield from graph.inputs
+    if isinstance(graph, ir.Graph):
+        yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+def connected(joined: Iterable[Sequence[T]]) -> Iterator[list[T]]:
+    """Yield the groups of items that are joined, directly or through others."""
+    near: dict[T, list[Sequence[T]]] = defaultdict(list)
+    for items in joined:
+        for item in items:
+            near[item].append(items)
+    seen: set[T] = set()
+    for start in near:
+        if start not in seen:
+            seen.add(start)
+            group = [start]
+            for item in group:  # the loop appends to it
+                fresh = dict.fromkeys(i for items in near[item] for i in items if i not in seen)
+                seen.update(fresh)
+                group += fresh
+            yield group
+
 
 # The library warns of fields that it drops; they stay in the messages here.
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
@@ -103,3 +164,45 @@ def message_of(node: ir.Node) -> onnx.NodeProto:
     """Return a node as ONNX message: the message that was read, if it is unchanged."""
     source: onnx.NodeProto | None = node.meta.get(_SOURCE)
     return ir.serde.serialize_node(node) if source is None else source
+
+
+_UNREADABLE = (
+    AttributeProto.SPARSE_TENSOR,
+    AttributeProto.SPARSE_TENSORS,
+    AttributeProto.TYPE_PROTO,
+    AttributeProto.TYPE_PROTOS,
+)
+_LOCATING = ("location", "offset", "length")
+"""Keys of external data that say where the bytes are."""
+
+
+def reduced(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model without such parts; a dense initializer without data replaces a sparse one."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    _reduce_nodes(copy.graph.node)
+    for graph in all_graphs(copy.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if not value.type.HasField("tensor_type"):
+                value.ClearField("type")
+        for sparse in graph.sparse_initializer:
+            graph.initializer.add(
+                name=sparse.values.name, data_type=sparse.values.data_type, dims=sparse.dims
+            )
+        graph.ClearField("sparse_initializer")
+    for function in copy.functions:
+        _reduce_nodes(function.node)
+        function.ClearField("value_info")
+    for tensor in all_tensors(copy):
+        retain(tensor.external_data, lambda entry: entry.key in _LOCATING)
+    return copy
+
+
+def _reduce_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
+    for node in all_nodes(nodes):
+        retain(node.attribute, _is_readable)
+
+
+def _is_readable(attribute: AttributeProto) -> bool:
+    is_known = attribute.type not in _UNREADABLE
+    return is_known and all(map(is_text, (attribute.s, *attribute.strings)))

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import onnx
 
 from widthfold_onnx.model.graph.library import ir
-from widthfold_onnx.model.graph.messages import Scope
-from widthfold_onnx.model.graph.traversal import values_of
+from widthfold_onnx.model.graph.messages import Scope, values_of
 from widthfold_onnx.model.proto.walk import all_graphs
 
 

@@ -15,9 +15,8 @@ import onnx
 from onnx.inliner import inline_local_functions, inline_selected_functions
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.proto.domain import domain_name, operator_of
 from widthfold_onnx.model.proto.scope import text
-from widthfold_onnx.model.proto.walk import all_nodes, subgraphs
+from widthfold_onnx.model.proto.walk import all_nodes, domain_name, operator_of, subgraphs
 from widthfold_onnx.text import printable, quoted
 
 MAX_INLINED_NODES = 1_000_000

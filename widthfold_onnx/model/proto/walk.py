@@ -1,12 +1,41 @@
-"""Walks every graph and every tensor of a model, at any depth."""
+"""Walk every graph, node and tensor of a model, and name its operators and inputs.
+
+A model may spell the default domain in two ways. Inputs are the values that a caller can give;
+before IR version 4 an initializer is none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableSequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableSequence
+from typing import Protocol, TypeVar
 
 import onnx
 from google.protobuf.message import Message
+
+
+class HasOperator(Protocol):
+    """The domain and type that name the operator of a node, linked or as a message."""
+
+    @property
+    def op_type(self) -> str: ...  # noqa: D102 - as ONNX names it
+    @property
+    def domain(self) -> str: ...  # noqa: D102 - as ONNX names it
+
+
+def is_default(node: HasOperator, *op_types: str) -> bool:
+    """Check whether a node is one of these operators of the default domain."""
+    return node.op_type in op_types and node.domain in ("", "ai.onnx")
+
+
+def operator_of(node: HasOperator) -> tuple[str, str]:
+    """Return domain and type of a node's operator; the default domain is ""."""
+    return domain_name(node.domain), node.op_type
+
+
+def domain_name(domain: str) -> str:
+    """Return the canonical spelling of a domain: the default domain has two spellings."""
+    return "" if domain == "ai.onnx" else domain
+
 
 M = TypeVar("M", bound=Message)
 
@@ -101,3 +130,40 @@ _HOLDERS = frozenset(
     }
 )
 """The messages that are tensors or may hold some."""
+
+
+OVERRIDABLE_SINCE = 4
+"""IR version from which an initializer that is also an input is a default value."""
+
+
+def inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Return the inputs that a caller can give; some may have a default value."""
+    old = model.ir_version < OVERRIDABLE_SINCE
+    fixed = {tensor.name for tensor in model.graph.initializer} if old else ()
+    return [value for value in model.graph.input if value.name not in fixed]
+
+
+def overridable(model: onnx.ModelProto) -> set[str]:
+    """Return the initializers that a caller may replace."""
+    if model.ir_version < OVERRIDABLE_SINCE:
+        return set()
+    return initializers(model.graph).keys() & {value.name for value in model.graph.input}
+
+
+def frozen(model: onnx.ModelProto, retained: Collection[str] = ()) -> onnx.ModelProto:
+    """Return a model whose initializers are no inputs: itself if none is.
+
+    ONNX Runtime treats a weight that is an input as data: it neither packs it nor fuses anything
+    with it.
+
+    Args:
+        model: the model; it stays as it is.
+        retained: names of inputs that stay.
+    """
+    gone = overridable(model) - set(retained)
+    if not gone:
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    retain(copy.graph.input, lambda value: value.name not in gone)
+    return copy

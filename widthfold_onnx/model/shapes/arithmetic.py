@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from widthfold_onnx.arrays import Array, size_of
-from widthfold_onnx.model.proto.reference import run_reference
+from widthfold_onnx.model.proto.constant_folding import run_reference
 from widthfold_onnx.model.shapes.fact import Fact
 
 MOVES: Mapping[str, tuple[int, ...] | None] = {

@@ -17,15 +17,13 @@ import onnx
 from onnx import TensorProto, helper
 
 from widthfold_onnx.model.proto.constant_folding import literal
-from widthfold_onnx.model.proto.domain import domain_name, is_default
 from widthfold_onnx.model.proto.functions import FunctionKey, call_key, function_key
 from widthfold_onnx.model.proto.scope import NameScope, function_scope, graph_scope
-from widthfold_onnx.model.proto.walk import body_path, subgraphs
+from widthfold_onnx.model.proto.walk import body_path, domain_name, is_default, subgraphs
 from widthfold_onnx.model.shapes.arithmetic import EVALUATED, computed
-from widthfold_onnx.model.shapes.extents import rank_by_weight
+from widthfold_onnx.model.shapes.extents import loop, rank_by_weight, scan
 from widthfold_onnx.model.shapes.fact import LARGEST, Fact, declared, either, of_tensor, of_type
 from widthfold_onnx.model.shapes.inference import infer_node
-from widthfold_onnx.model.shapes.loops import loop, scan
 
 MOST_ELEMENTS = 1 << 22
 """Elements that all evaluated nodes may read and write together."""

@@ -13,7 +13,7 @@ import onnx
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.dims import Dims, declared
-from widthfold_onnx.model.proto.frozen import inputs
+from widthfold_onnx.model.proto.walk import inputs
 from widthfold_onnx.model.shapes.evaluation import Evaluation
 from widthfold_onnx.model.shapes.fact import Fact, of_type
 from widthfold_onnx.options import Shapes
@@ -58,7 +58,7 @@ class ShapeTable:
 
 
 def inputs_of(proto: onnx.ModelProto, pins: Shapes) -> dict[str, Fact]:
-    """Return what is known of the inputs that a caller gives.
+    """Return the known facts of the inputs that a caller gives.
 
     Args:
         proto: the model.

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
-from widthfold_onnx.reports.described import sizes, values, verification
-from widthfold_onnx.reports.described.tuning import UNKEPT
+import msgspec
+
+from widthfold_onnx.reports.described import inputs, search, verification
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, Table, tabulated
-from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, shapes, size
+from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, short, size
 from widthfold_onnx.results import (
+    MISFIT,
     CompanionReport,
+    Gain,
     InspectSite,
     OptimizeReport,
     OptimizeSummary,
     PaddingReport,
     RegionReport,
-    SearchReport,
     SiteReport,
     Stop,
 )
@@ -26,6 +30,12 @@ _NAME = 72
 
 _REASON = 200
 """Characters of a name with a reason behind it."""
+
+_GROUPS = 5
+"""Rows of folded sites in a brief description."""
+
+_REFUSALS = 3
+"""Rows of refused sites in a brief description; each has a sentence."""
 
 
 def located(site: SiteReport | InspectSite) -> str:
@@ -53,6 +63,125 @@ LARGE_GROWTH = 4
 """Bytes of the new file / bytes of the old one, above which the summary says so."""
 
 
+BRIEF_SITES: tuple[Column[Sequence[SiteReport]], ...] = (
+    Column("node", lambda group: short(located(group[0]), _NAME) + _others(len(group) - 1)),
+    Column("axis", lambda group: group[0].axis or ""),
+    Column("factor", lambda group: "" if group[0].factor is None else str(group[0].factor)),
+    Column("alone", lambda group: _range([site.gain for site in group if site.gain is not None])),
+    Column("sizes", lambda group: "guarded" if group[0].guard else ""),
+    Column("why", lambda group: _why(group[0]), sentences=True),
+)
+"""Sites with the same outcome, in one row."""
+
+
+def _others(count: int) -> str:
+    return f" and {count} more" if count else ""
+
+
+def _why(site: SiteReport) -> str:
+    return "" if site.status == "folded" else f"{site.code}: {site.reason}"
+
+
+def _range(gains: Sequence[Gain]) -> str:
+    """Return the least and the largest of several speed-ups."""
+    ratios = sorted(value.ratio for value in gains)
+    texts = dict.fromkeys(f"{ratio:.2f}x" for ratio in (*ratios[:1], *ratios[-1:]))
+    predicted = " predicted" if any(value.predicted for value in gains) else ""
+    return " to ".join(texts) + predicted
+
+
+def describe(report: OptimizeReport, detail: Detail) -> Description:
+    """Describe the result of `optimize`.
+
+    A brief description holds what decides whether the result is deployed: changes, speed, sizes,
+    level and verdict.
+    """
+    full, checks = detail >= Detail.FULL, report.verification
+    sizes = report.assumed or (checks.assumed if checks else None)
+    description = Description(
+        head=Line(report.model if full else "", _summary(report)),
+        assumptions=inputs.assumptions(sizes, report.values),
+        tables=_all_tables(report) if full else _brief_sites(report),
+        remarks=[*_changes(report, full), *search.lines(report.search, detail), *_cautions(report)],
+    )
+    if checks is None:
+        return description
+    verified = verification.describe(checks, detail)
+    remarks = [*description.remarks, verified.head]
+    remarks += verified.remarks if full or checks.verdict == "pass" else ()
+    if report.written is not None and checks.unrun:
+        remarks.append(Line("written without having been run", checks.unrun))
+    if not full:
+        return replace(description, remarks=remarks)
+    return replace(
+        description,
+        tables=[*description.tables, *verified.tables],
+        facts=verified.facts,
+        certificate=verified.certificate,
+        remarks=remarks,
+    )
+
+
+def _all_tables(report: OptimizeReport) -> list[Table]:
+    """Return all sites, and the gain of the whole model at each size."""
+    trial = report.search
+    by_size = [] if trial is None or trial.whole is None else inputs.size_table(trial.sizes)
+    return [*tabulated("sites", SITES, report.sites), *by_size]
+
+
+def _brief_sites(report: OptimizeReport) -> list[Table]:
+    """Return the folded sites; if nothing was changed, the most frequent refusals.
+
+    Many sites share a row if their outcome is the same.
+    """
+    is_changed = report.summary.changes
+    limit = _GROUPS if is_changed else _REFUSALS
+    sites = [s for s in report.sites if s.status == "folded" or s.code == MISFIT or not is_changed]
+    groups: dict[tuple[object, ...], list[SiteReport]] = {}
+    for site in sites:
+        key = (site.code, site.axis, site.factor, site.guard)
+        is_alone = len(sites) <= limit or site.code == MISFIT
+        groups.setdefault((site.graph, site.node) if is_alone else key, []).append(site)
+    rows = sorted(groups.values(), key=lambda group: (group[0].code != MISFIT, -len(group)))
+    tables = tabulated("sites", BRIEF_SITES, rows[:limit])
+    count = sum(len(group) for group in rows[limit:] if is_changed or group[0].code == MISFIT)
+    if not count:
+        return tables
+    (table,) = tables
+    rest = [f"and {count} more, see --details", *[""] * (len(table.columns) - 1)]
+    return [replace(table, rows=[*table.rows, rest])]
+
+
+def _changes(report: OptimizeReport, full: bool) -> list[Line]:
+    """Return the lines on everything that was changed beside the sites, or left alone."""
+    lines = []
+    if any(site.code == "already-folded" for site in report.sites):
+        lines.append(already_folded(report.model))
+    if full:
+        lines += map(companion, report.companions)
+        lines += [padding(report.padding)] if report.padding is not None else []
+    else:
+        exchanged = [c for c in report.companions if c.status == "exchanged"]
+        lines += [companion(msgspec.structs.replace(c, refused=[], gain=None)) for c in exchanged]
+        if report.padding is not None and report.padding.status == "padded":
+            lines.append(padding(msgspec.structs.replace(report.padding, stops=[], gain=None)))
+    lines += [Line("", frozen(report.summary))] if report.summary.frozen else []
+    lines += map(region, report.regions) if full else _left_alone(report)
+    return lines
+
+
+def _left_alone(report: OptimizeReport) -> list[Line]:
+    """Count what was left alone: layers by code, unless a table lists them, and other parts."""
+    is_listed = not report.summary.changes and len(report.sites) <= _REFUSALS
+    sites = [] if is_listed else report.sites
+    codes = Counter(site.code for site in sites if site.status != "folded")
+    parts = [f"{count} {code}" for code, count in codes.most_common()]
+    parts += [f"companion {c.name}" for c in report.companions if c.status != "exchanged"]
+    if report.padding is not None and report.padding.status == "kept":
+        parts.append("channels to pad")
+    return [Line("left alone", f"{', '.join(parts)}; --details says why")] if parts else []
+
+
 def _fixed(report: OptimizeReport) -> str:
     """Name the inputs that take one size only."""
     sizes = report.fixed_sizes.items()
@@ -60,52 +189,16 @@ def _fixed(report: OptimizeReport) -> str:
     return ", ".join(shown) + " (--fixed-shapes)" if sizes else ""
 
 
-def describe(report: OptimizeReport, detail: Detail) -> Description:
-    """Describe the result of `optimize`."""
-    full, counts, checks = detail >= Detail.FULL, report.summary, report.verification
-    remarks = list(map(companion, report.companions))
-    remarks += [padding(report.padding)] if report.padding is not None else []
-    if any(site.code == "already-folded" for site in report.sites):
-        remarks.insert(0, already_folded(report.model))
-    remarks += [Line("", frozen(counts))] if counts.frozen else []
-    remarks += map(region, report.regions)
-    remarks += [Line("", line) for line in (spread(report), _fixed(report)) if line]
-    if report.search is not None:
-        remarks.append(Line(f"search on {report.search.provider}", search(report.search)))
-    remarks += [Line("plan", report.note)] if report.note else []
-    description = Description(
-        head=Line(report.model if full else "", _summary(report)),
-        assumptions=[
-            *sizes.assumed(report.assumed or (checks.assumed if checks else None)),
-            *values.assumed(report.values),
-        ],
-        tables=[*tabulated("sites", SITES, report.sites), *_by_size(report.search)],
-        remarks=remarks,
-    )
-    if checks is None:
-        return description
-    verified = verification.describe(checks, detail)
-    remarks.append(verified.head)
-    remarks += verified.remarks if full or checks.verdict == "pass" else ()
-    if report.written is not None and checks.unrun:
-        remarks.append(Line("written without having been run", checks.unrun))
-    if not full:
-        return description
-    tables = [*description.tables, *verified.tables]
-    return replace(
-        description, tables=tables, facts=verified.facts, certificate=verified.certificate
-    )
-
-
-def _by_size(search: SearchReport | None) -> list[Table]:
-    """Return the gain of the whole model at each size, where it was timed at several."""
-    return [] if search is None or search.whole is None else sizes.table(search.sizes)
+def _cautions(report: OptimizeReport) -> list[Line]:
+    """Return what a user of the result should know beside its speed."""
+    lines = [Line("", spread(report)), Line("", _fixed(report)), Line("plan", report.note)]
+    return [line for line in lines if line.text]
 
 
 def _summary(report: OptimizeReport) -> str:
-    """Count the folded layers, and say what was written."""
+    """Count the folded layers, and name the written file."""
     counts = report.summary
-    kept = f", {counts.kept} kept" if counts.kept else ""
+    alone = f", {counts.kept} kept" if counts.kept else ""
     written = f"{report.written} is a copy of {report.model}"
     if report.written is None:
         written = "nothing written"
@@ -115,7 +208,7 @@ def _summary(report: OptimizeReport) -> str:
         said = f", {growth:.1f} times as many bytes" if growth > LARGE_GROWTH else ""
         written = f"wrote {report.written} ({grown}{said})"
     nodes = f"{len(report.sites)} {kinds(report.sites)} nodes"
-    return f"{counts.folded} of {nodes} folded{kept}; {written}"
+    return f"{counts.folded} of {nodes} folded{alone}; {written}"
 
 
 def already_folded(model: str) -> Line:
@@ -131,7 +224,7 @@ def spread(report: OptimizeReport) -> str:
     if not factors:
         return ""
     return (
-        f"Inf and NaN may spread within a sample: at {counted(len(factors), 'fold')}, to up to "
+        f"Inf and NaN may spread within a sample: {counted(len(factors), 'fold')}, up to "
         f"{max(factors):g} times as many outputs"
     )
 
@@ -203,47 +296,3 @@ def changes(counts: OptimizeSummary) -> str:
 def frozen(counts: OptimizeSummary) -> str:
     """Say that the interface has changed."""
     return f"{counted(counts.frozen, 'weight')} taken out of the inputs"
-
-
-def search(report: SearchReport) -> str:
-    """Describe the search for the fastest forms: its measurements, and its outcome."""
-    if not report.layers and report.whole is None:
-        return "no layer has a form to measure"
-    source = "all measured before"
-    if report.predicted:
-        source = f"{counted(report.predicted, 'layer')} predicted for {report.target}, not measured"
-    elif report.measured or report.left:
-        source = f"{counted(report.measured, 'measurement')} taken"
-    parts = [
-        f"{counted(report.forms, 'form')} of {counted(report.layers, 'layer')}",
-        source + (f" and {UNKEPT}" if report.measured and report.store_read_only else ""),
-        "ended early" if report.interrupted else "",
-        f"{counted(report.left, 'layer')} left to measure" if report.left else "",
-    ]
-    level = ""
-    if report.folded_setting:
-        level = (
-            f"deploy it at level {report.folded_setting} "
-            f"(the original is fastest at {report.original_setting})"
-        )
-    return clauses(", ".join(filter(None, parts)), _outcome(report), level, report.note)
-
-
-def _outcome(report: SearchReport) -> str:
-    """Describe the time of the whole model in the chosen forms."""
-    whole = report.whole
-    if whole is None:
-        if report.accepted:
-            return "the whole model was not timed"
-        judged = " that was measured" if report.left and not report.predicted else ""
-        return f"no choice of forms{judged} {'is sure to gain' if report.predicted else 'gains'}"
-    if not whole.pairs:
-        return f"folded, the whole model was not timed: {report.failure}"
-    at = f" at {shapes(report.sizes[0].shapes)}" if len(report.sizes) > 1 else ""
-    if any(row.verdict == "slower" for row in report.sizes[1:]):
-        return f"folded, the whole model ran at {gain(whole)}{at}, and is slower at another size"
-    if not report.accepted:
-        rule = f"its low end {whole.low:.3f} is not above {report.bar:.3f}"
-        control = f"up to which noise counts (A/A control {1 + report.control:.3f})"
-        return f"folded, the whole model ran at {gain(whole)}{at}; {rule}, {control}"
-    return f"the whole model ran at {gain(whole)} of the original's best{at}"

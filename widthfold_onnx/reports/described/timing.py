@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from widthfold_onnx.reports.description import Column, Line, Table, tabulated
+from widthfold_onnx.reports.description import Column, Detail, Line, Table, tabulated
 from widthfold_onnx.reports.words import clauses, counted, figure, short, size
 from widthfold_onnx.results import Baseline, Gpu, NodeTime, Side, Timing
 from widthfold_onnx.text import printable
@@ -18,11 +18,11 @@ _CLOCKS = {"thread": "its processor time", "wall": "wall time"}
 MODELS: tuple[Column[Side], ...] = (
     Column("level", lambda side: side.level),
     Column("p50 ms", lambda side: f"{side.median_ms:.3f}"),
-    Column("p90 ms", lambda side: f"{side.p90:.3f}"),
+    Column("p90 ms", lambda side: f"{side.p90:.3f}", Detail.FULL),
     Column("p99 ms", lambda side: f"{side.p99:.3f}"),
-    Column("outliers", lambda side: str(side.outliers)),
+    Column("outliers", lambda side: str(side.outliers), Detail.FULL),
     Column("load ms", lambda side: f"{side.load_ms:.1f}"),
-    Column("first run ms", lambda side: f"{side.first_ms:.3f}"),
+    Column("first run ms", lambda side: f"{side.first_ms:.3f}", Detail.FULL),
     Column("peak memory", lambda side: f"{side.peak_mib:.0f} MiB"),
     Column("file", lambda side: size(side.file_bytes)),
     Column("ran on", lambda side: ", ".join(_placed(side))),
@@ -45,20 +45,29 @@ def _placed(side: Side) -> list[str]:
     return [f"{count} on {name.removesuffix('ExecutionProvider')}" for name, count in counts]
 
 
-def tables(timing: Timing) -> list[Table]:
-    """Return both models, and the slowest nodes of each."""
-    sides = timing.sides.items()
-    slowest = [(name, side, node) for name, side in sides for node in side.nodes[:SLOWEST]]
-    rows = [[entry.heading, *map(entry.cell, timing.sides.values())] for entry in MODELS]
+def tables(timing: Timing, detail: Detail) -> list[Table]:
+    """Return both models, and the slowest nodes of each; briefly, only nodes that fell back."""
+    sides, full = timing.sides.items(), detail >= Detail.FULL
+    slowest = [
+        (name, side, node)
+        for name, side in sides
+        for node in side.nodes[:SLOWEST]
+        if full or node in side.fallbacks
+    ]
+    rows = [
+        [entry.heading, *map(entry.cell, timing.sides.values())]
+        for entry in MODELS
+        if entry.detail <= detail
+    ]
     models = Table("models", ["model", *timing.sides], rows, sentences=False)
     return [models, *tabulated("nodes", NODES, slowest)]
 
 
-def lines(timing: Timing) -> list[Line]:
-    """Return limits of the machine, speed-up and GPU, each if known."""
+def lines(timing: Timing, detail: Detail) -> list[Line]:
+    """Return limits of the machine, speed-up and GPU, each if it was measured."""
     limits = ", ".join(f"{rate / 1e9:.3g} G {work}" for work, rate in timing.limits.items())
     texts = {
-        "limits, per second": limits,
+        "limits, per second": limits if detail >= Detail.FULL else "",
         "time": speed(timing),
         "gpu": gpu(timing),
     }
@@ -87,7 +96,7 @@ def speed(timing: Timing) -> str:
 
 
 def baseline(saved: Baseline) -> str:
-    """Return the speed-up beside that of a saved report."""
+    """Return the speed-up beside the speed-up of a saved report."""
     name = printable(saved.report)
     if saved.ratio is None:
         reasons = (printable(text, _SHAPES) for text in saved.differs)

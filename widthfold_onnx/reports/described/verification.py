@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widthfold_onnx.reports.described import sizes, timing, values
-from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
+from widthfold_onnx.reports.described import inputs, timing
+from widthfold_onnx.reports.description import Column, Description, Detail, Line, Table, tabulated
 from widthfold_onnx.reports.words import clauses, counted, figure
 from widthfold_onnx.results import Environment, IntegerRun, OutputParity, Proof, VerifyReport
 
@@ -15,6 +15,9 @@ _PROOFS = {
     "not provable": "whether the models compute the same function is not known",
     "skipped": "nothing was evaluated",
 }
+
+_BRIEF_OUTPUTS = 8
+"""Rows of outputs in a brief description, if fewer differ."""
 
 
 def difference(row: OutputParity) -> str:
@@ -56,10 +59,10 @@ def describe(report: VerifyReport, detail: Detail) -> Description:
         facts.append(Line("proof", proof(report.proof)))
     if report.integers is not None:
         facts.append(Line("runtime", integers(report.integers)))
-    tables = tabulated("outputs", OUTPUTS, report.outputs, detail)
+    tables, hidden = _outputs(report.outputs, detail)
     if report.timing is not None:
-        tables += [*timing.tables(report.timing), *sizes.table(report.timing.sizes)]
-        facts += timing.lines(report.timing)
+        tables += [*timing.tables(report.timing, detail), *inputs.size_table(report.timing.sizes)]
+        facts += timing.lines(report.timing, detail)
     facts += [Line("plan", report.note)] if report.note else []
     full = detail >= Detail.FULL
     if full:
@@ -67,15 +70,37 @@ def describe(report: VerifyReport, detail: Detail) -> Description:
         facts += [Line("repeat", report.environment.command)] if report.environment.command else []
     return Description(
         head=Line("verdict", verdict(report)),
-        assumptions=[*sizes.assumed(report.assumed), *values.assumed(report.values)],
+        assumptions=inputs.assumptions(report.assumed, report.values),
         tables=tables,
         facts=facts,
         certificate=certificate(report.proof) if full and report.proof is not None else (),
-        remarks=[Line("", reason) for reason in report.reasons],
+        remarks=[Line("", text) for text in (*report.reasons, *hidden)],
         verdict=report.verdict,
         meaning=meaning(report),
         models=(report.original, report.rewritten),
     )
+
+
+def _outputs(rows: Sequence[OutputParity], detail: Detail) -> tuple[list[Table], list[str]]:
+    """Return the table of outputs, and a note on rows that a brief table leaves out.
+
+    A brief table holds outputs that differ, then the outputs that are nearest to differing.
+    """
+    if detail < Detail.FULL and len(rows) > _BRIEF_OUTPUTS:
+        differing = sum(not row.passed for row in rows)
+        count = max(_BRIEF_OUTPUTS, differing)
+        nearest = sorted(rows, key=_margin)[:count]
+        shown = [row for row in rows if row in nearest]
+        hidden = [f"{len(rows) - count} more outputs pass, see --details"] * (len(rows) > count)
+        return tabulated("outputs", OUTPUTS, shown, detail), hidden
+    return tabulated("outputs", OUTPUTS, rows, detail), []
+
+
+def _margin(row: OutputParity) -> tuple[bool, float]:
+    """Order outputs by how near they are to differing: the nearest first."""
+    if row.max_rel is None or not row.tolerance:
+        return row.passed, -(row.max_rel or 0.0)
+    return row.passed, -row.max_rel / row.tolerance
 
 
 def meaning(report: VerifyReport) -> str:
@@ -138,7 +163,7 @@ def proof(result: Proof) -> str:
 
 
 def certificate(result: Proof) -> Sequence[str]:
-    """Return what was proved, as sentences that can be checked; none if nothing was proved."""
+    """Return the proof as sentences that can be checked; none if nothing was proved."""
     if result.verdict != "equal":
         return ()
     extents = (

@@ -19,7 +19,7 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 
 from widthfold_onnx.model.graph.document import Document, Node, Value, graph_of
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, Step
 from widthfold_onnx.rules.match.parameter import dequantizer

@@ -10,9 +10,9 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from widthfold_onnx.algebra.axis import Extent
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.conv_axis import Extent
-from widthfold_onnx.algebra.packed_layout import PackedLayout
+from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.algebra.packing import Move, Step
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions

@@ -6,7 +6,7 @@ that, that a tile divides it for instance, an If tests before it runs the folded
 
 from __future__ import annotations
 
-from widthfold_onnx.algebra.conv_axis import Extent
+from widthfold_onnx.algebra.axis import Extent
 from widthfold_onnx.algebra.packing import inferred
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Reformulation

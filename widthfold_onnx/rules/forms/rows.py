@@ -1,4 +1,4 @@
-"""Plan the moves of a product of matrices: its rows or columns are folded (`algebra.row_layout`).
+"""Plan the moves of a product of matrices: its rows or columns are folded (`algebra.layouts`).
 
 Axes of batches may be merged with the rows if one matrix serves all of them. Data that is stored
 transposed is transposed first, the one case in which elements move.
@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from widthfold_onnx.algebra.axis import fold_axis
+from widthfold_onnx.algebra.axis import ANY, ConvAxis, Extent, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.conv_axis import ANY, ConvAxis, Extent
+from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.algebra.packing import Reshape, Step, Transpose
-from widthfold_onnx.algebra.row_layout import RowLayout
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from widthfold_onnx.algebra.axis import ANY, Extent
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.conv_axis import ANY, Extent
 from widthfold_onnx.algebra.packing import (
     Packing,
     Reshape,

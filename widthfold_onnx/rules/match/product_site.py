@@ -1,19 +1,79 @@
-"""Define the sites that are products of matrices, with the weight on one side."""
+"""Define the sites that are products of matrices, and find the rows that must not mix.
+
+Samples of a batch must not mix, but a graph does not say which axis is its batch. `samples_of`
+takes the first axis of every model input with two or more axes for it. So the rows of a matrix that
+is an input are samples.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from widthfold_onnx.arrays import size_of
-from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.proto.dims import Dims, dims_of
 from widthfold_onnx.operators.base import misfit
 from widthfold_onnx.operators.einsum import Einsum, Labels
 from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.match.samples import Samples
 from widthfold_onnx.rules.match.site import LinearSite
+
+Counts = frozenset[int | None]
+"""Possible numbers of samples; None is any number."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The axes that may count samples.
+
+    Attributes:
+        counts: what each axis of the data, as the product reads it, may count.
+    """
+
+    counts: tuple[Counts, ...]
+
+    def mixed(self, data: Dims, positions: slice, factor: int) -> bool:
+        """Check whether neighbours that are folded into one may belong to several samples.
+
+        Args:
+            data: extents.
+            positions: the axes that are folded.
+            factor: number of neighbours.
+        """
+        for axis, counts in enumerate(self.counts):
+            if not positions.start <= axis < positions.stop:
+                continue
+            extent = data[axis]
+            behind = math.prod(e for e in data[axis + 1 : positions.stop] if e is not None)
+            if any(
+                n is None or extent is None or (extent % n == 0 and behind * (extent // n) % factor)
+                for n in counts - {1}
+            ):
+                return True
+        return False
+
+
+def samples_of(document: Document, data: Dims, order: Sequence[int]) -> Samples:
+    """Return the axes of a product's data that may count samples of a batch.
+
+    Args:
+        document: the model.
+        data: extents of the data as it is stored; None where the model leaves them open.
+        order: axis of the stored data for each axis that the product reads.
+    """
+    graph = document.proto.graph
+    held = {tensor.name for tensor in graph.initializer}
+    shapes = (dims_of(value) for value in graph.input if value.name not in held)
+    batches = {dims[0] for dims in shapes if dims is not None and len(dims) > 1}
+    first, second = data[:2]
+    later = frozenset({second} if first not in batches and second in batches else ())
+    if len(data) > 2:
+        counts = (Counts() if later else Counts({first}), later)
+    else:
+        counts = (Counts({None} if first is None else batches - {None}), later)
+    return Samples(tuple(counts[axis] if axis < len(counts) else Counts() for axis in order))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,7 +179,7 @@ class ProductSite(LinearSite):
 
     @property
     def attributes(self) -> str:
-        """For reports: the side of the weight, and what is transposed or added."""
+        """For reports: the side of the weight, and its transposes and additions."""
         if self.labels is not None:
             return _equation(self.labels)
         turned = self.operator.weight_transposed(self.node)

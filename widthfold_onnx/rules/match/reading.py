@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 
-from widthfold_onnx.algebra.conv_axis import ConvAxis
+from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node
 from widthfold_onnx.model.graph.messages import Scope
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.proto.domain import operator_of
+from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import MIN_OPSET, Operator
 from widthfold_onnx.operators.matmul import Product
@@ -22,7 +22,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match.conv_site import ConvSite
 from widthfold_onnx.rules.match.dequantized import data_dequantizer, exact_dequantizer, is_finite
 from widthfold_onnx.rules.match.parameter import Parameter, read_parameter
-from widthfold_onnx.rules.match.product_site import ProductSite
+from widthfold_onnx.rules.match.product_site import ProductSite, samples_of
 from widthfold_onnx.rules.match.quantized import (
     BYTES,
     Extents,
@@ -32,7 +32,6 @@ from widthfold_onnx.rules.match.quantized import (
     read_quantization,
     read_scales,
 )
-from widthfold_onnx.rules.match.samples import samples_of
 from widthfold_onnx.rules.match.site import ITEMSIZE, LinearSite, Site
 
 

@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
+from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.algebra.channels import Grouping
-from widthfold_onnx.algebra.conv_axis import ConvAxis
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Node, Value

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 
-from widthfold_onnx.algebra.padded_layout import PaddedLayout
+from widthfold_onnx.algebra.layouts import PaddedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.padding.op import CHANNELS, Laid, Op, PaddedNode
 from widthfold_onnx.rules.padding.runs import Line, Run, current
@@ -35,7 +35,7 @@ SEVERAL = frozenset({*BROADCASTING, "Concat"})
 
 @dataclass(frozen=True)
 class Padded:
-    """What becomes of a graph whose channels are padded; nothing is changed yet.
+    """The plan of a graph whose channels are padded; nothing is changed yet.
 
     Attributes:
         layouts: of the tensors that are padded.
@@ -118,6 +118,7 @@ class Channels:
         """Return the nodes on padded tensors; None if a refusal has ended more runs."""
         nodes: dict[Node, PaddedNode] = {}
         paddings: dict[Value, Array | None] = {}
+        zeros: set[Value] = set()
         for node in self._document.main:
             values = (*node.inputs, *node.outputs)
             if not any(value in layouts for value in values):
@@ -130,6 +131,7 @@ class Channels:
                 paddings=tuple(
                     paddings.get(value) if value is not None else None for value in node.inputs
                 ),
+                zeros=tuple(value in zeros for value in node.inputs),
             )
             result = PADDING[node.op_type].pad(laid)
             if isinstance(result, Refusal):
@@ -138,6 +140,8 @@ class Channels:
                     _end(self._lines[value], node, result)
                 return None
             nodes[node] = result
+            if laid.makes_zeros(result.padding):
+                zeros |= {*node.outputs}
             paddings |= dict.fromkeys((v for v in node.outputs if v in layouts), result.padding)
         return nodes
 

@@ -86,6 +86,10 @@ def _pad_parted(op: Laid) -> PaddedNode | Refusal:
 
 PARTED = Rule(_parted, _pad_parted)
 
+NO_CHANNELS = Refusal(
+    Code.PADDING_NOT_ZERO, "that its padding is 0 does not follow from sums and products alone"
+)
+
 PADS_INPUT = 11
 """First operator set in which the pads of a Pad are an input."""
 
@@ -101,7 +105,7 @@ def _pads(op: Op) -> list[int] | Refusal:
 
 
 def _value(op: Op) -> float | Refusal:
-    """Return the number that a Pad appends; 0 if it repeats what it reads."""
+    """Return the number that a Pad appends; 0 if it repeats its input."""
     if op.document.opset < PADS_INPUT:
         return op.node.attributes.get_float("value", 0.0)
     array = op.constant(2) if op.has(2) else np.zeros(1)
@@ -137,6 +141,8 @@ def _pad_appended(op: Laid) -> PaddedNode | Refusal:
         return Refusal(Code.PADDING_VARIES, f"it appends {value:g}, and the padding is {padding}")
     ends = op.rank + CHANNELS
     if pads[ends]:
+        if before.is_padded and not op.zeros[0]:
+            return NO_CHANNELS
         kept = after.kept
         appended = after.width - before.width
         if appended < 0 or (kept[: before.channels] != before.kept).any():

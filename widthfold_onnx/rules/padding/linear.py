@@ -14,11 +14,11 @@ from widthfold_onnx.rules.padding.runs import Line, Run, count_of, cut
 def _channels(op: Op) -> tuple[int, int, int] | Refusal:
     """Return groups, input channels and output channels of a Conv or ConvTranspose."""
     group = op.node.attributes.get_int("group", 1)
-    for index in range(1, len(op.node.inputs)):
-        if op.has(index) and isinstance(constant := op.stored(index), Refusal):
-            return constant
-    weight = op.stored(1)
-    assert not isinstance(weight, Refusal)
+    weight, bias = op.stored(1), op.stored(2) if op.has(2) else None
+    if isinstance(weight, Refusal):
+        return weight
+    if isinstance(bias, Refusal):
+        return bias
     rank = len(weight.shape)
     first, second = (*weight.shape, 0, 0)[:2]
     inputs, outputs = second * group, first
@@ -28,6 +28,8 @@ def _channels(op: Op) -> tuple[int, int, int] | Refusal:
         return Refusal(
             Code.INCONSISTENT_SHAPES, f"a weight of {list(weight.shape)} in {group} groups"
         )
+    if bias is not None and bias.shape != (outputs,):
+        return Refusal(Code.INCONSISTENT_SHAPES, f"a bias of {list(bias.shape)}")
     if op.lines[0] is not None and count_of(op.data) != inputs:
         return Refusal(
             Code.INCONSISTENT_SHAPES, f"{inputs} input channels, but {count_of(op.data)} are read"

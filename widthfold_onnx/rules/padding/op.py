@@ -9,17 +9,28 @@ from typing import NamedTuple
 import numpy as np
 from onnx import helper
 
-from widthfold_onnx.algebra.padded_layout import PaddedLayout
+from widthfold_onnx.algebra.layouts import PaddedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Attribute, Document, Node
+from widthfold_onnx.model.proto.constant_folding import run_reference
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.proto.reference import run_reference
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.padding.runs import Line
 
 CHANNELS = 1
 """The axis of the channels."""
+
+WRITING_ZEROS = frozenset({"BatchNormalization", "Conv", "ConvTranspose"})
+"""Ops that make padding of zeros by their new weights, whatever they read there."""
+
+DECIDING = frozenset(
+    {
+        *("Cast", "GlobalMaxPool", "HardSigmoid", "Less", "Max", "Min", "Pow", "ReduceMax"),
+        *("ReduceMin", "Resize", "ThresholdedRelu", "Where"),
+    }
+)
+"""Ops of which an attribute or another operand decides whether they make a zero of zeros."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +99,31 @@ class Laid(Op):
         outputs: the layout of each output.
         paddings: the number in the padding of each input, of its element type; None where there
             is no padding.
+        zeros: whether the padding of each input is 0 by sums and products alone (`makes_zeros`).
     """
 
     inputs: tuple[PaddedLayout | None, ...]
     outputs: tuple[PaddedLayout, ...]
     paddings: tuple[Array | None, ...]
+    zeros: tuple[bool, ...]
 
     @property
     def padding(self) -> Array | None:
         """The number in the padding of input 0."""
         return self.paddings[0]
+
+    def makes_zeros(self, padding: Array | None) -> bool:
+        """Check whether padding that the op makes is 0 whatever the numbers in it were.
+
+        The proof takes such a zero for a zero, and the zero of any other op for any number.
+        """
+        name = self.node.op_type
+        if padding is None or padding != 0 or name in DECIDING:
+            return False
+        pairs = zip(self.zeros, self.paddings, strict=True)
+        operands = [zero for zero, number in pairs if number is not None]
+        every = any if name in ("Div", "Mul") else all
+        return name in WRITING_ZEROS or every(operands)
 
     @property
     def zero(self) -> Array:
@@ -110,8 +136,10 @@ class Laid(Op):
     def applied(self, operands: Sequence[Array | None]) -> Array | Refusal:
         """Return what the op makes of single numbers, if it is finite."""
         name = self.node.op_type
+        # NumPy before 2.0 computes with arrays of rank 0 as with Python's numbers, in float64.
+        vectors = [None if array is None else array.reshape(1) for array in operands]
         try:
-            results = run_reference(self.document.message(self.node), operands, self.document.opset)
+            results = run_reference(self.document.message(self.node), vectors, self.document.opset)
         except ValueError:
             results = None
         if not results or results[0].size != 1:
@@ -141,7 +169,7 @@ class PaddedNode:
 
 
 class Rule(NamedTuple):
-    """What an operator does to padded channels.
+    """The effect of an operator on padded channels.
 
     Attributes:
         relate: ties the channels of its inputs together and returns the lines of its outputs, or
@@ -154,7 +182,7 @@ class Rule(NamedTuple):
 
 
 def same(op: Op) -> Sequence[Line] | Refusal:
-    """Return the channels of input 0 as those of the output."""
+    """Return the channels of input 0 as the channels of the output."""
     return [op.data]
 
 

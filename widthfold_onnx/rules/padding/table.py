@@ -1,13 +1,13 @@
-"""Map operators to what they do to padded channels."""
+"""Map operators to their effect on padded channels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from widthfold_onnx.rules.padding import positions
-from widthfold_onnx.rules.padding.elementwise import BROADCAST, POINTWISE
+from widthfold_onnx.rules.padding import kept_channels
 from widthfold_onnx.rules.padding.features import FLAT, PICKED, PRODUCT, RESHAPED
 from widthfold_onnx.rules.padding.joints import APPENDED, JOINED, PARTED
+from widthfold_onnx.rules.padding.kept_channels import BROADCAST, POINTWISE
 from widthfold_onnx.rules.padding.linear import LINEAR, NORMALIZATION
 from widthfold_onnx.rules.padding.op import Rule
 from widthfold_onnx.rules.propagation.table import BROADCASTING, UNARY
@@ -15,10 +15,10 @@ from widthfold_onnx.rules.propagation.table import BROADCASTING, UNARY
 PADDING: Mapping[str, Rule] = {
     **dict.fromkeys(sorted(UNARY), POINTWISE),
     **dict.fromkeys(sorted(BROADCASTING), BROADCAST),
-    **dict.fromkeys(("AveragePool", "GlobalAveragePool"), positions.AVERAGE),
-    **dict.fromkeys(("GlobalMaxPool", "MaxPool"), positions.LARGEST),
-    **dict.fromkeys(("ReduceMean", "ReduceSum"), positions.REDUCED),
-    **dict.fromkeys(("ReduceMax", "ReduceMin"), positions.REDUCED_TO_LARGEST),
+    **dict.fromkeys(("AveragePool", "GlobalAveragePool"), kept_channels.AVERAGE),
+    **dict.fromkeys(("GlobalMaxPool", "MaxPool"), kept_channels.LARGEST),
+    **dict.fromkeys(("ReduceMean", "ReduceSum"), kept_channels.REDUCED),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), kept_channels.REDUCED_TO_LARGEST),
     **dict.fromkeys(("Conv", "ConvTranspose"), LINEAR),
     **dict.fromkeys(("Flatten", "Squeeze"), FLAT),
     **dict.fromkeys(("Gemm", "MatMul"), PRODUCT),
@@ -28,8 +28,8 @@ PADDING: Mapping[str, Rule] = {
     "Gather": PICKED,
     "Pad": APPENDED,
     "Reshape": RESHAPED,
-    "Resize": positions.RESIZED,
-    "Slice": positions.SLICED,
+    "Resize": kept_channels.RESIZED,
+    "Slice": kept_channels.SLICED,
     "Split": PARTED,
 }
 """The rule that pads an operator, by its type."""

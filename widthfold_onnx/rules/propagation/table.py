@@ -16,10 +16,9 @@ import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.proto.domain import is_default
+from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.propagation.axes import ALONG, along
-from widthfold_onnx.rules.propagation.channels import concat, split
+from widthfold_onnx.rules.propagation.axes import ALONG, along, concat, split
 from widthfold_onnx.rules.propagation.op import Op, PackedOp, pointwise
 
 MIN_OPSET = 7

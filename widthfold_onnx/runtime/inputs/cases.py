@@ -21,9 +21,8 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.constant_folding import literal
 from widthfold_onnx.model.proto.dims import dims_of
-from widthfold_onnx.model.proto.frozen import inputs
 from widthfold_onnx.model.proto.functions import flat
-from widthfold_onnx.model.proto.walk import subgraphs
+from widthfold_onnx.model.proto.walk import inputs, subgraphs
 from widthfold_onnx.options import RuntimeOptions, Values
 from widthfold_onnx.runtime.sessions.ports import Port
 from widthfold_onnx.text import printable, valued
@@ -154,7 +153,7 @@ class _Reader:
         self._extents: dict[str, tuple[int, ...]] = {}
 
     def values(self, name: str) -> list[tuple[float, ...]]:
-        """Return the values of an input, each as the one element that fills it."""
+        """Return the values of an input, each as a single element that fills it."""
         holding, failing = self.compared[name]
         every = dict.fromkeys([*holding, *(v for v in failing if v not in holding)])
         return [(value,) for value in list(every)[:MOST_CASES]]

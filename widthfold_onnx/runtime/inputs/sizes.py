@@ -13,11 +13,11 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, Sizes
+from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, Sizes, Values
 from widthfold_onnx.runtime.inputs.dimensions import Dimensions, Key
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.sessions.descriptions import described
@@ -72,19 +72,20 @@ def running(model: Path, how: RuntimeOptions, fixed: Sizes) -> tuple[Provider, S
     return session.provider, find_sizes(session, fixed)
 
 
-def runs_at(model: Path, suggested: Sizes) -> Sizes:
+def runs_at(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:
     """Return the sizes at which a model runs: of the suggested ones, and behind them found ones.
 
     Meant to run in `runtime.child.isolated`.
 
     Args:
         model: the file.
+        cases: values of its inputs that choose between parts of it.
         suggested: shapes of some inputs or of all.
 
     Raises:
         UnverifiedError: there is no runtime, or the model does not load.
     """
-    session = open_session(model)
+    session = open_session(model, RuntimeOptions(cases=tuple(cases)))
     sizes: list[Shapes] = []
     end = time.monotonic() + SECONDS
     for shapes in suggested:

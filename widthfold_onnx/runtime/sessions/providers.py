@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
+import onnx
+from onnx import parser
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.model.proto.onnx_text import model_of
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import described
-from widthfold_onnx.runtime.sessions.shared_libraries import missing_library, preload
+from widthfold_onnx.runtime.sessions.library import missing_library, preload
 from widthfold_onnx.text import printable
 
 OFF = ("0", "false")
@@ -51,7 +52,7 @@ def choose(provider: Provider) -> Provider:
     """Return the provider to use: AUTO is CUDA if a CUDA device really runs a node, else the CPU.
 
     Raises:
-        UnverifiedError: the one asked for cannot be used; says what is missing.
+        UnverifiedError: the one asked for cannot be used; names the missing parts.
     """
     if provider is Provider.AUTO:
         cuda = obstacle(Provider.CUDA)
@@ -113,7 +114,7 @@ def obstacle(provider: Provider, chosen: tuple[tuple[str, str], ...] = ()) -> st
 
 @cache
 def _shared_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return the folder in which sessions of this process share what they measured of kernels.
+    """Return the folder in which sessions of this process share their measurements of kernels.
 
     It is removed with the process, or with the folder that `runtime.child` gives a child.
     """
@@ -125,3 +126,12 @@ def one_node() -> bytes:
     conv = "<float[1, 1, 1, 1] w = {1}> { y = Conv(x, w) }"
     model = model_of(f"probe (float[1, 1, 1, 1] x) => (float[1, 1, 1, 1] y) {conv}")
     return bytes(model.SerializeToString())
+
+
+def model_of(graph: str) -> onnx.ModelProto:
+    """Return a model of one graph.
+
+    >>> model_of("g (float[2] x) => (float[2] y) { y = Neg(x) }").graph.node[0].op_type
+    'Neg'
+    """
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')

@@ -22,10 +22,9 @@ from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
 from widthfold_onnx.model.proto.walk import all_tensors
 from widthfold_onnx.options import Provider, RuntimeOptions, Values
 from widthfold_onnx.runtime.sessions import library
-from widthfold_onnx.runtime.sessions.binding import Bound, Placed, place
 from widthfold_onnx.runtime.sessions.descriptions import Level as Level
 from widthfold_onnx.runtime.sessions.descriptions import described
-from widthfold_onnx.runtime.sessions.ports import Port, arrays_of, port_of
+from widthfold_onnx.runtime.sessions.ports import Bound, Placed, Port, arrays_of, place, port_of
 from widthfold_onnx.runtime.sessions.providers import OFF, chain, check_options, choose
 from widthfold_onnx.runtime.sessions.session_options import check_entries, entries
 from widthfold_onnx.text import printable
@@ -167,7 +166,7 @@ def open_session(
 
     Raises:
         UnverifiedError: no runtime, no such provider, or a model that does not load.
-        NoKernelError: one that does not load for want of a kernel.
+        NoKernelError: a model that does not load for want of a kernel.
         UsageError: `use_tf32` is switched off where float16 is to be timed.
     """
     runtime = library.runtime()

@@ -1,8 +1,8 @@
 """Checks entries of a session's configuration, such as `session.x64quantprecision`.
 
-The runtime takes an entry of any name, silently ignores unknown ones, and cannot list those that it
-knows. So sure mistakes are refused: an invalid name, a name close to one of those below, and a name
-that the runtime ignores because it has a setting for it. Values are tried on one node.
+The runtime takes an entry of any name, silently ignores unknown ones, and cannot list the entries
+that it knows. So sure mistakes are refused: an invalid name, a name close to one of those below,
+and a name that the runtime ignores because it has a setting for it. Values are tried on one node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOLDER = "session.model_external_initializers_file_folder_path"
 
 PRECISION = "session.x64quantprecision"
 """At 1 the runtime multiplies signed weights as unsigned ones where that is exact only so, from
-the level EXTENDED on (the same header; `runtime.saturation`)."""
+the level EXTENDED on (the same header; `runtime.kernels`)."""
 
 SIGNED = "session.qdqisint8allowed"
 """At 1 the runtime leaves signed data signed that are quantized and dequantized, on x86 too."""

@@ -1,20 +1,37 @@
-"""Measure workloads, and keep the results. What the store knows is not measured again."""
+"""Measure workloads in one or several child processes of this machine, and keep the results.
+
+A measurement in the store is not repeated, unless it was lost long ago or for want of time.
+"""
 
 from __future__ import annotations
 
+import datetime
+import queue
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from widthfold_onnx.progress import Progress
+from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import Key, Measurement
-from widthfold_onnx.results.store import AS_IS
-from widthfold_onnx.tuning.measure.budget import Budget
-from widthfold_onnx.tuning.measure.children import measure
-from widthfold_onnx.tuning.measure.measurements import Candidate, Outcome, is_known, outdated
-from widthfold_onnx.tuning.measure.successive_halving import Setup
-from widthfold_onnx.tuning.store.identity import setting_identity
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.results.tuning import AS_IS, NO_TIME
+from widthfold_onnx.tuning.identity import setting_identity
+from widthfold_onnx.tuning.measure.children import Budget, measure
+from widthfold_onnx.tuning.measure.successive_halving import Candidate, Outcome, Setup
+from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.workload.workloads import Workload
+
+SMALLEST_GAIN = 1.03
+"""A layer takes another form only if the low end of the form's speed-up exceeds this.
+
+It is more than `intervals.SMALLEST_DIFFERENCE`: many forms race, and the best may be so by chance.
+"""
+
+MORE_TIME = 2.0
+"""What was skipped for lack of time, or left undecided by a wide interval, is measured again with
+this many times as much time."""
+
+RETRY = datetime.timedelta(days=7)
+"""Age at which a lost form is tried again: memory or time may have been short at that moment."""
 
 
 class Bench:
@@ -96,3 +113,113 @@ class Bench:
             setting=self._setting,
             machine=self.machine,
         )
+
+
+class _StoppedError(Exception):
+    """Measuring was stopped, so the rest is not needed."""
+
+
+class LocalPool:
+    """The processes of this machine that measure at a time.
+
+    They are no workers of Dask, although a cluster could run here. Processes of Dask print
+    tracebacks on Ctrl-C, import the script of the caller, and answer when a whole layer is done.
+    An interrupt after 8 seconds kept none of the 550 measurements that these processes had given.
+
+    Args:
+        bench: keeps the measurements.
+        jobs: how many processes there are.
+
+    Attributes:
+        reads: the provider on which models are tried to find the shapes of their inputs.
+        benches: the one bench.
+    """
+
+    def __init__(self, bench: Bench, jobs: int) -> None:
+        self.reads = bench.setup.how.provider
+        self.benches = [bench]
+        self._jobs = jobs
+
+    def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
+        """Measure all pending candidates; several processes get the workloads in turn.
+
+        On an interrupt, all measurements taken so far are kept.
+
+        Args:
+            workloads: in the order in which they are measured.
+            budget: the seconds to spend, by each process.
+            on_progress: gets a step per workload.
+
+        Raises:
+            UnverifiedError: the runtime cannot be used.
+        """
+        (bench,) = self.benches
+        if self._jobs == 1:
+            bench.measure(workloads, budget, on_progress)
+            return
+        missing = bench.missing(workloads, budget.total)
+        parts = [missing[start :: self._jobs] for start in range(self._jobs)]
+        done = [0] * len(parts)
+        told: queue.SimpleQueue[tuple[int, Outcome | Step | Exception | None]] = queue.SimpleQueue()
+        stopped = threading.Event()
+
+        def play(number: int) -> None:
+            """Report a measurement to the caller's thread: the store belongs to that one."""
+
+            def tell(what: Outcome | Step) -> None:
+                if stopped.is_set():
+                    raise _StoppedError
+                told.put((number, what))
+
+            try:
+                measure(parts[number], bench.setup, Budget(budget.total), tell, tell)
+            except Exception as error:
+                told.put((number, error))
+            told.put((number, None))
+
+        playing = set(range(len(parts)))
+        try:
+            for number in playing:
+                # A daemon thread does not delay the end of the program; its child ends with us.
+                threading.Thread(target=play, args=(number,), daemon=True).start()
+            while playing:
+                number, what = told.get()
+                if isinstance(what, Exception):
+                    raise what
+                if isinstance(what, Outcome):
+                    bench.keep(what)
+                elif isinstance(what, Step):
+                    done[number] = what.done
+                    text = f"measuring layer {sum(done) + 1} of {len(missing)}"
+                    on_progress(Step(text, sum(done), len(missing), what.seconds_left))
+                else:
+                    playing.remove(number)
+        finally:
+            stopped.set()
+
+
+def is_known(
+    found: Measurement | None, seconds: float, pairs: int = 0, bar: float = SMALLEST_GAIN
+) -> bool:
+    """Check whether a candidate needs no new measurement.
+
+    Args:
+        found: the measurement, if there is one.
+        seconds: time to measure in.
+        pairs: how often every form runs, unless it is hopeless.
+        bar: the ratio that its interval should lie above or below.
+    """
+    if found is None:
+        return False
+    if found.status == "ok" and 1 < found.rounds < pairs:
+        return False
+    if outdated(found) and seconds > 0:
+        return False
+    is_open = found.reason == NO_TIME or found.low <= bar < found.high
+    return not is_open or seconds < MORE_TIME * found.budget
+
+
+def outdated(found: Measurement) -> bool:
+    """Check whether a form was lost so long ago that it should be tried again."""
+    age = datetime.datetime.now(datetime.UTC) - found.time
+    return found.status == "lost" and age > RETRY

@@ -6,6 +6,7 @@ a new child.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -14,14 +15,44 @@ import msgspec
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.results.store import AS_IS, lost
+from widthfold_onnx.results.tuning import AS_IS, lost
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.sessions.descriptions import described
 from widthfold_onnx.system import memory_bytes
-from widthfold_onnx.tuning.measure.budget import Budget
-from widthfold_onnx.tuning.measure.measurements import Outcome
-from widthfold_onnx.tuning.measure.successive_halving import Began, Setup, race
+from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome, Setup, race
 from widthfold_onnx.tuning.workload.workloads import Workload
+
+
+class Budget:
+    """Seconds for measuring; they pass only while something runs.
+
+    Args:
+        seconds: all of them.
+
+    Attributes:
+        total: the seconds at the beginning.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.total = seconds
+        self._spent = 0.0
+        self._since: float | None = None
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; below 0 if more were spent."""
+        running = 0.0 if self._since is None else time.monotonic() - self._since
+        return self.total - self._spent - running
+
+    def start(self) -> None:
+        """Let the seconds pass, unless they do already."""
+        if self._since is None:
+            self._since = time.monotonic()
+
+    def stop(self) -> None:
+        """Let no more seconds pass."""
+        self._spent, self._since = self.total - self.left, None
+
 
 SILENCE = 60.0
 """Seconds that a form may take to load and run before it counts as hung."""
@@ -50,7 +81,7 @@ def measure(
     Args:
         workloads: in the order in which they are measured.
         setup: the settings.
-        budget: the seconds to spend; those in which a child starts do not count.
+        budget: the seconds to spend; seconds in which a child starts do not count.
         keep: gets every measurement at once.
         on_progress: gets a step per workload.
         share: fraction of the seconds that are left which these workloads should take.
@@ -134,7 +165,7 @@ class _Left:
         self._on_progress(Step(step, done, self._total, spare))
 
     def _settle(self, outcome: Outcome) -> None:
-        """Keep a result; a layer of which every form has one is done."""
+        """Keep a result; a layer is done when every form has a measurement."""
         subject, candidate, found = outcome
         found = msgspec.structs.replace(found, budget=self._budget.total)
         self._keep(Outcome(subject, candidate, found))

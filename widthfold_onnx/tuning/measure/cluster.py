@@ -1,20 +1,26 @@
-"""Connect to Dask: list the workers, and run a call on one. Only this module imports Dask."""
+"""Connect to Dask: list the workers, and measure a workload on one of them.
+
+Only this module imports Dask.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import RuntimeOptions
+from widthfold_onnx.progress import silent
 from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.environment import version
+from widthfold_onnx.runtime.sessions.session import runtime_version
 from widthfold_onnx.text import printable, quoted
-from widthfold_onnx.tuning.measure.cluster_task import measured, versions
-from widthfold_onnx.tuning.measure.measurements import Outcome
-from widthfold_onnx.tuning.measure.successive_halving import Setup
-from widthfold_onnx.tuning.store.identity import Place, find_place
+from widthfold_onnx.tuning.identity import Place, find_place
+from widthfold_onnx.tuning.measure.children import Budget, measure
+from widthfold_onnx.tuning.measure.successive_halving import Outcome, Setup
 from widthfold_onnx.tuning.workload.workloads import Workload
 
 MISSING = "Dask cannot be imported: pip install 'widthfold-onnx[dask]'"
@@ -167,3 +173,41 @@ def _said(answer: object) -> str:
     if isinstance(answer, dict):
         return ", ".join(f"{name} {number or '(none)'}" for name, number in answer.items())
     return printable(str(answer))
+
+
+_turn = threading.Lock()
+"""Held during a measurement, so that a worker takes one at a time."""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that must agree on both sides, as measurements and pickles need them.
+
+    Raises:
+        UnverifiedError: ONNX Runtime is not installed.
+    """
+    return {"widthfold-onnx": version("widthfold-onnx"), "onnxruntime": runtime_version()}
+
+
+def measured(workload: Workload, setup: Setup, seconds: float, share: float) -> list[Outcome]:
+    """Measure one workload; a form that crashes ends a child process, not the worker.
+
+    Args:
+        workload: the layer, with the forms that are not known.
+        setup: the settings.
+        seconds: time after which measuring ends, finished or not.
+        share: fraction of these seconds that the workload should take.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used.
+    """
+    found: list[Outcome] = []
+    with _turn:
+        measure(
+            [workload],
+            setup,
+            Budget(seconds),
+            found.append,
+            silent,
+            share=share,
+        )
+    return found

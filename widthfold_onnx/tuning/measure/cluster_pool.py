@@ -15,15 +15,14 @@ from typing import NamedTuple
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.results.store import AS_IS, lost
+from widthfold_onnx.results.tuning import AS_IS, lost
 from widthfold_onnx.text import printable
+from widthfold_onnx.tuning.identity import Place
 from widthfold_onnx.tuning.measure.bench import Bench
-from widthfold_onnx.tuning.measure.budget import Budget
+from widthfold_onnx.tuning.measure.children import Budget
 from widthfold_onnx.tuning.measure.cluster import Cluster, Flight
-from widthfold_onnx.tuning.measure.measurements import Outcome
-from widthfold_onnx.tuning.measure.successive_halving import Setup
-from widthfold_onnx.tuning.store.identity import Place
-from widthfold_onnx.tuning.store.store import Store
+from widthfold_onnx.tuning.measure.successive_halving import Outcome, Setup
+from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.workload.workloads import Workload
 
 LONELY = 30.0
@@ -77,7 +76,7 @@ class ClusterPool:
         self._tasks: dict[Flight, _Task] = {}
 
     def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
-        """Measure what is not known, on all workers that are connected or connect later.
+        """Measure all pending candidates, on all workers that are connected or connect later.
 
         If this ends early, measurements that already run are finished and discarded.
 

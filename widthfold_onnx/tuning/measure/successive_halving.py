@@ -11,30 +11,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import (
-    AS_IS,
-    NO_SUCH_FORM,
-    NO_TIME,
-    OUT_OF_REACH,
-    lost,
-    timed,
-)
+from widthfold_onnx.results.tuning import AS_IS, NO_SUCH_FORM, NO_TIME, OUT_OF_REACH, lost, timed
 from widthfold_onnx.rules.forms.spec import FormSpec
-from widthfold_onnx.runtime.ceilings import operations
 from widthfold_onnx.runtime.clock import Clock, Run, Times, clock_of, seconds_of
 from widthfold_onnx.runtime.intervals import measured
+from widthfold_onnx.runtime.kernels import operations
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.runtime.settings import Setting, random_run
 from widthfold_onnx.tuning.measure.effort import SPENDING, Spending
-from widthfold_onnx.tuning.measure.measurements import Candidate, Outcome
-from widthfold_onnx.tuning.workload.build import reformed
-from widthfold_onnx.tuning.workload.workloads import Workload
+from widthfold_onnx.tuning.workload.workloads import Workload, reformed
 
 HOPELESS = 2.0
 """A form is not run again if it is this many times slower in its first pairs than the layer as it
@@ -61,6 +53,24 @@ OPENING = 0.005
 
 FIRST_SHARE = 0.7
 """Share of a layer's time after which no further form starts; the first one always does."""
+
+
+Candidate = FormSpec | str
+"""A form of a layer; or, as text, the layer as it is or the models of a trial."""
+
+
+class Outcome(NamedTuple):
+    """Name a candidate and its measurement.
+
+    Attributes:
+        subject: a layer, or a whole model.
+        candidate: one of its forms, or as it is; of a model two plans that were compared.
+        measurement: how fast it is, or why it is lost.
+    """
+
+    subject: str
+    candidate: Candidate
+    measurement: Measurement
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Choose the forms of all layers at least total cost: a linear program over layers and links.
 
-A layer takes one form; a link (`tuning.workload.layout_edges`) is in one layout, logical or packed.
+A layer takes one form; a link (`tuning.workload.links`) is in one layout, logical or packed.
 If a layer reads or returns another layout than its link, a fold or unfold is paid, once for each
 link and layout, as the rewriting emits them. The cost of a form between packed tensors and the cost
-of its folds are measured (`tuning.workload.packed_workload`). Branches that meet again make this a
+of its folds are measured (`tuning.workload.links`). Branches that meet again make this a
 problem on graphs. It is solved as an integer program, as Anderson and Gregg select layouts (Optimal
 DNN Primitive Selection with Partitioned Boolean Quadratic Programming, CGO 2018): the solver proves
 that the cost is least.
@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from widthfold_onnx.algebra.packed_layout import PackedLayout
+from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import AS_IS
+from widthfold_onnx.results.tuning import AS_IS
 from widthfold_onnx.rules.forms.spec import FormSpec
-from widthfold_onnx.tuning.measure.measurements import SMALLEST_GAIN, Candidate
+from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN
+from widthfold_onnx.tuning.measure.successive_halving import Candidate
 from widthfold_onnx.tuning.workload.layers import Layers
-from widthfold_onnx.tuning.workload.layout_edges import Link
-from widthfold_onnx.tuning.workload.packed_workload import inside_subject
+from widthfold_onnx.tuning.workload.links import Link, inside_subject
 from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload
 
 SOLVER_SECONDS = 10.0
@@ -71,7 +71,7 @@ def foresee(layers: Layers) -> dict[str, FormSpec]:
 
 
 def _measured(workload: Workload, known: Known) -> Iterator[Option]:
-    """Yield the options of a layer of which the times are known."""
+    """Yield the options of a layer whose times are known."""
     subject, between = workload.subject, inside_subject(workload.subject)
     own = known(subject, AS_IS)
     if own is None or own.status != "ok":
@@ -171,7 +171,7 @@ class _Program:
         self._ranges: list[tuple[float, float]] = []
 
     def variable(self, cost: float, *, whole: bool = False) -> int:
-        """Add a variable; one that is not whole takes the least value that its rows allow."""
+        """Add a variable; if it is not whole, it takes the least value that its rows allow."""
         self._costs.append(cost)
         self._whole.append(whole)
         return len(self._costs) - 1

@@ -10,18 +10,18 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from widthfold_onnx.progress import Progress
 from widthfold_onnx.results import Gain, Measurement
-from widthfold_onnx.results.store import AS_IS
+from widthfold_onnx.results.tuning import AS_IS
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.forms.spec import FormSpec
-from widthfold_onnx.tuning.measure.bench import Bench
-from widthfold_onnx.tuning.measure.budget import Budget
-from widthfold_onnx.tuning.measure.measurements import SMALLEST_GAIN
+from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN, Bench
+from widthfold_onnx.tuning.measure.children import Budget
 from widthfold_onnx.tuning.search.assign import foresee
 from widthfold_onnx.tuning.workload.layers import Layers
 from widthfold_onnx.tuning.workload.workloads import Workload
@@ -141,6 +141,20 @@ class LevelSearch:
         own = self.bench.known(subject, AS_IS)
         seconds = self.layers.workloads[subject].predicted if own is None else own.seconds
         return self.layers.count(subject) * seconds
+
+
+class Races(NamedTuple):
+    """The races of the layers of a model.
+
+    Attributes:
+        levels: the levels at which layers raced, the most promising level first.
+        original: time of the original at level ALL / at EXTENDED; None if it has one level.
+        interrupted: whether the caller ended the races.
+    """
+
+    levels: Sequence[LevelSearch]
+    original: Measurement | None
+    interrupted: bool
 
 
 def racing(

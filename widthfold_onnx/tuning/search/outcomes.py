@@ -1,38 +1,55 @@
-"""Answer for each layer what a search decided: its form, or why it stays as it is."""
+"""Report a search: the outcome of each layer, the figures, and the origin of the plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
+from widthfold_onnx.decide.decisions import Decision
 from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.options import SearchOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.results import Gain
-from widthfold_onnx.rewrite.plan import Plan, structure_of
+from widthfold_onnx.results import Gain, Measurement, SearchReport, SizeGain
+from widthfold_onnx.rewrite.plan import LayerGain, Measured, Origin, Plan, structure_of
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.spec import FormSpec, form_of
 from widthfold_onnx.rules.match.site import LinearSite
-from widthfold_onnx.tuning.search.level_search import PREDICTED_GAIN, LevelSearch, pays
+from widthfold_onnx.runtime.environment import version
+from widthfold_onnx.runtime.intervals import noise
+from widthfold_onnx.tuning.identity import device_name, runtime_of
+from widthfold_onnx.tuning.search.context import SearchContext
+from widthfold_onnx.tuning.search.level_search import (
+    PREDICTED_GAIN,
+    LevelSearch,
+    Races,
+    gain_of,
+    pays,
+)
+from widthfold_onnx.tuning.search.trials import verdict_of
 
 NEGLIGIBLE = "by prediction it can save too little of the model's time"
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The outcome of a search for each layer.
+    """The outcome of a search.
 
     Attributes:
         level: the layers, at the level that promised most.
         forms: by subject the accepted forms of layers that are not padded.
         plan: the accepted plan.
+        finals: the last trial of the whole model at each size; None where it was not timed.
     """
 
     level: LevelSearch
     forms: Mapping[str, FormSpec]
     plan: Plan
+    finals: Sequence[Measurement | None]
 
     def choose(self, site: LinearSite) -> Reformulation | Refusal:
-        """Return the form of a layer, or why it has none."""
+        """Return the form of a layer, or the reason why it has none."""
         name, options = NodeName(site.scope.path, site.name), self.level.bench.setup.fold
         for layer in self.plan.layers:
             if layer.name == name and layer.structure == structure_of(site):
@@ -47,7 +64,7 @@ class Outcomes:
         return Refusal(Code.NO_GAIN, self._why_not(subject))
 
     def gain(self, site: LinearSite | None) -> Gain | None:
-        """Return the gain of a layer alone: with the accepted form, or with the best if none is."""
+        """Return the gain of a layer alone: in the accepted form, or in the best if none is."""
         subject = None if site is None else self.level.layers.subject(site)
         if subject is None or isinstance(subject, Refusal):
             return None
@@ -55,6 +72,83 @@ class Outcomes:
             return self.level.gain(subject, self.forms[subject])
         best = self.level.best(subject)
         return None if best is None else best[1]
+
+    def with_origin(
+        self,
+        plan: Plan,
+        decisions: Sequence[Decision],
+        options: SearchOptions,
+        context: SearchContext,
+    ) -> Plan:
+        """Return a plan with its origin, and with the gains of the layers that it replaces.
+
+        Args:
+            plan: the plan of the decisions.
+            decisions: the decision for each layer.
+            options: where and how long was measured; the provider is not AUTO.
+            context: the context of the search.
+        """
+        planned, final = {layer.name for layer in plan.layers}, self.finals[0]
+        gains = {d.name: self.gain(d.linear) for d in decisions if d.name in planned}
+        return msgspec.structs.replace(
+            plan,
+            origin=Origin(
+                widthfold=version("widthfold-onnx"),
+                decision="measured" if options.measure else "predicted",
+                provider=options.provider.value,
+                provider_options=dict(options.provider_options),
+                session_options=dict(options.session_options),
+                threads=options.threads,
+                device=device_name(options.provider) if options.measure else context.target.name,
+                runtime=runtime_of(context.machine) if options.measure or final else "",
+            ),
+            measured=Measured(
+                whole=None if final is None else gain_of(final),
+                setting=_setting(final),
+                sizes=tuple(map(dict, context.sizes)),
+                layers=tuple(
+                    LayerGain(graph=name.graph, node=name.node, gain=gain)
+                    for name, gain in sorted(gains.items(), key=lambda item: item[0])
+                    if gain is not None
+                ),
+            ),
+        )
+
+    def report(
+        self, races: Races, options: SearchOptions, context: SearchContext, *, accepted: bool
+    ) -> SearchReport:
+        """Return the figures of the search.
+
+        Args:
+            races: the races of the layers.
+            options: where and how long was measured; the provider is not AUTO.
+            context: the context of the search.
+            accepted: whether the plan changes the model.
+        """
+        final, workloads = self.finals[0], self.level.layers.workloads
+        best = [self.level.best(subject) for subject in workloads]
+        last = final or races.original
+        return SearchReport(
+            provider=options.provider.value,
+            threads=options.threads,
+            target=context.target.name,
+            sizes=list(map(_at_size, context.sizes, self.finals)),
+            layers=len(workloads),
+            forms=sum(len(workload.forms) for workload in workloads.values()),
+            measured=sum(level.bench.measured for level in races.levels),
+            left=len(_unmeasured(races)) if options.measure else 0,
+            predicted=sum(form is not None and form[1].predicted for form in best),
+            interrupted=races.interrupted,
+            store_read_only=self.level.bench.read_only,
+            whole=None if final is None else gain_of(final),
+            accepted=accepted,
+            control=0.0 if final is None else final.control,
+            bar=0.0 if final is None else noise(final.control),
+            failure="" if final is None else final.reason,
+            note="" if last is None else last.note,
+            original_setting=final.original_setting if final else _fastest(races.original),
+            folded_setting=_setting(final) if accepted else "",
+        )
 
     def _why_not(self, subject: str) -> str:
         count = len(self.level.layers.workloads[subject].forms)
@@ -70,3 +164,36 @@ class Outcomes:
             why = f"ran at {gain.ratio:.2f}x [{gain.low:.2f}, {gain.high:.2f}]"
         where = ", but not in the whole model" if pays(gain) else ""
         return f"the best of its {count} forms {why}{where}"
+
+
+def _unmeasured(races: Races) -> set[str]:
+    """Return the subjects of the layers that still lack a measurement."""
+    missing = [w for level in races.levels for w in level.bench.missing(level.promising())]
+    return races.levels[0].layers.behind(missing)
+
+
+def _fastest(original: Measurement | None) -> str:
+    """Return the level at which the original is fastest; "" if it was not timed."""
+    if original is None:
+        return ""
+    return original.setting if original.ratio > 1 else original.original_setting
+
+
+def _setting(final: Measurement | None) -> str:
+    """Return the setting at which the new model is fastest; "" if it was not timed."""
+    return "" if final is None or final.status == "lost" else final.setting
+
+
+def _at_size(shapes: Shapes, final: Measurement | None) -> SizeGain:
+    """Return the row of the report for one size."""
+    row = SizeGain(shapes={name: list(dims) for name, dims in shapes.items()})
+    if final is None:
+        return row
+    if final.status == "lost":
+        return msgspec.structs.replace(row, verdict="slower", note=final.reason)
+    return msgspec.structs.replace(
+        row,
+        gain=gain_of(final),
+        verdict=verdict_of(final),
+        original_ms=1e3 * final.ratio * final.seconds,
+    )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from widthfold_onnx.decide.decisions import decide, with_layers
-from widthfold_onnx.decide.padding import padding_of, padding_report
+from widthfold_onnx.decide.draft import padding_of, padding_report
 from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.progress import Progress, Step

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import AS_IS
+from widthfold_onnx.results.tuning import AS_IS
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.forms.spec import FormSpec
 from widthfold_onnx.tuning.measure.effort import Spending

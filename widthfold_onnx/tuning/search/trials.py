@@ -14,18 +14,18 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.model.write.writer import write_model
 from widthfold_onnx.options import Sizes, VerifyOptions
-from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.store import lost
+from widthfold_onnx.results import Measurement, SpeedVerdict
+from widthfold_onnx.results.tuning import lost
 from widthfold_onnx.rewrite.apply import fit
 from widthfold_onnx.rewrite.plan import EMPTY, Plan
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.inputs.distributions import Distribution
-from widthfold_onnx.runtime.intervals import noise
+from widthfold_onnx.runtime.inputs.feeds import Distribution
+from widthfold_onnx.runtime.intervals import judge, noise
 from widthfold_onnx.runtime.paired_benchmark import ratio_of, ratio_of_levels, ratios_to
 from widthfold_onnx.runtime.sessions.session import Level
-from widthfold_onnx.tuning.measure.bench import Bench
-from widthfold_onnx.tuning.measure.measurements import Outcome, is_known
-from widthfold_onnx.tuning.store.identity import canonical
+from widthfold_onnx.tuning.identity import canonical
+from widthfold_onnx.tuning.measure.bench import Bench, is_known
+from widthfold_onnx.tuning.measure.successive_halving import Outcome
 
 PATIENCE = 600.0
 """Seconds beyond the timing itself after which a model counts as hung: some run for ten seconds,
@@ -227,7 +227,7 @@ class Trials:
 
 
 def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
-    """Return the one of the trials at several sizes that decides.
+    """Return the deciding trial among the trials at several sizes.
 
     A change is taken only if it gains at one size and surely loses at none: so the worst trial
     decides where it is surely slower, or lost, and else the best one.
@@ -240,6 +240,20 @@ def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
         return None
     worst = min(known, key=lambda trial: trial.high)  # a lost one has 0
     return worst if worst.high < 1 else max(known, key=lambda trial: trial.low)
+
+
+def pays_at_all(finals: Sequence[Measurement | None]) -> bool:
+    """Check whether trials at several sizes show a gain at one size and a loss at none.
+
+    A trial that was not timed shows neither; where nothing was timed, predictions have decided.
+    """
+    verdicts = [verdict_of(trial) for trial in finals if trial is not None]
+    return not verdicts or ("faster" in verdicts and "slower" not in verdicts)
+
+
+def verdict_of(trial: Measurement) -> SpeedVerdict:
+    """Judge a trial; a model that does not run is slower than any other."""
+    return judge(trial.low, trial.high, trial.control)
 
 
 def _candidate(base: Plan, other: Plan, **how: str) -> str:

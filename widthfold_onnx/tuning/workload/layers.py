@@ -10,8 +10,8 @@ import msgspec
 
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.graph.document import Node
+from widthfold_onnx.model.graph.messages import connected
 from widthfold_onnx.model.graph.names import NodeName
-from widthfold_onnx.model.graph.traversal import connected
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
@@ -22,11 +22,11 @@ from widthfold_onnx.rules.forms.open_extents import needed_extents, unguardable
 from widthfold_onnx.rules.forms.spec import FormSpec
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import site_problem
-from widthfold_onnx.tuning.predict.targets import Target
+from widthfold_onnx.tuning.targets import Target
 from widthfold_onnx.tuning.workload.candidates import every_form
-from widthfold_onnx.tuning.workload.layout_edges import Link, links
-from widthfold_onnx.tuning.workload.packed_workload import inside
-from widthfold_onnx.tuning.workload.workloads import Workload, cut, joined
+from widthfold_onnx.tuning.workload.cut import cut
+from widthfold_onnx.tuning.workload.links import Link, inside, links
+from widthfold_onnx.tuning.workload.workloads import Workload, joined
 
 ELSEWHERE = Refusal(Code.NO_GAIN, "layers were measured in the model with companions only")
 """Refusal for a layer whose node has another name there, because a companion inlined functions."""

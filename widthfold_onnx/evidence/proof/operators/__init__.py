@@ -1,9 +1,10 @@
 """Evaluates the operators of ONNX, as far as a proof needs to know them.
 
 * `polynomials`: linear operators and sums and products of elements, by their definition.
-* `moves`: Pad, and Reshape, Slice and others, run by onnx's reference implementation on elements.
+* `arithmetic`: sums and products of elements; Pad; Reshape, Slice and others, run by onnx's
+  reference implementation on elements.
 * `functions`: elementwise operators as random functions of the elements that they read; max and min
-  over windows or axes as random functions of the multiset of what they read; ArgMax, Softmax and
+  over windows or axes as random functions of the multiset of their elements; ArgMax, Softmax and
   others as random functions of the line along an axis.
 * `quantization`: integers on a grid of floats.
 
@@ -20,28 +21,29 @@ from dataclasses import replace
 import numpy as np
 import onnx
 
-from widthfold_onnx.evidence.proof.call import FLOATS, Call, Meaning
 from widthfold_onnx.evidence.proof.field import key_of, variables
-from widthfold_onnx.evidence.proof.operators.arithmetic import applied
+from widthfold_onnx.evidence.proof.operators.arithmetic import MOVES, applied, move, pad
 from widthfold_onnx.evidence.proof.operators.functions import (
     COMMUTATIVE,
     ELEMENTWISE,
     FUNCTIONS,
     elementwise,
 )
-from widthfold_onnx.evidence.proof.operators.moves import MOVES, move, pad
 from widthfold_onnx.evidence.proof.operators.polynomials import INVERSES, POLYNOMIALS
 from widthfold_onnx.evidence.proof.operators.quantization import QUANTIZATION
 from widthfold_onnx.evidence.proof.values import (
+    FLOATS,
     ROUNDED,
+    Call,
     Elements,
     Known,
+    Meaning,
     Opaque,
     UnevaluableError,
     Value,
 )
-from widthfold_onnx.model.proto.domain import is_default
-from widthfold_onnx.model.proto.reference import run_reference
+from widthfold_onnx.model.proto.constant_folding import run_reference
+from widthfold_onnx.model.proto.walk import is_default
 
 OPERATORS: Mapping[str, Meaning] = {
     **FUNCTIONS,

@@ -1,4 +1,8 @@
-"""Adds and multiplies tensors of elements, and keeps their counts."""
+"""Add, multiply and move tensors of elements, and keep their counts.
+
+Pad has a definition of its own. onnx's reference implementation runs Reshape, Slice and other moves
+on the elements.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ from dataclasses import replace
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.call import common
 from widthfold_onnx.evidence.proof.field import (
     PRIMES,
     Draws,
@@ -20,7 +23,16 @@ from widthfold_onnx.evidence.proof.field import (
     reduced,
     widened,
 )
-from widthfold_onnx.evidence.proof.values import Elements, Known, Tensor, UnevaluableError
+from widthfold_onnx.evidence.proof.values import (
+    Call,
+    Elements,
+    Known,
+    Tensor,
+    UnevaluableError,
+    Value,
+    common,
+)
+from widthfold_onnx.model.proto.constant_folding import run_reference
 
 _THREADS = ThreadPoolExecutor(len(PRIMES))
 """NumPy computes without the interpreter's lock, so that draws are computed side by side."""
@@ -150,3 +162,69 @@ def matrix_product(left: Tensor, right: Tensor) -> Elements:
     shape = shape[:-1] if len(b) == 1 else shape
     flat = tuple(draw.reshape(shape) for draw in draws)
     return combined(flat, left, right, product=True)
+
+
+MOVES = frozenset(
+    {
+        *("Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements"),
+        *("GatherND", "Reshape", "ReverseSequence", "Slice", "SpaceToDepth", "Split", "Squeeze"),
+        *("Tile", "Transpose", "Trilu", "Unsqueeze"),
+    }
+)
+"""Their first input holds the moved elements, the others say where to. Concat moves all."""
+
+PAD_READS = 11
+"""Version of the operator set since which Pad reads what were its attributes."""
+
+
+def move(call: Call) -> list[Value] | None:
+    """Move elements; None if their new places depend on the inputs of the model."""
+    count = len(call.inputs) if call.node.op_type == "Concat" else 1
+    given = [call.tensor(i) for i in range(count)]
+    if any(isinstance(value, Elements) for value in call.inputs[count:]):
+        return None
+    places = [call.known(i) for i in range(count, len(call.inputs))]
+    results = []
+    for draws in zip(*(value.draws for value in given), strict=True):
+        result = run_reference(call.node, [*draws, *places], call.opset)
+        if result is None:
+            return None
+        results.append(result)
+    grid = _grid(given)
+    return [replace(combined(parts, *given), grid=grid) for parts in zip(*results, strict=True)]
+
+
+def pad(call: Call) -> list[Value] | None:
+    """Pad, or cut where a number is negative; None where that is not defined, or not constant.
+
+    ONNX defines the order of both only where a constant is padded with.
+    """
+    data, said = call.tensor(0), call.attributes
+    rank, mode = len(data.shape), said.get("mode", "constant")
+    pads, fill, axes = call.known(1), call.optional(2), call.known(3)
+    if call.opset < PAD_READS:
+        pads = np.array(said["pads" if "pads" in said else "paddings"])
+        fill = Known(np.array(said.get("value", 0.0)))
+    if pads is None or (axes is None and call.optional(3) is not None):
+        return None
+    fill = Known(np.array(0.0)) if fill is None or mode != "constant" else reshaped(fill, ())
+    sides = np.zeros((2, rank), np.int64)
+    sides[:, slice(None) if axes is None else axes] = pads.reshape(2, -1)
+    more, (begins, ends) = np.maximum(sides, 0), np.maximum(-sides, 0)
+    kept = tuple(map(slice, begins, data.shape - ends))
+    if mode != "constant" and (sides < 0).any():
+        return None
+
+    def padded(array: Array, number: Array, _: int) -> Array:
+        given = {"constant_values": number} if mode == "constant" else {}
+        return np.pad(array[kept], more.T, mode, **given)
+
+    draws = each(padded, data, fill, widens=True)
+    is_zero = not fill.draws[0].any()
+    return [replace(combined(draws, data, fill), grid=_grid([data]) if is_zero else b"")]
+
+
+def _grid(given: list[Tensor]) -> bytes:
+    """Return the grid on which all elements lie, as zero does; empty if there is none."""
+    grids = {value.grid if isinstance(value, Elements) else b"" for value in given}
+    return grids.pop() if len(grids) == 1 else b""

@@ -1,4 +1,4 @@
-"""Evaluates operators whose results are polynomials of what they read."""
+"""Evaluates operators whose results are polynomials of their inputs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from typing import Any
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.call import FLOATS, Call, Meaning, common, of_tensors
 from widthfold_onnx.evidence.proof.field import Modulus, key_of, reduced
-from widthfold_onnx.evidence.proof.geometry import Attributes, Windows, spread, windows
-from widthfold_onnx.evidence.proof.linear import conv, conv_transpose
+from widthfold_onnx.evidence.proof.geometry import (
+    Attributes,
+    Windows,
+    conv,
+    conv_transpose,
+    spread,
+    windows,
+)
 from widthfold_onnx.evidence.proof.operators.arithmetic import (
     along,
     applied,
@@ -27,12 +32,17 @@ from widthfold_onnx.evidence.proof.operators.arithmetic import (
     times,
 )
 from widthfold_onnx.evidence.proof.values import (
+    FLOATS,
+    Call,
     Elements,
     Known,
+    Meaning,
     Shape,
     Tensor,
     UnevaluableError,
     Value,
+    common,
+    of_tensors,
 )
 
 _KEEPS = {(FLOATS[i], FLOATS[j]) for i, j in ((0, 2), (0, 3), (1, 2), (1, 3), (2, 3))}
@@ -50,7 +60,7 @@ def convolved(
 
     Args:
         call: the node.
-        data: what is convolved.
+        data: the convolved data.
         weight: with what; its first two axes are [C, O / group] where `compute` transposes.
         place: finds the windows.
         compute: convolves modulo a prime.

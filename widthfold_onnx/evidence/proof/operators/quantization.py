@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.call import Call, Meaning
 from widthfold_onnx.evidence.proof.field import inverse, key_of, reduced
 from widthfold_onnx.evidence.proof.operators.arithmetic import (
     along,
@@ -24,8 +23,10 @@ from widthfold_onnx.evidence.proof.operators.arithmetic import (
 )
 from widthfold_onnx.evidence.proof.operators.polynomials import convolved, with_bias
 from widthfold_onnx.evidence.proof.values import (
+    Call,
     Elements,
     Known,
+    Meaning,
     Shape,
     Tensor,
     UnevaluableError,
@@ -103,7 +104,7 @@ def _dequantize(call: Call) -> list[Value]:
 
 
 def _quantize(call: Call) -> list[Value]:
-    """Quantize; what was dequantized with the same numbers gives those integers back."""
+    """Quantize; a value that was dequantized with the same numbers gives the integers back."""
     data, scale, zero = call.tensor(0), call.tensor(1), call.optional(2)
     kind = call.made[0]
     grid = _grid(scale, zero, kind)

@@ -1,0 +1,331 @@
+"""Define how folded and padded tensors lie: packed layouts and padded layouts.
+
+A packed layout is a bijection between the elements of a logical and of a packed tensor. Channels
+stay on one axis, which has the same number in both, counted from one end. Ops that act on each
+element alone, or differ per channel at most, need to know no more. There are two kinds.
+
+Between Convs (`ConvLayout`) a tensor [N, C, L1, ...] has the channels (b, c, a1, a2, ...): batch
+tile, channel, spatial tiles; or, tile-major, (b, a1, a2, ..., c). In a channel-major layout groups
+and their channels are neighbours, so it does not depend on the groups of the Conv at either end. A
+tile-major layout is for one group. `algebra.packing.pack` maps the elements.
+
+Between products (`RowLayout`) a tile of the positions becomes channels by a single Reshape:
+
+    weight right   [.., L, C] as [.., L/F, F*C]   m = F*m' + f           channel f*C + c
+    weight left    [.., C, L] as [.., C*F, L/F]   m = (L/F)*f + m'       channel c*F + f
+
+On the right, axes directly before the rows may be merged with them: L is their product, and the
+packed tensor has fewer axes. Leading axes are batches and stay.
+
+A padded layout (`PaddedLayout`) is an injection: channels with zeros behind or between them. The
+channels form runs. A run of n channels takes m >= n positions, its channels the first n of them.
+Channel c of a run that starts at channel c0 and at position p0 lies at
+
+    kept[c] = p0 + (c - c0)
+
+All other positions are padding. `kept` is strictly increasing, so channels keep their order.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from widthfold_onnx.algebra.axis import Extent
+from widthfold_onnx.algebra.packing import Reshape, Step, pack
+from widthfold_onnx.arrays import Array, size_of
+
+Dims = Sequence[int | None]
+
+
+class PackedLayout(ABC):
+    """The packing of a tensor, without extension."""
+
+    @property
+    @abstractmethod
+    def channel_axis(self) -> int:
+        """Axis of the channels, in logical and packed tensors."""
+
+    @property
+    @abstractmethod
+    def channel_major(self) -> bool:
+        """True if the positions in a channel stay together, so that channels can be joined."""
+
+    @abstractmethod
+    def rank(self, logical: int) -> int:
+        """Return the rank of the packed tensor for a logical rank."""
+
+    @abstractmethod
+    def involved(self, rank: int) -> frozenset[int]:
+        """Return the logical axes that packing changes: folded axes and channels, at least."""
+
+    @abstractmethod
+    def fits(self, shape: Dims) -> bool:
+        """Check whether this layout is valid, and fits tensors of logical extents `shape`.
+
+        Of an extent that is open, `conditions` tells which it may be.
+        """
+
+    @abstractmethod
+    def conditions(self, shape: Dims) -> dict[int, Extent]:
+        """Return the conditions on the open ones of the logical extents `shape`, by axis."""
+
+    @abstractmethod
+    def least(self, channels: int) -> tuple[int, ...]:
+        """Return the smallest logical extents that it fits, for a number of channels."""
+
+    @abstractmethod
+    def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:
+        """Return the moves that pack, or with `inverse` unpack, logical extents `shape`."""
+
+    def is_view(self, shape: Dims) -> bool:
+        """Check whether packing a tensor of logical extents `shape` moves no element in memory."""
+        return all(isinstance(step, Reshape) for step in self.steps(shape))
+
+    def packed(self, array: Array) -> Array:
+        """Pack a logical array into this layout; its extents must be divisible."""
+        return applied(array, self.steps(array.shape))
+
+    def names_channels(self, axis: int, rank: int) -> bool:
+        """Check whether an axis holds the channels, both at logical rank `rank` and packed."""
+        return all((axis - self.channel_axis) % r == 0 for r in (rank, self.rank(rank)))
+
+    def channels(self, count: int) -> npt.NDArray[np.int64]:
+        """Return the original channel of every packed channel, for `count` channels."""
+        return self.packed(np.indices(self.least(count))[self.channel_axis]).ravel()
+
+    def constant(self, numbers: Array, rank: int) -> Array:
+        """Return one number per channel so that it broadcasts to packed tensors of a logical rank.
+
+        It has as few axes as possible: a runtime fuses [C] into a product, but not [1, 1, C].
+        """
+        packed = self.rank(rank)
+        behind = packed - 1 - self.channel_axis % packed
+        return numbers.ravel()[self.channels(numbers.size)].reshape(-1, *(1,) * behind)
+
+
+def applied(array: Array, steps: Sequence[Step]) -> Array:
+    """Apply the steps to an array."""
+    for step in steps:
+        if isinstance(step, Reshape):
+            pairs = enumerate(zip(step.extents, step.keep, strict=True))
+            array = array.reshape(
+                [
+                    extent if extent is not None else array.shape[i] if keep else -1
+                    for i, (extent, keep) in pairs
+                ]
+            )
+        else:
+            array = array.transpose(step.order)
+    return array
+
+
+@dataclass(frozen=True)
+class ConvLayout(PackedLayout):
+    """The packing of a tensor, without extension.
+
+    Attributes:
+        batch: samples moved into channels.
+        tiles: per spatial axis the number of tiles and whether they are blocked.
+        lift: axes of extent 1 before the spatial ones.
+        tile_major: order of the channels, see the module docstring.
+    """
+
+    batch: int
+    tiles: tuple[tuple[int, bool], ...]
+    lift: int = 0
+    tile_major: bool = False
+
+    @property
+    def is_logical(self) -> bool:
+        """True if nothing is packed."""
+        return math.prod(self.factors) == 1 and not self.lift
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        """Number of positions that became channels, per axis of [N, C, *spatial]; 1 for C."""
+        return (self.batch, 1, *(count for count, _ in self.tiles))
+
+    @property
+    def channel_axis(self) -> int:
+        """The second axis."""
+        return 1
+
+    @property
+    def channel_major(self) -> bool:
+        """True if neither samples nor tiles lie between the channels."""
+        return self.batch == 1 and not self.tile_major
+
+    def rank(self, logical: int) -> int:
+        """Return the rank of the packed tensor: larger by the lift."""
+        return logical + self.lift
+
+    def involved(self, rank: int) -> frozenset[int]:
+        """Return the folded axes and the channels."""
+        return frozenset({1} | {i for i, factor in enumerate(self.factors) if factor > 1})
+
+    def fits(self, shape: Dims) -> bool:
+        """Check whether all folded extents are open or divisible, and something is packed."""
+        if len(shape) != len(self.factors) or shape[1] is None:
+            return False
+        if min(self.factors) < 1 or self.lift not in (0, 1) or self.is_logical:
+            return False
+        pairs = zip(shape, self.factors, strict=True)
+        return all(e is None or e % f == 0 for e, f in pairs)
+
+    def conditions(self, shape: Dims) -> dict[int, Extent]:
+        """Return that the tiles divide the extent of every folded axis that is open."""
+        axes = enumerate(zip(shape, self.factors, strict=True))
+        return {i: Extent(0, f) for i, (extent, f) in axes if extent is None and f > 1}
+
+    def least(self, channels: int) -> tuple[int, ...]:
+        """Return the extents with one position per tile."""
+        return (self.batch, channels, *self.factors[2:])
+
+    def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:
+        """Return the moves that pack, or with `inverse` unpack, logical extents `shape`."""
+        packing = pack(shape, self.tiles, batch=self.batch, lift=self.lift)
+        return packing.steps(tile_major=self.tile_major, inverse=inverse)
+
+
+@dataclass(frozen=True)
+class RowLayout(PackedLayout):
+    """The packing of data or result of a product.
+
+    Attributes:
+        factor: number F of tiles that are channels.
+        left: positions are columns, not rows.
+        merged: axes that make up the positions; more than one only on the right.
+    """
+
+    factor: int
+    left: bool = False
+    merged: int = 1
+
+    @property
+    def channel_axis(self) -> int:
+        """The last axis; with the weight on the left the last but one."""
+        return -2 if self.left else -1
+
+    @property
+    def channel_major(self) -> bool:
+        """True on the left, where a channel holds all tiles; on the right a tile all channels."""
+        return self.left
+
+    def rank(self, logical: int) -> int:
+        """Return the rank of the packed tensor: smaller by the axes that are merged."""
+        return logical - self.merged + 1
+
+    def involved(self, rank: int) -> frozenset[int]:
+        """Return the axes of positions and channels; all axes if some are merged."""
+        return frozenset(range(rank - 2 if self.merged == 1 else 0, rank))
+
+    def fits(self, shape: Dims) -> bool:
+        """Check whether the factor divides the positions; one of their axes at most may be open."""
+        most = 1 if self.left else len(shape) - 1
+        if len(shape) < 2 or self.factor < 2 or not 1 <= self.merged <= most:
+            return False
+        if shape[self.channel_axis] is None:
+            return False
+        positions = self._positions(shape)
+        if None in positions:
+            return positions.count(None) == 1
+        return math.prod(e for e in positions if e is not None) % self.factor == 0
+
+    def conditions(self, shape: Dims) -> dict[int, Extent]:
+        """Return what the open axis of positions needs beside the fixed ones."""
+        positions = self._positions(shape)
+        first = len(shape) - (1 if self.left else 1 + self.merged)
+        fixed = math.prod(extent for extent in positions if extent is not None)
+        rest = self.factor // math.gcd(self.factor, fixed)
+        opened = (first + i for i, extent in enumerate(positions) if extent is None)
+        return {axis: Extent(0, rest) for axis in opened if rest > 1}
+
+    def least(self, channels: int) -> tuple[int, ...]:
+        """Return the extents with one row or column per tile."""
+        positions = (self.factor, *(1,) * (self.merged - 1))
+        return (channels, *positions) if self.left else (*positions, channels)
+
+    def extents(self, shape: Dims) -> tuple[int | None, ...]:
+        """Return the packed extents for logical extents `shape`; None where they stay open."""
+        positions = size_of(self._positions(shape))
+        length = None if positions is None else positions // self.factor
+        channels = shape[self.channel_axis]
+        channels = None if channels is None else channels * self.factor
+        batches = shape[: len(shape) - 1 - self.merged]
+        return (*batches, channels, length) if self.left else (*batches, length, channels)
+
+    def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Reshape]:
+        """Return the Reshape that packs a tensor of logical extents `shape`, or unpacks it."""
+        packed, batch_axes = self.extents(shape), len(shape) - 1 - self.merged
+        there, back = (packed, tuple(shape)) if inverse else (tuple(shape), packed)
+        return (Reshape(len(there), back, tuple(i < batch_axes for i in range(len(back)))),)
+
+    def _positions(self, shape: Dims) -> tuple[int | None, ...]:
+        shape = tuple(shape)
+        return shape[-1:] if self.left else shape[-1 - self.merged : -1]
+
+
+@dataclass(frozen=True)
+class PaddedLayout:
+    """The places of channels among padding.
+
+    Attributes:
+        runs: channels and positions of each run.
+    """
+
+    runs: tuple[tuple[int, int], ...]
+
+    @property
+    def channels(self) -> int:
+        """Number of channels."""
+        return sum(count for count, _ in self.runs)
+
+    @property
+    def width(self) -> int:
+        """Number of positions: channels and padding."""
+        return sum(width for _, width in self.runs)
+
+    @property
+    def is_padded(self) -> bool:
+        """Check whether there is padding."""
+        return self.width > self.channels
+
+    @cached_property
+    def kept(self) -> npt.NDArray[np.intp]:
+        """The position of every channel."""
+        counts, widths = (np.array(column, np.intp) for column in zip(*self.runs, strict=True))
+        gaps = np.cumsum(widths) - widths - (np.cumsum(counts) - counts)
+        kept: npt.NDArray[np.intp] = np.arange(self.channels) + np.repeat(gaps, counts)
+        return kept
+
+    def expanded(self, array: Array, axis: int, fill: float = 0) -> Array:
+        """Return an array with `fill` at the padding of an axis; it has an element per channel.
+
+        Numbers are copied bit for bit.
+        """
+        shape = list(array.shape)
+        shape[axis] = self.width
+        result = np.full(shape, fill, array.dtype)
+        result[(slice(None),) * axis + (self.kept,)] = array
+        return result
+
+    def of_each(self, groups: int) -> PaddedLayout | None:
+        """Return the layout of one of equal groups of channels; None if the groups differ."""
+        if self.channels % groups or self.width % groups:
+            return None
+        parts = self.kept.reshape(groups, -1)
+        starts = np.arange(groups)[:, None] * (self.width // groups)
+        places = parts - starts
+        if (places != places[0]).any() or places.max() >= self.width // groups:
+            return None
+        ends = [*places[0][1:].tolist(), self.width // groups]
+        return PaddedLayout(
+            tuple((1, after - at) for at, after in zip(places[0], ends, strict=True))
+        )

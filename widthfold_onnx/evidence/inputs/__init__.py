@@ -1,1 +1,0 @@
-"""Chooses inputs that show something: sizes, values of small inputs, ranges of quantizers."""

@@ -1,0 +1,103 @@
+"""Exclude forms from the search of `auto` whose 8-bit products saturate on this CPU.
+
+A fold adds other pairs of products than the original (`evidence.parity.exact_kernels`). The pairs
+depend on axis and layout, not on the factor, so one fold by 2 shows saturation before minutes are
+spent on measuring.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from glob import escape
+from itertools import product
+from pathlib import Path
+
+from widthfold_onnx.decide.fixed import decide_fixed
+from widthfold_onnx.evidence.files import saturating_files
+from widthfold_onnx.model.read.loader import LoadedModel
+from widthfold_onnx.model.write.writer import write_model
+from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions
+from widthfold_onnx.rewrite.apply import apply
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A fold by 2: its options, the layers that it folded, and the reason against it."""
+
+    form: FoldOptions
+    names: Sequence[str]
+    against: str
+
+
+def usable_forms(
+    loaded: LoadedModel, options: FoldOptions, verify_options: VerifyOptions
+) -> tuple[FoldOptions, dict[str, str]]:
+    """Exclude forms, or else layers, that saturate further than the original.
+
+    Args:
+        loaded: the model, on which kernels of this CPU saturate.
+        options: the forms to search.
+        verify_options: how the result will be verified.
+
+    Returns:
+        The remaining options, and the reasons by name of the excluded layers: if no form of all
+        layers passes, the layers that fail alone, or all layers if none does.
+    """
+    excluded: dict[str, str] = {}
+    while True:
+        remaining = replace(options, skip=(*options.skip, *map(escape, excluded)))
+        trials = _tried(loaded, _forms(remaining), verify_options)
+        good = [trial.form for trial in trials if not trial.against]
+        bad = [trial.form for trial in trials if trial.against]
+        if not bad:
+            return remaining, excluded
+        if good:
+            whole = {form.layout for form in good} - {form.layout for form in bad}
+            return (replace(remaining, layout=min(whole)) if whole else good[0]), excluded
+        excluded |= _offending(loaded, trials, verify_options)
+
+
+def _offending(
+    loaded: LoadedModel, trials: Iterable[Trial], verify_options: VerifyOptions
+) -> dict[str, str]:
+    """Map the layers that fail alone to the reason, in the form in which the fewest fail."""
+    by_form: list[dict[str, str]] = []
+    everything: dict[str, str] = {}
+    for trial in trials:
+        everything |= dict.fromkeys(trial.names, trial.against)
+        alone = [replace(trial.form, nodes=(escape(name),)) for name in trial.names]
+        singles = _tried(loaded, alone, verify_options)
+        by_form.append({s.names[0]: s.against for s in singles if s.against})
+    return min(filter(None, by_form), key=len, default=everything)
+
+
+def _tried(
+    loaded: LoadedModel, forms: Iterable[FoldOptions], verify_options: VerifyOptions
+) -> list[Trial]:
+    """Return one trial for every form that folds something."""
+    trials: list[Trial] = []
+    with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
+        files: list[Path] = []
+        for form in forms:
+            plan = decide_fixed(loaded.proto, loaded.folder, replace(form, factor=2)).plan
+            names = [layer.node for layer in plan.layers]
+            if names:
+                proto = apply(loaded.proto, loaded.folder, plan)
+                trials.append(Trial(form, names, ""))
+                files.append(Path(folder) / f"{len(files)}.onnx")
+                write_model(proto, files[-1], source_folder=loaded.folder, check=lambda path: None)
+        reasons = saturating_files(loaded.path, files, verify_options) if files else []
+    return [
+        replace(trial, against=f"left alone, as its fold is {'; '.join(why)}" if why else "")
+        for trial, why in zip(trials, reasons, strict=True)
+    ]
+
+
+def _forms(options: FoldOptions) -> Iterator[FoldOptions]:
+    axes = set(AxisName) - {AxisName.AUTO} if options.axis is AxisName.AUTO else {options.axis}
+    any_layout = options.layout is Layout.AUTO
+    layouts = (Layout.NCHW, Layout.NHWC) if any_layout else (options.layout,)
+    for layout, axis in product(layouts, sorted(axes, key=str)):
+        yield replace(options, axis=axis, layout=layout)

@@ -1,0 +1,95 @@
+"""Renders Markdown for a pull-request comment or a step summary: verdict first, 60 kB at most.
+
+Text holds names of a model. So it stands in <code> with every sign as a character reference:
+neither Markdown, HTML, mathematics, mentions nor links come to life there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from widthfold_onnx.reports.described import Report, described
+from widthfold_onnx.reports.description import NUMBER, Cell, Description, Detail, Line, Table
+from widthfold_onnx.reports.files import signature
+from widthfold_onnx.reports.words import short
+
+LIMIT = 60_000
+"""Bytes; GitHub refuses a comment of more than 65 536 characters."""
+
+_OPEN_ROWS = 10
+_ROW_LIMITS = (200, 100, 50, 20, 5)
+_CELL = 200
+_LINE = 500
+"""Characters of a cell and of a line."""
+
+_SIGN = re.compile(r"[^\w /-]|_")
+_SIGNS = {"pass": "✅", "fail": "❌", "unverified": "⚠️"}
+
+
+def render(report: Report) -> str:
+    """Render the report; tables that do not fit are cut, and say so."""
+    description, text = described(report, Detail.FULL), ""
+    for rows in _ROW_LIMITS:
+        text = f"{signature(report.schema)}\n\n{_page(description, rows)}\n"
+        if len(text.encode()) < LIMIT:
+            break
+    return text
+
+
+def escaped(text: str, limit: int = 80) -> str:
+    """Return text of unknown origin with every sign as a character reference."""
+    return _SIGN.sub(lambda sign: f"&#{ord(sign[0])};", short(text, limit))
+
+
+def code(text: str, limit: int = 80) -> str:
+    """Return text of unknown origin as code without any markup in it."""
+    return f"<code>{escaped(text, limit)}</code>" if text else ""
+
+
+def _page(description: Description, most: int) -> str:
+    """Return all parts, with at most `most` rows or remarks in each."""
+    parts = [_verdict(description), _line(description.head)]
+    facts = [*description.facts, *(Line("", text) for text in description.certificate)]
+    parts += map(_line, description.assumptions)
+    parts += [_lines(description.remarks, most), _lines(facts, len(facts))]
+    parts += [_table(table, most) for table in description.tables]
+    return "\n\n".join(filter(None, parts))
+
+
+def _verdict(description: Description) -> str:
+    if not description.verdict:
+        return ""
+    models = " → ".join(map(code, description.models))
+    return (
+        f"{_SIGNS[description.verdict]} **{description.verdict}**: {description.meaning} ({models})"
+    )
+
+
+def _lines(lines: Sequence[Line], most: int) -> str:
+    shown = [f"- {_line(line)}" for line in lines[:most]]
+    if len(lines) > most:
+        shown.append(f"- {len(lines) - most} more are not shown.")
+    return "\n".join(shown)
+
+
+def _line(line: Line) -> str:
+    """Return a line as code behind its label."""
+    label = f"**{escaped(line.label, _LINE)}:** " if line.label else ""
+    return f"{label}{code(line.text, _LINE)}"
+
+
+def _table(table: Table, most: int) -> str:
+    rows = [[*map(_cell, row)] for row in table.rows[:most]]
+    lines = [table.columns, ["---"] * len(table.columns), *rows]
+    grid = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    if (rest := len(table.rows) - most) > 0:
+        grid += f"\n\n{rest} more {table.title} are not shown."
+    if len(table.rows) <= _OPEN_ROWS:
+        return grid
+    return f"<details><summary>{len(table.rows)} {table.title}</summary>\n\n{grid}\n\n</details>"
+
+
+def _cell(cell: Cell) -> str:
+    lines = [cell] if isinstance(cell, str) else cell
+    return "; ".join(x if NUMBER.fullmatch(x) else code(x, _CELL) for x in lines)

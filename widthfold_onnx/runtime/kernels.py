@@ -1,0 +1,110 @@
+"""Ask the kernels of this machine: how exact some of them are, and how fast the fastest are.
+
+* `prelu_keeps_inf`: some releases of ONNX Runtime return NaN for a PRelu of Inf. ONNX keeps Inf.
+* `u8s8_error`: without VNNI the runtime's kernel of unsigned data and signed weights adds two
+  products of 8 bits in 16 bits, and saturates (microsoft/onnxruntime pull request 24220:
+  `vpmaddubsw`). Weights of 7 bits cannot reach that, as 2 * 255 * 64 < 2**15. Kernels of two signed
+  or two unsigned types compute exactly.
+* `operations`, `copied`: multiply and add in a matrix product, and copy. `auto` runs no form whose
+  arithmetic alone takes too long; `verify` reports how near a node comes to these speeds.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import onnx
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import Provider, RuntimeOptions
+from widthfold_onnx.runtime.clock import clock_of, seconds_of
+from widthfold_onnx.runtime.sessions.providers import model_of
+from widthfold_onnx.runtime.sessions.session import Level, open_session
+from widthfold_onnx.runtime.settings import Setting, random_run
+
+SIZE = 16
+"""A vector: the kernel of a single element may be another one."""
+
+MODEL = f"g (float[{SIZE}] x) => (float[{SIZE}] y) <float s = {{0.5}}> {{ y = PRelu (x, s) }}"
+
+
+@cache
+def prelu_keeps_inf() -> bool:
+    """Return whether PRelu of an Inf is an Inf; true where no runtime is installed to ask."""
+    try:
+        session = open_session(
+            model_of(MODEL), RuntimeOptions(provider=Provider.CPU), Level.DISABLED
+        )
+    except UnverifiedError:
+        return True
+    return bool(np.isinf(session.run({"x": np.full(SIZE, np.inf, np.float32)})["y"]).all())
+
+
+_DATA, _WEIGHT = np.uint8(255), np.int8(127)
+_CHANNELS = 16
+_EXPECTED = 200
+"""The exact result; half of it is what saturation leaves of the largest products."""
+
+
+@cache
+def u8s8_error() -> int:
+    """Return the error of a QLinearConv of the largest numbers, in steps out of 255; 0: exact.
+
+    Raises:
+        UnverifiedError: ONNX Runtime is not installed.
+    """
+    session = open_session(_model(), RuntimeOptions(provider=Provider.CPU), Level.DISABLED)
+    result = session.run({"x": np.full((1, _CHANNELS, 1, 1), _DATA)})["y"]
+    return int(np.abs(result.astype(int) - _EXPECTED).max())
+
+
+def _model() -> onnx.ModelProto:
+    """Return a QLinearConv of one position with the same exact result at every output channel."""
+    scale = _CHANNELS * int(_DATA) * int(_WEIGHT) / _EXPECTED
+    weights = ", ".join([str(_WEIGHT)] * _CHANNELS**2)
+    tensor = f"uint8[1, {_CHANNELS}, 1, 1]"
+    return model_of(
+        f"u8s8 ({tensor} x) => ({tensor} y) <float one = {{1}}, float y_scale = {{{scale}}}, "
+        f"uint8 zero = {{0}}, int8[{_CHANNELS}, {_CHANNELS}, 1, 1] w = {{{weights}}}, "
+        "int8 w_zero = {0}> { y = QLinearConv(x, one, zero, w, one, w_zero, y_scale, zero) }"
+    )
+
+
+RUNS = 15
+
+_EXTENT = 512
+
+
+def operations(setting: Setting, dtype: str = "float") -> float:
+    """Return the operations per second of a matrix product; a multiply-add is two.
+
+    Args:
+        setting: of the sessions.
+        dtype: element type, as ONNX's text syntax and the runtime's profile name it; both of 8
+            bits stand for uint8 data and int8 weights.
+    """
+    op, types = "MatMul", (dtype, dtype, dtype)
+    if dtype in ("int8", "uint8"):
+        op, types = "MatMulInteger", ("uint8", "int8", "int32")
+    a, b, y = (f"{kind}[{_EXTENT}, {_EXTENT}]" for kind in types)
+    product = model_of(f"product ({a} a, {b} b) => ({y} y) {{ y = {op}(a, b) }}")
+    return 2 * _EXTENT**3 / _shortest(product, setting)
+
+
+def copied(setting: Setting, size: int) -> float:
+    """Return the bytes per second of a copy that reads and writes so many bytes."""
+
+    def seconds(size: int) -> float:
+        tensor = f"float[{size // 8}]"
+        model = model_of(f"copy ({tensor} x) => ({tensor} y) {{ y = Relu(x) }}")
+        return _shortest(model, setting)
+
+    launch = seconds(8)
+    return size / max(seconds(size) - launch, 1e-9)
+
+
+def _shortest(model: onnx.ModelProto, setting: Setting) -> float:
+    """Return the seconds of the shortest of `RUNS` runs and a run that warms up."""
+    run, clock = random_run(model, setting), clock_of(setting.how)
+    return min(seconds_of(run, count, clock) for count in range(1 + RUNS))

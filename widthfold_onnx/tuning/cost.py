@@ -1,0 +1,260 @@
+"""Predict how long a Conv takes on a target: a roofline with tiles, padding and copies.
+
+    kernel   = max(multiply-adds in full tiles / rate, bytes / bandwidth)
+    layer    = kernel + staging + operators * launch
+    form     = Pad, Transposes -> layer -> Transposes, Slice, and operators no longer fused
+
+There are two kinds of kernels. A *blocked* one (NCHWc on the CPU, an implicit GEMM on tensor
+cores) computes whole tiles of output channels and keeps its tensors padded to blocks: staging
+copies the input into blocks, unless it may be read as it is, and the output out of them. A
+*lowered* one (the CPU at any other rank, groups that fit no block, ConvTranspose, and all kernels
+of 8-bit integers) multiplies columns (im2col, col2im): nothing is padded, but staging writes and
+reads every column, and a weight that the cache does not hold is read again and again. A product of
+matrices on the CPU is read as it is and computes whole tiles of output channels.
+
+Everything is in seconds and bytes of one run, one core or one GPU, with the runtime's own
+optimizations at their highest level. The predictions leave out fusions across layers, algorithms
+chosen by heuristics, and other levels that may suit the original better; measuring covers these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from widthfold_onnx.algebra.packing import Move, Transpose
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.product_site import ProductSite
+from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.tuning.targets import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The work of a Conv, a ConvTranspose or a product of matrices.
+
+    Attributes:
+        dtype: element type, as ONNX names it.
+        itemsize: bytes per element.
+        channels: input and output channels.
+        group: groups.
+        taps: elements of the kernel of one channel.
+        rank: spatial axes; 0 for a product of matrices.
+        inputs: elements of the input.
+        outputs: elements of the output.
+        transposed: whether it is a ConvTranspose.
+        strided: whether it is a Conv that leaves out positions.
+        reordered: whether it is an Einsum that moves elements of data or result.
+    """
+
+    dtype: str
+    itemsize: int
+    channels: tuple[int, int]
+    group: int
+    taps: int
+    rank: int
+    inputs: int
+    outputs: int
+    transposed: bool = False
+    strided: bool = False
+    reordered: bool = False
+
+    @property
+    def positions(self) -> int:
+        """Times that every weight is multiplied: once per output position, transposed per input."""
+        inputs, outputs = self.channels
+        return self.inputs // inputs if self.transposed else self.outputs // outputs
+
+    @property
+    def columns(self) -> int:
+        """Elements of the column matrix that im2col writes, or col2im adds up."""
+        return self.positions * self.channels[self.transposed] * self.taps
+
+    @classmethod
+    def of(cls, site: LinearSite, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
+        """Return the work of a site as it is, at given shapes of input and output."""
+        return cls(
+            dtype=site.weight.dtype,
+            itemsize=site.itemsize,
+            channels=site.channels,
+            group=site.group,
+            taps=math.prod(site.weight_shape[2:]),
+            rank=site.rank,
+            inputs=math.prod(shape),
+            outputs=math.prod(out_shape),
+            transposed=site.operator.transposed,
+            strided=any(axis.stride > 1 for axis in site.axes),
+            reordered=isinstance(site, ProductSite) and site.is_reordered,
+        )
+
+    def folded(self, form: Reformulation, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
+        """Return the work of a form at given shapes, which the form may extend."""
+        channels = form.fold.channels(*self.channels)
+        if not self.rank:
+            return replace(self, channels=channels, reordered=False)
+        fold = form.fold
+        return replace(
+            self,
+            channels=channels,
+            group=fold.new_group,
+            taps=math.prod(fold.kernel),
+            rank=len(fold.kernel),
+            inputs=_extended(form.in_shape, shape),
+            outputs=_extended(form.out_shape, out_shape) * fold.sums,
+            transposed=False,
+            strided=any(axis.stride > 1 for axis in fold.window),
+        )
+
+
+def _extended(wanted: Sequence[int | None], shape: Sequence[int]) -> int:
+    """Return the elements of a tensor at the extents of the form; unknown ones as in `shape`."""
+    return math.prod(n if e is None else e for e, n in zip(wanted, shape, strict=True))
+
+
+Moves = tuple[Sequence[Move], Sequence[Move]]
+"""The Reshapes and Transposes before and behind a layer."""
+
+CHANNEL_ALIGNMENT = 4
+"""Multiple of the channel count that ReorderInput requires (nchwc_transformer.cc)."""
+
+ROW_OVERHEAD = 8
+"""Cost of a row of a product of matrices beside its products, counted in products: read off the
+times of a few shapes of 262144 and 1048576 rows and 1 to 16 channels, AVX-512 core, no fit."""
+
+STRIDED_PASSES = 3
+"""Extra passes for columns gathered at a stride: 0.20 to 0.25 ns more per 4-byte number than at
+stride 1 (nine Convs of rank 1 against three, ONNX Runtime 1.31.1, AVX-512)."""
+
+COLUMN_TILE = 128
+"""Columns for which a weight on the left of its columns is read once (MLAS_SGEMM_STRIDEN in
+mlas/lib/mlasi.h); that of a product, on the right, is packed and read once in all."""
+
+SHORT_RUN = 16
+"""A Transpose on the CPU moves runs shorter than this element by element."""
+
+
+def conv_seconds(work: Work, target: Target) -> float:
+    """Predict one kernel alone, between tensors in the layout of the model."""
+    rate = target.rate[work.dtype] * target.efficiency
+    inputs, outputs = work.channels
+    group = work.group
+    depthwise = group > 1 and inputs == outputs == group
+    positions = work.positions
+    weights = outputs * (inputs // group) * work.taps
+    if not work.rank and target.blocked_rank != 0:
+        macs = positions * _up(outputs, target.lanes) * (inputs + ROW_OVERHEAD)
+        return max(macs / rate, _pass(work, target, work.inputs + work.outputs)) + target.launch
+    if not _is_blocked(work, target):
+        macs = positions * weights
+        kernel = max(macs / rate, _pass(work, target, work.inputs + work.outputs + weights))
+        passes = target.column_passes + STRIDED_PASSES * work.strided
+        staged = work.columns * work.itemsize * passes / target.cache_bandwidth
+        if weights * work.itemsize > target.cache:
+            staged += math.ceil(positions / COLUMN_TILE) * _pass(work, target, weights)
+        return kernel + staged + target.launch
+    if depthwise:
+        macs = positions * _up(outputs, target.lanes) * work.taps
+    else:
+        depth = _up(inputs // group * work.taps, target.depth)
+        macs = positions * group * _up(outputs // group, target.lanes) * depth
+    padded_in, padded_out = work.inputs, work.outputs // outputs * _up(outputs, target.align)
+    staging = _copy(work, target, padded_out + work.outputs)
+    if inputs >= target.direct_below or group > 1:
+        padded_in = work.inputs // inputs * _up(inputs, target.align)
+        staging += _copy(work, target, work.inputs + padded_in)
+    kernel = max(macs / rate, _pass(work, target, padded_in + padded_out + weights))
+    return kernel + staging + target.launch
+
+
+EINSUM_MOVES = 1 / 3
+"""Seconds per element of data and result that an Einsum reorders, as a share of `Target.scatter`:
+1.6 to 1.9 ns on AVX-512 (ONNX Runtime 1.32.0, three extents of `btgi,gih->btgh`)."""
+
+
+def layer_seconds(work: Work, target: Target) -> float:
+    """Predict a layer as it is: its Conv and the operator behind it (`workload.workloads`)."""
+    moved = work.inputs + work.outputs if work.reordered else 0
+    seconds = conv_seconds(work, target) + moved * EINSUM_MOVES * target.scatter
+    return seconds + _copy(work, target, 2 * work.outputs)
+
+
+def form_seconds(work: Work, moves: Moves, folded: Work, alone: int, target: Target) -> float:
+    """Predict a layer in another form.
+
+    Args:
+        work: work of the layer as it is.
+        moves: the Reshapes and Transposes before and behind the form.
+        folded: work of the form.
+        alone: number of operators that a runtime fuses into the layer as it is, but not into the
+            form, because the unfold stands between.
+        target: the device.
+    """
+    copied = _moves(moves[0], folded.inputs, work, target)
+    copied += _moves(moves[1], folded.outputs, work, target)
+    if folded.inputs > work.inputs:
+        copied += _copy(work, target, work.inputs + folded.inputs)
+    if folded.outputs > work.outputs:
+        copied += _copy(work, target, 2 * work.outputs)
+    copied += (alone + 1) * _copy(work, target, 2 * work.outputs)
+    return conv_seconds(folded, target) + copied
+
+
+def _moves(steps: Sequence[Move], elements: int, work: Work, target: Target) -> float:
+    """Predict folding or unfolding a tensor: Transposes copy it, Reshapes are free."""
+    seconds = 0.0
+    for step in steps:
+        if isinstance(step, Transpose):
+            seconds += _pass(work, target, 2 * elements) / target.transpose + target.launch
+            if _scatters(step):
+                seconds += elements * target.scatter
+    return seconds
+
+
+def _scatters(step: Transpose) -> bool:
+    """Check whether a Transpose moves short runs of elements and is no matrix transpose.
+
+    Extents that are not known count as 1.
+    """
+    last = len(step.order)
+    while last and step.order[last - 1] == last - 1:
+        last -= 1
+    run = math.prod(extent or 1 for extent in step.extents[last:])
+    # A matrix transpose moves one axis; all other axes keep their order.
+    others = ([i for i in step.order if i != axis] for axis in step.order)
+    return run < SHORT_RUN and not (run == 1 and any(rest == sorted(rest) for rest in others))
+
+
+def _is_blocked(work: Work, target: Target) -> bool:
+    """Check whether a blocked kernel runs it; on the CPU as TransformConv in ONNX Runtime decides.
+
+    Groups must be depthwise or whole blocks; input channels that are copied into blocks must be
+    a multiple of 4 (channel_alignment).
+    """
+    if target.blocked_rank == 0:
+        return True
+    if work.itemsize == 1:
+        return False
+    inputs, outputs = work.channels
+    if work.rank != target.blocked_rank or work.transposed:
+        return False
+    if work.group == 1:
+        return inputs < target.direct_below or inputs % CHANNEL_ALIGNMENT == 0
+    if inputs == outputs == work.group:
+        return outputs % CHANNEL_ALIGNMENT == 0
+    return (inputs // work.group) % target.lanes == (outputs // work.group) % target.lanes == 0
+
+
+def _copy(work: Work, target: Target, elements: int) -> float:
+    """Predict an operator that reads and writes this number of elements in total."""
+    return _pass(work, target, elements) + target.launch
+
+
+def _pass(work: Work, target: Target, elements: int) -> float:
+    size = elements * work.itemsize
+    cached = size <= target.cache
+    return size / (target.cache_bandwidth if cached else target.memory_bandwidth)
+
+
+def _up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

@@ -1,0 +1,115 @@
+"""Choose the companions that make the whole model faster, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from widthfold_onnx.decide.decisions import decide, with_layers
+from widthfold_onnx.decide.draft import with_companions
+from widthfold_onnx.options import Companion, FoldOptions
+from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.results import Gain, Measurement
+from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rewrite.exchange import Match
+from widthfold_onnx.rewrite.plan import Plan
+from widthfold_onnx.rules.companions.companion import Rule
+from widthfold_onnx.rules.companions.table import COMPANIONS
+from widthfold_onnx.runtime.inputs.feeds import Distribution
+from widthfold_onnx.tuning.search.level_search import gain_of
+from widthfold_onnx.tuning.search.trials import Trials
+from widthfold_onnx.tuning.workload.candidates import lift_of
+
+
+@dataclass(frozen=True)
+class CompanionSearch:
+    """Times the whole model with each companion that matches a node.
+
+    Attributes:
+        trials: times whole models.
+        read: reads the model under a plan.
+        match: returns the nodes that companions match, under a plan.
+        fold: selects the layers.
+        seconds: time of one trial.
+        is_random: whether the inputs are random, so that their distribution can be chosen.
+        say: gets a step for each companion.
+    """
+
+    trials: Trials
+    read: Callable[[Plan], Reading]
+    match: Callable[[Plan, Collection[Companion]], list[Match]]
+    fold: FoldOptions
+    seconds: float
+    is_random: bool
+    say: Progress
+
+    def best(
+        self, empty: Plan, matches: Sequence[Match]
+    ) -> tuple[Plan, dict[Companion, list[Gain]]]:
+        """Return a plan with the companions that surely make the whole model faster.
+
+        The runtime's PRelu branches on every element: an element of random sign takes 5 ns, and
+        1 ns where neighbours have the same sign. Smooth inputs are like photographs and recordings.
+        So a companion is left out that surely makes the model slower on smooth inputs.
+
+        Args:
+            empty: the plan without companions.
+            matches: the nodes that companions match.
+
+        Returns:
+            The plan, and the gain of each companion on random inputs, then on smooth ones.
+        """
+        names: tuple[Companion, ...] = ()
+        draft, gains = empty, {}
+        equal = {m.companion for m in matches if not isinstance(m.became, Refusal)}
+        for name in sorted(equal):
+            self.say(Step(f"timing the whole model with the companion {name}"))
+            rule = COMPANIONS[name]
+            other = with_companions(empty, self.match(empty, (*names, name)))
+            timed = self._alone(draft, other, rule)
+            is_faster = bool(timed) and timed[0].low > 1 and all(t.high >= 1 for t in timed)
+            if rule.lifts and not is_faster:
+                lifted = self._between_lifted_layers(draft, other)
+                is_faster = bool(lifted) and all(trial.low > 1 for trial in lifted)
+                timed = lifted[:1] or timed
+            if timed:
+                gains[name] = list(map(gain_of, timed))
+            if is_faster:
+                draft, names = other, (*names, name)
+        return draft, gains
+
+    def _alone(self, draft: Plan, other: Plan, rule: Rule) -> list[Measurement]:
+        """Time a plan with one more companion against the plan without it.
+
+        The inputs are random. If the time of the companion depends on the data, smooth inputs
+        follow. The result is empty if a trial is lost.
+        """
+        kinds = [Distribution.NORMAL]
+        if rule.branches and self.is_random:
+            kinds.append(Distribution.SMOOTH)
+        return _complete(self.trials.without(other, [draft], len(kinds) * self.seconds, kinds))
+
+    def _between_lifted_layers(self, draft: Plan, other: Plan) -> list[Measurement]:
+        """Time one more companion between lifted layers, if there are layers of one axis.
+
+        The model is compared with the draft, and with the draft whose layers are lifted. The
+        result is empty if a trial is lost.
+        """
+        lifted = self._lifted(other)
+        if not lifted.layers:
+            return []
+        bases = (draft, self._lifted(draft))
+        return _complete([self.trials.compare(base, lifted, self.seconds) for base in bases])
+
+    def _lifted(self, draft: Plan) -> Plan:
+        """Return a plan that lifts every layer of one axis."""
+        lift = partial(lift_of, options=self.fold)
+        return with_layers(draft, decide(self.read(draft), self.fold, lift))
+
+
+def _complete(timed: Sequence[Measurement | None]) -> list[Measurement]:
+    """Return the measurements if every trial has one, else none."""
+    measured = [trial for trial in timed if trial is not None and trial.status == "ok"]
+    return measured if len(measured) == len(timed) else []

@@ -1,0 +1,103 @@
+"""Find the context of a search: provider, shapes, target, and the machine that is measured."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.model.read.loader import LoadedModel
+from widthfold_onnx.options import Provider, SearchOptions, Sizes
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.inputs.dimensions import assumed_shapes
+from widthfold_onnx.runtime.inputs.sizes import running
+from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.ports import ports_of
+from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.tuning.identity import (
+    machine_identity,
+    setting_identity,
+)
+from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.targets import Target, target, usual
+
+
+@dataclass(frozen=True)
+class SearchContext:
+    """The context in which layers run, or would run.
+
+    Attributes:
+        provider: where layers run; not AUTO.
+        sizes: at which whole models run: shapes of every input, one or more assignments. Layers
+            run at the first.
+        target: the device that times are predicted for.
+        machine: `identity.machine_identity` of the machine whose measurements count; "" where
+            there is none.
+    """
+
+    provider: Provider
+    sizes: Sizes
+    target: Target
+    machine: str
+
+
+def find_context(
+    loaded: LoadedModel, options: SearchOptions, fixed: Sizes, store: Store
+) -> SearchContext:
+    """Return the context of this machine, or if nothing is to be run of the target's kind.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used, or the model does not run.
+        UsageError: the target is unknown or does not fit the provider; or nothing is to be run,
+            and an input has an open dimension besides its batch.
+    """
+    chosen = _chosen(options, options.provider)  # before anything runs
+    if not options.measure:
+        return _without_running(loaded, options, fixed, store, chosen)
+    provider, sizes = isolated(running, loaded.path, options, fixed)
+    aim = _chosen(options, provider) or target(usual(provider))
+    return SearchContext(provider, sizes, aim, machine_identity(provider))
+
+
+def _without_running(
+    loaded: LoadedModel,
+    options: SearchOptions,
+    fixed: Sizes,
+    store: Store,
+    chosen: Target | None,
+) -> SearchContext:
+    """Return the context of a machine of the target's kind.
+
+    If the store holds one machine of that kind, its measurements count. If it holds several, the
+    measurements of this machine count if there are any. The kind of CPU is known of this machine
+    alone.
+    """
+    aim = chosen or target(usual(options.provider))
+    provider = aim.provider if options.provider is Provider.AUTO else options.provider
+    setting = setting_identity(replace(options, provider=provider), Level.ALL)
+    machines = [name for name in store.machines(setting) if aim.device in name]
+    with suppress(UnverifiedError):
+        here = machine_identity(provider)
+        if here in machines and aim.provider is Provider.CPU and aim.name != usual(provider):
+            machines.remove(here)
+        elif here in machines:
+            machines = [here]
+    machine = machines[0] if len(machines) == 1 else ""
+    ports = ports_of(loaded.proto)
+    sizes = tuple(assumed_shapes(ports, shapes) for shapes in fixed)
+    return SearchContext(provider, sizes, aim, machine)
+
+
+def _chosen(options: SearchOptions, provider: Provider) -> Target | None:
+    """Return the target that the caller chose, None where the choice was left open.
+
+    Raises:
+        UsageError: no target has that name, or it does not fit the provider.
+    """
+    if options.target is None:
+        return None
+    aim = target(options.target)
+    on_cpu = described(provider).device == "cpu"
+    if provider is not Provider.AUTO and on_cpu != (aim.provider is Provider.CPU):
+        raise UsageError(f"target {aim.name} is of provider {aim.provider}, not {provider}")
+    return aim

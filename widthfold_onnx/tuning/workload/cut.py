@@ -1,0 +1,288 @@
+"""Cut one layer out as a model of its own, to be measured.
+
+The layer has its real shapes and the operators behind it that a runtime fuses into it. One more
+operator stands at the end (a Neg, or a Cast of a type that no Neg takes), so that no form pays for
+writing a graph output: a Reshape in the middle of a graph is free, a Reshape that makes an output
+is a copy. A layer whose data and weight are dequantized gets quantizers at both ends, because a
+runtime computes it in integers only between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.graph.document import Document, Node, Value
+from widthfold_onnx.model.proto.walk import operator_of
+from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rewrite.plan import structure_of
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.spec import FormSpec, form_of, spec_of
+from widthfold_onnx.rules.match.dequantized import data_dequantizer
+from widthfold_onnx.rules.match.parameter import dequantizer
+from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.selection import reformulate
+from widthfold_onnx.tuning.cost import Work, conv_seconds, form_seconds, layer_seconds
+from widthfold_onnx.tuning.identity import canonical
+from widthfold_onnx.tuning.targets import Target
+from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload, in_order
+
+FUSED = frozenset(
+    {"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "BatchNormalization"}
+    | {"Add", "Mul"}
+)
+"""Operators that runtimes fuse into a Conv if all other inputs are constants (conv_*_fusion.cc)."""
+QUANTIZING = frozenset({"QuantizeLinear", "DequantizeLinear"})
+"""Operators that they also fuse if data and weight are dequantized."""
+
+
+def cut(
+    document: Document,
+    site: LinearSite,
+    measured: ShapeTable,
+    forms: Sequence[Reformulation],
+    options: FoldOptions,
+    target: Target,
+) -> Workload | Refusal:
+    """Cut a site out of its model.
+
+    Args:
+        document: the model.
+        site: the Conv.
+        measured: a table of shapes without open dimensions, as far as the model allows.
+        forms: the forms to measure besides the layer as it is, if they exist at these extents.
+        options: layout and limits of forms.
+        target: the device for which the forms are ordered.
+
+    Returns:
+        The workload, or a refusal if an extent stays unknown, no form exists at the measured
+        extents, or the target has no figures for the element type.
+    """
+    if not forms:
+        return _why_none(site, options)
+    shape = _measured_shape(site, measured, target)
+    if isinstance(shape, Refusal):
+        return shape
+    behind = fused_behind(document, site)
+    proto = excerpt(document, site, behind, shape, measured)
+    site_again = only_site(Document(proto, None, OPERATORS))
+    if isinstance(site_again, Refusal):
+        return site_again
+    if None in site.static:  # a form of open extents may not be one of these
+        forms = [form for form in forms if _exists(spec_of(site, form), site_again, options)]
+    if not forms:
+        sizes = " x ".join(map(str, shape))
+        return Refusal(
+            Code.UNKNOWN_EXTENT, f"at {sizes}, where it would be measured, it has no form"
+        )
+    output = [int(d) for d in site_again.output if d is not None]
+    macs = site_again.macs or 0
+    work = Work.of(site, shape, output)
+    predicted = [
+        _predicted(site, form, work, macs, (shape, output), len(behind), target) for form in forms
+    ]
+    steps = [form.kind.count("+") for form in forms]
+    ordered = in_order(list(zip(predicted, steps, strict=True)))
+    subject = _subject(site, shape, proto.graph, len(behind))
+    return Workload(
+        subject,
+        proto.SerializeToString(),
+        ordered,
+        macs,
+        layer_seconds(work, target),
+        site_again.name,
+        structure_of(site_again),
+    )
+
+
+def _measured_shape(site: LinearSite, measured: ShapeTable, target: Target) -> list[int] | Refusal:
+    """Return the shape of the data at which a layer is measured."""
+    dims = measured.get(site.scope.path, site.data.name or "")
+    if dims is None or None in dims:
+        return Refusal(Code.UNKNOWN_EXTENT, "an extent is not known, so it cannot be measured")
+    if site.weight.dtype not in target.rate:
+        return Refusal(
+            Code.DTYPE_UNMEASURED,
+            f"{target.name} has no figures for {site.weight.dtype}; a fixed factor needs none",
+        )
+    return [int(extent) for extent in dims if extent is not None]
+
+
+def _predicted(
+    site: LinearSite,
+    form: Reformulation,
+    work: Work,
+    macs: int,
+    shapes: tuple[Sequence[int], Sequence[int]],
+    behind: int,
+    target: Target,
+) -> PredictedForm:
+    """Predict the times of a form, at the shapes of input and output.
+
+    Args:
+        site: the layer.
+        form: the form.
+        work: the work of the layer as it is.
+        macs: multiply-adds of one run of the layer as it is.
+        shapes: shapes of its input and of its output.
+        behind: number of operators that a runtime fuses into the layer as it is.
+        target: the device.
+    """
+    ends, folded = form.ends, work.folded(form, *shapes)
+    alone = behind if ends.returns is None else 0  # else they run packed
+    moves = (form.folding, form.unfolding)
+    return PredictedForm(
+        spec=spec_of(site, form),
+        macs=macs * form.flops_ratio,
+        predicted=form_seconds(work, moves, folded, alone, target),
+        reads=ends.reads,
+        returns=ends.returns,
+        packed=conv_seconds(folded, target),
+    )
+
+
+def _why_none(site: LinearSite, options: FoldOptions) -> Refusal:
+    """Return why a site has no form; any factor gives the reason."""
+    outcome = reformulate(site, replace(options, ragged=True), SMALLEST_FACTOR)
+    if isinstance(outcome, Refusal):
+        return outcome
+    return Refusal(Code.TOO_SHORT, f"no axis has {SMALLEST_FACTOR} positions")
+
+
+def only_site(document: Document) -> LinearSite | Refusal:
+    """Return the site of a workload."""
+    reading = Reading(document)
+    return reading.layer(reading.sites[0])
+
+
+def _exists(spec: FormSpec, site: LinearSite, options: FoldOptions) -> bool:
+    return isinstance(form_of(site, spec, options), Reformulation)
+
+
+def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto, behind: int) -> str:
+    """Return all that decides a layer's time; `behind` of its operators are fused into the site."""
+    constants = {tensor.name: list(tensor.dims) for tensor in layer.initializer}
+    fused = layer.node[-1 - behind : -1]
+    signature = {
+        "op": site.op,
+        "dtype": site.weight.dtype,
+        "input": list(shape),
+        **site.signature,
+        **({"integers": _integers(layer)} if site.is_finite else {}),
+        "behind": [
+            [node.op_type, *(constants[name] for name in node.input if name in constants)]
+            for node in fused
+        ],
+    }
+    return canonical(signature)
+
+
+def _integers(layer: onnx.GraphProto) -> list[str]:
+    """Return the element types of the data of a quantized layer and of all its other inputs."""
+    kinds = [layer.input[0].type.tensor_type.elem_type, *(t.data_type for t in layer.initializer)]
+    return [TensorProto.DataType.Name(kind) for kind in kinds]
+
+
+def fused_behind(document: Document, site: LinearSite) -> list[Node]:
+    """Return the operators behind a site that a runtime fuses into it."""
+    kinds = FUSED | QUANTIZING if _dequantizer(site) is not None else FUSED
+    found: list[Node] = []
+    value = site.node.outputs[0]
+    while len(uses := list(value.uses())) == 1 and not value.is_graph_output():
+        after = uses[0].node
+        others = [v for v in after.inputs if v is not None and v is not value]
+        fuses = after.op_type in kinds and after.domain == "" and len(after.outputs) == 1
+        if not fuses or after.graph is not site.node.graph or not _constant(document, others):
+            break
+        found.append(after)
+        value = after.outputs[0]
+    return found
+
+
+def excerpt(
+    document: Document,
+    site: LinearSite,
+    behind: Sequence[Node],
+    shape: Sequence[int],
+    measured: ShapeTable,
+) -> onnx.ModelProto:
+    """Return a layer as a model of its own; its inputs other than the data are constants there.
+
+    Args:
+        document: the model.
+        site: the layer.
+        behind: the operators that are fused into it.
+        shape: extents of its data.
+        measured: element types, and extents of computed inputs other than the data.
+    """
+    path, start = site.scope.path, site.data.name or ""
+    element = measured.element(path, start)
+    makers: list[Node] = []
+    nodes: list[onnx.NodeProto] = []
+    maker = _dequantizer(site)
+    if maker is not None:
+        others = [dequantizer(value) for value in site.node.inputs if value is not site.data]
+        makers = [node for node in others if node is not None]
+        given, *numbers = (value.name or "" for value in maker.inputs if value is not None)
+        again = onnx.NodeProto()
+        again.CopyFrom(document.message(maker))
+        again.output[0], start = start, document.fresh("start")
+        nodes = [helper.make_node("QuantizeLinear", [start, *numbers], [given]), again]
+    layer = [*makers, site.node, *behind]
+    nodes += [document.message(node) for node in layer]
+    made = {name for node in nodes for name in node.output} | {start}
+    constants = {}
+    for value in _read([*layer, *([] if maker is None else [maker])]):
+        if (name := value.name or "") not in made:
+            constants[name] = _number(document, value, measured, path)
+    last, end = nodes[-1].output[0], document.fresh("end")
+    kind = measured.element(path, last)
+    if kind == TensorProto.UINT8:
+        kind = TensorProto.FLOAT
+        nodes.append(helper.make_node("Cast", [last], [end], to=kind))
+    else:
+        nodes.append(helper.make_node("Neg", [last], [end]))
+    graph = helper.make_graph(
+        nodes,
+        "workload",
+        [helper.make_tensor_value_info(start, element, shape)],
+        [helper.make_tensor_value_info(end, kind, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    domain, _ = operator_of(site.node)
+    opsets = [helper.make_opsetid("", document.opset)]
+    opsets += [o for o in document.proto.opset_import if domain and o.domain == domain]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def _dequantizer(site: LinearSite) -> Node | None:
+    """Return the DequantizeLinear of the data of a site that a runtime computes in integers."""
+    return data_dequantizer(site.data) if site.is_finite else None
+
+
+def _read(layer: Iterable[Node]) -> list[Value]:
+    """Return the values that nodes read."""
+    return [value for node in layer for value in node.inputs if value is not None]
+
+
+def _constant(document: Document, values: Sequence[Value]) -> bool:
+    return not any(isinstance(document.constant(value), Refusal) for value in values)
+
+
+def _number(document: Document, value: Value, measured: ShapeTable, path: str) -> Array:
+    """Return a constant, or ones for a computed scale or zero point, whose value takes no time."""
+    constant = document.constant(value)
+    if not isinstance(constant, Refusal):
+        return document.read(constant)
+    extents = measured.get(path, value.name or "") or ()
+    kind = helper.tensor_dtype_to_np_dtype(measured.element(path, value.name or ""))
+    return np.ones([extent or 1 for extent in extents], kind)
