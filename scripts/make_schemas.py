@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from widthfold_onnx.reports.data.json import SCHEMAS, schema_of
+from widthfold_onnx.reports.json import SCHEMAS, schema_of
 
 FOLDER = Path(__file__).parents[1] / "widthfold_onnx" / "schemas"
 

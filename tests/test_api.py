@@ -236,7 +236,7 @@ def test_the_plan_is_not_overwritten_by_its_result(tmp_path: Path) -> None:
     assert file.read_bytes() == content
 
 
-ELSEWHERE = {"check", "report", "format", "debug", "help", "save_plan", "exact", "partial"}
+ELSEWHERE = {"check", "report", "format", "debug", "help", "save_plan", "details", "partial"}
 """Options of commands that are about the terminal or files, or are parameters of a call."""
 
 

@@ -20,8 +20,8 @@ from widthfold_onnx.api import check_written
 from widthfold_onnx.errors import WidthfoldError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.pipeline import PROVE_ONLY, optimize
+from widthfold_onnx.reports.console import show
 from widthfold_onnx.reports.described import described
-from widthfold_onnx.reports.text.console import show
 from widthfold_onnx.results import OptimizeReport
 
 DEVICES = {Device.GPU: Provider.CUDA}

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """Every reason for a refusal; those of forms come last, by how far a form gets."""
+    """Every reason for a refusal; refusals of forms come last, by how far a form gets."""
 
     # A constant.
     NOT_CONSTANT = "not-constant"

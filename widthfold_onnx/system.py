@@ -46,7 +46,7 @@ class Processor(NamedTuple):
     """A processor.
 
     Attributes:
-        name: the maker's name, or that of the microarchitecture where the processor tells none.
+        name: the maker's name, or the name of the microarchitecture where the processor tells none.
         signature: tells processors apart to which a virtual machine gives the same name: family,
             model and stepping as CPUID encodes them, or else the microarchitecture.
         has_avx512: whether it has AVX-512F.
@@ -118,8 +118,8 @@ def peak_bytes() -> int:
     """Return the most bytes that were resident since this program began.
 
     Linux starts the ru_maxrss of a new program at the size of the process that spawned it
-    (fs/exec.c); VmHWM belongs to the new program alone. Where nothing tells the peak, it is what
-    is resident now.
+    (fs/exec.c); VmHWM belongs to the new program alone. Where nothing tells the peak, it is the
+    memory that is resident now.
     """
     import psutil
 

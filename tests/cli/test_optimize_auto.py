@@ -28,7 +28,7 @@ from tests.cli.tool import (
 from tests.folding import optimize
 from tests.tuning.world import World, doubled, enter, folded
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
-from widthfold_onnx.reports.data.json import schema_of
+from widthfold_onnx.reports.json import schema_of
 from widthfold_onnx.tuning.store import Store
 
 MODEL = MODELS / "pitch_cnn.onnx"

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from widthfold_onnx.cli import status
-from widthfold_onnx.cli.common import progress
+from widthfold_onnx.cli import common
+from widthfold_onnx.cli.common import StatusLine, progress
 from widthfold_onnx.progress import Step
 
 
@@ -24,31 +24,31 @@ def drawn(item: object) -> str:
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(status, "time", clock)
+    monkeypatch.setattr(common, "time", clock)
     return clock
 
 
 def test_what_is_not_counted_is_its_text(clock: SimpleNamespace) -> None:
-    assert drawn(status._shown(Step("writing"))) == "writing"
-    assert "\x1b[2J" not in drawn(status._shown(Step("a\x1b[2Jb\nc")))
+    assert drawn(StatusLine(Step("writing"))) == "writing"
+    assert "\x1b[2J" not in drawn(StatusLine(Step("a\x1b[2Jb\nc")))
 
 
 def test_what_is_counted_has_a_bar_and_the_time_that_is_left_runs_down(
     clock: SimpleNamespace,
 ) -> None:
-    shown = status._shown(Step("measuring layer 4 of 4", 3, 4, 9.4))
+    shown = StatusLine(Step("measuring layer 4 of 4", 3, 4, 9.4))
     line = drawn(shown)
     assert line.startswith("measuring layer 4 of 4 ")
     assert line.endswith(" 9 s left")
-    assert line.count("━") == status._BAR - 1  # and half a sign between both parts
+    assert line.count("━") == common._STATUS_BAR - 1  # and half a sign between both parts
     done = re.search("\x1b\\[91m(━+)", line)
     assert done is not None
-    assert len(done[1]) == status._BAR * 3 / 4
+    assert len(done[1]) == common._STATUS_BAR * 3 / 4
     clock.now = 5.0
     assert drawn(shown).endswith(" 4 s left")
     clock.now = 50.0
     assert drawn(shown).endswith(" 0 s left")
-    assert not drawn(status._shown(Step("x", 1, 2))).endswith("left")
+    assert not drawn(StatusLine(Step("x", 1, 2))).endswith("left")
 
 
 def test_a_pipe_gets_nothing(capfd: pytest.CaptureFixture[str]) -> None:

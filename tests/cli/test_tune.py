@@ -155,7 +155,7 @@ def test_ctrl_c_keeps_what_was_measured(store: Path) -> None:
     out, err = child.communicate(timeout=60)
     assert (child.returncode, err.decode()) == (
         130,
-        "widthfold: interrupted; what was measured is kept\n",
+        "widthfold: interrupted; the measurements are kept\n",
     )
     assert {"luma_sr.onnx", THREE.name} <= rows(out.decode()).keys()
     with Store(store) as kept:

@@ -29,7 +29,7 @@ from onnx import helper, numpy_helper, parser
 
 from tests.shared import limit_processor
 from widthfold_onnx.cli import main
-from widthfold_onnx.reports.data.json import schema_of
+from widthfold_onnx.reports.json import schema_of
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "models"

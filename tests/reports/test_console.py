@@ -7,8 +7,8 @@ from operator import itemgetter
 import pytest
 
 from tests.cli.tool import MODELS, build, on_terminal, save
+from widthfold_onnx.reports.console import table
 from widthfold_onnx.reports.description import Cell, Column, Table, tabulated
-from widthfold_onnx.reports.text.console import table
 
 
 def table_of(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:

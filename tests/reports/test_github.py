@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.folding import optimize
 from tests.reports.sample import HOSTILE, NOT_PROVABLE, failing, hostile, output, passing
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.reports.text.github import MOST, render
+from widthfold_onnx.reports.github import MOST, render
 
 MODELS = Path(__file__).parents[2] / "models"
 

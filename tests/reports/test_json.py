@@ -13,9 +13,9 @@ from tests.folding import optimize
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import FoldOptions, VerifyOptions
 from widthfold_onnx.pipeline import inspect, verify
-from widthfold_onnx.reports.data.json import SCHEMAS as NAMES
-from widthfold_onnx.reports.data.json import encode, schema_of
 from widthfold_onnx.reports.files import write_report
+from widthfold_onnx.reports.json import SCHEMAS as NAMES
+from widthfold_onnx.reports.json import encode, schema_of
 
 MODELS = Path(__file__).parents[2] / "models"
 SCHEMAS = Path(widthfold_onnx.__file__).parent / "schemas"

@@ -6,7 +6,7 @@ from junitparser import JUnitXml
 from msgspec.structs import replace
 
 from tests.reports.sample import NOT_PROVABLE, SKIPPED, failing, hostile, passing
-from widthfold_onnx.reports.data.junit import render
+from widthfold_onnx.reports.junit import render
 from widthfold_onnx.results import VerifyReport
 
 

@@ -9,7 +9,7 @@ from tests.cli.tool import MODELS
 from tests.reports.sample import HOSTILE, failing, hostile, output, passing
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.pipeline import inspect
-from widthfold_onnx.reports.text.markdown import LIMIT, code, render
+from widthfold_onnx.reports.markdown import LIMIT, code, render
 
 ENTITY = re.compile(r"&#\d+;")
 

@@ -15,10 +15,10 @@ from onnx import helper, parser
 
 from tests.cli.tool import on_terminal, save, widthfold
 from tests.reports.sample import passing
-from widthfold_onnx.decide.report import MISFIT
+from widthfold_onnx.reports import console
 from widthfold_onnx.reports.described import described
-from widthfold_onnx.reports.text import console
 from widthfold_onnx.results import (
+    MISFIT,
     AssumedSizes,
     CompanionReport,
     Gain,

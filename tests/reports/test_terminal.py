@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from widthfold_onnx.reports.console import say, show
 from widthfold_onnx.reports.described import described
-from widthfold_onnx.reports.text.console import say, show
 from widthfold_onnx.results import OptimizeReport, OptimizeSummary, SiteReport
 
 

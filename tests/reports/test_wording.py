@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, output, passing, timing
 from widthfold_onnx.evidence.parity.reference import UNSTEADY
-from widthfold_onnx.reports.data import junit
+from widthfold_onnx.reports import github, junit
 from widthfold_onnx.reports.described.optimization import region
 from widthfold_onnx.reports.described.timing import gpu
 from widthfold_onnx.reports.described.verification import (
@@ -22,7 +22,6 @@ from widthfold_onnx.reports.described.verification import (
 )
 from widthfold_onnx.reports.described.verification import proof as proof_line
 from widthfold_onnx.reports.page import plots
-from widthfold_onnx.reports.text import github
 from widthfold_onnx.results import Gpu, GpuState, IntegerRun, Proof, RegionReport, Stop
 
 

@@ -20,7 +20,7 @@ from tests.lacking import needs_prelu
 from widthfold_onnx import CheckFailedError, Plan, UsageError
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.options import Companion, FoldOptions
-from widthfold_onnx.reports.data.json import schema_of
+from widthfold_onnx.reports.json import schema_of
 from widthfold_onnx.rewrite.apply import fit
 from widthfold_onnx.rewrite.plan import CompanionPlan, read_plan
 

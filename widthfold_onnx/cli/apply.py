@@ -43,9 +43,8 @@ def apply_command(
     been trained again: its layers need the same names and the same structure, their weights may
     differ. Without OUT nothing is written.
     """
-    from widthfold_onnx.decide.report import MISFIT
     from widthfold_onnx.pipeline import apply
-    from widthfold_onnx.results import OptimizeReport
+    from widthfold_onnx.results import MISFIT, OptimizeReport
 
     to = reporting.destinations(OptimizeReport, [model, plan, *([out] if out else [])])
     with progress() as on_progress:

@@ -8,19 +8,23 @@ import shlex
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from widthfold_onnx.errors import WidthfoldError
-from widthfold_onnx.progress import Progress, silent
+from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.system import END_SIGNALS, interrupt
 from widthfold_onnx.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 INTERRUPTED = 130
 INTERNAL = 70
@@ -42,6 +46,9 @@ SECTIONS = {
 """Names of options by section of `--help`, those that are needed first; a command lists its own."""
 
 _AGAIN_SECONDS = 0.05
+_STATUS_BAR = 24
+_STATUS_TEXT = 100
+"""Characters of the bar and of the text of the status line."""
 
 
 class Sectioned(click.Command):
@@ -51,10 +58,10 @@ class Sectioned(click.Command):
         """Write the options section by section."""
         records = {max(p.opts, key=len): p.get_help_record(ctx) for p in self.get_params(ctx)}
         for title, names in SECTIONS.items():
-            found = [records.get(f"--{name}") for name in names.split()]
-            if any(found):
+            own = [records.get(f"--{name}") for name in names.split()]
+            if any(own):
                 with formatter.section(title):
-                    formatter.write_dl([record for record in found if record])
+                    formatter.write_dl([record for record in own if record])
 
 
 class ModelType(click.Path):
@@ -69,7 +76,7 @@ MODEL = ModelType(path_type=Path)
 
 
 class Word(click.Choice):  # type: ignore[type-arg] # not generic in click 8.1
-    """A word of an enumeration, also one that it does not list; the command gets the member."""
+    """An option that takes a member of an enumeration, also a member that is not listed."""
 
     def __init__(self, words: type[StrEnum]) -> None:
         """Show the words that the enumeration lists."""
@@ -77,7 +84,7 @@ class Word(click.Choice):  # type: ignore[type-arg] # not generic in click 8.1
         self.words = words
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the member; another word is refused with those that are listed."""
+        """Return the member; refuse another word, and list the words that are offered."""
         try:
             return self.words(value)
         except ValueError:
@@ -152,10 +159,39 @@ def progress() -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield silent
         return
-    from widthfold_onnx.cli.status import status
+    from rich.console import Console  # only here: `--help` does not wait for it
 
-    with status() as show:
-        yield show
+    with Console(stderr=True).status("") as line:
+        yield lambda step: line.update(StatusLine(step))
+
+
+class StatusLine:
+    """A step, with a bar and the remaining time if both are known; the time runs down."""
+
+    def __init__(self, step: Step) -> None:
+        """Start the clock of the step."""
+        self._step = step
+        self._start = time.monotonic()
+
+    def __rich__(self) -> RenderableType:
+        """Return what a terminal shows."""
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        step, text = self._step, Text(printable(self._step.text, _STATUS_TEXT))
+        if not step.total:
+            return text
+        cells: list[RenderableType] = [
+            text,
+            ProgressBar(total=step.total, completed=step.done, width=_STATUS_BAR),
+        ]
+        if step.seconds_left is not None:
+            seconds = step.seconds_left - (time.monotonic() - self._start)
+            cells.append(Text(f"{max(seconds, 0):.0f} s left"))
+        line = Table.grid(padding=(0, 1))
+        line.add_row(*cells)
+        return line
 
 
 def leave(message: str, code: int) -> NoReturn:

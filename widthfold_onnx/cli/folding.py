@@ -84,8 +84,8 @@ def fold_options(default_factor: str | None) -> Callable[[Command], Command]:
         "help": "Turn N positions of an axis into N times as many channels"
         + ("; auto: the forms that were measured to be faster." if auto else "."),
     }
-    said: Help = {f"--factor {'N|auto' if auto else 'N'}": factor, **FORM, **LIMITS}
-    return options_of("fold", FoldOptions, said, _chosen)
+    helps: Help = {f"--factor {'N|auto' if auto else 'N'}": factor, **FORM, **LIMITS}
+    return options_of("fold", FoldOptions, helps, _chosen)
 
 
 def _chosen(**values: Any) -> FoldOptions:

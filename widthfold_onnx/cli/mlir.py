@@ -43,9 +43,9 @@ def mlir_command(source: Path, out: Path, fold: FoldOptions, groups: bool) -> No
     MLIR's verifier, but nothing was run: compare it with SOURCE before it is deployed.
     """
     from widthfold_onnx.mlir.files import fold_file
+    from widthfold_onnx.reports.console import show
     from widthfold_onnx.reports.described.optimization import SITES
     from widthfold_onnx.reports.description import Description, Line, tabulated
-    from widthfold_onnx.reports.text.console import show
     from widthfold_onnx.reports.words import kinds
 
     sites = fold_file(source, out, fold, groups=groups)

@@ -109,7 +109,6 @@ def optimize_command(
             on_progress=on_progress,
         )
     from widthfold_onnx.reports.described.optimization import changes
-    from widthfold_onnx.reports.text.console import printing, say
     from widthfold_onnx.reports.words import kinds
 
     deliver(result, to, model)
@@ -120,13 +119,9 @@ def optimize_command(
         leave(f"none of {count} was folded; nothing is written", NothingFoldedError.exit_code)
     if save_plan is not None and not check:
         plan.save(save_plan)
-    timed = result.search is not None and result.search.whole is not None
-    if result.written is not None and result.summary.changes and not timed:
-        with printing():
-            say(
-                f"not timed; to see if it pays: {_timing(model, out, fold, verifying)}",
-                command=True,
-            )
+    is_timed = result.search is not None and result.search.whole is not None
+    if result.written is not None and result.summary.changes and not is_timed:
+        _advise_timing(model, out, fold, verifying)
     if result.search is not None and result.search.interrupted:
         leave("interrupted; decided with what had been measured", INTERRUPTED)
     if check and result.summary.changes:
@@ -141,6 +136,17 @@ def leave_unwritten(verification: VerifyReport) -> NoReturn:
     guilty = verification.saturates_further or (proof is not None and proof.verdict == "different")
     hint = "; --skip NODE leaves a node alone" if guilty else ""
     leave(f"OUT is not written: {why}{hint}", error.exit_code)
+
+
+def _advise_timing(
+    model: Path, out: Path | None, fold: FoldOptions, verifying: VerifyOptions
+) -> None:
+    """Print the command that times the result."""
+    from widthfold_onnx.reports.console import printing, say
+
+    command = _timing(model, out, fold, verifying)
+    with printing():
+        say(f"not timed; to see if it pays: {command}", command=True)
 
 
 def _timing(model: Path, out: Path | None, fold: FoldOptions, options: VerifyOptions) -> str:

@@ -1,6 +1,6 @@
 """Derives options of commands from dataclasses: a field has the type and the default of its option.
 
-What is left to say is the help, by the option as `--help` shows it: `"--nodes GLOB": "Fold only"`.
+Only the help is written by hand, by the option as `--help` shows it: `"--nodes GLOB": "Fold only"`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def shape(text: str) -> tuple[str, list[tuple[int, ...]]]:
     return name, list(dict.fromkeys(shapes))
 
 
-def sizes(given: Iterable[tuple[str, list[tuple[int, ...]]]]) -> Sizes:
+def sizes(pairs: Iterable[tuple[str, list[tuple[int, ...]]]]) -> Sizes:
     """Assign shapes to inputs: the first shapes of all inputs together, then the second ones.
 
     An input with a single shape has it in every assignment.
@@ -65,7 +65,7 @@ def sizes(given: Iterable[tuple[str, list[tuple[int, ...]]]]) -> Sizes:
         UsageError: inputs have several shapes, and not equally many.
     """
     shapes: dict[str, list[tuple[int, ...]]] = {}
-    for name, several in given:
+    for name, several in pairs:
         shapes.setdefault(name, []).extend(several)
     counts = {len(several) for several in shapes.values()} - {1}
     if len(counts) > 1:
@@ -107,7 +107,7 @@ TYPES: dict[Any, Any] = {
 
 
 def options_of(
-    argument: str, kind: type[Any], said: Help, make: Callable[..., Any] | None = None
+    argument: str, kind: type[Any], helps: Help, make: Callable[..., Any] | None = None
 ) -> Callable[[Command], Command]:
     """Add options to a command, which gets them as one argument.
 
@@ -117,19 +117,19 @@ def options_of(
     Args:
         argument: name of the argument.
         kind: the dataclass.
-        said: the options in the order of `--help`.
+        helps: help of the options, in the order of `--help`.
         make: makes the argument of the values by field, where that is not `kind` itself.
     """
     hints = get_type_hints(kind)
     defaults = {field.name: field.default for field in fields(kind)}
     options, read = [], {}
-    for words, told in said.items():
+    for words, help_of_option in helps.items():
         flag, _, metavar = words.partition(" ")
         name = flag.removeprefix("--").replace("-", "_")
         field = field_of(name, kind) or name
         about = _derived(hints[field], defaults[field]) if field in hints else {}
         about |= {"metavar": metavar or None}
-        about |= {"help": told} if isinstance(told, str) else told
+        about |= {"help": help_of_option} if isinstance(help_of_option, str) else help_of_option
         options.append(click.option(flag, field, **about))
         read[field] = _reader(hints.get(field), flag)
 
@@ -139,7 +139,7 @@ def options_of(
             chosen = {field: reader(arguments.pop(field)) for field, reader in read.items()}
             return command(**{argument: (make or kind)(**chosen)}, **arguments)
 
-        return functools.reduce(lambda made, option: option(made), reversed(options), collect)
+        return functools.reduce(lambda command, option: option(command), reversed(options), collect)
 
     return decorate
 
@@ -150,11 +150,11 @@ def _derived(hint: Any, default: Any) -> dict[str, Any]:
         return {"is_flag": True, "flag_value": not default, "default": default}
     several = get_origin(hint) is tuple or default is MISSING  # a mapping has no value as default
     alone = hint if default is MISSING or hint in TYPES else next(iter(get_args(hint)), hint)
-    taken = TYPES.get(alone) or Word(alone)
+    value_type = TYPES.get(alone) or Word(alone)
     if several:
-        return {"multiple": True, "type": taken}
-    given = default.value if isinstance(default, Enum) else default
-    return {"type": taken, "default": given, "show_default": given is not None}
+        return {"multiple": True, "type": value_type}
+    shown = default.value if isinstance(default, Enum) else default
+    return {"type": value_type, "default": shown, "show_default": shown is not None}
 
 
 def _reader(hint: Any, flag: str) -> Callable[[Any], Any]:
@@ -174,12 +174,12 @@ def assignments(texts: Iterable[str], option: str) -> dict[str, str]:
     Raises:
         UsageError: one has no name, or no "="; or two give one name other values.
     """
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise UsageError(f"{option} {quoted(text)} is not of the form NAME=VALUE")
-        if given.setdefault(name, value) != value:
-            both = " and ".join(quoted(f"{name}={item}") for item in (given[name], value))
+        if values.setdefault(name, value) != value:
+            both = " and ".join(quoted(f"{name}={item}") for item in (values[name], value))
             raise UsageError(f"{option} is given {both}")
-    return given
+    return values

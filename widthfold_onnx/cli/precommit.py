@@ -25,13 +25,13 @@ def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
     from widthfold_onnx.pipeline import optimize
     from widthfold_onnx.reports.described.optimization import changes
 
-    found = []
+    changed = []
     for model in models:
         counts = optimize(model, None, fold, None).report.summary
         if counts.changes:
-            found.append(f"{quoted(str(model))}: {changes(counts)}")
-    if found:
-        leave("; ".join(found), CheckFailedError.exit_code)
+            changed.append(f"{quoted(str(model))}: {changes(counts)}")
+    if changed:
+        leave("; ".join(changed), CheckFailedError.exit_code)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from widthfold_onnx.cli.options import options_of
+from widthfold_onnx.cli.options import Help, options_of
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.reports import Format
 
@@ -54,10 +54,10 @@ def deliver(result: R, to: Destinations, model: Path) -> None:
     Raises:
         UsageError: a path is no place for a file, or the disk is full.
     """
+    from widthfold_onnx.reports.console import printing, show, write
     from widthfold_onnx.reports.described import described
     from widthfold_onnx.reports.description import Detail
     from widthfold_onnx.reports.formats import render
-    from widthfold_onnx.reports.text.console import printing, show, write
 
     to.write(result, model)
     if to.printed is None:
@@ -67,19 +67,23 @@ def deliver(result: R, to: Destinations, model: Path) -> None:
         write(render(to.printed, result, model))
 
 
-report_arguments = options_of(
-    "reporting",
-    ReportArguments,
-    {
-        "--report FILE": {
-            "type": click.Path(path_type=Path, dir_okay=False),
-            "help": "Write a report, too; the suffix chooses its form: .json, .md, .html, or of "
-            "verify .xml.",
-        },
-        "--format": "Print this form instead of tables; with a --report FILE of another suffix, "
-        "write it there.",
-        "--details": "Print everything: all layers and forms, regions, times of nodes, the proof. "
-        "Reports hold it anyway.",
+FILES: Help = {
+    "--report FILE": {
+        "type": click.Path(path_type=Path, dir_okay=False),
+        "help": "Write a report, too; the suffix chooses its form: .json, .md, .html, or of "
+        "verify .xml.",
     },
-)
-"""Adds the shared options; the command gets one `reporting` argument of type ReportArguments."""
+    "--format": "Print this form instead of tables; with a --report FILE of another suffix, "
+    "write it there.",
+}
+DETAILS: Help = {
+    "--details": "Print everything: all layers and forms, regions, times of nodes, the proof. "
+    "Reports hold it anyway.",
+}
+
+file_arguments = options_of("reporting", ReportArguments, FILES)
+report_arguments = options_of("reporting", ReportArguments, {**DETAILS, **FILES})
+"""Adds the shared options, also `--details` for a result that has a brief form.
+
+The command gets one `reporting` argument of type ReportArguments.
+"""

@@ -10,7 +10,7 @@ import click
 from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, progress
 from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.options import Help, options_of
-from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
+from widthfold_onnx.cli.reporting import ReportArguments, deliver, file_arguments
 from widthfold_onnx.cli.running import PROVIDER, SEARCHING
 from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import FoldOptions, SearchOptions
@@ -40,7 +40,7 @@ BUDGET: Help = {
     help="Measure on the workers of a Dask cluster; ADDRESS of its scheduler, e.g. "
     "tcp://127.0.0.1:8786.",
 )
-@report_arguments
+@file_arguments
 def tune_command(
     models: tuple[Path, ...],
     fold: FoldOptions,
@@ -52,9 +52,8 @@ def tune_command(
     """Measure the layers of all MODELS ahead of `optimize`.
 
     A layer that several models share is measured once; a layer that the store knows is not
-    measured again. Ctrl-C ends measuring and keeps what was measured. If one of several models
-    cannot be read, the table names it, the others are tuned, and the exit code is that of the
-    first error.
+    measured again. Ctrl-C ends measuring and keeps the measurements. If a model cannot be read, the
+    table names it, and the other models are tuned. The exit code is the code of the first error.
     """
     if len(models) == 1:  # nothing else is tuned, so there is no table to name it in
         load(models[0])
@@ -69,8 +68,8 @@ def tune_command(
         result = tune(models, fold, options, jobs=jobs, dask=dask, on_progress=on_progress)
     deliver(result, to, models[0])
     if result.interrupted:
-        kept = UNKEPT if result.store_read_only else "kept"
-        leave(f"interrupted; what was measured is {kept}", INTERRUPTED)
+        fate = UNKEPT if result.store_read_only else "kept"
+        leave(f"interrupted; the measurements are {fate}", INTERRUPTED)
     broken = [model for model in result.models if model.code]
     if broken:
         first = f"{len(broken)} of {len(models)} models could not be read; {broken[0].reason}"

@@ -12,6 +12,7 @@ from widthfold_onnx.decide.decisions import Decided, folded_report
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.results import (
+    MISFIT,
     CompanionReport,
     OptimizeReport,
     OptimizeSummary,
@@ -22,9 +23,6 @@ from widthfold_onnx.results import (
 from widthfold_onnx.rewrite.apply import Fitting, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rewrite.rewriting import region_reports
-
-MISFIT = "differs-from-plan"
-"""Code of a layer that a plan names and that does not fit."""
 
 STATUSES = ("folded", "kept", "refused")
 

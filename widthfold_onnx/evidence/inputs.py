@@ -160,7 +160,7 @@ def _uniform(name: str, like: Array, low: float, high: float) -> Array:
 
 
 def all_windows_fit(model: onnx.ModelProto, shapes: Shapes) -> bool:
-    """Check that the windows of all pools and Convs of the main graph fit into what they read.
+    """Check that the windows of all pools and Convs of the main graph fit into their inputs.
 
     The runtime computes a MaxPool of 2 positions on one position, outside of its data (1.32.0).
     """

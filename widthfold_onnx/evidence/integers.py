@@ -83,7 +83,7 @@ Read = Callable[[str], Array | None]
 def _linear_nodes(
     model: Program, graph: NameScope, path: str, shared: set[str], outer: Read = lambda _: None
 ) -> Iterator[tuple[str, onnx.NodeProto, Read]]:
-    """Yield the linear nodes of a graph and of those in it, with their path and their constants."""
+    """Yield the linear nodes of a graph and its subgraphs, with their path and constants."""
     nodes = graph.nodes
 
     def read(name: str) -> Array | None:
@@ -109,7 +109,7 @@ def _difference(
     read: Read,
     options: VerifyOptions,
 ) -> str:
-    """Say where the runtime's result is not that of the definition, "" if nowhere.
+    """Say where the runtime's result differs from the definition, "" if nowhere.
 
     Raises:
         UnverifiedError: it cannot be run, or its extents are not known.

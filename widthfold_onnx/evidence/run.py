@@ -92,7 +92,7 @@ def verified(
 def _findings(
     parity: ModelParity, proof: Proof | None, integers: IntegerRun | None, options: VerifyOptions
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return failures, doubts and limits: those of the parity, and what proof and integers add."""
+    """Return failures, doubts and limits of the parity, the proof and the integers."""
     failures, doubts, limits = list(parity.failures), list(parity.doubts), list(parity.limits)
     if integers is not None and integers.verdict == "different":
         failures.insert(0, f"on integers the runtime does not compute {integers.reason}")
@@ -157,7 +157,7 @@ def _timed(
     load: float,
     report: Say,
 ) -> tuple[Timing | None, Verdict, str]:
-    """Return the times, whether they are what was asked for, and why they are not."""
+    """Return the times, the verdict on the requirement, and the reason."""
     try:
         timing = time_models(original, rewritten, options, parity.sizes, load=load, report=report)
     except UnverifiedError as error:

@@ -7,7 +7,7 @@ others are rows, of the data, and columns, of the weight. The data is read as
     weight on the left    [rows.., batches.., summed.., row]   weight [batches.., columns, summed]
 
 So the product is a MatMul behind a Transpose of the data, and before a Transpose of the result. The
-last row is the one that is folded (`algebra.layouts`).
+last row is folded (`algebra.layouts`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Term = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of an Einsum of two operands, of which each has every label once.
+    """The labels of an Einsum of two operands, each with every label once.
 
     Attributes:
         data: one for each axis of the data.
@@ -136,7 +136,7 @@ class Einsum(Product):
     """An Einsum that is a product of matrices."""
 
     def problem(self, node: Node) -> Refusal | None:
-        """Refuse what is no product of two operands."""
+        """Refuse an Einsum that is no product of two operands."""
         terms = _terms(node)
         if terms is None or len(node.inputs) != 2:
             return _no_product(f"it has {len(node.inputs)} operands, and two make a product")

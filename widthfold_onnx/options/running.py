@@ -138,7 +138,7 @@ class VerifyOptions(RuntimeOptions):
         freeze_weights: initializers that callers of the original may replace may be constants of
             the rewritten model; both are compared with the original's own.
         exact: prove that both models are the same function.
-        needs_proof: do not pass what is not proved, as a model that was just folded must be: a fold
+        needs_proof: do not pass an unproved result, as a model that was just folded must be: a fold
             rounds nothing. Else what cannot be proved is left to the comparison of outputs.
         thorough: random inputs of several distributions and batches, and a float64 reference;
             otherwise normal numbers only.
@@ -190,12 +190,12 @@ class SearchOptions(RuntimeOptions):
     """Options for the measurements of `optimize` and `tune`.
 
     Attributes:
-        effort: how many forms of which layers are timed, and how long.
+        effort: number of timed forms and layers, and seconds.
         time_budget: seconds that racing the layers may take; deciding comes on top. None: what the
             effort takes.
         store: file that keeps measurements; None keeps them in memory for this run.
-        target: device that is predicted for (`tuning.targets`); None: the one that the
-            provider suggests.
+        target: device that is predicted for (`tuning.targets`); None: the target that
+            the provider suggests.
         measure: run nothing where False: what the store does not hold is predicted.
         inputs: stored inputs, as in `VerifyOptions`: they give the shapes, and whole models are
             timed on them.

@@ -1,4 +1,8 @@
-"""Renders results: one module for each form, `formats` to choose, `console` to print."""
+"""Renders results: one module for each form; `formats` chooses, `console` prints, `files` writes.
+
+`described` turns a result into the tables and lines that every form shows. It imports `results`,
+`text` and `errors`, and constants of others; `cli`, `olive` and, by name, `results` import it.
+"""
 
 from __future__ import annotations
 

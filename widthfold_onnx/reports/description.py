@@ -18,7 +18,7 @@ NUMBER = re.compile(r"[\d.]+(e[-+]\d+)?[x%]?( [KM]iB| \[[\d., ]+\])?|-|")
 
 
 class Detail(IntEnum):
-    """How much of a report is described.
+    """Amount of detail in a description.
 
     BRIEF, for a terminal and a pipe, holds what a user decides by. FULL, for `--details` and
     Markdown, adds everything else: layers that were left alone, regions, times of nodes, the
@@ -85,7 +85,7 @@ class Description:
         assumptions: lines that stand before the tables.
         tables: tables that have rows.
         facts: lines that lead to the summary.
-        certificate: sentences that state what was proved.
+        certificate: sentences that state the proved facts.
         remarks: lines that add to the summary.
         verdict: pass, fail or unverified; "" for a report that judges nothing.
         meaning: what the verdict means for the models.

@@ -29,7 +29,7 @@ def check_report(path: Path, protected: Sequence[Path]) -> None:
     """Check, before the work, that a report may be written.
 
     Args:
-        path: the file; one that is there must be empty or a report of ours.
+        path: the file; an existing file must be empty or a report of ours.
         protected: files that it must not replace, whether they are there or not.
 
     Raises:

@@ -102,7 +102,7 @@ def render(form: Format, result: Report, model: Path) -> str:
     """Render a result in one form; its libraries are imported only then.
 
     Args:
-        form: one that is offered for this result.
+        form: a format that is offered for this result.
         result: the result of a verb.
         model: the model file as the caller named it, for annotations of that file.
 
@@ -112,20 +112,20 @@ def render(form: Format, result: Report, model: Path) -> str:
     _check_offered(form, type(result))
     match form:
         case Format.JSON:
-            from widthfold_onnx.reports.data import json
+            from widthfold_onnx.reports import json
 
             return json.encode(result).decode("ascii")
         case Format.MARKDOWN:
-            from widthfold_onnx.reports.text import markdown
+            from widthfold_onnx.reports import markdown
 
             return markdown.render(result)
         case Format.GITHUB:
-            from widthfold_onnx.reports.text import github
+            from widthfold_onnx.reports import github
 
             assert not isinstance(result, InspectReport | TuneReport)
             return github.render(result, model)
         case Format.JUNIT:
-            from widthfold_onnx.reports.data import junit
+            from widthfold_onnx.reports import junit
 
             assert isinstance(result, VerifyReport)
             return junit.render(result)

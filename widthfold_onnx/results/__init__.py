@@ -12,6 +12,7 @@ from widthfold_onnx.results.evidence import (
     WorstElement,
 )
 from widthfold_onnx.results.sites import (
+    MISFIT,
     Choice,
     CompanionReport,
     InspectReport,

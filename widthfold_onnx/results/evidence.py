@@ -135,7 +135,7 @@ class IntegerRun(Result, kw_only=True, frozen=True):
     """The linear nodes that changed, run by the runtime on small integers.
 
     Attributes:
-        verdict: exact, where every result is that of the node's definition, bit for bit; different;
+        verdict: exact, where every result equals the node's definition, bit for bit; different;
             or skipped, where some could not be run.
         reason: where one differs, or why one was not run.
         nodes: how many were run and are exact.
@@ -150,7 +150,7 @@ class Environment(Result, kw_only=True, frozen=True):
     """The machine, versions and settings that a figure depends on.
 
     Attributes:
-        provider_options: those that were asked for; `Side.level` names what was timed.
+        provider_options: those that were asked for; `Side.level` names the timed level.
         session_options: entries of the session's configuration that were asked for.
         u8s8_error: how many steps of 255 a product of the largest unsigned data and signed weights
             is off on this CPU; None where neither model holds integers of 8 bits.

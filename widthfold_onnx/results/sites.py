@@ -13,6 +13,9 @@ from widthfold_onnx.results.tuning import SearchReport
 OPTIMIZE_SCHEMA = "widthfold.optimize/10"
 INSPECT_SCHEMA = "widthfold.inspect/2"
 
+MISFIT = "differs-from-plan"
+"""Code of a site that a plan names and that does not fit."""
+
 
 class SiteReport(Result, kw_only=True, frozen=True):
     """The outcome of one site.
@@ -29,8 +32,8 @@ class SiteReport(Result, kw_only=True, frozen=True):
         code: stable word for the outcome, e.g. "folded", "already-wide".
         reason: one sentence with the numbers in it.
         flops_ratio: multiply-adds after / before; None unless folded.
-        spread: outputs of its sample that an Inf or NaN in one input may reach / those that it
-            reached before, in the mean; None unless folded.
+        spread: outputs of its sample that an Inf or NaN in one input may reach / the outputs
+            that it reached before, in the mean; None unless folded.
         guard: "extents" where the nodes of the original compute at sizes that the fold is not good
             for; else "".
         gain: of its best form, measured alone, or predicted, which it says; None where nothing
@@ -204,7 +207,7 @@ class InspectSite(Result, kw_only=True, frozen=True):
 
     Attributes:
         choices: the cheapest form along each axis at the factor, the cheapest first.
-        refusals: by axis why there is none, or the one reason of "any axis".
+        refusals: by axis why there is none, or a single reason of "any axis".
         hint: options with which a site without choices folds, each tried; "" where none does.
     """
 

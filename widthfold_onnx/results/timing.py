@@ -41,7 +41,7 @@ class Side(Result, kw_only=True, frozen=True):
         peak_mib: peak resident memory of a process that loads the model and runs it once.
         gpu_mib: memory of the GPU that a process took which only runs the model; None on the CPU,
             or where the GPU does not tell.
-        gpu_mj: energy of the GPU in one run, in mJ, with what it takes when idle; None likewise.
+        gpu_mj: energy of the GPU in one run, in mJ, its idle energy included; None likewise.
         providers: how many nodes ran on which provider.
         fallbacks: the nodes that did not run on the provider that was asked for.
         nodes: every node of the optimized graph that ran, slowest first; one with a body without
@@ -111,7 +111,7 @@ class Gpu(Result, kw_only=True, frozen=True):
 
 
 class Baseline(Result, kw_only=True, frozen=True):
-    """The speed-up beside that of a saved report.
+    """The speed-up beside the speed-up of a saved report.
 
     Attributes:
         report: name of its file.
@@ -120,7 +120,7 @@ class Baseline(Result, kw_only=True, frozen=True):
         ratio: the speed-up / the saved one, so above 1 is faster than it was.
         low: lower end of the 95 % interval of `ratio`.
         high: upper end.
-        verdict: as that of a timing.
+        verdict: as the verdict of a timing.
     """
 
     report: str
@@ -136,7 +136,7 @@ class Timing(Result, kw_only=True, frozen=True):
     """Paired timing of both models; `speedup` is original / rewritten, so above 1 is faster.
 
     Attributes:
-        clock: what every time here is: wall time, or the processor time of the one thread.
+        clock: what every time here is: wall time, or the processor time of the single thread.
         speedup: exp of the mean over processes and sessions of the median log ratio of runs, each
             model at its best level.
         low: lower end of the 95 % interval of `speedup`, which covers other processes and sessions.

@@ -124,12 +124,12 @@ class SearchReport(Result, kw_only=True, frozen=True):
     Attributes:
         provider: where everything ran.
         threads: intra-op threads.
-        target: the device that was predicted for, be it only to try the best forms first.
+        target: the device of the predictions, also if they only order the best forms first.
         sizes: the whole model at each size; layers were measured at the first.
         layers: different layers that can be reformulated.
         forms: reformulations of all of them together.
         measured: how many measurements this run took; the others were in the store.
-        left: layers that were to be measured, of which something is still not known.
+        left: planned layers with pending measurements.
         predicted: how many of the layers were judged by prediction, for want of measurements.
         interrupted: whether measuring was ended by hand.
         store_read_only: whether the store may only be read, so that nothing measured is kept.
@@ -180,7 +180,7 @@ class TunedModel(Result, kw_only=True, frozen=True):
         skipped: those among both that were not run: out of reach, or no time was left.
         failed: those among both that were run and gave no time: it crashed, hung, ran out of
             memory, or the runtime has no kernel for it.
-        left: layers of which something is still not known, on some machine.
+        left: layers with pending measurements on some machine.
         reason: why the model was not tuned, "" where it was.
         code: exit code of the error that is the reason, 0 where there is none.
     """

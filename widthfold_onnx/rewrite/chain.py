@@ -82,7 +82,7 @@ class Chain(NewNodes):
         self._origin = origin
 
     def steps(self, steps: Sequence[Move], what: str) -> None:
-        """Append the moves of a fold or unfold; those of a pixel shuffle become one node."""
+        """Append the moves of a fold or unfold; the moves of a pixel shuffle become one node."""
         block = pixel_shuffle(steps)
         if block is not None and self._document.opset >= 11 and self._is_shuffled():
             shuffle: Attributes = {"blocksize": block, "mode": "CRD"}
@@ -182,7 +182,7 @@ def base_name(owner: Node) -> str:
 
 
 def take_over(node: Node, new: Node) -> None:
-    """Copy name, documentation and metadata of a node to the one that replaces it."""
+    """Copy name, documentation and metadata of a node to its replacement."""
     new.name, new.doc_string = node.name, node.doc_string
     kept = {k: v for k, v in node.metadata_props.items() if k not in new.metadata_props}
     new.metadata_props.update(kept)

@@ -98,7 +98,7 @@ def _input(
     parameters: Parameters,
     index: int,
 ) -> Value | None:
-    """Return an input of the folded node: that of the original, folded if it is a parameter.
+    """Return an input of the folded node: the value of the original, folded if it is a parameter.
 
     A runtime still reads the integers behind a DequantizeLinear, and does not quantize floats in a
     way of its own.
@@ -165,7 +165,7 @@ class Emission:
                 self._chains[node] = []
 
     def put(self) -> None:
-        """Replace the old nodes by the new ones, and put guards around those of groups."""
+        """Replace the old nodes by the new ones, and put guards around groups."""
         branches = [
             branch
             for group in self._groups
@@ -236,7 +236,7 @@ class Emission:
         return self._made[value, layout]
 
     def _return(self, node: Node, results: Sequence[Value], layout: PackedLayout | None) -> None:
-        """Record the outputs of a new node, and unfold those that are read in another layout."""
+        """Record the outputs of a new node, and unfold outputs that are read in another layout."""
         for value, result in zip(node.outputs, results, strict=True):
             if layout is None:
                 self._logical[value] = result

@@ -110,7 +110,7 @@ class Regions:
             propagated_op, site = self.propagated.get(node), self.sites.get(node)
             result = node.outputs[0]
             if self.sources.get(result) is value and index == 0:
-                read = self.needed(result) or {None}  # one that nobody reads stays as it is
+                read = self.needed(result) or {None}  # a result that nobody reads stays as it is
                 layouts |= {s if s and (result, s) in self.dequantized else None for s in read}
             elif propagated_op is not None:
                 layouts.add(propagated_op.layout if index in propagated_op.data else None)

@@ -110,7 +110,7 @@ def region_reports(rewriting: Rewriting, names: Mapping[Node, str]) -> list[Regi
     """Return the regions of all graphs; folded nodes without a packed tensor make none.
 
     Args:
-        rewriting: what is to be done with the model.
+        rewriting: all changes of the model.
         names: names of its sites, for nodes without one.
     """
     paths = {scope.graph: scope.path for scope in rewriting.document.scopes}

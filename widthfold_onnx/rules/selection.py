@@ -21,7 +21,7 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
     The order of preference: a form for every run before one that a guard restricts to some sizes,
     and of the guarded ones one that leaves the batch alone, which mostly is 1; a view before a
     move; one axis before several; the fewest multiply-adds; the fewest copies. Of forms that fold
-    strides alone, that of the most axes.
+    strides alone, the form of the most axes.
     """
     problem = width_problem(site, options) or site_problem(site, options)
     if problem is not None:

@@ -52,7 +52,7 @@ def tune(
     """Measure every layer of every model, each once, and keep it in the store.
 
     Args:
-        models: model files. One that cannot be read is reported; the others are tuned.
+        models: model files. An unreadable model is reported; the others are tuned.
         fold_options: select the sites, and limit the forms.
         search_options: where to measure, the store, and the seconds for all models together.
         jobs: number of processes that measure on this machine at a time; they disturb each other.
@@ -60,7 +60,7 @@ def tune(
         on_progress: gets a step now and then.
 
     Returns:
-        A report of what is known now. KeyboardInterrupt while measuring only ends the measuring.
+        A report of all results so far. KeyboardInterrupt while measuring only ends the measuring.
 
     Raises:
         UsageError: an option does not fit, or there is no such cluster.

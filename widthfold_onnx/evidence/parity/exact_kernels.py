@@ -1,7 +1,7 @@
 """Makes products of 8-bit integers exact on every CPU, by changing the types of operands.
 
-Kernels of unsigned data and signed weights saturate on some CPUs (`runtime.kernels`), those of
-two unsigned or two signed operands on none. So the second operand of each such product gets
+Kernels of unsigned data and signed weights saturate on some CPUs (`runtime.kernels`), kernels
+of two unsigned or two signed operands on none. So the second operand of each such product gets
 the signedness of the first: it and its zero point are shifted by 128, which represents the same
 numbers. A fold saturates at other products than the original does; so changed, both are exact.
 
@@ -54,7 +54,7 @@ class Product:
     Attributes:
         second: index of the second operand and of its zero point; the first one is input 0, and
             input 2 its zero point where the type of input 0 may be unknown.
-        types: those of both operands for which its kernel saturates.
+        types: types of both operands for which its kernel saturates.
     """
 
     second: tuple[int, int]
@@ -97,7 +97,7 @@ def open_exact(model: Path | onnx.ModelProto, options: VerifyOptions, level: Lev
 
     Args:
         model: the file; or a model in memory without external data.
-        options: provider, its options and those of the session are used.
+        options: provider, its options and the session's options are used.
         level: the runtime's optimization level.
 
     Raises:
@@ -143,7 +143,7 @@ def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -
     """Make both operands signed, or both unsigned, in every product that may saturate.
 
     Args:
-        model: one that runs; its external data is not needed, and it is changed.
+        model: a model that runs; its external data is not needed, and it is changed.
         signed_stays: whether the runtime leaves signed quantized data signed.
     """
     model, _ = inlined(model, OPERATORS)
@@ -169,7 +169,7 @@ def _saturating(
     """Yield operands to convert: the reader, indices of operand and zero point, the type.
 
     Args:
-        graph: its nodes; those of its bodies are left out.
+        graph: its nodes; nodes of its bodies are left out.
         elements: element type of a value, 0 where it is not known.
         signed_stays: as for `with_exact_products`.
     """

@@ -111,7 +111,7 @@ def evaluate(
 
 
 def _where(error: BaseException) -> str:
-    """Name the node at which onnx's reference implementation fails: the innermost one that ran.
+    """Name the node at which onnx's reference implementation fails: the innermost node that ran.
 
     Its own message is about its arrays and classes, and mostly does not name a node.
     """

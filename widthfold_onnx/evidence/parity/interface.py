@@ -61,8 +61,8 @@ def interface_differences(
         freeze_weights: whether initializers of the original may be no inputs any more.
 
     Returns:
-        Those that may break a caller, and others: inputs with names for anonymous extents, and
-        outputs with other extents than before, about which decides what the original returns.
+        Differences that may break a caller, and others: inputs with names for anonymous extents,
+        and outputs with other extents than before, about which decides what the original returns.
 
     Raises:
         UnverifiedError: a file that is no model.
@@ -117,7 +117,7 @@ def _ports(
 
 
 def _only_named(item: Declaration, symbols: Counter[int | str]) -> bool:
-    """Check whether an input takes what it took: anonymous sizes got names of their own."""
+    """Check whether an input takes all that it took: anonymous sizes got names of their own."""
     if item.old is None or item.new is None or len(item.old) != len(item.new):
         return False
     pairs = zip(item.old, item.new, strict=True)

@@ -71,7 +71,7 @@ class ModelParity:
 
 @dataclass(frozen=True)
 class ModelRuns:
-    """What two models return on the same inputs.
+    """The outputs of two models on the same inputs.
 
     Attributes:
         reference: the original without the runtime's optimizations.
@@ -99,7 +99,7 @@ class ModelRuns:
 
     @property
     def provider(self) -> Provider:
-        """Where both models ran."""
+        """The settings at which both models ran."""
         return self.reference.options.provider
 
 

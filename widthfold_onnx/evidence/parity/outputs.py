@@ -45,7 +45,7 @@ class Figures:
     """The differences between two arrays.
 
     Attributes:
-        nonfinite_match: whether what is not finite is at the same places.
+        nonfinite_match: whether elements that are not finite are at the same places.
         distance: of elements that are finite in both; None where there are none.
         scale: the largest finite |reference|.
         worst: the element that differs most, None where none differs.
@@ -104,7 +104,7 @@ def real_parts(array: Array) -> Array:
 
 
 def _numbers(reference: Array, candidate: Array) -> tuple[Array, Array]:
-    """Return what is compared: parts of complex numbers; of texts whether they differ."""
+    """Return the compared elements: parts of complex numbers; of texts whether they differ."""
     if reference.dtype.kind in "OUS":
         differ = np.asarray(reference != candidate)
         return np.zeros_like(differ, dtype=np.bool_), differ.astype(np.bool_)
@@ -167,7 +167,7 @@ def compare(
 
     Args:
         name: of the output.
-        reference: what it should be, of any shape.
+        reference: the expected value, of any shape.
         candidate: the output of the rewritten model.
         tolerance: |a - b| <= atol + rtol * max |reference|.
         level: the runtime's optimization level, for the row.

@@ -41,7 +41,7 @@ class Reference:
         options: where models run.
         report: gets a line of text before each run.
         inputs: the sets on which it runs.
-        outputs: those of each set, by name.
+        outputs: outputs of each set, by name.
         names: of the outputs that the model declares.
         unsteady: names of outputs that a second run on the same inputs does not repeat.
     """

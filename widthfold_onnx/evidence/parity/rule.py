@@ -51,7 +51,7 @@ Cells = dict[tuple[LevelName, str, int], OutputParity]
 
 @dataclass
 class Rule:
-    """The one rule, with all that was measured for it.
+    """The rule, with its measurements.
 
     Attributes:
         reference: the original.
@@ -90,13 +90,13 @@ class Rule:
     ) -> Cells:
         """Compare every output of the rewritten model on every input set.
 
-        Outputs as deployed may also be those of the original as deployed: the runtime's
+        Outputs as deployed may also equal the outputs of the original as deployed: the runtime's
         optimizations change some models.
 
         Args:
             plain: outputs without the runtime's optimizations, by input set.
             deployed: the same with them, or why there are none.
-            original_deployed: gives that of the original; called if it is needed.
+            original_deployed: gives the distance of the original; called if it is needed.
         """
         exact = self._exact()
         cells = self._compared("disabled", self.reference.outputs, plain, exact)

@@ -26,7 +26,7 @@ LARGE_BYTES = 1 << 26
 
 
 def run_once(session: Session, item: InputSet) -> Outputs:
-    """Return the outputs on one set; large ones lie in files, as those of all runs are kept.
+    """Return the outputs on one set; large ones lie in files, as outputs of all runs are kept.
 
     Raises:
         UnverifiedError: the model stops, or an output is no tensor.
@@ -79,7 +79,7 @@ def output_names(*runs: Sequence[Outputs]) -> list[str]:
 
 
 def both(name: str, reference: Outputs, candidate: Outputs) -> tuple[Array, Array]:
-    """Return both values; one that a side lacks (sequences differ in length) is empty there."""
+    """Return both values; an output that a side lacks (sequences differ in length) is empty."""
     present = reference[name] if name in reference else candidate[name]
     absent = np.empty((0, *present.shape), present.dtype)
     return reference.get(name, absent), candidate.get(name, absent)

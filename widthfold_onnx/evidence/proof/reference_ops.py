@@ -2,7 +2,8 @@
 
 Of onnx 1.23.2: BatchNormalization of opset 9 to 13 uses the statistics of the batch, as in
 training; Conv and MaxPool take seconds where numpy takes milliseconds; ConvTranspose fails with
-groups; Softmax of opset 12 and before is that of 13; DequantizeLinear is not there before opset
+groups; Softmax of opset 12 and before equals Softmax of 13; DequantizeLinear is not there before
+opset
 19; STFT takes no signal without a last axis, which the runtime does; Loop does not iterate if it
 has no condition, and concatenates scan outputs instead of stacking them. Each of ours works in
 float64 and for every opset.

@@ -34,7 +34,7 @@ ROUNDED = 2
 
 
 class UnevaluableError(Exception):
-    """A node that cannot be computed on what it is given, as no runtime could."""
+    """A node that cannot be computed on its inputs, as no runtime could."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +122,7 @@ class Elements:
 
 @dataclass(frozen=True, eq=False)
 class Opaque:
-    """A value of which only equality is known: its extents are not, or it is no tensor."""
+    """A value known by equality alone: its extents are not, or it is no tensor."""
 
     key: int
 

@@ -1,6 +1,6 @@
 """Derive the extents of outputs for operators where onnx's inference errs or knows less.
 
-Inference needs shapes of which all numbers are known. Here a shape with some open elements gives
+Inference needs shapes whose numbers are all known. Here a shape with some open elements gives
 the extents of the others. For some operators inference says too much: measured on onnx 1.23.2 and
 onnxruntime 1.31.1 (tests/model/test_extents.py).
 

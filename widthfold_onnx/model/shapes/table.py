@@ -58,7 +58,7 @@ class ShapeTable:
 
 
 def inputs_of(proto: onnx.ModelProto, pins: Shapes) -> dict[str, Fact]:
-    """Return what is known of the inputs that a caller gives.
+    """Return the known facts of the inputs that a caller gives.
 
     Args:
         proto: the model.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from widthfold_onnx.reports.described import sizes, values
+from widthfold_onnx.reports.described import inputs
 from widthfold_onnx.reports.described.optimization import (
     already_folded,
     companion,
@@ -71,7 +71,7 @@ def describe(report: InspectReport, detail: Detail) -> Description:
         remarks.append(already_folded(report.model))
     return Description(
         head=Line("", f"{report.model}: {report.nodes} nodes, {sites}, opset {report.opset}"),
-        assumptions=[*sizes.assumed(report.assumed), *values.assumed(report.values)],
+        assumptions=inputs.assumptions(report.assumed, report.values),
         tables=tabulated("sites", SITES if full else BRIEF_SITES, report.sites),
         remarks=remarks,
     )

@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import msgspec
 
-from widthfold_onnx.decide.report import MISFIT
-from widthfold_onnx.reports.described import sizes, values, verification
-from widthfold_onnx.reports.described.tuning import UNKEPT
+from widthfold_onnx.reports.described import inputs, search, verification
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, Table, tabulated
-from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, shapes, short, size
+from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, short, size
 from widthfold_onnx.results import (
+    MISFIT,
     CompanionReport,
     Gain,
     InspectSite,
@@ -21,7 +20,6 @@ from widthfold_onnx.results import (
     OptimizeSummary,
     PaddingReport,
     RegionReport,
-    SearchReport,
     SiteReport,
     Stop,
 )
@@ -37,9 +35,6 @@ _GROUPS = 5
 
 _REFUSALS = 3
 """Rows of refused sites in a brief description; each has a sentence."""
-
-_INPUTS = 3
-"""Inputs whose shapes stand in one line."""
 
 
 def located(site: SiteReport | InspectSite) -> str:
@@ -97,14 +92,12 @@ def describe(report: OptimizeReport, detail: Detail) -> Description:
     level and verdict.
     """
     full, checks = detail >= Detail.FULL, report.verification
-    assumed = report.assumed or (checks.assumed if checks else None)
+    sizes = report.assumed or (checks.assumed if checks else None)
     description = Description(
         head=Line(report.model if full else "", _summary(report)),
-        assumptions=[*sizes.assumed(assumed), *values.assumed(report.values)],
-        tables=[*tabulated("sites", SITES, report.sites), *_by_size(report.search)]
-        if full
-        else _brief_sites(report),
-        remarks=[*_changes(report, full), *_search(report.search, full), *_cautions(report)],
+        assumptions=inputs.assumptions(sizes, report.values),
+        tables=_all_tables(report) if full else _brief_sites(report),
+        remarks=[*_changes(report, full), *search.lines(report.search, detail), *_cautions(report)],
     )
     if checks is None:
         return description
@@ -122,6 +115,13 @@ def describe(report: OptimizeReport, detail: Detail) -> Description:
         certificate=verified.certificate,
         remarks=remarks,
     )
+
+
+def _all_tables(report: OptimizeReport) -> list[Table]:
+    """Return all sites, and the gain of the whole model at each size."""
+    trial = report.search
+    by_size = [] if trial is None or trial.whole is None else inputs.size_table(trial.sizes)
+    return [*tabulated("sites", SITES, report.sites), *by_size]
 
 
 def _brief_sites(report: OptimizeReport) -> list[Table]:
@@ -166,7 +166,7 @@ def _changes(report: OptimizeReport, full: bool) -> list[Line]:
 
 
 def _left_alone(report: OptimizeReport) -> list[Line]:
-    """Count what was left alone, by code; layers only if no table names all of them."""
+    """Count what was left alone: layers by code, unless a table lists them, and other parts."""
     is_listed = not report.summary.changes and len(report.sites) <= _REFUSALS
     sites = [] if is_listed else report.sites
     codes = Counter(site.code for site in sites if site.status != "folded")
@@ -177,39 +177,16 @@ def _left_alone(report: OptimizeReport) -> list[Line]:
     return [Line("left alone", f"{', '.join(parts)}; --details says why")] if parts else []
 
 
-def _search(report: SearchReport | None, full: bool) -> list[Line]:
-    """Return the lines on measurements, speed at each size, and the level to deploy at."""
-    if report is None:
-        return []
-    speeds = [Line("speed", outcome(report))]
-    if report.accepted and report.whole is not None and not full:
-        speeds = [
-            Line(f"speed at {shapes(row.shapes, _INPUTS)}", sizes.gained(row))
-            for row in report.sizes
-        ]
-    lines = [
-        *speeds,
-        Line("", deployment(report)),
-        Line(f"search on {report.provider}", clauses(measurements(report), report.note)),
-    ]
-    return [line for line in lines if line.text]
-
-
 def _cautions(report: OptimizeReport) -> list[Line]:
     """Return what a user of the result should know beside its speed."""
     lines = [Line("", spread(report)), Line("plan", report.note)]
     return [line for line in lines if line.text]
 
 
-def _by_size(search: SearchReport | None) -> list[Table]:
-    """Return the gain of the whole model at each size, where it was timed at several."""
-    return [] if search is None or search.whole is None else sizes.table(search.sizes)
-
-
 def _summary(report: OptimizeReport) -> str:
-    """Count the folded layers, and say what was written."""
+    """Count the folded layers, and name the written file."""
     counts = report.summary
-    kept = f", {counts.kept} kept" if counts.kept else ""
+    alone = f", {counts.kept} kept" if counts.kept else ""
     written = f"{report.written} is a copy of {report.model}"
     if report.written is None:
         written = "nothing written"
@@ -217,7 +194,7 @@ def _summary(report: OptimizeReport) -> str:
         grown = f"{size(counts.bytes_before)} -> {size(counts.bytes_after)}"
         written = f"wrote {report.written} ({grown})"
     nodes = f"{len(report.sites)} {kinds(report.sites)} nodes"
-    return f"{counts.folded} of {nodes} folded{kept}; {written}"
+    return f"{counts.folded} of {nodes} folded{alone}; {written}"
 
 
 def already_folded(model: str) -> Line:
@@ -305,58 +282,3 @@ def changes(counts: OptimizeSummary) -> str:
 def frozen(counts: OptimizeSummary) -> str:
     """Say that the interface has changed."""
     return f"{counted(counts.frozen, 'weight')} taken out of the inputs"
-
-
-def search(report: SearchReport) -> str:
-    """Describe the search for the fastest forms in one line."""
-    return clauses(measurements(report), outcome(report), deployment(report), report.note)
-
-
-def measurements(report: SearchReport) -> str:
-    """Count the forms and the measurements of a search."""
-    if not report.layers and report.whole is None:
-        return "no layer has a form to measure"
-    source = "all measured before"
-    if report.predicted:
-        source = f"{counted(report.predicted, 'layer')} predicted for {report.target}, not measured"
-    elif report.measured or report.left:
-        source = f"{counted(report.measured, 'measurement')} taken"
-    parts = [
-        f"{counted(report.forms, 'form')} of {counted(report.layers, 'layer')}",
-        source + (f" and {UNKEPT}" if report.measured and report.store_read_only else ""),
-        "ended early" if report.interrupted else "",
-        f"{counted(report.left, 'layer')} left to measure" if report.left else "",
-    ]
-    return ", ".join(filter(None, parts))
-
-
-def deployment(report: SearchReport) -> str:
-    """Return the level at which each model is fastest; "" if they were not timed."""
-    if not report.folded_setting:
-        return ""
-    return (
-        f"deploy it at level {report.folded_setting} "
-        f"(the original is fastest at {report.original_setting})"
-    )
-
-
-def outcome(report: SearchReport) -> str:
-    """Describe the time of the whole model in the chosen forms."""
-    whole = report.whole
-    if whole is None:
-        if not report.layers:
-            return ""
-        if report.accepted:
-            return "the whole model was not timed"
-        judged = " that was measured" if report.left and not report.predicted else ""
-        return f"no choice of forms{judged} {'is sure to gain' if report.predicted else 'gains'}"
-    if not whole.pairs:
-        return f"folded, the whole model was not timed: {report.failure}"
-    at = f" at {shapes(report.sizes[0].shapes, _INPUTS)}" if report.sizes else ""
-    if any(row.verdict == "slower" for row in report.sizes[1:]):
-        return f"folded, the whole model ran at {gain(whole)}{at}, and is slower at another size"
-    if not report.accepted:
-        rule = f"its low end {whole.low:.3f} is not above {report.bar:.3f}"
-        control = f"up to which noise counts (A/A control {1 + report.control:.3f})"
-        return f"folded, the whole model ran at {gain(whole)}{at}; {rule}, {control}"
-    return f"the whole model ran at {gain(whole)} of the original's best{at}"

@@ -96,7 +96,7 @@ def speed(timing: Timing) -> str:
 
 
 def baseline(saved: Baseline) -> str:
-    """Return the speed-up beside that of a saved report."""
+    """Return the speed-up beside the speed-up of a saved report."""
     name = printable(saved.report)
     if saved.ratio is None:
         reasons = (printable(text, _SHAPES) for text in saved.differs)

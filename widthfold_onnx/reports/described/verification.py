@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widthfold_onnx.reports.described import sizes, timing, values
+from widthfold_onnx.reports.described import inputs, timing
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, Table, tabulated
 from widthfold_onnx.reports.words import clauses, counted, figure
 from widthfold_onnx.results import Environment, IntegerRun, OutputParity, Proof, VerifyReport
@@ -61,7 +61,7 @@ def describe(report: VerifyReport, detail: Detail) -> Description:
         facts.append(Line("runtime", integers(report.integers)))
     tables, hidden = _outputs(report.outputs, detail)
     if report.timing is not None:
-        tables += [*timing.tables(report.timing, detail), *sizes.table(report.timing.sizes)]
+        tables += [*timing.tables(report.timing, detail), *inputs.size_table(report.timing.sizes)]
         facts += timing.lines(report.timing, detail)
     facts += [Line("plan", report.note)] if report.note else []
     full = detail >= Detail.FULL
@@ -70,7 +70,7 @@ def describe(report: VerifyReport, detail: Detail) -> Description:
         facts += [Line("repeat", report.environment.command)] if report.environment.command else []
     return Description(
         head=Line("verdict", verdict(report)),
-        assumptions=[*sizes.assumed(report.assumed), *values.assumed(report.values)],
+        assumptions=inputs.assumptions(report.assumed, report.values),
         tables=tables,
         facts=facts,
         certificate=certificate(report.proof) if full and report.proof is not None else (),
@@ -84,7 +84,7 @@ def describe(report: VerifyReport, detail: Detail) -> Description:
 def _outputs(rows: Sequence[OutputParity], detail: Detail) -> tuple[list[Table], list[str]]:
     """Return the table of outputs, and a note on rows that a brief table leaves out.
 
-    A brief table holds the outputs that differ, and the ones that are nearest to differing.
+    A brief table holds outputs that differ, then the outputs that are nearest to differing.
     """
     if detail < Detail.FULL and len(rows) > _BRIEF_OUTPUTS:
         differing = sum(not row.passed for row in rows)
@@ -163,7 +163,7 @@ def proof(result: Proof) -> str:
 
 
 def certificate(result: Proof) -> Sequence[str]:
-    """Return what was proved, as sentences that can be checked; none if nothing was proved."""
+    """Return the proof as sentences that can be checked; none if nothing was proved."""
     if result.verdict != "equal":
         return ()
     extents = (

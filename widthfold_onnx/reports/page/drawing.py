@@ -88,20 +88,20 @@ def positions(axis: AxisPattern, key: str) -> Markup:
                     axes.text(at + 0.5, 0.5, "…", ha="center", va="center", color=INK)
                 at += gap
         scale = max(at, columns + 6)
-        left = (scale - columns) / 2
+        start = (scale - columns) / 2
         axes.text(scale / 2, 1.55, "↓", ha="center", va="center", fontsize=11, color=MUTED)
         for tile in range(shown.tiles):
             for place in range(shown.places):
                 position = _position(axis, tile, place, shown)
-                cell(axes, left + place, 2.1 + tile, colour(tile), position)
-            axes.text(left - 0.2, 2.6 + tile, f"tile {tile}", ha="right", va="center",
+                cell(axes, start + place, 2.1 + tile, colour(tile), position)
+            axes.text(start - 0.2, 2.6 + tile, f"tile {tile}", ha="right", va="center",
                       fontsize=_LETTER)  # fmt: skip
         if height > shown.tiles:
-            axes.text(left + shown.places / 2, 2.6 + shown.tiles, "⋮", ha="center", va="center")
-        axes.text(left + columns + 0.2, 2.1 + shown.tiles / 2, "each tile:\nall channels",
+            axes.text(start + shown.places / 2, 2.6 + shown.tiles, "⋮", ha="center", va="center")
+        axes.text(start + columns + 0.2, 2.1 + shown.tiles / 2, "each tile:\nall channels",
                   va="center", fontsize=_LETTER, color=MUTED)  # fmt: skip
         if columns > shown.places:
-            axes.text(left + shown.places + 0.5, 2.1 + shown.tiles / 2, "…", ha="center")
+            axes.text(start + shown.places + 0.5, 2.1 + shown.tiles / 2, "…", ha="center")
         axes.set(xlim=(-0.1, scale + 0.1), ylim=(2.2 + height, -0.1), aspect="equal")
         axes.set_axis_off()
 

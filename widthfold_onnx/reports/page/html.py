@@ -71,7 +71,7 @@ def _context(report: Report) -> dict[str, object]:
     """Return the values that both templates show."""
     pictures: list[tuple[str, Markup]] = []
     if find_spec("matplotlib") is not None:
-        # Ids are unique among all reports of a notebook, and those of a report always the same.
+        # Ids are unique among all reports of a notebook, and a report always has the same.
         key = f"w{hashlib.sha256(msgspec.json.encode(report)).hexdigest()[:12]}-"
         pictures = _pictures(report, key)
     return {

@@ -39,9 +39,9 @@ def speed(ratio: float, low: float, high: float, control: float, key: str) -> Ma
         axes.plot([low, high], [0, 0], color=AFTER, lw=5, solid_capstyle="butt",
                   label="95 % interval")  # fmt: skip
         axes.plot(ratio, 0, "|", color=INK, ms=18, mew=1.5, label="mean")
-        left, right = min(low, bars[0]), max(high, bars[1])
-        margin = 0.12 * (right - left) + 0.01
-        axes.set(xlim=(left - margin, right + margin), ylim=(-1, 1), yticks=[])
+        least, most = min(low, bars[0]), max(high, bars[1])
+        margin = 0.12 * (most - least) + 0.01
+        axes.set(xlim=(least - margin, most + margin), ylim=(-1, 1), yticks=[])
         axes.set_xlabel("original / rewritten (all of the interval right of the lines: faster)")
         axes.spines["left"].set_visible(False)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=7,

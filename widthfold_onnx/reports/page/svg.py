@@ -63,14 +63,15 @@ def draw(
     buffer = io.StringIO()
     with matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a glyph that matplotlib's font lacks, the viewer has
-        made = Figure(figsize=size, layout="constrained" if margins is None else None)
-        paint(made.subplots())
+        figure = Figure(figsize=size, layout="constrained" if margins is None else None)
+        paint(figure.subplots())
         if margins is not None:
-            left, right, bottom, top = margins
-            made.subplots_adjust(
-                left / size[0], bottom / size[1], 1 - right / size[0], 1 - top / size[1]
+            width, height = size
+            at_left, at_right, below, above = margins
+            figure.subplots_adjust(
+                at_left / width, below / height, 1 - at_right / width, 1 - above / height
             )
-        made.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     return _embedded(buffer.getvalue(), key, title)
 
 
@@ -107,7 +108,7 @@ def _themed(value: str) -> str:
     for stand_in, colour in _COLOURS.items():
         value = value.replace(stand_in, colour)
     value = _FAMILY.sub("", value)  # newer versions of matplotlib do not write `font:`
-    return _FONT.sub(lambda found: f"{_weight(found[1])}font-size: {found[2]}", value)
+    return _FONT.sub(lambda font: f"{_weight(font[1])}font-size: {font[2]}", value)
 
 
 def _weight(bold: str | None) -> str:

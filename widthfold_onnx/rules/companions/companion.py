@@ -37,7 +37,7 @@ class Exchange:
 
     Attributes:
         node: the node; what nothing else reads is removed with it.
-        steps: the new nodes, the last of which compute its outputs.
+        steps: the new nodes; the last nodes compute its outputs.
     """
 
     node: Node

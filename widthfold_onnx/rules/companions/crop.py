@@ -1,20 +1,20 @@
 """Write a Slice behind a Conv as smaller pads of the Conv, and a Pad before it as larger ones.
 
 Causal nets (a TCN, a WaveNet, the decoders of EnCodec) pad both ends of an axis and cut one off
-again. The Slice is a copy, and the Conv computes what it takes away. With b positions taken away at
-the begin of an axis and e at its end, of a Conv of stride s:
+again. The Slice is a copy, and the Conv computes positions that it takes away. With b positions
+taken away at the begin of an axis and e at its end, of a Conv of stride s:
 
     Conv           pad_begin - s * b     pad_end - s * e     as long as neither is below 0
     ConvTranspose  pad_begin + b         pad_end + e
 
 Matches: a Conv or ConvTranspose behind which a Slice of spatial axes follows with steps of 1, or
     several. Each op between acts on each element alone, or is a Squeeze or Unsqueeze; nothing else
-    reads what they return. Bounds are constant, or follow from extents (`lengths`). Also a Conv
+    reads their results. Bounds are constant, or follow from extents (`lengths`). Also a Conv
     before which stands a Pad of spatial axes with zeros.
 Rewrites: to the Conv with other pads, with copies of the ops between; what no pad can take stays a
     Slice.
-Exact: each position that is kept reads what it read before, zeros included. A runtime may add up in
-    another order. The pads are right for every extent: those at the end are exact whatever the
+Exact: each remaining position reads the same elements as before, zeros included. A runtime may add
+    up in another order. The pads are right for every extent: end pads are exact whatever the
     stride leaves over, and at the least extent at which the Conv runs a position is left. Every
     open extent counts as 1 at least.
 Refuses: bounds that depend on the size, a Slice that takes more than pads of the Conv give, and
@@ -117,7 +117,7 @@ class _Window:
         return cls(axis, extent - 1, is_transposed)
 
     def without(self, cut: Cut) -> tuple[_Window, Cut]:
-        """Take positions away as far as the pads allow; return what is still to be taken away."""
+        """Take positions away as far as the pads allow; return the remaining trim."""
         axis, stride = self.axis, self.axis.stride
         begin, end = min(cut.begin, self.spare), cut.end
         if not self.is_transposed:
@@ -156,7 +156,7 @@ class _Tail:
 
 
 def _tail(lengths: Lengths, conv: Node, windows: Sequence[_Window]) -> _Tail | Refusal | None:
-    """Return the ops up to the last Slice of which pads take a part, None if no Slice follows."""
+    """Return the ops up to the last Slice that pads shorten, None if no Slice follows."""
     result: _Tail | Refusal | None = None
     places = list(range(len(windows) + 2))  # the axis of the layer's result, for each axis
     value, steps, owed = conv.outputs[0], list[Step](), set[Node]()
@@ -255,7 +255,7 @@ def _absorbed(
         windows: the axes of the layer.
 
     Returns:
-        The axes of the new layer, and what is still to be taken away, by axis of the Slice; None if
+        The axes of the new layer, and the remaining trim, by axis of the Slice; None if
         it takes nothing away along an axis of the layer.
     """
     every = cuts(lengths, node) or {}
@@ -337,7 +337,7 @@ def _zeros(lengths: Lengths, pad: Node, rank: int) -> list[tuple[int, int]] | No
 
 
 def _attributes(node: Node, axes: Sequence[ConvAxis]) -> Attributes:
-    """Return the attributes of a layer with explicit pads, those of these axes."""
+    """Return the attributes of a layer with explicit pads of these axes."""
     kept = {n: a for n, a in node.attributes.items() if n not in ("auto_pad", "pads")}
     if node.op_type == "Conv":
         begins, ends = ([getattr(a, side) for a in axes] for side in ("pad_begin", "pad_end"))

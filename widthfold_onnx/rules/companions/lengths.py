@@ -1,6 +1,6 @@
 """Follow the extents that a model leaves open, and the bounds that it computes from them.
 
-An extent is told as `times` * an open extent + `more`, where the open extent is that of the value
+An extent is told as `times` * an open extent + `more`, where the open extent belongs to the value
 at which the way upwards ends. Two extents from one root can so be compared at all sizes. Every open
 extent counts as 1 at least.
 """
@@ -92,7 +92,7 @@ class Lengths:
         return None if value is None else self.document.shapes.get(self.path, value.name or "")
 
     def numbers(self, value: Value | None) -> Sequence[int | None]:
-        """Return the whole numbers in a value, None for those that depend on an input."""
+        """Return the whole numbers in a value, None for numbers that depend on an input."""
         numbers: Array | None = None
         if value is not None:
             numbers = self.document.shapes.numbers(self.path, value.name or "")

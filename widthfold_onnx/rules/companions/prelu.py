@@ -10,10 +10,10 @@ Exact: bit for bit, but for the sign of some zeros. LeakyRelu is defined alike, 
     its float32 holds.
     Max and Min: the product is rounded as in the PRelu. Rounding keeps order: with slopes up to 1
     it is not above a positive x, nor below a negative one. Where it overflows to an Inf, so does
-    that of the PRelu, or it is not taken. Inf times a slope is an Inf, and NaN stays NaN. With a
-    slope of 0, Max(x, 0 * x) of Inf would be NaN. With one below 0, a zero and its product have
-    two signs: ONNX leaves open which is the Max. That of ONNX Runtime for float32 on x86 is the
-    second one, which is x, but the first one for elements at the end that fill no vector of 4.
+    the product of the PRelu, or it is not taken. Inf times a slope is an Inf, and NaN stays NaN.
+    With a slope of 0, Max(x, 0 * x) of Inf would be NaN. With a slope below 0, a zero and its
+    product have two signs. ONNX leaves open which is the Max. ONNX Runtime returns the second one
+    for float32 on x86, which is x. At the end, elements that fill no vector of 4 get the first one.
     Where: the factor is 1 for NaN and for both zeros, and x * 1 is x. Subnormal slopes count as 0,
     which they are where subnormals are flushed. The product of a negative x may be -0: kernels of
     ONNX Runtime for a PRelu of double, and some of float16, return +0 there.

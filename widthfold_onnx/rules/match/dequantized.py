@@ -55,7 +55,7 @@ def is_dequantized_anew(value: Value | None) -> bool:
 
 
 def is_finite(document: Document, value: Value | None) -> bool:
-    """Check whether a value was dequantized from integers, none of which becomes Inf or NaN.
+    """Check whether a value was dequantized from integers that never become Inf or NaN.
 
     Its scale is constant, and stays finite when multiplied by 2**bits, which is more than any
     difference of an integer and a zero point.
@@ -106,7 +106,7 @@ def refused(reason: str) -> Refusal:
 
 
 def element_type(document: Document, data: Value | None, zero: Value | None) -> str | Refusal:
-    """Return the element type of integers: that of their zero point, else their own."""
+    """Return the element type of integers: the type of their zero point, else their own."""
     for value in (zero, data):
         constant = constant_of(document, value)
         if constant is not None:

@@ -179,7 +179,7 @@ class ProductSite(LinearSite):
 
     @property
     def attributes(self) -> str:
-        """For reports: the side of the weight, and what is transposed or added."""
+        """For reports: the side of the weight, and its transposes and additions."""
         if self.labels is not None:
             return _equation(self.labels)
         turned = self.operator.weight_transposed(self.node)

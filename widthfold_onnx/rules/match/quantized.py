@@ -10,7 +10,7 @@ channel are repeated for every tile; all other scales and zero points stay. The 
 as stored integers, and dequantized behind the fold. Numbers per position (operator texts,
 MatMulInteger-10 and QLinearMatMul-21) cannot be folded, as one folded position is several.
 
-A structural zero adds (zero - zero) * x = 0, so a sum in int32 is that of the original, and
+A structural zero adds (zero - zero) * x = 0, so a sum in int32 equals the sum of the original, and
 overflows where that does: `accumulator_overflow` bounds it. A kernel that sums q * p and subtracts
 the zero points' part afterwards may leave int32 on the way, at other places than the original does.
 The result is still right, because both sums are equal modulo 2**32.
@@ -158,7 +158,7 @@ def _is_of_channels(shape: Dims, weight: tuple[int, ...], axis: int) -> bool:
 def _vector_problem(
     name: str, constant: Constant | Refusal, shape: Dims, *, of_channels: bool, fits: bool
 ) -> Refusal | None:
-    """Refuse several numbers that are not those of constant output channels."""
+    """Refuse several numbers that are no constants per output channel."""
     if not of_channels:
         return Refusal(
             Code.QUANTIZED_PER_POSITION,

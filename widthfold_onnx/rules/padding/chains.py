@@ -35,7 +35,7 @@ SEVERAL = frozenset({*BROADCASTING, "Concat"})
 
 @dataclass(frozen=True)
 class Padded:
-    """What becomes of a graph whose channels are padded; nothing is changed yet.
+    """The plan of a graph whose channels are padded; nothing is changed yet.
 
     Attributes:
         layouts: of the tensors that are padded.

@@ -105,7 +105,7 @@ def _pads(op: Op) -> list[int] | Refusal:
 
 
 def _value(op: Op) -> float | Refusal:
-    """Return the number that a Pad appends; 0 if it repeats what it reads."""
+    """Return the number that a Pad appends; 0 if it repeats its input."""
     if op.document.opset < PADS_INPUT:
         return op.node.attributes.get_float("value", 0.0)
     array = op.constant(2) if op.has(2) else np.zeros(1)

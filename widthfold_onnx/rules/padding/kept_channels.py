@@ -50,7 +50,7 @@ def _relate(op: Op) -> Sequence[Line] | Refusal:
 
 
 def _misfit(extents: tuple[int, ...], ranks: set[int], channels: int) -> Refusal | None:
-    """Refuse a constant that varies along another axis than that of the channels."""
+    """Refuse a constant that varies along another axis than the channels."""
     rank = max(ranks, default=0)
     if not rank and np.prod(extents) != 1:
         return Refusal(Code.UNKNOWN_SHAPE, "the rank of its input is not known")

@@ -169,7 +169,7 @@ class PaddedNode:
 
 
 class Rule(NamedTuple):
-    """What an operator does to padded channels.
+    """The effect of an operator on padded channels.
 
     Attributes:
         relate: ties the channels of its inputs together and returns the lines of its outputs, or
@@ -182,7 +182,7 @@ class Rule(NamedTuple):
 
 
 def same(op: Op) -> Sequence[Line] | Refusal:
-    """Return the channels of input 0 as those of the output."""
+    """Return the channels of input 0 as the channels of the output."""
     return [op.data]
 
 

@@ -45,7 +45,7 @@ Line = tuple[Run, ...]
 
 
 def current(line: Iterable[Run]) -> Line:
-    """Return the runs that took the place of those of a line."""
+    """Return the runs that replace the runs of a line."""
     result, waiting = [], list(line)[::-1]
     while waiting:
         run = waiting.pop()

@@ -1,4 +1,4 @@
-"""Map operators to what they do to padded channels."""
+"""Map operators to their effect on padded channels."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ Changed = dict[int, int | None]
 
 
 def _pool(op: Op, shape: Dims) -> Changed | Refusal:
-    """Return the pooled axes: those with several kernel positions, a stride or pads."""
+    """Return the pooled axes: axes with several kernel positions, a stride or pads."""
     given = op.node.attributes
     if given.get_string("auto_pad", "NOTSET") != "NOTSET" or given.get_int("ceil_mode"):
         return Refusal(Code.IMPLICIT_EXTENT, "auto_pad or ceil_mode decides its output extents")
@@ -205,7 +205,7 @@ def _inserted(pads: list[int], axis: int, lift: int) -> list[int]:
 
 
 def _sizes(op: Op, shape: Dims) -> Mapping[int, Array]:
-    """Return the output extents that a Resize reads, as those of the packed tensor."""
+    """Return the output extents that a Resize reads, as extents of the packed tensor."""
     if op.node.op_type != "Resize" or len(op.node.inputs) <= SIZES:
         return {}
     return {SIZES: np.array(after(shape, op.layout.steps(shape)), np.int64)}

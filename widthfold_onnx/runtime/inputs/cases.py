@@ -153,7 +153,7 @@ class _Reader:
         self._extents: dict[str, tuple[int, ...]] = {}
 
     def values(self, name: str) -> list[tuple[float, ...]]:
-        """Return the values of an input, each as the one element that fills it."""
+        """Return the values of an input, each as a single element that fills it."""
         holding, failing = self.compared[name]
         every = dict.fromkeys([*holding, *(v for v in failing if v not in holding)])
         return [(value,) for value in list(every)[:MOST_CASES]]

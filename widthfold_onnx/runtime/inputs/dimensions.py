@@ -83,7 +83,7 @@ class Dimensions:
 
 
 def assumed_sizes(inputs: Sequence[Port], fixed: Sizes, sizes: Sizes) -> AssumedSizes | None:
-    """Describe what was assumed; None if nothing was.
+    """Describe the assumed sizes; None if nothing was.
 
     Args:
         inputs: of the model.

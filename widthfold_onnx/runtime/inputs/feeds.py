@@ -31,7 +31,7 @@ class Distribution(StrEnum):
     NORMAL has both signs and hardly a zero; UNIFORM never averages out; BYTES are unscaled
     pixels; CONSTANT cancels in every difference; RANGE buries small values under large.
     SMOOTH is for times alone: NORMAL with neighbours alike, whose amplitudes fall as 1 / frequency,
-    as those of photographs do (Field, 1987).
+    as amplitudes of photographs do (Field, 1987).
     """
 
     NORMAL = "normal"
@@ -101,8 +101,8 @@ def random_feeds(
     """Return one array per input, the same for the same (seed, input name, kind).
 
     Floats are of that kind, by default normal: zeros would time faster and hide faults. Integers
-    are 0 or 1, which is a valid index wherever two exist; those of 8 bits, which are no indices in
-    ONNX, are over their range.
+    are 0 or 1, which is a valid index wherever two exist; integers of 8 bits, which are no indices
+    in ONNX, are over their range.
 
     An input that has a value gets that.
 

@@ -37,7 +37,7 @@ class InputSets:
     """Input sets of a model.
 
     Attributes:
-        sets: all of them; those that are stored come first.
+        sets: all of them; stored sets come first.
         sizes: at which random sets were made, the primary ones first; empty if there are none.
         limits: what could not be covered, and sets that were left out, one line each.
     """
@@ -131,7 +131,7 @@ def random_sets(
 def _own_shapes(case: Session, fixed: Shapes, shapes: Shapes) -> Shapes:
     """Return the shapes at which a combination of values runs: the usual ones, or its own.
 
-    A part of a model may take other sizes than those that the caller demands: then it is compared
+    A part of a model may take other sizes than the caller demands: then it is compared
     at these.
     """
     for demanded in (shapes, fixed, {}):
@@ -179,7 +179,7 @@ def timed_inputs(
 
     Args:
         session: of the model.
-        shapes: of every input; None takes those of the first stored inputs, or searches them.
+        shapes: of every input; None takes the shapes of the first stored inputs, or searches them.
         options: stored inputs, and sizes to search with.
         kind: how random floats are distributed.
 
@@ -210,7 +210,7 @@ def _random(session: Session, shapes: Shapes, kind: Distribution) -> list[Feeds]
 def _stored(session: Session, options: VerifyOptions, shapes: Shapes | None) -> list[Feeds]:
     """Return the stored sets of these shapes, repeated until they exceed the last cache together.
 
-    Without shapes those of the first set count.
+    Without shapes the shapes of the first set count.
     """
     paths = map(Path, options.inputs)
     sets = [item.feeds for path in paths for item in stored_feeds(path, session.inputs)]

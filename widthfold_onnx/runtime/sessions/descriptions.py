@@ -1,7 +1,7 @@
-"""Describes the execution providers: what is known of one is its entry in `DESCRIPTIONS`.
+"""Describes the execution providers: the facts of a provider are its entry in `DESCRIPTIONS`.
 
-A provider without an entry runs with what `Description` says by itself. What is written here of CPU
-and OpenVINO was measured; CUDA and TensorRT ran on devices of others; all else is taken from the
+A provider without an entry runs with what `Description` says by itself. The facts of CPU and
+OpenVINO were measured; CUDA and TensorRT ran on devices of others; all else is taken from the
 documentation of the runtime (docs/providers.md).
 """
 
@@ -32,8 +32,8 @@ class Description:
     Attributes:
         name: the runtime's name of it.
         install: what pip installs it with; "" if nobody offers that.
-        device: what it runs on. NVML and the names of CUDA tell of "nvidia", flags and caches of
-            the processor of "cpu". To any "other" inputs are copied in every run.
+        device: the device that it runs on. NVML and the names of CUDA tell of "nvidia", flags and
+            caches of the processor of "cpu". To any "other" inputs are copied in every run.
         fallbacks: providers that take the nodes that it does not take, in this order.
         takes_options: False if it silently ignores them.
         options: those set unless the caller chose others: all that affect times, so that none of
@@ -41,18 +41,18 @@ class Description:
         exact: options set for comparisons of outputs, even against a chosen one.
         captures: options that record the first run and replay it, whatever is fed later.
         swept: options whose fastest values depend on the model, with the values to try.
-        threads: option that takes the number of threads; "" if it uses those of the session.
+        threads: option that takes the number of threads; "" if it uses the threads of the session.
         folder: option that takes a folder, which all sessions of a process share.
         levels: those of the runtime that are worth a try, the one that is deployed first.
         in_caller: one thread of it works in the thread that calls, whose processor time is then
             the time of a run; False if not known, which takes wall time.
         layout: the layout that it computes in.
         channels_last: option that makes that NHWC.
-        target: the device that times are predicted for; "": that of the processor (`targets`).
+        target: the device that times are predicted for; "": the processor's target (`targets`).
         library: its own shared library, without prefix and suffix.
         opened_later: libraries opened when its first Conv runs, not when it is loaded
             (onnxruntime#29252).
-        packages: Python packages whose versions decide how fast it is, by what they hold.
+        packages: Python packages whose versions decide how fast it is, by their contents.
     """
 
     name: str
@@ -174,5 +174,5 @@ DESCRIPTIONS = {
 
 
 def described(provider: Provider) -> Description:
-    """Return the description of a provider, of which nothing but its name may be known."""
+    """Return the description of a provider, also of a provider that is known by name alone."""
     return DESCRIPTIONS.get(provider) or Description(name=provider)

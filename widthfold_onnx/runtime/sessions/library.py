@@ -125,7 +125,7 @@ def preload() -> None:
     """Load the libraries of CUDA, cuDNN and TensorRT that pip packages hold.
 
     By itself the runtime looks for these packages beside its own folder only; they may as well lie
-    in another folder that Python imports from. What is not found is left to the system's loader.
+    in another folder that Python imports from. The system's loader looks for the rest.
     """
     onnxruntime = runtime()
     with contextlib.redirect_stdout(io.StringIO()):  # it prints missing libraries
@@ -135,7 +135,7 @@ def preload() -> None:
         onnxruntime.preload_dlls()
     places = _places("tensorrt_libs")
     for found in (path for name in _TENSORRT for place in places for path in place.glob(name)):
-        with contextlib.suppress(OSError):  # `missing_library` names what is missing
+        with contextlib.suppress(OSError):  # `missing_library` names the missing library
             ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
 
 

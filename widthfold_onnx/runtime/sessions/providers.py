@@ -52,7 +52,7 @@ def choose(provider: Provider) -> Provider:
     """Return the provider to use: AUTO is CUDA if a CUDA device really runs a node, else the CPU.
 
     Raises:
-        UnverifiedError: the one asked for cannot be used; says what is missing.
+        UnverifiedError: the one asked for cannot be used; names the missing parts.
     """
     if provider is Provider.AUTO:
         cuda = obstacle(Provider.CUDA)
@@ -114,7 +114,7 @@ def obstacle(provider: Provider, chosen: tuple[tuple[str, str], ...] = ()) -> st
 
 @cache
 def _shared_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return the folder in which sessions of this process share what they measured of kernels.
+    """Return the folder in which sessions of this process share their measurements of kernels.
 
     It is removed with the process, or with the folder that `runtime.child` gives a child.
     """

@@ -166,7 +166,7 @@ def open_session(
 
     Raises:
         UnverifiedError: no runtime, no such provider, or a model that does not load.
-        NoKernelError: one that does not load for want of a kernel.
+        NoKernelError: a model that does not load for want of a kernel.
         UsageError: `use_tf32` is switched off where float16 is to be timed.
     """
     runtime = library.runtime()

@@ -1,8 +1,8 @@
 """Checks entries of a session's configuration, such as `session.x64quantprecision`.
 
-The runtime takes an entry of any name, silently ignores unknown ones, and cannot list those that it
-knows. So sure mistakes are refused: an invalid name, a name close to one of those below, and a name
-that the runtime ignores because it has a setting for it. Values are tried on one node.
+The runtime takes an entry of any name, silently ignores unknown ones, and cannot list the entries
+that it knows. So sure mistakes are refused: an invalid name, a name close to one of those below,
+and a name that the runtime ignores because it has a setting for it. Values are tried on one node.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class LocalPool:
         self._jobs = jobs
 
     def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
-        """Measure what is not known; several processes get the workloads in turn.
+        """Measure all pending candidates; several processes get the workloads in turn.
 
         On an interrupt, all measurements taken so far are kept.
 
@@ -167,7 +167,7 @@ class LocalPool:
         stopped = threading.Event()
 
         def play(number: int) -> None:
-            """Tell the caller's thread what is measured: the store belongs to that one."""
+            """Report a measurement to the caller's thread: the store belongs to that one."""
 
             def tell(what: Outcome | Step) -> None:
                 if stopped.is_set():

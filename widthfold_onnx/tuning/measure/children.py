@@ -81,7 +81,7 @@ def measure(
     Args:
         workloads: in the order in which they are measured.
         setup: the settings.
-        budget: the seconds to spend; those in which a child starts do not count.
+        budget: the seconds to spend; seconds in which a child starts do not count.
         keep: gets every measurement at once.
         on_progress: gets a step per workload.
         share: fraction of the seconds that are left which these workloads should take.
@@ -165,7 +165,7 @@ class _Left:
         self._on_progress(Step(step, done, self._total, spare))
 
     def _settle(self, outcome: Outcome) -> None:
-        """Keep a result; a layer of which every form has one is done."""
+        """Keep a result; a layer is done when every form has a measurement."""
         subject, candidate, found = outcome
         found = msgspec.structs.replace(found, budget=self._budget.total)
         self._keep(Outcome(subject, candidate, found))

@@ -76,7 +76,7 @@ class ClusterPool:
         self._tasks: dict[Flight, _Task] = {}
 
     def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
-        """Measure what is not known, on all workers that are connected or connect later.
+        """Measure all pending candidates, on all workers that are connected or connect later.
 
         If this ends early, measurements that already run are finished and discarded.
 

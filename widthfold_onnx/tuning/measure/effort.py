@@ -28,7 +28,7 @@ class Spending:
     """Seconds, forms and runs that one effort spends.
 
     Attributes:
-        forms: the most forms of a layer that race besides the one in which its neighbours agree.
+        forms: the most forms of a layer that race besides the form in which its neighbours agree.
         rungs: how often they run.
         probe: seconds in which the model is timed at its levels, and with each companion on each
             kind of inputs.

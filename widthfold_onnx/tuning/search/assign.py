@@ -71,7 +71,7 @@ def foresee(layers: Layers) -> dict[str, FormSpec]:
 
 
 def _measured(workload: Workload, known: Known) -> Iterator[Option]:
-    """Yield the options of a layer of which the times are known."""
+    """Yield the options of a layer whose times are known."""
     subject, between = workload.subject, inside_subject(workload.subject)
     own = known(subject, AS_IS)
     if own is None or own.status != "ok":
@@ -171,7 +171,7 @@ class _Program:
         self._ranges: list[tuple[float, float]] = []
 
     def variable(self, cost: float, *, whole: bool = False) -> int:
-        """Add a variable; one that is not whole takes the least value that its rows allow."""
+        """Add a variable; if it is not whole, it takes the least value that its rows allow."""
         self._costs.append(cost)
         self._whole.append(whole)
         return len(self._costs) - 1

@@ -227,7 +227,7 @@ class Trials:
 
 
 def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
-    """Return the one of the trials at several sizes that decides.
+    """Return the deciding trial among the trials at several sizes.
 
     A change is taken only if it gains at one size and surely loses at none: so the worst trial
     decides where it is surely slower, or lost, and else the best one.
@@ -245,7 +245,7 @@ def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
 def pays_at_all(finals: Sequence[Measurement | None]) -> bool:
     """Check whether trials at several sizes show a gain at one size and a loss at none.
 
-    What was not timed shows neither; where nothing was timed, predictions have decided.
+    A trial that was not timed shows neither; where nothing was timed, predictions have decided.
     """
     verdicts = [verdict_of(trial) for trial in finals if trial is not None]
     return not verdicts or ("faster" in verdicts and "slower" not in verdicts)

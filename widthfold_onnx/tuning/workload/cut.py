@@ -2,9 +2,9 @@
 
 The layer has its real shapes and the operators behind it that a runtime fuses into it. One more
 operator stands at the end (a Neg, or a Cast of a type that no Neg takes), so that no form pays for
-writing a graph output: a Reshape in the middle of a graph is free, one that makes an output is a
-copy. A layer whose data and weight are dequantized gets quantizers at both ends, because a runtime
-computes it in integers only between them.
+writing a graph output: a Reshape in the middle of a graph is free, a Reshape that makes an output
+is a copy. A layer whose data and weight are dequantized gets quantizers at both ends, because a
+runtime computes it in integers only between them.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> It
 
 
 def _data(document: Document, node: Node) -> Iterator[Value]:
-    """Yield the values that a node returns, and those that it reads besides constants."""
+    """Yield the values that a node returns, and the values that it reads besides constants."""
     for value in (*node.inputs, *node.outputs):
         if value is not None and isinstance(document.constant(value), Refusal):
             yield value

@@ -4,7 +4,7 @@
 * `arithmetic`: sums and products of elements; Pad; Reshape, Slice and others, run by onnx's
   reference implementation on elements.
 * `functions`: elementwise operators as random functions of the elements that they read; max and min
-  over windows or axes as random functions of the multiset of what they read; ArgMax, Softmax and
+  over windows or axes as random functions of the multiset of their elements; ArgMax, Softmax and
   others as random functions of the line along an axis.
 * `quantization`: integers on a grid of floats.
 

@@ -166,7 +166,7 @@ def _decides(op_type: str, array: Array) -> bool:
 
 
 def _of_multiset(call: Call, total: Array, given: Sequence[Tensor]) -> Elements:
-    """Return a random function of sums of fingerprints: of what was read, in any order."""
+    """Return a random function of sums of fingerprints: of the elements, in any order."""
     name = _SAME.get(call.node.op_type, call.node.op_type)
     draws = function(key_of("multiset", name), _words(total), total.shape[1:])
     return applied(0, given, draws=draws)
@@ -201,7 +201,7 @@ def _reduction(call: Call) -> list[Value] | None:
 
 
 def _fused_conv(call: Call) -> list[Value]:
-    """Apply the activation to a Conv and what is added to it (ONNX Runtime, contrib_defs.cc)."""
+    """Apply the activation to a Conv and its addend (ONNX Runtime, contrib_defs.cc)."""
     result = with_bias(convolved(call, call.tensor(0), call.tensor(1)), call.optional(2))
     added = call.optional(3)
     total = result if added is None else plus(result, added)

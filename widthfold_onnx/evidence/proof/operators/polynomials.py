@@ -1,4 +1,4 @@
-"""Evaluates operators whose results are polynomials of what they read."""
+"""Evaluates operators whose results are polynomials of their inputs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def convolved(
 
     Args:
         call: the node.
-        data: what is convolved.
+        data: the convolved data.
         weight: with what; its first two axes are [C, O / group] where `compute` transposes.
         place: finds the windows.
         compute: convolves modulo a prime.

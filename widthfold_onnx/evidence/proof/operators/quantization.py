@@ -104,7 +104,7 @@ def _dequantize(call: Call) -> list[Value]:
 
 
 def _quantize(call: Call) -> list[Value]:
-    """Quantize; what was dequantized with the same numbers gives those integers back."""
+    """Quantize; a value that was dequantized with the same numbers gives the integers back."""
     data, scale, zero = call.tensor(0), call.tensor(1), call.optional(2)
     kind = call.made[0]
     grid = _grid(scale, zero, kind)

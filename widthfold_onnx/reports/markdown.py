@@ -1,6 +1,6 @@
 """Renders Markdown for a pull-request comment or a step summary: verdict first, 60 kB at most.
 
-Text stands in <code> with every sign as a character reference, as a model has named what is in it:
+Text holds names of a model. So it stands in <code> with every sign as a character reference:
 neither Markdown, HTML, mathematics, mentions nor links come to life there.
 """
 

@@ -1,14 +1,15 @@
 """Renders annotations of a GitHub workflow: one `::error` line per finding, ten at most.
 
-The runner takes every line that starts with `::` for a command, so this form prints nothing
-else, and no text of a model ever reaches the start of a line.
+The runner takes every line that starts with `::` for a command. So this form prints nothing else.
+No text of a model ever reaches the start of a line.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from widthfold_onnx.reports.described.optimization import companion, frozen, search
+from widthfold_onnx.reports.described.optimization import companion, frozen
+from widthfold_onnx.reports.described.search import sentence
 from widthfold_onnx.reports.described.verification import difference, verdict
 from widthfold_onnx.reports.words import clauses, gain, kinds, short
 from widthfold_onnx.results import OptimizeReport, SiteReport, VerifyReport
@@ -54,7 +55,7 @@ def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
             frozen(report.summary) if report.summary.frozen else "",
             ""
             if report.search is None
-            else f"search on {report.search.provider}: {search(report.search)}",
+            else f"search on {report.search.provider}: {sentence(report.search)}",
         )
     )
 

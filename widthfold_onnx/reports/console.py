@@ -69,22 +69,24 @@ def show(description: Description) -> None:
         say(line)
 
 
-def table(made: Table) -> None:
+def table(content: Table) -> None:
     """Print a table; where it does not fit the terminal, its sentences stand below their row."""
-    cells = [[_lines(cell) for cell in row] for row in made.rows]
+    cells = [[_lines(cell) for cell in row] for row in content.rows]
     console = _console()
     if not console.is_terminal:
-        for line in _plain([made.columns, *(["; ".join(cell) for cell in row] for row in cells)]):
+        for line in _plain(
+            [content.columns, *(["; ".join(cell) for cell in row] for row in cells)]
+        ):
             sys.stdout.write(f"{_tame(line)}\n")
         return
-    shown, grid, width = _framed(console, made.columns, cells, _NAME_WIDTH)
-    if made.sentences and len(made.columns) > 1 and width > console.width:
-        rows = [made.columns[:-1], *(row[:-1] for row in shown)]
+    shown, grid, width = _framed(console, content.columns, cells, _NAME_WIDTH)
+    if content.sentences and len(content.columns) > 1 and width > console.width:
+        rows = [content.columns[:-1], *(row[:-1] for row in shown)]
         _stacked(console, rows, [row[-1] for row in cells])
     else:
         if width > console.width:
             name_width = max(_LEAST_NAME_WIDTH, _NAME_WIDTH + console.width - width)
-            _, grid, _ = _framed(console, made.columns, cells, name_width)
+            _, grid, _ = _framed(console, content.columns, cells, name_width)
         console.print(grid)
     console.print()
 
@@ -159,7 +161,7 @@ def say(line: str, *, command: bool = False) -> None:
 
 
 def write(text: str) -> None:
-    """Print a whole document as it is, in UTF-8; its form has escaped what is in it."""
+    """Print a whole document as it is, in UTF-8; its form has escaped names and texts."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     sys.stdout.write(text)
