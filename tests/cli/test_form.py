@@ -21,7 +21,9 @@ def stft(tmp_path: Path) -> Path:
 
 def test_optimize_folds_verifies_and_writes(stft: Path, tmp_path: Path) -> None:
     out, report = tmp_path / "out.onnx", tmp_path / "report.json"
-    run = widthfold("optimize", stft, out, "--form", "strides", "--seeds", 1, "--report", report)
+    run = widthfold(
+        "optimize", stft, out, "--form", "strides", "--seeds", 1, "--details", "--report", report
+    )
     assert (run.code, run.err) == (0, "")
     assert "7 -> 6" in run.out
     assert [n.op_type for n in onnx.load(out).graph.node][-1] == "Conv"

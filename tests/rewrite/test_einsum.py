@@ -70,7 +70,7 @@ MOVED, VIEW = ["Transpose", "MatMul", "Transpose"], ["Reshape", "MatMul", "Resha
         (GROUPED, (1, 11, 1, 3), (1, 3, 7), VIEW),
         ("...i,ih->...h", (2, 11, 3), (3, 7), ["MatMul"]),
         ("...i,ih", (2, 11, 3), (3, 7), ["MatMul"]),
-        ("! oc , bct -> bot", (2, 3, 11), (7, 3), ["MatMul"]),
+        ("! oc , b ct - > bot", (2, 3, 11), (7, 3), ["MatMul"]),
         ("bct,oc->bot", (2, 3, 11), (7, 3), MOVED),
         ("abc,cde->abde", (2, 11, 3), (3, 5, 7), ["MatMul", "Reshape"]),
         ("abcd,cde->abe", (2, 11, 3, 5), (3, 5, 7), ["Reshape", "MatMul"]),

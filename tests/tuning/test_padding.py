@@ -75,6 +75,8 @@ def test_the_multiple_that_gains_most_is_taken(
     assert ends == [("fifth", "output"), ("softmax", "not-carried")]
     assert report.summary.padded == 4
     assert {s.node: s.code for s in report.sites}["first"] == "padded"
+    alone = {site.node for site in report.sites if site.gain is not None}
+    assert alone == {"other"}, "padded layers, and what reads them, were not measured alone"
     line = padding(report.padding)
     assert line.label == "channels padded to multiples of 16"
     assert "the whole model ran at 2.00x" in line.text

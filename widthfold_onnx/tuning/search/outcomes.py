@@ -64,9 +64,14 @@ class Outcomes:
         return Refusal(Code.NO_GAIN, self._why_not(subject))
 
     def gain(self, site: LinearSite | None) -> Gain | None:
-        """Return the gain of a layer alone: in the accepted form, or in the best if none is."""
-        subject = None if site is None else self.level.layers.subject(site)
-        if subject is None or isinstance(subject, Refusal):
+        """Return the gain of a layer alone: in the accepted form, or in the best if none is.
+
+        A layer with padded channels was not measured alone.
+        """
+        if site is None or isinstance(subject := self.level.layers.subject(site), Refusal):
+            return None
+        structure = self.level.layers.structures.get(NodeName(site.scope.path, site.name))
+        if self.plan.padding is not None and structure != structure_of(site):
             return None
         if subject in self.forms:
             return self.level.gain(subject, self.forms[subject])

@@ -112,8 +112,9 @@ def _gemm(call: Call) -> list[Value]:
 
 def _einsum(call: Call) -> list[Value] | None:
     """Compute an Einsum of two operands; None for another one, or if a label is repeated."""
-    operands, arrow, output = str(_text(call.attributes.get("equation", ""))).partition("->")
-    texts = [text.replace(" ", "") for text in operands.split(",")]
+    equation = _text(call.attributes.get("equation", "")).replace(" ", "")
+    operands, arrow, output = equation.partition("->")
+    texts = operands.split(",")
     if len(texts) != 2 or len(call.inputs) != 2:
         return None
     one, other = call.tensor(0), call.tensor(1)
@@ -126,7 +127,7 @@ def _einsum(call: Call) -> list[Value] | None:
         text.replace("...", wide[hidden - (len(value.shape) - len(text) + 3) :])
         for text, value in zip(texts, (one, other), strict=True)
     )
-    result = output.replace(" ", "").replace("...", wide)
+    result = output.replace("...", wide)
     if not arrow:
         once = sorted(c for c in {*first, *second} - {*wide} if (first + second).count(c) == 1)
         result = (wide if "..." in operands else "") + "".join(once)
