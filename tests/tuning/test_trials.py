@@ -241,7 +241,7 @@ def test_the_other_trials_are_of_one_plan_each_as_well(
         times = [time_one(each, 3.0) for each in (A, B, replace(A, **ELSEWHERE), B)]
         assert times[:2] == times[2:]
         assert builder.bench.measured == 2
-        assert builder.trials.known(A) == (None if levels else times[0][0])
+        assert builder.trials.stored(A) == (None if levels else times[0][0])
 
 
 @pytest.mark.processes
