@@ -219,5 +219,5 @@ def planned_layer(layer: LinearSite, form: Reformulation) -> LayerPlan:
 
 def is_selected(name: str, options: FoldOptions) -> bool:
     """Check whether the options let a node be changed."""
-    wanted = not options.nodes or any(fnmatchcase(name, p) for p in options.nodes)
-    return wanted and not any(fnmatchcase(name, p) for p in options.skip)
+    is_named = not options.nodes or any(fnmatchcase(name, p) for p in options.nodes)
+    return is_named and not any(fnmatchcase(name, p) for p in options.skip)

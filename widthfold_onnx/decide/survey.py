@@ -165,9 +165,9 @@ def _outcomes(
     decision: Decision, options: FoldOptions, factor: int
 ) -> tuple[dict[str, Reformulation], dict[str, Refusal]]:
     """Return the preferred form by axis, and the refusal of each axis without one."""
-    linear, found = decision.linear, decision.outcome
-    if isinstance(found, Refusal) and (linear is None or not found.code.is_of_a_form):
-        return {}, {ANY: found}
+    linear, outcome = decision.linear, decision.outcome
+    if isinstance(outcome, Refusal) and (linear is None or not outcome.code.is_of_a_form):
+        return {}, {ANY: outcome}
     assert linear is not None
     legal: dict[str, list[Reformulation]] = {}
     refused: list[tuple[str, Refusal]] = []
