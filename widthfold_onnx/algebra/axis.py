@@ -256,12 +256,12 @@ def _fold_any(
     reach = axis.dilation * axis.kernel + abs(axis.pad_begin) + abs(axis.pad_end)
     folds = []
     for times in (reach + 2, reach + 3):
-        known = replace(axis, is_open=False, length=offset + times * period)
-        fold = fold_axis(known, out_tile, in_tile, blocked=blocked)
+        fixed = replace(axis, is_open=False, length=offset + times * period)
+        fold = fold_axis(fixed, out_tile, in_tile, blocked=blocked)
         if isinstance(fold, Refusal):
             return fold
-        more = (fold.in_length or 0) - (known.length or 0)
-        surplus = (fold.out_length or 0) - (known.out_length or 0)
+        more = (fold.in_length or 0) - (fixed.length or 0)
+        surplus = (fold.out_length or 0) - (fixed.out_length or 0)
         folds.append((fold, more, surplus))
     (first, more, surplus), (second, *others) = folds
     if first.geometry != second.geometry or others != [more, surplus]:

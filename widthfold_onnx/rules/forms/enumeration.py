@@ -91,7 +91,7 @@ def forms(
         lift: axes of extent 1 put before the spatial ones.
         tile_major: use the NHWC form where the NCHW form is no view.
         grouping: channels and groups of the Conv to fold, without folds of its strides; None for
-            those of the site.
+            the site's own.
         one_sided: add folds of the output alone and, along axes of factor 1, of the input alone:
             they have fewer structural zeros, but channels grow on one side only.
     """
@@ -145,9 +145,9 @@ def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]
     """Yield the forms of a Conv without its first axis: each tap has output channels of its own.
 
     Runtimes have slower kernels for three axes than for two, and multiply matrices faster than
-    they compute a Conv of one axis. Strides of the axis are folded. No tap may meet padding only,
-    one tap must meet every position of the result if there is a bias, and only the number of
-    samples may be open.
+    they compute a Conv of one axis. Strides of the axis are folded. No tap may meet padding only.
+    If there is a bias, one tap must meet every position of the result. Only the number of samples
+    may be open.
     """
     rank, (first, *others) = site.rank, site.axes
     fits = rank in SUMMED_RANKS and not site.operator.activates and site.group == 1
@@ -188,10 +188,10 @@ def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
     if factor == 1:
         yield (1,) * slots
         return
-    wanted = _slot(axis, rank)
+    slot = _slot(axis, rank)
     single = [tuple(factor if i == j else 1 for i in range(slots)) for j in range(slots)]
-    if wanted is not None:
-        yield from single[wanted : wanted + 1]
+    if slot is not None:
+        yield from single[slot : slot + 1]
         return
     yield from single
     divisors = [n for n in range(1, factor + 1) if factor % n == 0]

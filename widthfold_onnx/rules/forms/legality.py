@@ -37,10 +37,12 @@ def legal_form(proposal: Proposal) -> Reformulation | Refusal:
 
 def _integers_problem(site: LinearSite, shapes: tuple[Dims, Dims]) -> Refusal | None:
     """Refuse what cannot be extended, or would no longer be computed in integers."""
-    known = site.quantization
-    if known is not None and not known.extends and shapes[0] != site.planned:
+    integers = site.quantization
+    if integers is None:
+        return None
+    if not integers.extends and shapes[0] != site.planned:
         return Refusal(Code.EXTENSION_UNSUPPORTED, "the operator set has no Pad of integers")
-    if known is not None and not known.cuts and shapes[1] != site.output:
+    if not integers.cuts and shapes[1] != site.output:
         return Refusal(
             Code.QUANTIZED,
             "its result would be cut, and it is not quantized right behind that: the runtime would "
@@ -65,24 +67,24 @@ def _spread_problem(site: LinearSite, options: FoldOptions, fold: ConvFold) -> R
     return None
 
 
-def _too_large(site: LinearSite, options: FoldOptions, result: Reformulation) -> Refusal | None:
+def _too_large(site: LinearSite, options: FoldOptions, form: Reformulation) -> Refusal | None:
     """Refuse a form that grows past the limits."""
-    size = math.prod(result.fold.weight_shape(site.weight_shape)) * site.itemsize
+    size = math.prod(form.fold.weight_shape(site.weight_shape)) * site.itemsize
     if size > MAX_WEIGHT_BYTES:
         return Refusal(
             Code.WEIGHT_TOO_LARGE,
             f"the weight would have {size >> 20} MiB; the limit is {MAX_WEIGHT_BYTES >> 20} MiB",
         )
-    if result.bytes_ratio > options.max_bytes_growth:
+    if form.bytes_ratio > options.max_bytes_growth:
         return Refusal(
             Code.BYTES_GROWTH,
-            f"input, weight and output would grow {result.bytes_ratio:.1f}x; "
+            f"input, weight and output would grow {form.bytes_ratio:.1f}x; "
             f"--max-bytes-growth is {options.max_bytes_growth:g}",
         )
-    if result.flops_ratio > options.max_flops_growth:
+    if form.flops_ratio > options.max_flops_growth:
         return Refusal(
             Code.FLOPS_GROWTH,
-            f"multiply-adds would grow {result.flops_ratio:.1f}x; "
+            f"multiply-adds would grow {form.flops_ratio:.1f}x; "
             f"--max-flops-growth is {options.max_flops_growth:g}",
         )
     return None

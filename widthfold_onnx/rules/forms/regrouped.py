@@ -1,6 +1,6 @@
 """List the other groups and channels that a Conv is tried with (`algebra.channels`).
 
-Rule: replaces it with a Conv of other groups, or with Pad - Conv of more channels - Slice.
+Rule: replaces a Conv with a Conv of other groups, or with Pad - Conv of more channels - Slice.
 Requires: a LinearSite of floats; more groups only where the weight is zero between them.
 Rewrites: neighbouring groups become one, down to a dense Conv; a Conv with a block-diagonal weight
     becomes groups; channels of a dense Conv are padded to the multiples that kernels ask for.
@@ -45,12 +45,12 @@ def groupings(site: ConvSite) -> Iterator[Grouping]:
 
 def words(before: Grouping, after: Grouping) -> list[str]:
     """Return the names of the changes that a regrouping makes, none if it changes nothing."""
-    found = []
+    changes = []
     if before.group != after.group:
-        found.append("dense" if after.group == 1 else "grouped")
+        changes.append("dense" if after.group == 1 else "grouped")
     if (before.inputs, before.outputs) != (after.inputs, after.outputs):
-        found.append("padded")
-    return found
+        changes.append("padded")
+    return changes
 
 
 def _up(count: int, multiple: int) -> int:

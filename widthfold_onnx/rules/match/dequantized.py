@@ -85,8 +85,8 @@ def exact_dequantizer(document: Document, value: Value | None) -> Node | Refusal
     maker = data_dequantizer(value)
     if maker is None:
         return None
-    given = [constant_of(document, value) for value in maker.inputs[1:]]
-    constants = [c for c in given if c is not None and is_single(c.shape)]
+    parameters = [constant_of(document, value) for value in maker.inputs[1:]]
+    constants = [c for c in parameters if c is not None and is_single(c.shape)]
     if len(constants) != DEQUANTIZE_INPUTS - 1:
         return refused("the data is dequantized with other than one constant scale and zero point")
     more = sorted(maker.attributes.keys() - {"axis"})

@@ -50,7 +50,7 @@ def input_of(node: Node, index: int | None) -> Value | None:
 
 
 def is_single(shape: Dims) -> bool:
-    """Check whether numbers are one for all; one with two axes is of a single channel."""
+    """Check whether an array holds one number for all channels; with two axes it is per channel."""
     return shape in ((), (1,))
 
 
@@ -81,5 +81,5 @@ def read_parameter(
 
 def constant_of(document: Document, value: Value | None) -> Constant | None:
     """Return the constant behind a value, None if there is none."""
-    found = None if value is None else document.constant(value)
-    return found if isinstance(found, Constant) else None
+    constant = None if value is None else document.constant(value)
+    return constant if isinstance(constant, Constant) else None

@@ -50,11 +50,11 @@ def _picked(op: Op) -> Sequence[Line] | Refusal:
 def _product(op: Op) -> Sequence[Line] | Refusal:
     if op.lines[0] is None or len(op.shapes[0] or ()) != CHANNELS + 1:
         return Refusal(Code.NOT_CARRIED, "its rows are no vectors of padded channels")
-    given, weight = op.node.attributes, op.stored(1)
+    attributes, weight = op.node.attributes, op.stored(1)
     if isinstance(weight, Refusal):
         return weight
-    axis = given.get_int("transB", 0)
-    if given.get_int("transA", 0) or len(weight.shape) != 2:
+    axis = attributes.get_int("transB", 0)
+    if attributes.get_int("transA", 0) or len(weight.shape) != 2:
         return Refusal(Code.NOT_CARRIED, "its rows are no vectors of padded channels")
     if weight.shape[axis] != count_of(op.data):
         return Refusal(Code.INCONSISTENT_SHAPES, f"a weight of {list(weight.shape)}")

@@ -141,11 +141,11 @@ SIZES = 3
 
 
 def _resized(op: Op) -> Sequence[Line] | Refusal:
-    given = op.node.attributes
+    attributes = op.node.attributes
     plain = (
-        given.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize"
-        and given.get_string("keep_aspect_ratio_policy", "stretch") == "stretch"
-        and "axes" not in given
+        attributes.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize"
+        and attributes.get_string("keep_aspect_ratio_policy", "stretch") == "stretch"
+        and "axes" not in attributes
     )
     index = len(op.node.inputs) - 1
     numbers = op.constant(index) if index and op.has(index) else None
