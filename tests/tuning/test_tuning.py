@@ -151,8 +151,8 @@ def test_an_interrupt_keeps_what_was_measured(
 
     threading.Thread(target=press, daemon=True).start()
     report = tune([THREE], search_options=options, jobs=jobs)
-    playing = [thread for thread in threading.enumerate() if "play" in thread.name]
-    assert bool(playing) == (jobs > 1)  # nobody waited for the children
+    measuring = [t for t in threading.enumerate() if "measure_part" in t.name]
+    assert bool(measuring) == (jobs > 1)  # nobody waited for the children
     go_on.touch()
     (row,) = report.models
     assert report.interrupted

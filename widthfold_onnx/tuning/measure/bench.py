@@ -167,7 +167,7 @@ class LocalPool:
         )
         stopped = threading.Event()
 
-        def work(number: int) -> None:
+        def measure_part(number: int) -> None:
             """Report a measurement to the caller's thread: the store belongs to that one."""
 
             def send(message: Outcome | Step) -> None:
@@ -185,7 +185,7 @@ class LocalPool:
         try:
             for number in running:
                 # A daemon thread does not delay the end of the program; its child ends with us.
-                threading.Thread(target=work, args=(number,), daemon=True).start()
+                threading.Thread(target=measure_part, args=(number,), daemon=True).start()
             while running:
                 number, message = messages.get()
                 if isinstance(message, Exception):
