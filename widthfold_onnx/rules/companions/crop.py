@@ -42,7 +42,7 @@ from widthfold_onnx.rules.companions.lengths import (
     conv_axes,
     cuts,
 )
-from widthfold_onnx.rules.match.parameter import constant_of, dequantizer, input_of
+from widthfold_onnx.rules.match.dequantized import constant_of, dequantizer, input_of
 from widthfold_onnx.rules.propagation.axes import PADS_INPUT
 from widthfold_onnx.rules.propagation.table import BROADCASTING, UNARY
 

@@ -1,18 +1,22 @@
 """Check whether a form is legal: divisibility, non-finite policy, open extents, growth.
 
-Sizes are predicted before anything is built.
+Sizes are predicted before anything is built. Reshapes state no open extent: they copy it, or infer
+it. A form may need more of such an extent, such as that a tile divides it: then an If tests the
+extent before it runs the folded nodes.
 """
 
 from __future__ import annotations
 
 import math
 
+from widthfold_onnx.algebra.axis import Extent
 from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.packing import inferred
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Proposal, Reformulation
-from widthfold_onnx.rules.forms.open_extents import open_extents_problem
+from widthfold_onnx.rules.match.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.match.site import LinearSite
 
 MAX_WEIGHT_BYTES = 256 << 20
@@ -88,3 +92,52 @@ def _too_large(site: LinearSite, options: FoldOptions, form: Reformulation) -> R
             f"--max-flops-growth is {options.max_flops_growth:g}",
         )
     return None
+
+
+EXTENTS = "extents"
+"""Name of the property that a guard tests, in models and reports."""
+
+LEAST_OPSET = 10
+"""First operator set with a Mod (ONNX changelog)."""
+
+
+def needed_extents(site: LinearSite, form: Reformulation) -> dict[int, Extent]:
+    """Return the conditions on the extents of the data, by axis of the data as it is stored."""
+    axes = zip(site.stored_axes, site.static, form.extents, strict=True)
+    return {axis: extent for axis, fixed, extent in axes if fixed is None and extent.modulus > 1}
+
+
+def unguardable(site: LinearSite) -> Refusal | None:
+    """Return why no guard can stand around a site: its operator set, or data no If can read."""
+    if site.opset < LEAST_OPSET:
+        return Refusal(
+            Code.OPSET_TOO_OLD, f"opset {site.opset} is below {LEAST_OPSET}, which the guard needs"
+        )
+    if is_dequantized_anew(site.data):
+        return Refusal(
+            Code.GUARD_NOT_LOADABLE,
+            "it needs a guard, and its data comes from a DequantizeLinear through moves: "
+            "ONNX Runtime aborts while it loads an If that captures it",
+        )
+    return None
+
+
+def open_extents_problem(site: LinearSite, form: Reformulation) -> Refusal | None:
+    """Refuse a form that constant Reshapes cannot express, or that needs a guard where none can be.
+
+    A Reshape copies dimensions at their place and infers one.
+    """
+    declared = site.data.shape or ()
+    for axis, fixed in zip(site.stored_axes, site.static, strict=True):
+        if fixed is None and axis < len(declared) and isinstance(declared[axis], int):
+            return Refusal(
+                Code.UNKNOWN_EXTENT,
+                f"its data is declared with an extent of {declared[axis]}, which other turns of a "
+                "loop need not have, and the runtime would take it for given",
+            )
+    if max(inferred(form.folding), inferred(form.unfolding)) > 1:
+        return Refusal(
+            Code.SEVERAL_UNKNOWN_EXTENTS,
+            "more than one extent beside the folded axis is not known; a Reshape infers one",
+        )
+    return unguardable(site) if needed_extents(site, form) else None

@@ -31,17 +31,15 @@ from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match.dequantized import (
-    data_dequantizer,
-    element_type,
-    exact_dequantizer,
-    refused,
-)
-from widthfold_onnx.rules.match.parameter import (
     Parameter,
     constant_of,
+    data_dequantizer,
     dequantizer,
+    element_type,
+    exact_dequantizer,
     input_of,
     is_single,
+    refused,
 )
 
 Extents = Callable[[Value], Dims | None]

@@ -20,8 +20,13 @@ from widthfold_onnx.operators.base import MIN_OPSET, Operator
 from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match.conv_site import ConvSite
-from widthfold_onnx.rules.match.dequantized import data_dequantizer, exact_dequantizer, is_finite
-from widthfold_onnx.rules.match.parameter import Parameter, read_parameter
+from widthfold_onnx.rules.match.dequantized import (
+    Parameter,
+    data_dequantizer,
+    exact_dequantizer,
+    is_finite,
+    read_parameter,
+)
 from widthfold_onnx.rules.match.product_site import ProductSite, samples_of
 from widthfold_onnx.rules.match.quantized import (
     BYTES,

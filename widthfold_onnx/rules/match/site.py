@@ -22,7 +22,7 @@ from widthfold_onnx.model.graph.messages import Scope
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.match.parameter import Parameter
+from widthfold_onnx.rules.match.dequantized import Parameter
 from widthfold_onnx.rules.match.quantized import Quantization
 
 # Element types of ONNX's convolutions (operator text, Conv-22). ONNX Runtime's CPU provider has

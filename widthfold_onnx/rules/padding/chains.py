@@ -16,9 +16,9 @@ from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.padding import PADDING
 from widthfold_onnx.rules.padding.op import CHANNELS, Laid, Op, PaddedNode
 from widthfold_onnx.rules.padding.runs import Line, Run, current
-from widthfold_onnx.rules.padding.table import PADDING
 from widthfold_onnx.rules.propagation.table import BROADCASTING
 
 MIN_OPSET = 7

@@ -27,8 +27,7 @@ from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import structure_of
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.spec import FormSpec, form_of, spec_of
-from widthfold_onnx.rules.match.dequantized import data_dequantizer
-from widthfold_onnx.rules.match.parameter import dequantizer
+from widthfold_onnx.rules.match.dequantized import data_dequantizer, dequantizer
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import reformulate
 from widthfold_onnx.tuning.cost import Work, conv_seconds, form_seconds, layer_seconds
