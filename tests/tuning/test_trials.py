@@ -16,7 +16,7 @@ from tests.tuning.races import bench
 from tests.tuning.workers import sleeping
 from tests.tuning.world import WHOLE, World, doubled, enter
 from widthfold_onnx.decide.fixed import decide_fixed
-from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Companion, FoldOptions, RuntimeOptions
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.apply import Fitting, fit

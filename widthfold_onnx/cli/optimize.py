@@ -78,7 +78,7 @@ def optimize_command(
     alone. Without OUT nothing is written. OUT is replaced in one step after all checks passed; if
     nothing was folded, it is a copy of MODEL.
     """
-    from widthfold_onnx.model.write.atomic import check_plan_target
+    from widthfold_onnx.model.atomic import check_plan_target
     from widthfold_onnx.pipeline import optimize
     from widthfold_onnx.results import OptimizeReport
     from widthfold_onnx.tuning.store import default_path

@@ -17,8 +17,8 @@ from widthfold_onnx.decide.draft import (
 from widthfold_onnx.decide.hints import Hints, none_runs, ran
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.graph.document import Node
+from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AssumedSizes, Choice, InspectReport, InspectSite

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from widthfold_onnx.decide.draft import drafted
 from widthfold_onnx.errors import UsageError, WidthfoldError
-from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.refusal import Refusal

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
-from widthfold_onnx.reports.described import inputs, search, verification
+from widthfold_onnx.reports.described import inputs, tuning, verification
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, Table, tabulated
 from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, short, size
 from widthfold_onnx.results import (
@@ -102,7 +102,7 @@ def describe(report: OptimizeReport, detail: Detail) -> Description:
         head=Line(report.model if full else "", _summary(report)),
         assumptions=inputs.assumptions(sizes, report.values),
         tables=_all_tables(report) if full else _brief_sites(report),
-        remarks=[*_changes(report, full), *search.lines(report.search, detail), *_cautions(report)],
+        remarks=[*_changes(report, full), *tuning.lines(report.search, detail), *_cautions(report)],
     )
     if checks is None:
         return description

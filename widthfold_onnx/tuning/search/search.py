@@ -33,7 +33,7 @@ from widthfold_onnx.decide.draft import (
     matches_of,
 )
 from widthfold_onnx.decide.hints import Hints, ran
-from widthfold_onnx.model.read.loader import LoadedModel
+from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Companion, FoldOptions, SearchOptions
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import Measurement

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.model.read.loader import LoadedModel
-from widthfold_onnx.model.write.writer import write_model
+from widthfold_onnx.model.loader import LoadedModel
+from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import Sizes, VerifyOptions
 from widthfold_onnx.results import Measurement, SpeedVerdict
 from widthfold_onnx.results.tuning import lost
