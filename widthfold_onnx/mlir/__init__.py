@@ -1,10 +1,6 @@
 """Fold linalg operations of an MLIR module: the paper's pass in a compiler's own language.
 
-    library: opens IREE's bindings of MLIR, which only the extra `mlir` installs
-    layers: reads each named linalg operation as a layer, all layers as one ONNX model
-    emission: puts the folded operation and its moves in the place of a layer
-    files: folds an MLIR or ONNX file into an MLIR file
-
-The legal forms, the choice among them, moves and weights come from `algebra`, `rules` and
-`rewrite.plan`, as for an ONNX model. Only the command line imports it.
+`library` opens IREE's bindings, `layers` reads operations as layers, `emission` puts folded
+operations in their place, `files` goes from file to file. Forms, moves and weights come from
+`algebra`, `rules` and `rewrite`, as for an ONNX model; `cli` imports it.
 """

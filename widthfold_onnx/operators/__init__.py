@@ -4,8 +4,8 @@ A description says where the inputs of a node are, and how its data lies. It tur
 into [O, C/group, *kernel] and back, and returns the attributes of the folded node. To add an
 operator, write a description and a line of `OPERATORS`.
 
-A description may import `algebra`, `model` and `refusal`; `rules` and the packages that use them
-may import descriptions. `evidence.proof` has definitions of its own.
+It imports `algebra`, `model` and `refusal`; `rules` and everything above import it.
+`evidence.proof` has definitions of its own.
 """
 
 from __future__ import annotations
