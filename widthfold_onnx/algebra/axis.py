@@ -205,8 +205,7 @@ def fold_axis(
             times = f"input factor {in_tile}" + (f" times {base}" if base > 1 else "")
             reason = f"{times} does not divide stride {axis.stride} times factor {out_tile}"
             return Refusal(Code.STRIDE_MISMATCH, reason)
-    weight_of_g = out_rest if blocked else 1
-    g, k, t = _meeting(axis, out_tile, weight_of_g)
+    g, k, t = _meeting(axis, out_tile, out_rest if blocked else 1)
     last = stride * (out_rest - 1)
     if blocked:
         f, q = np.divmod(t, in_rest)
