@@ -8,14 +8,14 @@ usage: bench.py [--suite suite] [--budget 20] [--search SECONDS] [--store PATH] 
 Without MODEL: models/, and the real models beside the repository where there are any, at one
 thread; with --suite architectures, the nets of architectures.py at one and at two; with --suite
 published_layers, layers whose times others published (`gpu.published`) at one. Every model runs as
-it is, folded at factor 8, folded by auto, with the channels of every Conv padded to multiples of 8,
-and, as it is, in OpenVINO where that is installed (extra `bench`). Each of these alternates with
-the original in one process, with a second copy of the original as control (A/A), each side at the
-better of the runtime's levels. The forms that auto measured at one thread are compared with their
-predictions (rank correlation).
+it is, folded at factor 8, folded by auto, and with the channels of every Conv padded to multiples
+of 8. As it is, it also runs in OpenVINO where that is installed (extra `bench`). Each of these
+alternates with the original in one process. A second copy of the original is the control (A/A), and
+each side runs at the better of the runtime's levels. The forms that auto measured at one thread are
+compared with their predictions (rank correlation).
 
 MODELs replace their own rows of the table and leave the others, so that disturbed rows can be
-repeated; the line on the machine is that of the last run.
+repeated; the line on the machine describes the last run.
 
 The folder --out (benchmarks/) gets <suite>.json after every model, and history.jsonl a line with
 commit, machine and versions; then <suite>.md, <suite>.svg and history.svg, the course of each model
@@ -90,7 +90,7 @@ def published() -> list[Path]:
 
 
 class Subject(NamedTuple):
-    """What a suite runs: models, the numbers of threads for each, and what its page adds."""
+    """A suite: its models, the numbers of threads for each, and the text that its page adds."""
 
     models: Callable[[], list[Path]]
     threads: tuple[int, ...]
@@ -150,7 +150,7 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
 
 
 def timed(model: Path, out: Path, changed: int | None, options: VerifyOptions) -> Cell:
-    """A model of which so many nodes were changed, against the original; None: it is wrong."""
+    """Time a model with so many changed nodes against the original; None: the model is wrong."""
     if not changed:
         return Cell(note="did not pass" if changed is None else "as it is")
     timing = verify(model, out, options).timing
@@ -169,18 +169,18 @@ def timed(model: Path, out: Path, changed: int | None, options: VerifyOptions) -
 
 
 def compared(
-    model: Path, report: OptimizeReport, found: SearchReport, search: SearchOptions
+    model: Path, report: OptimizeReport, result: SearchReport, search: SearchOptions
 ) -> list[Compared]:
-    """Predictions beside what the store holds of the layers of a model, with its companions."""
+    """Return predictions beside stored measurements, by layer of a model with its companions."""
     done = [Companion(it.name) for it in report.companions if it.status == "exchanged"]
     proto = load(model).proto
-    shapes = {name: tuple(dims) for name, dims in found.sizes[0].shapes.items()}
+    shapes = {name: tuple(dims) for name, dims in result.sizes[0].shapes.items()}
     fold = FoldOptions(input_shapes=(SHAPES.get(model.stem, {}),))
     draft = drafted(proto, fold)
     draft = with_companions(draft, matches_of(proto, model.parent, draft, done))
     reading = Reading.of(proto, model.parent, draft)
-    layers = Layers.of(reading, fold, shapes, target(found.target))
-    provider = Provider(found.provider)
+    layers = Layers.of(reading, fold, shapes, target(result.target))
+    provider = Provider(result.provider)
     how = RuntimeOptions(provider=provider, threads=search.threads)
     setting = setting_identity(how, Level.ALL)
     machine = machine_identity(provider)
@@ -224,7 +224,7 @@ def main() -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure all models; what was found so far is in the file after each one."""
+    """Measure all models; after each model the file has all results so far."""
     subject = SUITES[arguments.suite]
     code = Commit.of(ROOT)
     before, layers = Before(), []
@@ -236,9 +236,9 @@ def run(arguments: argparse.Namespace) -> None:
         store = arguments.store or Path(folder) / "store.sqlite"
         for model, count in product(arguments.models or subject.models(), subject.threads):
             search = SearchOptions(time_budget=arguments.search, store=store, threads=count)
-            row, found = measure(model, search, arguments.budget)
+            row, compared_forms = measure(model, search, arguments.budget)
             rows[str(row)] = row
-            layers += found if count == 1 else []  # predictions are of one core
+            layers += compared_forms if count == 1 else []  # predictions are of one core
             where = environment(VerifyOptions(provider=Provider.CPU), before)
             suite = Suite(
                 rows=list(rows.values()),

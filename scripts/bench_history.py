@@ -1,4 +1,4 @@
-"""What bench.py found over time: a line of JSON per model and run, and the course as a picture."""
+"""Keep the results of bench.py over time: a line of JSON per model and run, and a picture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACROSS = 2
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the code; `dirty` if it is not that of the commit, "" outside a repository."""
+    """The state of the code: "" outside a repository, `dirty` if files differ from the commit."""
 
     commit: str
     dirty: bool
@@ -69,7 +69,7 @@ def history(out: Path) -> list[Entry]:
     """The history in a folder, oldest first; nothing where there is none.
 
     Raises:
-        UsageError: a line is not like those of today.
+        UsageError: a line has another format than today's.
     """
     path, entries = out / FILE, []
     for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], 1):

@@ -22,11 +22,11 @@ from widthfold_onnx.runtime.sessions.session import Feeds, Level, Session, open_
 
 @cache
 def installed() -> bool:
-    """Whether it can be compared with; says so loudly, once, if not."""
-    found = find_spec("openvino") is not None
-    if not found:
+    """Check whether OpenVINO can be compared with, and print a warning if not."""
+    is_installed = find_spec("openvino") is not None
+    if not is_installed:
         print("OpenVINO is NOT compared: pip install 'widthfold-onnx[bench]'", file=sys.stderr)
-    return found
+    return is_installed
 
 
 def against_openvino(model: Path, shapes: Shapes, budget: float, threads: int = 1) -> Cell:

@@ -29,8 +29,8 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
             return Refusal(Code.NO_GAIN, "only a Conv of one group is padded")
         grouping = Grouping(*(-(-channels // TILE) * TILE for channels in site.channels))
         unlimited = FoldOptions(ragged=True, max_flops_growth=1e9, max_bytes_growth=1e9)
-        found = forms(site, unlimited, (1,) * (1 + len(site.axes)), grouping=grouping)
-        return next((form for _, form in found), Refusal(Code.NO_GAIN, "nothing is missing"))
+        padded = forms(site, unlimited, (1,) * (1 + len(site.axes)), grouping=grouping)
+        return next((form for _, form in padded), Refusal(Code.NO_GAIN, "nothing is missing"))
 
     loaded = load(model)
     options = FoldOptions(input_shapes=(shapes,), max_flops_growth=1e9, max_bytes_growth=1e9)

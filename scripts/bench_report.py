@@ -1,4 +1,4 @@
-"""What bench.py found, as a table and as a picture."""
+"""Show the results of bench.py as a table and as a picture."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
-    """How well predictions order measurements.
+    """The agreement of predictions and measurements in order.
 
     Attributes:
         forms: how many were both predicted and measured.
@@ -75,7 +75,7 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one run found, and where.
+    """The results of one run, and the machine that it ran on.
 
     `environment` is the `results.Environment` of the code that ran: its fields change.
     """
@@ -127,10 +127,10 @@ def put_between(page: Path, begin: str, end: str, text: str) -> None:
 
 
 def read(path: Path) -> Suite:
-    """What an earlier run wrote, also one of older code.
+    """Return the results of an earlier run, also of older code.
 
     Raises:
-        UsageError: there is none, or its rows are not like those of today.
+        UsageError: there is none, or its rows have another format than today's.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Suite)
@@ -166,10 +166,10 @@ def pyplot() -> Any:
 
 
 def lengths(cells: list[Cell]) -> tuple[list[float], list[list[float]]]:
-    """Ratios that are known, and how far their intervals reach below and above."""
-    known = [(cell.ratio or 0, cell.low or 0, cell.high or 0) for cell in cells]
-    below, above = [ratio - low for ratio, low, _ in known], [high - r for r, _, high in known]
-    return [ratio for ratio, _, _ in known], [below, above]
+    """Return the measured ratios, and how far their intervals reach below and above."""
+    ratios = [(cell.ratio or 0, cell.low or 0, cell.high or 0) for cell in cells]
+    below, above = [ratio - low for ratio, low, _ in ratios], [high - r for r, _, high in ratios]
+    return [ratio for ratio, _, _ in ratios], [below, above]
 
 
 def label_ratios(axes: Any, axis: Any) -> None:

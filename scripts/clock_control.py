@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Try the clock on what is known: byte-equal copies of a model, and copies with planted work.
+"""Try the clock where the answer is known: equal copies of a model, and copies with planted work.
 
 usage: clock_control.py [MODELS...] [--runs 10] [--planted 3 5 10] [--busy] [--out FILE]
 
@@ -70,35 +70,35 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of a run")
     parser.add_argument("--busy", action="store_true", help="keep one core busy")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "clock" / "control.jsonl")
-    given = parser.parse_args()
-    given.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments = parser.parse_args()
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     code = str(Commit.of(ROOT))
     options = VerifyOptions(
-        provider=Provider.CPU, seeds=1, exact=False, thorough=False, time_budget=given.budget
+        provider=Provider.CPU, seeds=1, exact=False, thorough=False, time_budget=arguments.budget
     )
-    models = [model for model in given.models or MODELS if model.is_file()]
-    with busy_core(given.busy), tempfile.TemporaryDirectory() as folder:
+    models = [model for model in arguments.models or MODELS if model.is_file()]
+    with busy_core(arguments.busy), tempfile.TemporaryDirectory() as folder:
         for model in models:
-            for plant in given.planted or (0.0,):
+            for plant in arguments.planted or (0.0,):
                 other = Path(folder) / f"{model.stem}_{plant:g}.onnx"
                 if plant and not planted(model, other, plant):
                     continue
                 if not plant:
                     shutil.copyfile(model, other)
-                for _ in range(given.runs):
+                for _ in range(arguments.runs):
                     row = {"commit": code, "model": model.stem, "planted": plant}
-                    row["busy"] = given.busy
+                    row["busy"] = arguments.busy
                     row |= compare(model, other, options)
                     print(json.dumps(row), flush=True)
-                    with given.out.open("a") as file:
+                    with arguments.out.open("a") as file:
                         file.write(json.dumps(row) + "\n")
-    rows = [json.loads(line) for line in given.out.read_text().splitlines()]
-    given.out.with_suffix(".md").write_text(table(rows))
+    rows = [json.loads(line) for line in arguments.out.read_text().splitlines()]
+    arguments.out.with_suffix(".md").write_text(table(rows))
 
 
 @contextlib.contextmanager
-def busy_core(wanted: bool) -> Iterator[None]:
-    process = subprocess.Popen([sys.executable, "-c", BUSY]) if wanted else None
+def busy_core(is_busy: bool) -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-c", BUSY]) if is_busy else None
     try:
         yield
     finally:
@@ -114,9 +114,9 @@ def compare(model: Path, other: Path, options: VerifyOptions) -> dict[str, Any]:
         figures = (timing.speedup, timing.low, timing.high, timing.control)
         verdict = timing.verdict
     else:
-        found = isolated(ratio_of, model, other, options, None)
-        figures = (found.ratio, found.low, found.high, found.control)
-        verdict = judge(found.low, found.high, found.control)
+        measurement = isolated(ratio_of, model, other, options, None)
+        figures = (measurement.ratio, measurement.low, measurement.high, measurement.control)
+        verdict = judge(measurement.low, measurement.high, measurement.control)
     named = zip(("ratio", "low", "high", "control"), figures, strict=True)
     return {name: round(value, 5) for name, value in named} | {"verdict": verdict}
 
@@ -128,11 +128,11 @@ def planted(model: Path, target: Path, percent: float) -> bool:
     """
     if seconds([model]) < LEAST:
         return False
-    wanted, rows = percent / 100, 16
+    share, rows = percent / 100, 16
     for _ in range(TRIES):
         write_planted(model, target, rows)
-        added = max(seconds([target, model]), wanted / 8)
-        rows = max(round(rows * wanted / added), 1)
+        added = max(seconds([target, model]), share / 8)
+        rows = max(round(rows * share / added), 1)
     write_planted(model, target, rows)
     return True
 
@@ -171,8 +171,10 @@ def seconds(models: list[Path]) -> float:
         session = open_session(model, RuntimeOptions(provider=Provider.CPU))
         once = session.bound(random_feeds(session.inputs, 0, find_shapes(session, {})))
         runs.append(lambda count, once=once: once())
-    one = alternate(runs, 2, time.thread_time_ns).mean()
-    times = alternate(runs, int(max(SECONDS / one / len(runs), 8)), time.thread_time_ns, warm=True)
+    shortest = alternate(runs, 2, time.thread_time_ns).mean()
+    times = alternate(
+        runs, int(max(SECONDS / shortest / len(runs), 8)), time.thread_time_ns, warm=True
+    )
     medians = np.log(np.median(times, axis=1)).reshape(PAIRS, len(models)).mean(axis=0)
     return float(np.exp(medians[0]) if len(models) == 1 else np.expm1(medians[0] - medians[1]))
 

@@ -10,7 +10,7 @@ PAGES = ("*.md", "docs/**/*.*", "benchmarks/**/*.md")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Take these pages of the repository in place of those of `docs/` alone."""
+    """Take these pages of the repository, not only the pages of `docs/`."""
     theme = [file for file in files if file.src_dir != config.docs_dir]
     paths = sorted(path.relative_to(ROOT) for pattern in PAGES for path in ROOT.glob(pattern))
     site = (str(ROOT), config.site_dir, config.use_directory_urls)

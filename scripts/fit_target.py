@@ -4,9 +4,9 @@
 usage: fit_target.py RESULTS NAME [--base NAME] [--out FILE]
 
 RESULTS is the folder of its results. Bandwidths, the share of a Transpose, launch and rates are
-read off the ceilings; the efficiency is the one at which the predictions of `tuning.cost`
-come nearest to the layers of the grid as they are. All other numbers, and what was not measured,
-stay those of the base.
+read off the ceilings; the efficiency brings the predictions of `tuning.cost` nearest to
+the layers of the grid as they are. All other numbers, also without a measurement, come from the
+base.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DIGITS = 4
 
 
 def fitted(rows: list[Row], base: Target, name: str) -> Target:
-    """Return the base with what was measured.
+    """Return the base with the measured numbers.
 
     Args:
         rows: of a run.
@@ -60,11 +60,11 @@ def fitted(rows: list[Row], base: Target, name: str) -> Target:
     where = f"measured by gpu_bench.py on {run['device']}, {run['date']}, ONNX Runtime "
     where += f"{run['onnxruntime']}: "
     ceilings = {(row["what"], row.get("dtype")): row for row in of(rows, "ceilings") if "us" in row}
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     source = dict(base.source)
 
     def say(field: str, value: Any, words: str) -> None:
-        found[field], source[field] = value, where + words
+        fields[field], source[field] = value, where + words
 
     copy, moved = (ceilings.get((what, "float16")) for what in ("copy", "transpose"))
     if copy:
@@ -84,7 +84,7 @@ def fitted(rows: list[Row], base: Target, name: str) -> Target:
     if products:
         words = f"a square matrix product of {' and '.join(products)}, float32 in TF32"
         say("rate", {**base.rate, **products}, words)
-    target = msgspec.structs.replace(base, name=name, source=source, **found)
+    target = msgspec.structs.replace(base, name=name, source=source, **fields)
     layers = as_is(rows)
     if layers:
         say(
@@ -92,12 +92,12 @@ def fitted(rows: list[Row], base: Target, name: str) -> Target:
             _efficiency(layers, target),
             f"nearest to {len(layers)} layers as they are",
         )
-    return msgspec.structs.replace(target, device=device, source=source, **found)
+    return msgspec.structs.replace(target, device=device, source=source, **fields)
 
 
 def as_is(rows: list[Row]) -> list[tuple[Work, float]]:
     """Return the layers of the grid in NCHW as they are, and their seconds."""
-    found = []
+    layers = []
     for row in of(rows, "grid"):
         if row.get("form") == "none" and row.get("layout") == "nchw" and "us" in row:
             outputs, inputs, *kernel = row["weight"]
@@ -112,14 +112,14 @@ def as_is(rows: list[Row]) -> list[tuple[Work, float]]:
                 inputs=math.prod(row["shape"]),
                 outputs=positions * outputs,
             )
-            found.append((work, row["us"] * 1e-6))
-    return found
+            layers.append((work, row["us"] * 1e-6))
+    return layers
 
 
 def _efficiency(layers: list[tuple[Work, float]], target: Target) -> float:
     """Return the share of the peak at which predictions are nearest in the mean of logarithms.
 
-    Where the bandwidth alone decides, all do equally well, and the one of the base stays.
+    Where the bandwidth alone decides, all do equally well, and the share of the base stays.
     """
 
     def loss(efficiency: float) -> tuple[float, float]:

@@ -7,17 +7,17 @@ usage: gpu_bench.py [--parts PART,...] [--provider cuda] [--dtype float16] [--ou
 
 Every run first compares one Conv with the CPU; a wrong or missing device ends it. The parts:
 
-ceilings  bandwidth, peak and launch overhead
-grid      layers of few channels in all forms and both layouts, and with padded channels
-published layers whose times others published, in the same way
-torch     these layers and those of users through PyTorch with cuDNN's own tuning, and kernel names
-users     1-D layers that users report as slow: ISTFT, STFT, depthwise
-models    MODELs, else models/ and three others, by `widthfold optimize` and `widthfold verify`
+ceilings: bandwidth, peak and launch overhead
+grid: layers of few channels in all forms and both layouts, and with padded channels
+published: layers whose times others published, in the same way
+torch: layers of grid, published and users, by PyTorch with cuDNN's own tuning; kernel names
+users: 1-D layers that users report as slow: ISTFT, STFT, depthwise
+models: MODELs, else models/ and three others, by `widthfold optimize` and `widthfold verify`
 
 Every result is in DIR/results.jsonl as soon as it is there, with the raw samples, and a run takes
-only what DIR lacks: the same command again continues what was cut off or ran out of its budget of
-seconds. What ended in an error is tried again. DIR is benchmarks/gpu/<device> unless given. Tables
-and pictures are made at the end of a run, or by --report.
+only what DIR lacks: the same command again continues after an interrupt or a spent budget of
+seconds. A part that ended in an error is tried again. DIR is benchmarks/gpu/<device> by default.
+Tables and pictures are made at the end of a run, or by --report.
 
 Needs python3 with onnxruntime-gpu, onnx and numpy; torch and models need PyTorch and the whole
 package, pictures need matplotlib. --provider cpu --quick shows that everything runs; its figures
@@ -127,15 +127,17 @@ def _measure(arguments: argparse.Namespace) -> tuple[Path, int]:
     scale = QUICK if arguments.quick else FULL
     few = layers.paper(arguments.dtype, scale.layer_bytes)[: 1 if arguments.quick else None]
     users = layers.users(arguments.dtype, quick=arguments.quick)
-    known = published.published(arguments.dtype, quick=arguments.quick)
+    published_layers = published.published(arguments.dtype, quick=arguments.quick)
     if arguments.quick:  # some of each kind
-        users, known = users[2::2], known[::2]
+        users, published_layers = users[2::2], published_layers[::2]
     models = arguments.models or _models(quick=arguments.quick)
     steps: dict[str, Callable[[Stage], None]] = {
         "ceilings": device.ceilings,
         "grid": lambda stage: grid.run_grid(stage, "grid", few, device.rate(out)),
-        "published": lambda stage: grid.run_grid(stage, "published", known, device.rate(out)),
-        "torch": lambda stage: rival.run_rival(stage, [*few, *known, *users]),
+        "published": lambda stage: grid.run_grid(
+            stage, "published", published_layers, device.rate(out)
+        ),
+        "torch": lambda stage: rival.run_rival(stage, [*few, *published_layers, *users]),
         "users": lambda stage: grid.run_grid(stage, "users", users, device.rate(out)),
         "models": lambda stage: wholes.run_models(stage, models),
     }
@@ -191,8 +193,8 @@ def _take(stage: Stage, steps: Mapping[str, Callable[[Stage], None]], seen: Watc
 def _models(*, quick: bool) -> list[Path]:
     """Return the models to measure."""
     first = [folder / f"{name}.onnx" for name in FIRST for folder in (ROOT / "models", SHARED)]
-    found = [*filter(Path.is_file, first), *sorted((ROOT / "models").glob("*.onnx"))]
-    return list(dict.fromkeys(found))[: 1 if quick else None]
+    files = [*filter(Path.is_file, first), *sorted((ROOT / "models").glob("*.onnx"))]
+    return list(dict.fromkeys(files))[: 1 if quick else None]
 
 
 def _publish(folder: Path) -> None:
@@ -214,10 +216,10 @@ def _publish(folder: Path) -> None:
 
 def _parts(text: str) -> list[str]:
     """Read names of parts; they are taken in the order of `PARTS`."""
-    wanted = text.split(",")
-    if unknown := set(wanted) - set(PARTS):
+    names = text.split(",")
+    if unknown := set(names) - set(PARTS):
         raise argparse.ArgumentTypeError(f"no such part: {', '.join(sorted(unknown))}")
-    return [part for part in PARTS if part in wanted]
+    return [part for part in PARTS if part in names]
 
 
 def _arguments() -> argparse.Namespace:

@@ -41,7 +41,7 @@ NOTES = (
 
 
 def work_of(layer: Layer, form: Form) -> Work:
-    """Return the work of the one Conv or ConvTranspose of a form."""
+    """Return the work of the Conv or ConvTranspose of a form."""
     x, y = map(math.prod, layer.shapes)
     work = Work(
         dtype={"float16": "FLOAT16", "float32": "FLOAT"}[layer.dtype],
@@ -105,21 +105,21 @@ def table(device: Target, layers: Sequence[Layer], title: str) -> Section:
     body = []
     reached: list[bool] = []
     for layer in layers:
-        found = {form: predicted(layer, form, device) for form in (AS_IS, *forms(layer))}
-        rivals = {form: seconds for form, seconds in found.items() if not form.fold}
+        times = {form: predicted(layer, form, device) for form in (AS_IS, *forms(layer))}
+        rivals = {form: seconds for form, seconds in times.items() if not form.fold}
         least, tiles = floors(layer, AS_IS, device)
         pad = next((_us(seconds) for form, seconds in rivals.items() if form.padded), "")
         row = [str(layer), _us(rivals[AS_IS]), pad]
-        folds = [form for form in found if form.fold]
+        folds = [form for form in times if form.fold]
         if not folds:
             body.append([*row, "", "none", "", _us(least), _us(tiles), "", ""])
             continue
-        best = min(folds, key=lambda form: found[form])
-        gain = min(rivals.values()) / found[best]
+        best = min(folds, key=lambda form: times[form])
+        gain = min(rivals.values()) / times[best]
         if layer.channels[0] == 1 and len(layer.kernel) > 1:
             reached.append(gain >= CLAIM)
         _, folded_tiles = floors(layer, best, device)
-        row += [_us(found[best]), best.name, f"{gain:.2f}x"]
+        row += [_us(times[best]), best.name, f"{gain:.2f}x"]
         binds = "bytes" if least > folded_tiles else "tiles"
         body.append([*row, *map(_us, (least, tiles, folded_tiles)), binds])
     notes = [f"{sum(reached)} of {len(reached)} layers with one input channel gain {CLAIM:g}x."]
@@ -130,7 +130,7 @@ def table(device: Target, layers: Sequence[Layer], title: str) -> Section:
 
 def text() -> str:
     """Return the whole file."""
-    made = [
+    tables = [
         table(target(name), layers, title)
         for name in DEVICES
         for title, layers in (
@@ -140,8 +140,8 @@ def text() -> str:
             ("published layers in TF32", published("float32")),
         )
     ]
-    made.append(published_times([entry.layer for entry in PUBLISHED]))
-    return "\n".join([f"# {TITLE}", "", *NOTES, "", *(section.markdown() for section in made)])
+    tables.append(published_times([entry.layer for entry in PUBLISHED]))
+    return "\n".join([f"# {TITLE}", "", *NOTES, "", *(section.markdown() for section in tables)])
 
 
 def _us(seconds: float) -> str:

@@ -25,8 +25,8 @@ class Net:
         """Add a node; the names of several results are joined by a comma."""
         name = f"{op.lower()}_{len(self._nodes)}"
         outputs = ", ".join([name, *(f"{name}_{i}" for i in range(1, results))])
-        given = ", ".join(f"{key} = {json.dumps(value)}" for key, value in attributes.items())
-        called = f"{op} <{given}>" if given else op
+        settings = ", ".join(f"{key} = {json.dumps(v)}" for key, v in attributes.items())
+        called = f"{op} <{settings}>" if settings else op
         self._nodes.append(f"[{name}] {outputs} = {called} ({', '.join(inputs)})")
         return outputs
 
@@ -36,9 +36,11 @@ class Net:
         return name
 
     def constant(self, values: float | Sequence[float], *shape: int, dtype: str = "float") -> str:
-        given = values if isinstance(values, Sequence) else [values]
+        elements = values if isinstance(values, Sequence) else [values]
         name = f"constant_{len(self._declared)}"
-        self._declared.append(f"{_typed(name, shape, dtype)} = {{{', '.join(map(repr, given))}}}")
+        self._declared.append(
+            f"{_typed(name, shape, dtype)} = {{{', '.join(map(repr, elements))}}}"
+        )
         return name
 
     def conv(self, x: str, shape: tuple[int, ...], **attributes: Any) -> str:

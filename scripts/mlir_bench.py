@@ -1,9 +1,9 @@
 """Times folds of linalg operations against the same modules unfolded, both compiled by IREE.
 
     pip install -e ".[mlir]"
-    scripts/mlir_bench.py                  print the table of docs/mlir.md, of the processor
-    scripts/mlir_bench.py --targets        print the table of other targets, which only compile
-    scripts/mlir_bench.py --only NHWC      the cases whose name holds a text
+    scripts/mlir_bench.py: print the table of docs/mlir.md, of the processor
+    scripts/mlir_bench.py --targets: print the table of other targets, which only compile
+    scripts/mlir_bench.py --only NHWC: time the cases whose name holds a text
 
 Each fold is timed in alternating runs with the module and with a copy of it, in one process, in
 processor time of its one thread (`one_process.py`). Before, both are compared on integers, bitwise.
@@ -104,22 +104,22 @@ def folded(text: str, factor: int, *, groups: bool, axis: AxisName = AxisName.AU
 
 
 def timed(name: str, budget: float) -> str:
-    """One line of the table of the processor."""
+    """Return one line of the table of the processor."""
     text, shape = CASES[name]()
     x = integers(*shape)
     code, cells, controls = compiled(text), [], []
     (original, result), (copy, _) = loaded(code, x), loaded(code, x)
-    wanted, before = result(), 0.0
-    known: dict[str, str] = {}
+    expected, before = result(), 0.0
+    ratios: dict[str, str] = {}
     axis = AxisName.HEIGHT if "height" in name else AxisName.AUTO
     for factor, groups in FORMS.values():
         other = folded(text, factor, groups=groups, axis=axis)
         if other is None:
             cells.append("not folded")
             continue
-        if other not in known:
+        if other not in ratios:
             rival, numbers = loaded(compiled(other), x)
-            if not np.array_equal(numbers(), wanted):
+            if not np.array_equal(numbers(), expected):
                 raise SystemExit(f"{name} by {factor} computes something else")
             pair = paired(
                 *(ignoring_rounds(run) for run in (original, rival, copy)),
@@ -128,8 +128,8 @@ def timed(name: str, budget: float) -> str:
             )
             before = float(np.median(pair.samples[0])) * 1e6
             controls.append(pair.control)
-            known[other] = f"{pair.ratio:.2f}x [{pair.low:.2f}, {pair.high:.2f}]"
-        cells.append(known[other])
+            ratios[other] = f"{pair.ratio:.2f}x [{pair.low:.2f}, {pair.high:.2f}]"
+        cells.append(ratios[other])
     return f"| {name} | {before:.0f} | {' | '.join(cells)} | {1 + max(controls):.2f} |"
 
 
@@ -162,8 +162,8 @@ def main() -> None:
     parser.add_argument("--targets", action="store_true", help="compile for others, time nothing")
     parser.add_argument("--only", default="", help="cases whose name holds this text")
     parser.add_argument("--budget", type=float, default=0.6, help="seconds for each pair")
-    given = parser.parse_args()
-    if given.targets:
+    arguments = parser.parse_args()
+    if arguments.targets:
         print("| layer, f16 with sums in f32 | target | as it is | factor 8 |\n|---|---|---|---|")
         for line in targets():
             print(line, flush=True)
@@ -171,8 +171,8 @@ def main() -> None:
     print(f"| layer | IREE µs | {' | '.join(FORMS)} | A/A control |")
     print("|---|---|" + "---|" * len(FORMS) + "---|")
     for name in CASES:
-        if given.only in name:
-            print(timed(name, given.budget), flush=True)
+        if arguments.only in name:
+            print(timed(name, arguments.budget), flush=True)
     print(f"\nIREE {version('iree-base-compiler')}, {platform.machine()}, one thread")
 
 

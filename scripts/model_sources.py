@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Source(NamedTuple):
-    """A model before its weights are filled in: what it shows, and its graph as ONNX text."""
+    """A model before its weights are filled in: its purpose, and its graph as ONNX text."""
 
     shows: str
     text: str

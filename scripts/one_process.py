@@ -1,6 +1,6 @@
 """Times two calls of this process against each other, where more processes would cost too much.
 
-The interval is that of one session of each side (`runtime.intervals.one_session`).
+The interval covers one session of each side (`runtime.intervals.one_session`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from widthfold_onnx.runtime.clock import Clock, Run, Times, alternate
 from widthfold_onnx.runtime.intervals import judge, one_session
 
-if TYPE_CHECKING:  # a GPU host may lack what it needs
+if TYPE_CHECKING:  # a GPU host may lack its dependencies
     from widthfold_onnx.results import SpeedVerdict
 
 FEWEST = 30
@@ -41,8 +41,8 @@ def paired(original: Run, rewritten: Run, copy: Run, *, budget: float, clock: Cl
     began = time.perf_counter()
     alternate(sides, 1, clock, warm=True)
     once = time.perf_counter() - began
-    left = min(start + budget - time.perf_counter(), max(SECONDS, FEWEST * once))
-    samples = alternate(sides, max(int(left / once), 1), clock, warm=True)
+    remaining = min(start + budget - time.perf_counter(), max(SECONDS, FEWEST * once))
+    samples = alternate(sides, max(int(remaining / once), 1), clock, warm=True)
     first, second, third = np.log(samples)
     ratio, low, high = map(math.exp, one_session(first - second))
     control = math.expm1(max(map(abs, one_session(first - third))))

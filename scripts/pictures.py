@@ -150,10 +150,10 @@ def fold_picture(example: Example) -> str:
 def folded(example: Example) -> tuple[str, FoldRecord]:
     """The operator that a small layer becomes, and the record of its fold."""
     values = helper.make_tensor_value_info
-    one = onnx.TensorProto.FLOAT
+    element = onnx.TensorProto.FLOAT
     node = helper.make_node(example.op, ["x", "w"], ["y"], **example.attributes)
     weight = numpy_helper.from_array(np.ones(example.weight, np.float32), "w")
-    ends = [values("x", one, example.input)], [values("y", one, None)]
+    ends = [values("x", element, example.input)], [values("y", element, None)]
     graph = helper.make_graph([node], "small", *ends, [weight])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
     new = fold(model, **example.options).graph.node
@@ -175,12 +175,12 @@ def gains_picture(suite: Suite) -> str:
         bar = 0.8 / len(COMPARED)
         for place, (name, (label, fill)) in enumerate(COMPARED.items()):
             column = [(i, row.cells.get(name, NOT_RUN)) for i, row in enumerate(rows)]
-            known = [(i, cell) for i, cell in column if cell.ratio is not None]
-            ratios, reach = lengths([cell for _, cell in known])
-            heights = [i + (place - (len(COMPARED) - 1) / 2) * bar for i, _ in known]
+            timed = [(i, cell) for i, cell in column if cell.ratio is not None]
+            ratios, reach = lengths([cell for _, cell in timed])
+            heights = [i + (place - (len(COMPARED) - 1) / 2) * bar for i, _ in timed]
             axes.barh(heights, [r - 1 for r in ratios], bar, left=1, color=fill, label=label)
             axes.errorbar(ratios, heights, xerr=reach, fmt="none", ecolor=INK, elinewidth=1)
-            for ratio, height, (_, shown) in zip(ratios, heights, known, strict=True):
+            for ratio, height, (_, shown) in zip(ratios, heights, timed, strict=True):
                 at = max(shown.high or ratio, 1) * 1.04
                 axes.text(at, height, f"{ratio:.2f}x", va="center", fontsize=6.5)
         axes.axvline(1, color=MUTED, linewidth=1)
@@ -225,13 +225,13 @@ def page(title: str, parts: Sequence[str | Markup]) -> str:
 
 def size(svg: str) -> tuple[float, float]:
     """Width and height of a picture, in its own units."""
-    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-    assert found is not None
-    return float(found[1]), float(found[2])
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    assert box is not None
+    return float(box[1]), float(box[2])
 
 
 def session_picture(commands: Sequence[str] = SESSION) -> str:
-    """A terminal with the commands and what they print."""
+    """Draw a terminal with the commands and their output."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "models").symlink_to(ROOT / "models")
@@ -246,7 +246,7 @@ def session_picture(commands: Sequence[str] = SESSION) -> str:
 
 
 def terminal(command: str, folder: Path) -> str:
-    """What a command of widthfold prints on a terminal, with its colours."""
+    """Return the output of a command of widthfold on a terminal, with its colours."""
     program = "from widthfold_onnx.cli import main; main(prog_name='widthfold')"
     ours, theirs = pty.openpty()
     setting = {**os.environ, "COLUMNS": str(COLUMNS), "TERM": "xterm-256color"}

@@ -5,9 +5,9 @@ usage: providers_bench.py --other PYTHON [--provider openvino] [--rounds 8] [--s
 
 The provider's build of ONNX Runtime installs the same Python module as this one's, so it has an
 environment of its own: --other is the Python in it. `widthfold optimize --factor auto` tunes each
-model in both environments (--stores FOLDER keeps what it measures). Then processes of both take
-turns. In each of them the model and its fold run alternately at every level of the runtime that is
-worth a try, one thread, on the same random inputs. A side counts at its best level, by the median
+model in both environments (--stores FOLDER keeps the measurements). Then processes of both take
+turns. In each process the model and its fold run alternately at every level that is worth a try, on
+one thread and the same random inputs. A side counts at its best level, by the median
 of its processes. The numbers go to benchmarks/providers.json, which --report makes a table of in
 docs/providers.md.
 """
@@ -96,11 +96,11 @@ def ratio(slow: Side, fast: Side) -> tuple[float, float, float]:
 
 
 def best(sides: list[Side]) -> list[Side]:
-    """The sides that no other one surely beats."""
+    """Return the sides that no other side surely beats."""
     beaten = set()
-    for one, other in combinations(range(len(sides)), 2):
-        verdict = judge(*ratio(sides[one], sides[other])[1:], 0.0)
-        beaten |= {"faster": {one}, "slower": {other}}.get(verdict, set())
+    for first, second in combinations(range(len(sides)), 2):
+        verdict = judge(*ratio(sides[first], sides[second])[1:], 0.0)
+        beaten |= {"faster": {first}, "slower": {second}}.get(verdict, set())
     return [side for number, side in enumerate(sides) if number not in beaten]
 
 
@@ -144,42 +144,42 @@ def sized(model: Path, folder: Path) -> Path:
 
 
 def run(python: str, *arguments: object) -> str:
-    """Run the Python of an environment and return what it prints."""
+    """Run the Python of an environment and return its output."""
     words = [python, *map(str, arguments)]
     return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def measured(model: Path, pythons: dict[str, str], given: argparse.Namespace) -> Row:
-    """All sides of a model."""
+def measured(model: Path, pythons: dict[str, str], arguments: argparse.Namespace) -> Row:
+    """Measure all sides of a model."""
     folds, outs = {}, {}
-    given.stores.mkdir(parents=True, exist_ok=True)
-    model = sized(model, given.stores)
+    arguments.stores.mkdir(parents=True, exist_ok=True)
+    model = sized(model, arguments.stores)
     for provider, python in pythons.items():
-        outs[provider] = given.stores / f"{model.stem}.{provider}.onnx"
+        outs[provider] = arguments.stores / f"{model.stem}.{provider}.onnx"
         report = outs[provider].with_suffix(".json")
-        store = given.stores / f"{provider}.store"
+        store = arguments.stores / f"{provider}.store"
         where = ("--provider", provider, "--store", store, "--report", report)
         run(python, "-c", TOOL, "optimize", model, outs[provider], *where)
         summary = msgspec.json.decode(report.read_bytes())["summary"]
         folds[provider] = summary["folded"] + summary["exchanged"]
     levels: dict[tuple[str, bool], dict[str, list[float]]] = {}
     versions = {}
-    for number in range(given.rounds):
+    for number in range(arguments.rounds):
         for provider in list(pythons)[:: 1 if number % 2 else -1]:
-            arguments = ("--child", provider, "--seconds", given.seconds, model, outs[provider])
-            answer = msgspec.json.decode(run(pythons[provider], __file__, *arguments), type=Answer)
+            words = ("--child", provider, "--seconds", arguments.seconds, model, outs[provider])
+            answer = msgspec.json.decode(run(pythons[provider], __file__, *words), type=Answer)
             versions[provider] = answer.version
             for side in answer.sides:
-                kept = levels.setdefault((provider, side.folded), {})
+                times = levels.setdefault((provider, side.folded), {})
                 for level, ms in side.levels.items():
-                    kept.setdefault(level, []).extend(ms)
+                    times.setdefault(level, []).extend(ms)
     order = product(pythons, (False, True))
     sides = [Side(provider, folded, levels[provider, folded]) for provider, folded in order]
     return Row(model.stem, versions, folds, sides)
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a process found."""
+    """The answer of a process."""
 
     version: str
     sides: list[Side]
@@ -195,21 +195,21 @@ def main() -> None:
     parser.add_argument("--stores", type=Path, default=ROOT / "build" / "providers")
     parser.add_argument("--child", type=Provider)
     parser.add_argument("--report", action="store_true")
-    given = parser.parse_args()
-    if given.child:
-        sides = timed(given.models, given.child, given.seconds)
+    arguments = parser.parse_args()
+    if arguments.child:
+        sides = timed(arguments.models, arguments.child, arguments.seconds)
         print(msgspec.json.encode(Answer(runtime_version(), sides)).decode())
         return
     rows: dict[str, Row] = {}
     if KEPT.exists():
         rows = {row.model: row for row in msgspec.json.decode(KEPT.read_bytes(), type=list[Row])}
-    if not given.report:
-        if not given.other:
+    if not arguments.report:
+        if not arguments.other:
             parser.error("--other: the Python of the provider's environment")
-        pythons = {Provider.CPU.value: sys.executable, given.provider.value: given.other}
-        for model in given.models or sorted(SHARED.glob("*.onnx")):
+        pythons = {Provider.CPU.value: sys.executable, arguments.provider.value: arguments.other}
+        for model in arguments.models or sorted(SHARED.glob("*.onnx")):
             try:
-                rows[model.stem] = measured(model, pythons, given)
+                rows[model.stem] = measured(model, pythons, arguments)
             except subprocess.CalledProcessError as error:
                 print(f"{model.name} is NOT in the table: {error}", file=sys.stderr)
             KEPT.write_bytes(msgspec.json.format(msgspec.json.encode(list(rows.values()))) + b"\n")

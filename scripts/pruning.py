@@ -46,8 +46,8 @@ class Row(msgspec.Struct, kw_only=True):
     Attributes:
         unrun: forms that the bound rules out.
         given_up: forms whose first pair was too slow.
-        faster: those of both that are surely faster than the layer when they do run.
-        lost: by layer, what the best form of all gains over the best that the search found.
+        faster: forms of both kinds that are surely faster than the layer when they do run.
+        lost: by layer, the gain of the best form of all over the best form of the search.
     """
 
     model: str
@@ -61,21 +61,21 @@ class Row(msgspec.Struct, kw_only=True):
 
 
 def raced(layers: Layers, seconds: float) -> dict[str, dict[Candidate, Measurement]]:
-    """What was measured, by layer and form."""
-    found: dict[str, dict[Candidate, Measurement]] = defaultdict(dict)
+    """Return the measurements by layer and form."""
+    measurements: dict[str, dict[Candidate, Measurement]] = defaultdict(dict)
 
     def keep(message: object) -> None:
         if isinstance(message, Outcome):
-            found[message.subject][message.candidate] = message.measurement
+            measurements[message.subject][message.candidate] = message.measurement
 
     how = SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH)
     setup = successive_halving.Setup(how, FoldOptions())
     successive_halving.race(list(layers.workloads.values()), setup, seconds, report=keep)
-    return found
+    return measurements
 
 
 def compare(model: Path, seconds: float) -> Row:
-    """Both races of one model."""
+    """Run both races of one model."""
     loaded, shapes = load(model), SHAPES.get(model.stem, {})
     _, sizes = running(model, RuntimeOptions(provider=Provider.CPU), (shapes,))
     aim = target(usual(Provider.CPU))
@@ -94,12 +94,12 @@ def compare(model: Path, seconds: float) -> Row:
                 row.given_up += 0 < ran.rounds < FEW
                 if ran.rounds < FEW and every[subject][key].low > 1:
                     row.faster.append(f"{subject} {key}")
-        found, best = (
+        chosen, best = (
             max((ran.low for key, ran in way[subject].items() if key != AS_IS), default=1.0)
             for way in (usually, every)
         )
-        if best > max(found, 1.0):
-            row.lost[subject] = best / max(found, 1.0)
+        if best > max(chosen, 1.0):
+            row.lost[subject] = best / max(chosen, 1.0)
     return row
 
 

@@ -34,18 +34,18 @@ class Compared:
 
 
 def compare(
-    workloads: Iterable[Workload], known: Callable[[str, str], Measurement | None]
+    workloads: Iterable[Workload], measurement: Callable[[str, str], Measurement | None]
 ) -> Iterator[Compared]:
     """Yield predictions beside measurements, for every layer that was measured.
 
     Args:
         workloads: layers with their forms.
-        known: returns the measurement of a subject in a form, if there is one.
+        measurement: returns the measurement of a subject in a form, if there is one.
     """
     for workload in workloads:
-        own = known(workload.subject, AS_IS)
-        found = [(form, known(workload.subject, form.spec.text)) for form in workload.forms]
-        ran = [(form, it) for form, it in found if it is not None and it.status == "ok"]
+        own = measurement(workload.subject, AS_IS)
+        pairs = [(form, measurement(workload.subject, form.spec.text)) for form in workload.forms]
+        ran = [(form, it) for form, it in pairs if it is not None and it.status == "ok"]
         if own is not None and own.status == "ok":
             yield Compared(
                 workload.subject,
@@ -65,7 +65,7 @@ def rank_correlation(predicted: Sequence[float], measured: Sequence[float]) -> f
     Returns:
         None for fewer than FEWEST forms, or where one side has no order at all.
     """
-    one, other = rankdata(predicted), rankdata(measured)
-    if len(predicted) < FEWEST or np.ptp(one) * np.ptp(other) == 0:
+    ranks, other_ranks = rankdata(predicted), rankdata(measured)
+    if len(predicted) < FEWEST or np.ptp(ranks) * np.ptp(other_ranks) == 0:
         return None
-    return round(float(np.corrcoef(one, other)[0, 1]), 6)
+    return round(float(np.corrcoef(ranks, other_ranks)[0, 1]), 6)

@@ -29,7 +29,7 @@ def check(stage: Stage) -> None:
     """Compare one Conv on the device with the CPU, in both types.
 
     Raises:
-        UnverifiedError: the provider cannot be used; says what is missing.
+        UnverifiedError: the provider cannot be used; the message names the missing part.
         CheckFailedError: the device computes something else.
     """
     for dtype, tolerance in TOLERANCE.items():
@@ -41,11 +41,11 @@ def check(stage: Stage) -> None:
         session = open_session(
             path, RuntimeOptions(provider=stage.provider), tf32=dtype == "float16"
         )
-        found = session.run({"x0": x})["y"]
+        computed = session.run({"x0": x})["y"]
         path.write_bytes(_model("Conv", [x.shape], "float32", [whole[1]], pads=[1] * 4))
         reference = open_session(path, RuntimeOptions(provider=Provider.CPU), Level.DISABLED)
-        wanted = reference.run({"x0": whole[0]})["y"]
-        error = float(np.abs(found.astype("float32") - wanted).max() / np.abs(wanted).max())
+        expected = reference.run({"x0": whole[0]})["y"]
+        error = float(np.abs(computed.astype("float32") - expected).max() / np.abs(expected).max())
         if not error <= tolerance:  # nor if it is no number
             raise CheckFailedError(
                 f"a {dtype} Conv on {stage.provider} differs by {error:.1e} of its largest value "
@@ -81,8 +81,8 @@ def ceilings(stage: Stage) -> None:
 def rate(folder: Path) -> float | None:
     """Return the multiply-adds per second of the fastest product; None where none ran."""
     rows = of(read(folder), "ceilings")
-    found = [row["macs"] / row["us"] * 1e6 for row in rows if "macs" in row]
-    return max(found, default=None)
+    rates = [row["macs"] / row["us"] * 1e6 for row in rows if "macs" in row]
+    return max(rates, default=None)
 
 
 def _bandwidth(stage: Stage, what: str, op: str, dtype: str, **attributes: Any) -> None:

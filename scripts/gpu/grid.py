@@ -54,14 +54,14 @@ def run_grid(stage: Stage, part: str, chosen: Sequence[Layer], rate: float | Non
             with stage.guarded(part, **_about(layer, last, AS_IS)):
                 _group(stage, part, layer, last, missing, judge, rate)
     if stage.left <= 0:
-        left = sum(len(_missing(stage, part, *group)) for group in groups)
-        stage.results.add(part, unmeasured=left, reason="no time was left")
+        unmeasured = sum(len(_missing(stage, part, *group)) for group in groups)
+        stage.results.add(part, unmeasured=unmeasured, reason="no time was left")
 
 
 def _missing(stage: Stage, part: str, layer: Layer, last: bool) -> list[Form]:
     """Return the forms, the layer as it is among them, that have no result; failed ones last."""
-    found = (AS_IS, *forms(layer))
-    missing = [f for f in found if stage.results.known(part, **_about(layer, last, f)) is None]
+    every = (AS_IS, *forms(layer))
+    missing = [f for f in every if stage.results.known(part, **_about(layer, last, f)) is None]
     failed = stage.results.has_failed
     return sorted(missing, key=lambda form: failed(part, **_about(layer, last, form)))
 
@@ -80,37 +80,37 @@ def _group(
     shape = layer.shapes[0]
     x = noise([shape[i] for i in to_last(len(shape) - 2)] if last else shape, layer.dtype)
     plain = model(layer, weight, AS_IS, last=last)
-    known = stage.results.known(part, **_about(layer, last, AS_IS))
-    base, feeds, options, fields = _best(stage, plain, x, last, known)
-    one, copy = base.on(feeds), stage.open(plain, options).on(feeds)
-    if known is None:
-        known = stage.results.add(part, **_about(layer, last, AS_IS), **fields)
+    measured = stage.results.known(part, **_about(layer, last, AS_IS))
+    base, feeds, options, fields = _best(stage, plain, x, last, measured)
+    original, copy = base.on(feeds), stage.open(plain, options).on(feeds)
+    if measured is None:
+        measured = stage.results.add(part, **_about(layer, last, AS_IS), **fields)
     for form in missing:
         if form == AS_IS or stage.left <= 0:
             continue
         about = {**_about(layer, last, form), "macs": form.macs(layer)}
-        if rate is not None and form.macs(layer) / rate > HOPELESS * known["us"] * 1e-6:
+        if rate is not None and form.macs(layer) / rate > HOPELESS * measured["us"] * 1e-6:
             stage.results.add(part, **about, skipped="its multiply-adds alone would take longer")
             continue
         with stage.guarded(part, **about):
             opened = stage.open(model(layer, weight, form, last=last), stage.options(last=last))
             other = opened.on(feeds)
-            error = judge.apart(one, other)
+            error = judge.apart(original, other)
             if error > WRONG:
                 stage.results.add(part, **about, wrong=error)
                 continue
-            timed = ratio(stage.pair(one, other, copy))
+            timed = ratio(stage.pair(original, other, copy))
             about |= {"difference": error, "transposes": opened.transposes}
             stage.results.add(part, **about, **timed)
 
 
 def _best(
-    stage: Stage, plain: bytes, x: Array, last: bool, known: dict[str, Any] | None
+    stage: Stage, plain: bytes, x: Array, last: bool, measured: dict[str, Any] | None
 ) -> tuple[Opened, dict[str, Placed], dict[str, str], dict[str, Any]]:
     """Return the layer as it is at the better search, its input, options and fields of its row."""
     searches = SEARCHES if stage.provider is Provider.CUDA else ("",)
-    if known is not None:
-        searches = (known["search"],)
+    if measured is not None:
+        searches = (measured["search"],)
     tried = []
     feeds: dict[str, Placed] = {}
     for search in searches:
@@ -169,16 +169,16 @@ class Judge:
         ]
         inputs = [(name, dtype, None) for name in "ab"]
         outputs: list[Port] = [(name, "float32", []) for name in ("apart", "largest")]
-        # TensorRT takes no inputs of unknown shape; what it computes lies where CUDA can read it.
+        # TensorRT takes no inputs of unknown shape; CUDA can read its outputs.
         provider = Provider.CPU if stage.provider is Provider.CPU else Provider.CUDA
-        made = serialized(nodes, inputs, outputs, {})
-        self._opened = stage.open(made, stage.options(), provider)
+        comparison = serialized(nodes, inputs, outputs, {})
+        self._opened = stage.open(comparison, stage.options(), provider)
 
-    def apart(self, one: Bound, other: Bound) -> float:
+    def apart(self, original: Bound, other: Bound) -> float:
         """Run both; return the largest difference / largest magnitude of the first."""
-        one()
+        original()
         other()
-        (a,), (b,) = one.results().values(), other.results().values()
+        (a,), (b,) = original.results().values(), other.results().values()
         compare = self._opened.on({"a": a, "b": b})
         compare()
         apart, largest = map(_number, compare.results().values())

@@ -50,10 +50,10 @@ class Layer:
         stride: of every axis.
         dtype: numpy's name.
         extents: N and the spatial extents of the input.
-        pads: before and behind every axis; None for those that keep the extents at stride 1.
+        pads: before and behind every axis; None for pads that keep the extents at stride 1.
         group: groups; a ConvTranspose has one.
         transposed: whether it is a ConvTranspose.
-        name: what it is called in results; "": by its geometry.
+        name: its name in results; "": by its geometry.
     """
 
     channels: tuple[int, int]
@@ -94,15 +94,15 @@ class Layer:
     @property
     def axes(self) -> tuple[ConvAxis, ...]:
         """Geometry of the spatial axes, of a ConvTranspose as a Conv (`algebra.axis`)."""
-        found = []
+        axes = []
         for length, k, (begin, end) in zip(self.extents[1:], self.kernel, self.ends, strict=True):
             axis = ConvAxis(length=length, kernel=k, pad_begin=begin, pad_end=end)
             if self.transposed:
                 mirrored = replace(axis, pad_begin=k - 1 - begin, pad_end=k - 1 - end)
-                found.append(replace(mirrored, base_dilation=self.stride))
+                axes.append(replace(mirrored, base_dilation=self.stride))
             else:
-                found.append(replace(axis, stride=self.stride))
-        return tuple(found)
+                axes.append(replace(axis, stride=self.stride))
+        return tuple(axes)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -144,7 +144,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Form:
-    """What replaces a layer: a fold, or channels padded with zeros, or the layer as it is."""
+    """A form of a layer: a fold, or channels padded with zeros, or the layer as it is."""
 
     name: str
     fold: ConvFold | None = None
@@ -193,7 +193,7 @@ def users(dtype: str, *, quick: bool = False) -> list[Layer]:
         quick: with few positions and channels.
     """
     none = (0, 0)
-    found = [
+    layers = [
         # The inverse of a short-time Fourier transform.
         Layer((2049, 1), (4096,), 1024, dtype, (12, 340), none, transposed=True),
         Layer((4098, 1), (4096,), 1024, dtype, (8, 435), none, transposed=True),
@@ -206,7 +206,7 @@ def users(dtype: str, *, quick: bool = False) -> list[Layer]:
         *(Layer((c, c), (31,), 1, dtype, (16, 1024), group=c) for c in (256, 512, 768)),
         Layer((12288, 12288), (4,), 1, dtype, (1, 16384), (3, 0), 12288),
     ]
-    return [shrink(layer) for layer in found] if quick else found
+    return [shrink(layer) for layer in layers] if quick else layers
 
 
 def shrink(layer: Layer) -> Layer:
@@ -241,15 +241,15 @@ def _every_form(layer: Layer) -> Iterator[Form]:
         yield from padded  # last, since it takes seconds
         return
     yield from padded
-    kept = tuple(map(keep_axis, layer.axes))
+    unfolded = tuple(map(keep_axis, layer.axes))
     if layer.extents[0] % BATCH == 0:
-        yield Form(f"batch {BATCH}", ConvFold(axes=kept, group=layer.group, batch=BATCH))
+        yield Form(f"batch {BATCH}", ConvFold(axes=unfolded, group=layer.group, batch=BATCH))
     pointwise = [i for i in _spatial(layer) if layer.kernel[i] == 1]
     for factor in BLOCKS if layer.group == 1 else ():
         if pointwise:
             yield from _axis_form(f"block {factor}", layer, {pointwise[0]: (factor, factor)})
         elif layer.extents[0] % factor == 0:
-            yield Form(f"block {factor}", ConvFold(axes=kept, batch=factor, dense=True))
+            yield Form(f"block {factor}", ConvFold(axes=unfolded, batch=factor, dense=True))
     along = max(i for i in _spatial(layer) if layer.kernel[i] > 1)
     for factor in BANDS:
         tiles = {along: (factor, factor * layer.stride)}
@@ -264,7 +264,7 @@ def _every_form(layer: Layer) -> Iterator[Form]:
         if layer.group % size:
             continue
         before, after = (Grouping(*layer.channels, n) for n in (layer.group, layer.group // size))
-        joined = ConvFold(axes=kept, group=after.group, regrouping=Regrouping(before, after))
+        joined = ConvFold(axes=unfolded, group=after.group, regrouping=Regrouping(before, after))
         yield Form(f"groups of {size}", joined)
 
 

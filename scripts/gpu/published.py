@@ -29,7 +29,7 @@ class Published:
         figures: the published times, or a gain where there are no times.
         device: where they were measured.
         source: where they stand, and where the size comes from.
-        cpu: N and the spatial extents for one thread of a CPU; None: those of `layer`.
+        cpu: N and the spatial extents for one thread of a CPU; None: the extents of `layer`.
     """
 
     layer: Layer

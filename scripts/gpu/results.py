@@ -1,6 +1,6 @@
-"""Keep results as lines of JSON, written as they come: what was measured survives being cut off.
+"""Keep results as lines of JSON, written as they come, so that an interrupt loses none.
 
-A later run appends to the file and measures only what is not there.
+A later run appends to the file, and measures only missing results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUBJECT = ("what", "model", "layer", "dtype", "layout", "form")
 
 
 class Results:
-    """Appends rows to a file, and knows those that earlier runs left there.
+    """Appends rows to a file, and returns the rows of earlier runs.
 
     Args:
         folder: where the file lies; a last line that was cut off is removed.
@@ -50,7 +50,7 @@ class Results:
         return row
 
     def known(self, part: str, **fields: Any) -> Row | None:
-        """Return what was found, also by an earlier run; None if nothing was, or an error."""
+        """Return the result, also of an earlier run; None without one, or after an error."""
         return self._known.get(_subject({"part": part, **fields}))
 
     def has_failed(self, part: str, **fields: Any) -> bool:
@@ -72,15 +72,15 @@ def read(folder: Path) -> list[Row]:
 def latest(rows: Sequence[Row]) -> list[Row]:
     """Return the newest row of every subject.
 
-    Rows about a whole part are those of the last run that took the part.
+    Rows about a whole part come from the last run that took the part.
     """
-    kept: dict[object, Row] = {}
+    newest: dict[object, Row] = {}
     for number, row in enumerate(rows):
         if row["part"] == "run":
             over = {"run", "end", *row["parts"]}
-            kept = {k: r for k, r in kept.items() if r["part"] not in over or not is_lone(r)}
-        kept[number if is_lone(row) else _subject(row)] = row
-    return list(kept.values())
+            newest = {k: r for k, r in newest.items() if r["part"] not in over or not is_lone(r)}
+        newest[number if is_lone(row) else _subject(row)] = row
+    return list(newest.values())
 
 
 def is_lone(row: Row) -> bool:

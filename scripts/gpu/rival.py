@@ -1,7 +1,7 @@
 """Time the same layers through PyTorch, with cuDNN's own tuning, as an independent reference.
 
 A layer is a Conv and a negation, as in `gpu.grid`. PyTorch's profiler names the kernels that ran,
-its own and those of ONNX Runtime on the layer as it is. PyTorch runs a 1-D Conv as a 2-D one of
+its own and ONNX Runtime's on the layer as it is. PyTorch runs a 1-D Conv as a 2-D one of
 height 1, and so does this script: only then there is a channels-last format.
 """
 
@@ -107,8 +107,8 @@ def _layer(torch: Any, layer: Layer, last: bool, device: str) -> Callable[[], An
     array = noise((samples, channels, *flat, *lengths), layer.dtype)
     outputs, inputs, *kernel = layer.weight_shape
     x, w = (
-        torch.from_numpy(given).to(device).to(memory_format=form)
-        for given in (
+        torch.from_numpy(tensor).to(device).to(memory_format=form)
+        for tensor in (
             np.pad(array, [(0, 0)] * (2 + len(flat)) + more),
             noise((outputs, inputs, *flat, *kernel), layer.dtype),
         )
@@ -137,9 +137,9 @@ def _times(torch: Any, run: Callable[[], Any], device: str, seconds: float) -> A
         run()
         wait()
         times.append(time.perf_counter() - before)
-        taken = time.perf_counter() - start
-        enough = len(times) >= LEAST_RUNS or taken > SLOW
-        if (enough and taken > seconds) or len(times) == MOST_RUNS:
+        elapsed = time.perf_counter() - start
+        enough = len(times) >= LEAST_RUNS or elapsed > SLOW
+        if (enough and elapsed > seconds) or len(times) == MOST_RUNS:
             return np.array(times)
 
 
@@ -148,8 +148,8 @@ def _kernels(torch: Any, run: Callable[[], Any], device: str) -> list[str]:
     if device != "cuda":
         return []
     kind = torch.profiler.ProfilerActivity.CUDA
-    with torch.profiler.profile(activities=[kind]) as found:
+    with torch.profiler.profile(activities=[kind]) as profile:
         run()
         torch.cuda.synchronize()
-    events = sorted(found.key_averages(), key=lambda event: -event.device_time_total)
+    events = sorted(profile.key_averages(), key=lambda event: -event.device_time_total)
     return [str(event.key)[:160] for event in events if event.device_time_total > 0]

@@ -120,17 +120,17 @@ class Stage:
         Args:
             path: the model.
             options: of the provider.
-            provider: another one than that of the stage.
+            provider: None for the provider of the stage.
 
         Raises:
             UnverifiedError: the provider does not take it.
         """
-        made, used = self.folder / "optimized.onnx", provider or self.provider
+        optimized, used = self.folder / "optimized.onnx", provider or self.provider
         # The runtime refuses to write a graph that TensorRT compiled (onnxruntime#5840).
         shown = used is not Provider.TENSORRT
         how = RuntimeOptions(provider=used, provider_options=options)
-        session = open_session(path, how, tf32=True, optimized=made if shown else None)
-        return Opened(session, (transposes(made), transposes(path)) if shown else None)
+        session = open_session(path, how, tf32=True, optimized=optimized if shown else None)
+        return Opened(session, (transposes(optimized), transposes(path)) if shown else None)
 
     @contextlib.contextmanager
     def guarded(self, part: str, **fields: Any) -> Iterator[None]:
@@ -151,10 +151,10 @@ class Stage:
             except UnverifiedError as lost:
                 raise CheckFailedError(f"the device is lost: {lost}") from error
 
-    def pair(self, one: Bound, other: Bound, copy: Bound) -> Pair:
+    def pair(self, original: Bound, other: Bound, copy: Bound) -> Pair:
         """Time two runs against each other, with a copy of the first one as control."""
         return paired(
-            lambda _: one(),
+            lambda _: original(),
             lambda _: other(),
             lambda _: copy(),
             budget=self.scale.trial_seconds,
@@ -170,9 +170,9 @@ class Stage:
             before = clock()
             run()
             times.append(max(clock() - before, 1))
-            taken = time.perf_counter() - start
-            enough = len(times) >= LEAST_RUNS or taken > SLOW
-            if (enough and taken > self.scale.trial_seconds / 4) or len(times) == MOST_RUNS:
+            elapsed = time.perf_counter() - start
+            enough = len(times) >= LEAST_RUNS or elapsed > SLOW
+            if (enough and elapsed > self.scale.trial_seconds / 4) or len(times) == MOST_RUNS:
                 return np.array(times[len(times) // 4 :]) * 1e-9
 
 
@@ -197,7 +197,7 @@ class Opened:
 
 
 def transposes(model: Path) -> int:
-    """Count those of a model; each one in the graph that the runtime made is a copy."""
+    """Count the Transposes of a model; each in the graph that the runtime made is a copy."""
     proto = onnx.load(model, load_external_data=False)
     return sum(node.op_type == "Transpose" for node in proto.graph.node)
 

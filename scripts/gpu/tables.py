@@ -67,14 +67,14 @@ def sections(rows: Sequence[Row]) -> list[Section]:
     Args:
         rows: one per subject, see `results.latest`.
     """
-    made = [_about(rows)]
+    tables = [_about(rows)]
     for part, table in TABLES.items():
-        found = of(rows, part)
-        if found:
-            section = table(found, rows)
-            section.notes.extend(_reason(row) for row in found if "reason" in row and is_lone(row))
-            made.append(section)
-    return [*made, *_verdict(rows), *_beside_published(rows)]
+        own = of(rows, part)
+        if own:
+            section = table(own, rows)
+            section.notes.extend(_reason(row) for row in own if "reason" in row and is_lone(row))
+            tables.append(section)
+    return [*tables, *_verdict(rows), *_beside_published(rows)]
 
 
 def bandwidth(rows: Iterable[Row], dtype: str) -> float | None:
@@ -96,9 +96,9 @@ def fastest(rows: Iterable[Row]) -> dict[tuple[str, str], dict[str, Row]]:
     best: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
         if row["part"] in (*LAYERS, "torch") and "us" in row:
-            found, kind = best.setdefault((row["layer"], row["dtype"]), {}), _kind(row)
-            if kind not in found or row["us"] < found[kind]["us"]:
-                found[kind] = row
+            by_kind, kind = best.setdefault((row["layer"], row["dtype"]), {}), _kind(row)
+            if kind not in by_kind or row["us"] < by_kind[kind]["us"]:
+                by_kind[kind] = row
     return best
 
 
@@ -130,9 +130,9 @@ def _about(rows: Sequence[Row]) -> Section:
     return Section(f"{run['device']}, {run['provider']}", [*notes, "", FLOOR])
 
 
-def _ceilings(found: Sequence[Row], rows: Sequence[Row]) -> Section:
+def _ceilings(own: Sequence[Row], rows: Sequence[Row]) -> Section:
     body = []
-    for row in found:
+    for row in own:
         if is_lone(row):
             continue
         what = " ".join(filter(None, [row.get("what"), row.get("dtype")]))
@@ -148,10 +148,10 @@ def _ceilings(found: Sequence[Row], rows: Sequence[Row]) -> Section:
     return Section("Ceilings", [], ["what", "us", "value"], body)
 
 
-def _grid(found: Sequence[Row], rows: Sequence[Row]) -> Section:
-    best = fastest(found)
+def _grid(own: Sequence[Row], rows: Sequence[Row]) -> Section:
+    best = fastest(own)
     body = []
-    for row in found:
+    for row in own:
         if is_lone(row):
             continue
         start = [row["layer"], row["dtype"], row["layout"], row["form"]]
@@ -162,12 +162,12 @@ def _grid(found: Sequence[Row], rows: Sequence[Row]) -> Section:
         numbers = [_us(row), _gbs(row), _floor(row, rows), _ratio(row), against, _control(row)]
         body.append([*start, *numbers, _pair(row["transposes"])])
     head = ["layer", "type", "layout", "form", "us", "GB/s", "floor", "ratio", "best", "A/A", "T"]
-    return Section(LAYERS[found[0]["part"]], _cancelled(found), head, body)
+    return Section(LAYERS[own[0]["part"]], _cancelled(own), head, body)
 
 
-def _cancelled(found: Sequence[Row]) -> list[str]:
+def _cancelled(own: Sequence[Row]) -> list[str]:
     """Say how often the runtime took away the two Transposes around a channels-last Conv."""
-    shown = [row for row in found if row.get("layout") == "nhwc" and row.get("transposes")]
+    shown = [row for row in own if row.get("layout") == "nhwc" and row.get("transposes")]
     gone = [row for row in shown if row["transposes"][0] <= row["transposes"][1] - 2]
     lines = ["T: Transposes that the runtime's optimized graph holds / that the model holds."]
     if shown:
@@ -178,8 +178,8 @@ def _cancelled(found: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _torch(found: Sequence[Row], rows: Sequence[Row]) -> Section:
-    about = next((row for row in reversed(found) if "version" in row), None)
+def _torch(own: Sequence[Row], rows: Sequence[Row]) -> Section:
+    about = next((row for row in reversed(own) if "version" in row), None)
     notes = []
     if about is not None:
         notes.append(
@@ -188,7 +188,7 @@ def _torch(found: Sequence[Row], rows: Sequence[Row]) -> Section:
             "profiler names those that ran; of ONNX Runtime at cudnn_conv_algo_search=HEURISTIC."
         )
     body = []
-    for row in found:
+    for row in own:
         if "layer" in row:
             named = [(row.get(key) or [""])[0] for key in ("kernels", "runtime_kernels")]
             named = [named[0] or row.get("error", ""), named[1] or row.get("runtime_error", "")]
@@ -198,16 +198,16 @@ def _torch(found: Sequence[Row], rows: Sequence[Row]) -> Section:
     return Section("PyTorch", notes, head, body)
 
 
-def _models(found: Sequence[Row], rows: Sequence[Row]) -> Section:
+def _models(own: Sequence[Row], rows: Sequence[Row]) -> Section:
     body = []
-    for row in found:
+    for row in own:
         if is_lone(row):
             continue
         times = [f"{row[key] / 1e3:.3f}" if key in row else "" for key in ("base_us", "us")]
         folded = f"{row['folded']}/{row['convs']}" if "folded" in row else ""
-        left = f"{row['left']}/{row['layers']}" if "left" in row else ""
+        pending = f"{row['left']}/{row['layers']}" if "left" in row else ""
         result = _ratio(row) or row.get("error", "as it is")
-        body.append([row["model"], row["layout"], left, folded, *times, result, _control(row)])
+        body.append([row["model"], row["layout"], pending, folded, *times, result, _control(row)])
     notes = [
         "`widthfold optimize --factor auto`, then `widthfold verify`. The layout is that of the "
         "search; then each model runs at its own best setting. Left: layers for which the search "
@@ -226,7 +226,7 @@ TABLES = {
 
 
 def _verdict(rows: Sequence[Row]) -> list[Section]:
-    """Return a table of the layers of which a fold and a rival were measured.
+    """Return a table of the layers with a measured fold and a measured rival.
 
     With it goes a sentence on the claim, unless nothing was measured that bears on it: it is about
     tensor cores.
@@ -276,7 +276,7 @@ def published_times(layers: Sequence[Layer]) -> Section:
 
 
 def _beside_published(rows: Sequence[Row]) -> list[Section]:
-    """Return a table of what was measured of published layers, beside what was published."""
+    """Return a table of published layers: measured times beside the published times."""
     cells = {entry.layer.name: entry.cells for entry in PUBLISHED}
     body = []
     for (layer, dtype), own in fastest(rows).items():

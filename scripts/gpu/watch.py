@@ -56,12 +56,12 @@ class Watch:
             self._pipe.close()
 
     def take(self) -> dict[str, Any]:
-        """Return what was seen since the last call; empty where nothing was."""
+        """Return the observations since the last call; empty without any."""
         if self._process is None:
             return {}
         *lines, self._begun = (self._begun + (self._pipe.read() or b"")).split(b"\n")
-        found = [line.decode(errors="replace") for line in lines]
-        seen = [_fields(line) for line in found if line.count(",") == len(FIELDS) - 1]
+        texts = [line.decode(errors="replace") for line in lines]
+        seen = [_fields(line) for line in texts if line.count(",") == len(FIELDS) - 1]
         if not seen:
             return {}
         return {
@@ -80,12 +80,12 @@ class Watch:
 
 
 def _query(*fields: str) -> list[str]:
-    asked = f"--query-gpu={','.join(fields)}"
-    return ["nvidia-smi", "-i", "0", asked, "--format=csv,noheader,nounits"]
+    query = f"--query-gpu={','.join(fields)}"
+    return ["nvidia-smi", "-i", "0", query, "--format=csv,noheader,nounits"]
 
 
 def _numbers(values: Iterable[str]) -> list[int]:
-    """Return those that are numbers; a virtual device may answer [N/A]."""
+    """Return the values that are numbers; a virtual device may answer [N/A]."""
     return [int(value) for value in values if value.isdigit()]
 
 

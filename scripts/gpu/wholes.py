@@ -46,12 +46,12 @@ def _model(stage: Stage, path: Path, *, nhwc: bool) -> dict[str, Any]:
     report = _widthfold(stage, "optimize", path, out, *search)
     if "error" in report:
         return report
-    found, counts = report["search"], report["summary"]
+    result, counts = report["search"], report["summary"]
     row: dict[str, Any] = {
         "convs": len(report["sites"]),
         "folded": counts["folded"],
-        "layers": found["layers"],
-        "left": found["left"],
+        "layers": result["layers"],
+        "left": result["left"],
     }
     if report["written"] is None or not counts["folded"] + counts["exchanged"]:
         return row
@@ -69,7 +69,7 @@ def _model(stage: Stage, path: Path, *, nhwc: bool) -> dict[str, Any]:
 
 
 def _widthfold(stage: Stage, command: str, *arguments: str | Path) -> dict[str, Any]:
-    """Run a command and return its report, or the last line of what it says as an error."""
+    """Run a command and return its report, or its last line as an error."""
     report = stage.folder / f"{command}.json"
     report.unlink(missing_ok=True)
     done = subprocess.run(
@@ -82,5 +82,5 @@ def _widthfold(stage: Stage, command: str, *arguments: str | Path) -> dict[str, 
     if done.returncode or not report.is_file():
         last = (done.stderr or done.stdout).strip().rpartition("\n")[2]
         return {"error": f"{command} ended with {done.returncode}: {last}"}
-    found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
-    return found
+    fields: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+    return fields
