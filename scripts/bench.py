@@ -47,7 +47,7 @@ from ranking import Compared, compare, rank_correlation
 from widthfold_onnx import WidthfoldError
 from widthfold_onnx.decide.draft import drafted, matches_of, with_companions
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import (
     Companion,
     FoldOptions,

@@ -8,7 +8,7 @@ from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.decide.decisions import decide, with_layers
 from widthfold_onnx.decide.draft import drafted
 from widthfold_onnx.decide.survey import TILE
-from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading, apply

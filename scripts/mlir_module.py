@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,85 +32,126 @@ def module(
     right: bool = True,
     sums: str = "",
 ) -> str:
-    """The text of a module whose function @layer computes one operation.
+    """Return the text of a module whose function @layer computes one operation.
 
-    `data` is the shape before the pads, None for an open number of samples. The sum starts from
-    zeros, from `bias` by channel, or from `init`; its element type is that of the weight, if `sums`
-    names no other.
+    `data` is the shape before the pads, None for an open number of samples. The sums start from
+    zeros, from `bias` by channel, or from `init`. They have the element type of the weight, unless
+    `sums` names another.
     """
     element = {"float16": "f16", "float32": "f32"}[weight.dtype.name]
     sums = sums or element
     if kind == "matmul":
-        padded = [*data]
-        out = [padded[0], weight.shape[1]] if right else [weight.shape[0], padded[1]]
-        channel, attributes = (1 if right else 0), ""
+        layer = _matmul(data, weight.shape, right=right)
     else:
-        letters, of_weight = CONVOLUTIONS[kind]
-        rank = sum(letter in "hw" for letter in letters)
-        spatial = "hw"[-rank:]
-        before, after = ({x: pad[i] for x, pad in zip(spatial, pads, strict=False)} for i in (0, 1))
-        padded = [
-            e and e + before.get(x, 0) + after.get(x, 0) for x, e in zip(letters, data, strict=True)
-        ]
-        at = dict(zip(letters, padded, strict=True))
-        kernel = dict(zip(of_weight, weight.shape, strict=True))
-        for x, stride, dilation in zip(spatial, strides, dilations, strict=False):
-            at[x] = ((at[x] or 0) - dilation * (kernel[x] - 1) - 1) // stride + 1
-        out = [{**at, "f": kernel.get("f")}[x] for x in letters.replace("c", "f")]
-        channel = letters.replace("c", "f").index("f" if "f" in kernel else "g")
-        each = [
-            f"{n} = dense<{list(v[:rank])}> : vector<{rank}xi64>"
-            for n, v in (("dilations", dilations), ("strides", strides))
-        ]
-        attributes = "{" + ", ".join(each) + "}"
-
-    def tensor(shape: Sequence[int | None], element: str = element) -> str:
-        return f"tensor<{'x'.join('?' if e is None else str(e) for e in shape)}x{element}>"
-
-    result = tensor(out, sums)
-    open_ = "%n" if None in data else ""
+        layer = _convolution(kind, data, weight.shape, strides, dilations, pads)
+    result = _tensor(layer.out, sums)
+    size = "%n" if None in data else ""
     lines = [
         f"%w = arith.constant {dense(weight)}",
         f"%zero = arith.constant 0.0 : {element}",
         "%axis = arith.constant 0 : index",
-        f"%n = tensor.dim %x, %axis : {tensor(data)}" if open_ else "",
-        f"%empty = tensor.empty({open_}) : {result}",
+        f"%n = tensor.dim %x, %axis : {_tensor(data, element)}" if size else "",
+        f"%empty = tensor.empty({size}) : {result}",
+        *_start(layer, sums, bias, init),
     ]
-    if init is not None:
-        lines.append(f"%init = arith.constant {dense(init)}")
-    elif bias is not None:
-        others = [i for i in range(len(out)) if i != channel]
-        lines += [
-            f"%b = arith.constant {dense(bias)}",
-            f"%init = linalg.broadcast ins(%b : {tensor(bias.shape, sums)}) "
-            f"outs(%empty : {result}) dimensions = {others}",
-        ]
-    else:
-        lines += [
-            f"%start = arith.constant 0.0 : {sums}",
-            f"%init = linalg.fill ins(%start : {sums}) outs(%empty : {result}) -> {result}",
-        ]
     read = "%x"
-    if padded != [*data]:
-        low, high = ([end.get(x, 0) for x in letters] for end in (before, after))
+    if layer.padded != [*data]:
         indices = ", ".join(f"%i{i}: index" for i in range(len(data)))
         lines.append(
-            f"%padded = tensor.pad %x low{low} high{high} {{ ^bb0({indices}): "
-            f"tensor.yield %zero : {element} }} : {tensor(data)} to {tensor(padded)}"
+            f"%padded = tensor.pad %x low{layer.low} high{layer.high} {{ ^bb0({indices}): tensor."
+            f"yield %zero : {element} }} : {_tensor(data, element)} to "
+            f"{_tensor(layer.padded, element)}"
         )
         read = "%padded"
-    operands = [(read, tensor(padded)), ("%w", tensor(weight.shape))][:: 1 if right else -1]
-    names, types = (", ".join(each) for each in zip(*operands, strict=True))
+    operands = [(read, _tensor(layer.padded, element)), ("%w", _tensor(weight.shape, element))]
+    names, types = (", ".join(each) for each in zip(*operands[:: 1 if right else -1], strict=True))
     lines.append(
-        f"%y = linalg.{kind} {attributes} ins({names} : {types}) outs(%init : {result}) -> {result}"
+        f"%y = linalg.{kind} {layer.attributes} ins({names} : {types}) outs(%init : {result}) "
+        f"-> {result}"
     )
     body = "\n".join(f"  {line}" for line in lines if line)
-    head = f"func.func @layer(%x: {tensor(data)}) -> {result}"
+    head = f"func.func @layer(%x: {_tensor(data, element)}) -> {result}"
     return f"{head} {{\n{body}\n  return %y : {result}\n}}\n"
 
 
+class _Layer(NamedTuple):
+    """The extents of a layer.
+
+    Attributes:
+        padded: of the data behind its pads, None for an open number of samples.
+        out: of the result.
+        channel: the axis of the output channels in the result.
+        attributes: strides and dilations as MLIR writes them.
+        low: pads before the data, by axis.
+        high: pads behind it.
+    """
+
+    padded: list[int | None]
+    out: list[int | None]
+    channel: int
+    attributes: str = ""
+    low: Sequence[int] = ()
+    high: Sequence[int] = ()
+
+
+def _matmul(data: Sequence[int | None], weight: Sequence[int], *, right: bool) -> _Layer:
+    out = [data[0], weight[1]] if right else [weight[0], data[1]]
+    return _Layer([*data], out, channel=1 if right else 0)
+
+
+def _convolution(
+    kind: str,
+    data: Sequence[int | None],
+    weight: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+) -> _Layer:
+    letters, of_weight = CONVOLUTIONS[kind]
+    rank = sum(letter in "hw" for letter in letters)
+    spatial = "hw"[-rank:]
+    begins, ends = ({x: pad[i] for x, pad in zip(spatial, pads, strict=False)} for i in (0, 1))
+    low, high = ([side.get(x, 0) for x in letters] for side in (begins, ends))
+    padded = [e and e + a + b for e, a, b in zip(data, low, high, strict=True)]
+    extents = dict(zip(letters, padded, strict=True))
+    kernel = dict(zip(of_weight, weight, strict=True))
+    for x, stride, dilation in zip(spatial, strides, dilations, strict=False):
+        extents[x] = ((extents[x] or 0) - dilation * (kernel[x] - 1) - 1) // stride + 1
+    of_result = letters.replace("c", "f")
+    out = [{**extents, "f": kernel.get("f")}[x] for x in of_result]
+    vectors = ", ".join(
+        f"{name} = dense<{list(numbers[:rank])}> : vector<{rank}xi64>"
+        for name, numbers in (("dilations", dilations), ("strides", strides))
+    )
+    channel = of_result.index("f" if "f" in kernel else "g")
+    return _Layer(padded, out, channel, f"{{{vectors}}}", low, high)
+
+
+def _start(layer: _Layer, sums: str, bias: Array | None, init: Array | None) -> list[str]:
+    """Return the lines that make %init, the numbers from which the sums start."""
+    if init is not None:
+        return [f"%init = arith.constant {dense(init)}"]
+    result = _tensor(layer.out, sums)
+    if bias is not None:
+        others = [axis for axis in range(len(layer.out)) if axis != layer.channel]
+        return [
+            f"%b = arith.constant {dense(bias)}",
+            f"%init = linalg.broadcast ins(%b : {_tensor(bias.shape, sums)}) "
+            f"outs(%empty : {result}) dimensions = {others}",
+        ]
+    return [
+        f"%start = arith.constant 0.0 : {sums}",
+        f"%init = linalg.fill ins(%start : {sums}) outs(%empty : {result}) -> {result}",
+    ]
+
+
+def _tensor(shape: Sequence[int | None], element: str) -> str:
+    """Return the type of a tensor as MLIR writes it."""
+    return f"tensor<{'x'.join('?' if e is None else str(e) for e in shape)}x{element}>"
+
+
 def of_integers(path: Path) -> onnx.ModelProto:
-    """A model with small whole numbers for its weights, so that its sums are exact."""
+    """Return a model with small whole numbers for its weights, so that its sums are exact."""
     model, generator = onnx.load(path), np.random.default_rng(0)
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
@@ -120,19 +161,19 @@ def of_integers(path: Path) -> onnx.ModelProto:
 
 
 def dense(numbers: Array) -> str:
-    """Numbers as an attribute of MLIR."""
+    """Return numbers as an attribute of MLIR."""
     with ir.Context():
         return str(ir.DenseElementsAttr.get(np.ascontiguousarray(numbers)))
 
 
 def compiled(text: str, backend: str = "llvm-cpu", *options: str) -> bytes:
-    """The module as IREE compiles it; by default for the processor that this runs on."""
+    """Return the module as IREE compiles it; by default for the processor that this runs on."""
     options = options or (HOST if backend == "llvm-cpu" else ())
     return bytes(compiler.compile_str(text, target_backends=[backend], extra_args=list(options)))
 
 
 def loaded(code: bytes, x: Array) -> tuple[Callable[[], Any], Callable[[], Array]]:
-    """A call of the one public function on `x`, on one thread; and one that returns its numbers."""
+    """Return two calls of the public function on `x`, on one thread; the second returns numbers."""
     config = runtime.Config("local-sync")
     context = runtime.SystemContext(config=config)
     vm = runtime.VmModule.copy_buffer(context.instance, code)

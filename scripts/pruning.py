@@ -20,7 +20,7 @@ import msgspec
 from bench import SHAPES, SHARED
 
 from widthfold_onnx import WidthfoldError
-from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Effort, FoldOptions, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.tuning import AS_IS, NO_TIME

@@ -10,8 +10,8 @@ import onnx
 from widthfold_onnx import pipeline
 from widthfold_onnx.decide.decisions import Choose, decide
 from widthfold_onnx.decide.fixed import decide_fixed
+from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.model.read.check import check_model
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.results import OptimizeReport, SiteReport

@@ -11,8 +11,8 @@ from pathlib import Path
 import onnx
 import pytest
 
+from widthfold_onnx.model import preflight
 from widthfold_onnx.model.proto import functions, tensors
-from widthfold_onnx.model.read import preflight
 from widthfold_onnx.runtime.inputs import recorded
 from widthfold_onnx.tuning.measure.effort import SPENDING
 

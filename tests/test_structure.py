@@ -73,6 +73,76 @@ def test_no_modules_import_each_other() -> None:
     assert len(list(TopologicalSorter(IMPORTS).static_order())) == len(MODULES)
 
 
+NAMED = ("rules.match", "tuning.cost")
+LONGEST = 9
+FOLDERS = {name: path for name, path in MODULES.items() if path.name == "__init__.py"}
+del FOLDERS[PACKAGE.name]  # its `__init__` offers the names of all parts
+
+IMPORTED_BY = re.compile(
+    r"(?P<names>(?:`[\w.]+`(?:, | and | ))*)(?P<above>everything above )?imports? it"
+)
+
+
+def inside(name: str, folder: str) -> bool:
+    return name == folder or name.startswith(f"{folder}.")
+
+
+def importers_of(folder: str) -> set[str]:
+    return {
+        name
+        for name, others in IMPORTS.items()
+        if not inside(name, folder) and any(inside(other, folder) for other in others)
+    } - {PACKAGE.name}
+
+
+def misstated(docstring: str, importers: set[str]) -> list[str]:
+    """Return what is wrong with the sentence on who imports a folder."""
+    sentences = list(IMPORTED_BY.finditer(" ".join(docstring.split())))
+    if len(sentences) != 1:
+        return [f"{len(sentences)} sentences say who imports it"]
+    names = re.findall(r"`([\w.]+)`", sentences[0]["names"])
+    stale = [n for n in names if not any(inside(i, f"{PACKAGE.name}.{n}") for i in importers)]
+    least = min((LEVEL[n.split(".")[0]] for n in names), default=0)
+    missing = [
+        importer
+        for importer in sorted(importers)
+        if not any(inside(importer, f"{PACKAGE.name}.{name}") for name in names)
+        and not (sentences[0]["above"] and LEVEL[importer.split(".")[1]] >= least)
+    ]
+    return [*(f"{n} does not import it" for n in stale), *(f"{n} imports it" for n in missing)]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_says_who_imports_it(folder: str) -> None:
+    docstring = ast.get_docstring(ast.parse(FOLDERS[folder].read_text())) or ""
+    assert misstated(docstring, importers_of(folder)) == []
+
+
+@pytest.mark.parametrize(
+    ("docstring", "wrong"),
+    [
+        ("It is `a`. `rules` and `tuning.cost` import it.", []),
+        ("`rules` and everything above import it.", []),
+        ("`rules` imports it.", ["widthfold_onnx.tuning.cost imports it"]),
+        ("`api`, `rules` and `tuning` import it.", ["api does not import it"]),
+        ("`tuning` and everything above import it.", ["widthfold_onnx.rules.match imports it"]),
+        ("Nothing imports it.", [f"widthfold_onnx.{n} imports it" for n in NAMED]),
+        ("It says nothing.", ["0 sentences say who imports it"]),
+    ],
+)
+def test_a_wrong_list_of_importers_is_seen(docstring: str, wrong: list[str]) -> None:
+    assert misstated(docstring, {f"widthfold_onnx.{name}" for name in NAMED}) == wrong
+
+
+def test_a_folder_says_in_a_few_lines_what_it_holds() -> None:
+    long = {
+        folder
+        for folder, path in FOLDERS.items()
+        if len((ast.get_docstring(ast.parse(path.read_text())) or "").splitlines()) > LONGEST
+    }
+    assert long == set()
+
+
 DIFFERENCES = re.compile(
     r"sys\.platform|os\.name\b|/proc|hasattr\((os|signal)|getattr\((os|signal)"
 )

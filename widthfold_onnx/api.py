@@ -19,7 +19,7 @@ import onnx
 from widthfold_onnx import pipeline
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
 from widthfold_onnx.interop import Held, hold
-from widthfold_onnx.model.write.writer import write_model
+from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import FoldOptions, Form, RuntimeOptions, SearchOptions, VerifyOptions
 from widthfold_onnx.options.keywords import (
     CheckKeywords,

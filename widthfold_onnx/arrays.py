@@ -14,5 +14,5 @@ Array = npt.NDArray[Any]
 
 def size_of(extents: Sequence[int | None]) -> int | None:
     """Return the product of extents, None where one is not known."""
-    known = [extent for extent in extents if extent is not None]
-    return math.prod(known) if len(known) == len(extents) else None
+    fixed = [extent for extent in extents if extent is not None]
+    return math.prod(fixed) if len(fixed) == len(extents) else None

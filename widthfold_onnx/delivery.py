@@ -10,8 +10,8 @@ import msgspec
 
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.evidence.files import verify_files
-from widthfold_onnx.model.read.loader import LoadedModel, load
-from widthfold_onnx.model.write.writer import copy_model, write_model
+from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx.model.writer import copy_model, write_model
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import OptimizeReport, VerifyReport

@@ -1,17 +1,13 @@
-"""One error tree; each class carries the exit code that the command line returns for it.
+"""Define the errors of widthfold; each class has the exit code that the command line returns.
 
-===== ==========================================================================
-code  meaning
-===== ==========================================================================
-0     done
-1     a check failed: outputs, the proof, or ``--check`` found work to do
-2     usage: a wrong option, an input that is not there, an output that cannot be written
-3     the model is invalid or uses something widthfold does not support
-4     could not verify: a provider, a kernel or usable inputs are missing
-5     nothing was folded although ``--require-fold`` was given
-70    a fault of widthfold itself
-130   interrupted
-===== ==========================================================================
+0: done
+1: a check failed: outputs, the proof, or ``--check`` found work to do
+2: usage: a wrong option, an input that is not there, an output that cannot be written
+3: the model is invalid or uses something widthfold does not support
+4: could not verify: a provider, a kernel or usable inputs are missing
+5: nothing was folded although ``--require-fold`` was given
+70: a fault of widthfold itself
+130: interrupted
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from typing import Any
 import onnx
 
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.model.graph.messages import bodies, values_of
-from widthfold_onnx.model.read.check import check_model
-from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.loader import load
 
 
 class Held(ABC):

@@ -16,8 +16,8 @@ import msgspec
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence.files import check_file, verify_files
-from widthfold_onnx.model.read.loader import LoadedModel, load
-from widthfold_onnx.model.write.atomic import check_target
+from widthfold_onnx.model.atomic import check_target
+from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import (
     ANY_SIZE,
     FoldOptions,

@@ -103,8 +103,10 @@ def load_average() -> float:
 def last_cache_bytes() -> int:
     """Return the size of the last cache of the first core; 32 MiB if the system does not say."""
     sizes = [path.read_text().strip() for path in _CACHES.glob("index*/size")]
-    known = [int(size[:-1]) << 10 for size in sizes if size.endswith("K") and size[:-1].isdigit()]
-    return max(known, default=32 << 20)
+    capacities = [
+        int(size[:-1]) << 10 for size in sizes if size.endswith("K") and size[:-1].isdigit()
+    ]
+    return max(capacities, default=32 << 20)
 
 
 def memory_bytes() -> int:

@@ -48,13 +48,13 @@ def printable(text: str | bytes, limit: int = 200) -> str:
     if len(shown) <= limit:
         return shown
     room = limit - len(_ELLIPSIS)
-    kept: list[str] = []
+    pieces: list[str] = []
     for piece in map(_visible, head):
         room -= len(piece)
         if room < 0:
             break
-        kept.append(piece)
-    return "".join(kept) + _ELLIPSIS
+        pieces.append(piece)
+    return "".join(pieces) + _ELLIPSIS
 
 
 def quoted(text: str | bytes, limit: int = 200) -> str:

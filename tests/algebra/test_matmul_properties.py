@@ -83,14 +83,16 @@ def products(draw: st.DrawFn):
 def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
     layout, leading, length, channels, outputs, batches, flat = case
     rng = np.random.default_rng(seed)
-    shape = (*leading, channels, length) if layout.left else (*leading, length, channels)
+    shape = (*leading, channels, length) if layout.weight_on_left else (*leading, length, channels)
     x = integers(rng, *shape)
     outputs = 1 if flat else outputs
-    w = integers(rng, *batches, *((outputs, channels) if layout.left else (channels, outputs)))
+    w = integers(
+        rng, *batches, *((outputs, channels) if layout.weight_on_left else (channels, outputs))
+    )
     stored = w.ravel() if flat else w
-    expected = matmul(stored, x) if layout.left else matmul(x, stored)
+    expected = matmul(stored, x) if layout.weight_on_left else matmul(x, stored)
 
-    of = site(stored, left=layout.left)
+    of = site(stored, left=layout.weight_on_left)
     fold = candidate(of, layout.factor, 1).fold
     folded = folded_weight(of, stored, fold)
     assert folded.shape == (*batches, *(n * layout.factor for n in w.shape[-2:]))
@@ -100,9 +102,9 @@ def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
     assert fold.flops_growth() == fold.spread() == layout.factor
     packed = run(folding(layout, shape), x)
     assert packed.shape == layout.extents(shape)
-    y = matmul(folded, packed) if layout.left else matmul(packed, folded)
+    y = matmul(folded, packed) if layout.weight_on_left else matmul(packed, folded)
     out = np.broadcast_shapes(tuple(leading), tuple(batches))
-    logical = (*out, outputs, length) if layout.left else (*out, length, outputs)
+    logical = (*out, outputs, length) if layout.weight_on_left else (*out, length, outputs)
     assert y.shape == layout.extents(logical)
     np.testing.assert_array_equal(run(unfolding(layout, logical, flat=flat), y), expected)
 
@@ -112,19 +114,21 @@ def test_the_gaps_hold_what_stands_for_zero(case, seed: int) -> None:
     """Less its zero points, which are those of its channels, a folded weight has gaps of 0."""
     layout, _, _, channels, outputs, batches, _ = case
     rng = np.random.default_rng(seed)
-    w = integers(rng, *batches, *((outputs, channels) if layout.left else (channels, outputs)))
-    zero = integers(rng, *batches, *((outputs, 1) if layout.left else (1, outputs)))
-    of = site(w, left=layout.left, zero=zero.reshape(-1, 1, 1))
+    w = integers(
+        rng, *batches, *((outputs, channels) if layout.weight_on_left else (channels, outputs))
+    )
+    zero = integers(rng, *batches, *((outputs, 1) if layout.weight_on_left else (1, outputs)))
+    of = site(w, left=layout.weight_on_left, zero=zero.reshape(-1, 1, 1))
     fold = candidate(of, layout.factor, 1).fold
     repeated = folded_vector(of, zero, fold)
-    without = folded_weight(site(w, left=layout.left), w - zero, fold)
+    without = folded_weight(site(w, left=layout.weight_on_left), w - zero, fold)
     np.testing.assert_array_equal(folded_weight(of, w, fold) - repeated, without)
 
 
 @given(products(), st.sets(st.integers(0, 2)))
 def test_open_extents_are_copied_or_one_merged_one_inferred(case, opened: set[int]) -> None:
     layout, leading, length, channels, _, _, _ = case
-    actual = (*leading, channels, length) if layout.left else (*leading, length, channels)
+    actual = (*leading, channels, length) if layout.weight_on_left else (*leading, length, channels)
     first = len(leading) + 1 - layout.merged
     opened = {i for i in opened if i < len(leading) and i <= first}
     written = tuple(None if i in opened else extent for i, extent in enumerate(actual))

@@ -13,23 +13,23 @@ CASES = [
     (RowLayout(5), (3, 2, 35, 1)),
     (RowLayout(6, merged=2), (7, 2, 3, 5)),
     (RowLayout(6, merged=3), (2, 3, 7, 5)),
-    (RowLayout(3, left=True), (5, 21)),
-    (RowLayout(7, left=True), (3, 2, 5, 21)),
+    (RowLayout(3, weight_on_left=True), (5, 21)),
+    (RowLayout(7, weight_on_left=True), (3, 2, 5, 21)),
 ]
 
 
 @pytest.mark.parametrize(("layout", "shape"), CASES)
 def test_every_element_lies_where_its_digit_says(layout: RowLayout, shape: tuple[int, ...]) -> None:
     packed = layout.packed(np.arange(np.prod(shape)).reshape(shape))
-    axes = 1 if layout.left else layout.merged
+    axes = 1 if layout.weight_on_left else layout.merged
     kept, channels = shape[: -1 - axes], shape[layout.channel_axis]
-    extents = shape[-1:] if layout.left else shape[-1 - axes : -1]
+    extents = shape[-1:] if layout.weight_on_left else shape[-1 - axes : -1]
     length, f = int(np.prod(extents)), layout.factor
     for index in np.ndindex(*shape):
         leading, c = index[: len(kept)], index[layout.channel_axis]
-        places = index[-1:] if layout.left else index[-1 - axes : -1]
+        places = index[-1:] if layout.weight_on_left else index[-1 - axes : -1]
         m = int(np.ravel_multi_index(places, extents))
-        if layout.left:
+        if layout.weight_on_left:
             tile, rest = divmod(m, length // f)
             there, channel = (*leading, c * f + tile, rest), c * f + tile
         else:
@@ -57,9 +57,9 @@ def test_there_and_back(layout: RowLayout, shape: tuple[int, ...]) -> None:
 def test_a_constant_meets_the_same_channels(layout: RowLayout, shape: tuple[int, ...]) -> None:
     channels = shape[layout.channel_axis]
     numbers = np.arange(1, channels + 1)
-    logical = np.broadcast_to(numbers[:, None] if layout.left else numbers, shape)
+    logical = np.broadcast_to(numbers[:, None] if layout.weight_on_left else numbers, shape)
     constant = layout.constant(numbers, len(shape))
-    assert constant.ndim == (2 if layout.left else 1)
+    assert constant.ndim == (2 if layout.weight_on_left else 1)
     packed = layout.packed(logical)
     np.testing.assert_array_equal(np.broadcast_to(constant, packed.shape), packed)
 
@@ -71,8 +71,8 @@ def test_which_axis_the_channels_are() -> None:
     assert RowLayout(3, merged=2).names_channels(-1, 3)
     assert not RowLayout(3, merged=2).names_channels(2, 3)  # it is axis 1 of the packed tensor
     assert not RowLayout(3, merged=2).names_channels(1, 3)
-    assert RowLayout(3, left=True).names_channels(1, 3)
-    assert not RowLayout(3, left=True).names_channels(-1, 3)
+    assert RowLayout(3, weight_on_left=True).names_channels(1, 3)
+    assert not RowLayout(3, weight_on_left=True).names_channels(-1, 3)
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_which_axis_the_channels_are() -> None:
         (RowLayout(6, merged=2), (None, None, 5)),
         (RowLayout(6, merged=3), (2, 21, 5)),
         (RowLayout(6, merged=0), (2, 21, 5)),
-        (RowLayout(3, left=True), (5, 20)),
-        (RowLayout(3, left=True, merged=2), (5, 3, 7)),
-        (RowLayout(3, left=True), (21,)),
+        (RowLayout(3, weight_on_left=True), (5, 20)),
+        (RowLayout(3, weight_on_left=True, merged=2), (5, 3, 7)),
+        (RowLayout(3, weight_on_left=True), (21,)),
     ],
 )
 def test_what_does_not_fit(layout: RowLayout, shape: tuple[int | None, ...]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.tool import build, names, save, widthfold
 from widthfold_onnx.cli import common
 from widthfold_onnx.cli.options import assignments, shape
-from widthfold_onnx.model.write.atomic import temporary
+from widthfold_onnx.model.atomic import temporary
 
 DRIVE = "C:\\models\\in.onnx"
 

@@ -22,7 +22,7 @@ from tests.test_traps import NAMES, SCRIPT
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.pipeline import NOT_PROVED
 from widthfold_onnx.rewrite.apply import fit

@@ -15,7 +15,7 @@ from tests.folding import optimize
 from tests.rewrite.quantized_models import rounding
 from widthfold_onnx.evidence import saturating_forms
 from widthfold_onnx.evidence.saturating_forms import usable_forms
-from widthfold_onnx.model.read.loader import LoadedModel, load
+from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.kernels import u8s8_error

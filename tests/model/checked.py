@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.read.check import check_model
+from widthfold_onnx.model.check import check_model
 
 FLOAT, BOOL = TensorProto.FLOAT, TensorProto.BOOL
 node = helper.make_node

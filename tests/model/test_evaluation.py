@@ -10,7 +10,7 @@ from onnx import helper
 from tests.model.shaped import parsed, shape
 from tests.model.test_truth import check
 from tests.running import run
-from widthfold_onnx.model.read.check import check_model
+from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.shapes import evaluation
 
 LOOP = """(float[2, {width}] x, float[5, 3] z, int64 n, bool go) => (y) {{

@@ -24,8 +24,8 @@ from tests.model.features import (
     sparse_initializer,
 )
 from tests.model.fidelity import assert_only_folded, graphs
+from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.proto.tensors import BITS, DTYPES
-from widthfold_onnx.model.read.check import check_model
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from tests.shared import MODELS, bounded, generate, needs_models
 from widthfold_onnx.errors import InvalidModelError, UsageError
-from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.loader import load
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.read import preflight
-from widthfold_onnx.model.read.preflight import scan_wire
+from widthfold_onnx.model import preflight
+from widthfold_onnx.model.preflight import scan_wire
 
 
 def varint(number):

@@ -16,7 +16,7 @@ from tests.model.checked import (
     tensor,
     value,
 )
-from widthfold_onnx.model.read.check import skeleton
+from widthfold_onnx.model.check import skeleton
 
 
 def test_the_skeleton_drops_large_data_and_keeps_shapes():

@@ -8,9 +8,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.errors import InternalError, InvalidModelError, UsageError
-from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.model.write import atomic
-from widthfold_onnx.model.write.writer import copy_model, write_model
+from widthfold_onnx.model import atomic
+from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.writer import copy_model, write_model
 
 SIZES = {"a": 40, "b": 1 << 19, "c": 7}
 NUMBERS = {

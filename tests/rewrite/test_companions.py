@@ -16,7 +16,7 @@ from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite import exchange
 from widthfold_onnx.rewrite.exchange import exchanged
-from widthfold_onnx.rules.companions.table import COMPANIONS
+from widthfold_onnx.rules.companions import COMPANIONS
 
 PRELU, SCALAR, SPLIT = [Companion.PRELU], [Companion.SCALAR], [Companion.SPLIT]
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")

@@ -125,8 +125,8 @@ def prices(found_layers: Layers, known: Known, link: Link) -> dict[object, float
 
 def conversions(link: Link, ends: Mapping[str, tuple], home: object) -> Iterator[object]:
     """The layout of every fold and every unfold, where the tensors themselves are in `home`."""
-    made = {ends[s][1] for s in link.makers} | ({None} if link.made else set())
-    read = {ends[s][0] for s in link.readers} | ({None} if link.read else set())
+    made = {ends[s][1] for s in link.makers} | ({None} if link.has_other_maker else set())
+    read = {ends[s][0] for s in link.readers} | ({None} if link.has_other_reader else set())
     if home is not None and made - {home}:
         yield home  # folded from the logical tensor
     if home is not None and read - {home}:
@@ -263,8 +263,8 @@ def test_links_are_what_a_state_passes_through(every: Layers) -> None:
         (
             {names[s] for s in link.makers},
             {names[s] for s in link.readers},
-            link.made,
-            link.read,
+            link.has_other_maker,
+            link.has_other_reader,
         )
         for link in every.links
     ]

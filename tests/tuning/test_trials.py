@@ -16,7 +16,7 @@ from tests.tuning.races import bench
 from tests.tuning.workers import sleeping
 from tests.tuning.world import WHOLE, World, doubled, enter
 from widthfold_onnx.decide.fixed import decide_fixed
-from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Companion, FoldOptions, RuntimeOptions
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.apply import Fitting, fit
@@ -241,7 +241,7 @@ def test_the_other_trials_are_of_one_plan_each_as_well(
         times = [time_one(each, 3.0) for each in (A, B, replace(A, **ELSEWHERE), B)]
         assert times[:2] == times[2:]
         assert builder.bench.measured == 2
-        assert builder.trials.known(A) == (None if levels else times[0][0])
+        assert builder.trials.stored(A) == (None if levels else times[0][0])
 
 
 @pytest.mark.processes

@@ -151,8 +151,8 @@ def test_an_interrupt_keeps_what_was_measured(
 
     threading.Thread(target=press, daemon=True).start()
     report = tune([THREE], search_options=options, jobs=jobs)
-    playing = [thread for thread in threading.enumerate() if "play" in thread.name]
-    assert bool(playing) == (jobs > 1)  # nobody waited for the children
+    measuring = [t for t in threading.enumerate() if "measure_part" in t.name]
+    assert bool(measuring) == (jobs > 1)  # nobody waited for the children
     go_on.touch()
     (row,) = report.models
     assert report.interrupted
@@ -161,7 +161,7 @@ def test_an_interrupt_keeps_what_was_measured(
         assert len(list(store.items())) == row.measured == report.machines[0].measured > 1
         assert sum(key.candidate == AS_IS for key, _ in store.items()) == jobs
         known = len(list(store.items()))
-    for thread in playing:
+    for thread in measuring:
         thread.join(PATIENCE)
         assert not thread.is_alive()
     with Store(options.store) as store:

@@ -205,8 +205,7 @@ def fold_axis(
             times = f"input factor {in_tile}" + (f" times {base}" if base > 1 else "")
             reason = f"{times} does not divide stride {axis.stride} times factor {out_tile}"
             return Refusal(Code.STRIDE_MISMATCH, reason)
-    weight_of_g = out_rest if blocked else 1
-    g, k, t = _meeting(axis, out_tile, weight_of_g)
+    g, k, t = _meeting(axis, out_tile, out_rest if blocked else 1)
     last = stride * (out_rest - 1)
     if blocked:
         f, q = np.divmod(t, in_rest)
@@ -256,12 +255,12 @@ def _fold_any(
     reach = axis.dilation * axis.kernel + abs(axis.pad_begin) + abs(axis.pad_end)
     folds = []
     for times in (reach + 2, reach + 3):
-        known = replace(axis, is_open=False, length=offset + times * period)
-        fold = fold_axis(known, out_tile, in_tile, blocked=blocked)
+        fixed = replace(axis, is_open=False, length=offset + times * period)
+        fold = fold_axis(fixed, out_tile, in_tile, blocked=blocked)
         if isinstance(fold, Refusal):
             return fold
-        more = (fold.in_length or 0) - (known.length or 0)
-        surplus = (fold.out_length or 0) - (known.out_length or 0)
+        more = (fold.in_length or 0) - (fixed.length or 0)
+        surplus = (fold.out_length or 0) - (fixed.out_length or 0)
         folds.append((fold, more, surplus))
     (first, more, surplus), (second, *others) = folds
     if first.geometry != second.geometry or others != [more, surplus]:

@@ -11,8 +11,8 @@ tile-major layout is for one group. `algebra.packing.pack` maps the elements.
 
 Between products (`RowLayout`) a tile of the positions becomes channels by a single Reshape:
 
-    weight right   [.., L, C] as [.., L/F, F*C]   m = F*m' + f           channel f*C + c
-    weight left    [.., C, L] as [.., C*F, L/F]   m = (L/F)*f + m'       channel c*F + f
+    weight right: [.., L, C] as [.., L/F, F*C]; m = F*m' + f;       channel f*C + c
+    weight left:  [.., C, L] as [.., C*F, L/F]; m = (L/F)*f + m';   channel c*F + f
 
 On the right, axes directly before the rows may be merged with them: L is their product, and the
 packed tensor has fewer axes. Leading axes are batches and stay.
@@ -200,23 +200,23 @@ class RowLayout(PackedLayout):
 
     Attributes:
         factor: number F of tiles that are channels.
-        left: positions are columns, not rows.
+        weight_on_left: positions are columns, not rows.
         merged: axes that make up the positions; more than one only on the right.
     """
 
     factor: int
-    left: bool = False
+    weight_on_left: bool = False
     merged: int = 1
 
     @property
     def channel_axis(self) -> int:
         """The last axis; with the weight on the left the last but one."""
-        return -2 if self.left else -1
+        return -2 if self.weight_on_left else -1
 
     @property
     def channel_major(self) -> bool:
         """True on the left, where a channel holds all tiles; on the right a tile all channels."""
-        return self.left
+        return self.weight_on_left
 
     def rank(self, logical: int) -> int:
         """Return the rank of the packed tensor: smaller by the axes that are merged."""
@@ -228,7 +228,7 @@ class RowLayout(PackedLayout):
 
     def fits(self, shape: Dims) -> bool:
         """Check whether the factor divides the positions; one of their axes at most may be open."""
-        most = 1 if self.left else len(shape) - 1
+        most = 1 if self.weight_on_left else len(shape) - 1
         if len(shape) < 2 or self.factor < 2 or not 1 <= self.merged <= most:
             return False
         if shape[self.channel_axis] is None:
@@ -241,7 +241,7 @@ class RowLayout(PackedLayout):
     def conditions(self, shape: Dims) -> dict[int, Extent]:
         """Return what the open axis of positions needs beside the fixed ones."""
         positions = self._positions(shape)
-        first = len(shape) - (1 if self.left else 1 + self.merged)
+        first = len(shape) - (1 if self.weight_on_left else 1 + self.merged)
         fixed = math.prod(extent for extent in positions if extent is not None)
         rest = self.factor // math.gcd(self.factor, fixed)
         opened = (first + i for i, extent in enumerate(positions) if extent is None)
@@ -250,7 +250,7 @@ class RowLayout(PackedLayout):
     def least(self, channels: int) -> tuple[int, ...]:
         """Return the extents with one row or column per tile."""
         positions = (self.factor, *(1,) * (self.merged - 1))
-        return (channels, *positions) if self.left else (*positions, channels)
+        return (channels, *positions) if self.weight_on_left else (*positions, channels)
 
     def extents(self, shape: Dims) -> tuple[int | None, ...]:
         """Return the packed extents for logical extents `shape`; None where they stay open."""
@@ -259,7 +259,7 @@ class RowLayout(PackedLayout):
         channels = shape[self.channel_axis]
         channels = None if channels is None else channels * self.factor
         batches = shape[: len(shape) - 1 - self.merged]
-        return (*batches, channels, length) if self.left else (*batches, length, channels)
+        return (*batches, channels, length) if self.weight_on_left else (*batches, length, channels)
 
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Reshape]:
         """Return the Reshape that packs a tensor of logical extents `shape`, or unpacks it."""
@@ -269,7 +269,7 @@ class RowLayout(PackedLayout):
 
     def _positions(self, shape: Dims) -> tuple[int | None, ...]:
         shape = tuple(shape)
-        return shape[-1:] if self.left else shape[-1 - self.merged : -1]
+        return shape[-1:] if self.weight_on_left else shape[-1 - self.merged : -1]
 
 
 @dataclass(frozen=True)
@@ -302,8 +302,8 @@ class PaddedLayout:
         """The position of every channel."""
         counts, widths = (np.array(column, np.intp) for column in zip(*self.runs, strict=True))
         gaps = np.cumsum(widths) - widths - (np.cumsum(counts) - counts)
-        kept: npt.NDArray[np.intp] = np.arange(self.channels) + np.repeat(gaps, counts)
-        return kept
+        positions: npt.NDArray[np.intp] = np.arange(self.channels) + np.repeat(gaps, counts)
+        return positions
 
     def expanded(self, array: Array, axis: int, fill: float = 0) -> Array:
         """Return an array with `fill` at the padding of an axis; it has an element per channel.

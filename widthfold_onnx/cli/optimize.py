@@ -19,7 +19,7 @@ from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, Unverifi
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions, VerifyOptions
 
 if TYPE_CHECKING:
-    from widthfold_onnx.results import VerifyReport
+    from widthfold_onnx.results import OptimizeReport, VerifyReport
 
 PREDICTING: Help = {
     "--time-budget": "Seconds for measuring layers; timing the whole model comes on top. Default: "
@@ -78,7 +78,7 @@ def optimize_command(
     alone. Without OUT nothing is written. OUT is replaced in one step after all checks passed; if
     nothing was folded, it is a copy of MODEL.
     """
-    from widthfold_onnx.model.write.atomic import check_plan_target
+    from widthfold_onnx.model.atomic import check_plan_target
     from widthfold_onnx.pipeline import optimize
     from widthfold_onnx.results import OptimizeReport
     from widthfold_onnx.tuning.store import default_path
@@ -108,20 +108,29 @@ def optimize_command(
             require_fold=require_fold,
             on_progress=on_progress,
         )
-    from widthfold_onnx.reports.described.optimization import changes
-    from widthfold_onnx.reports.words import kinds
-
     deliver(result, to, model)
-    if result.written is None and result.verification is not None:
-        leave_unwritten(result.verification)
-    if require_fold and not result.summary.changes:
-        count = f"{len(result.sites)} {kinds(result.sites)} nodes"
-        leave(f"none of {count} was folded; nothing is written", NothingFoldedError.exit_code)
+    _require_success(result, needs_fold=require_fold)
     if save_plan is not None and not check:
         plan.save(save_plan)
-    is_timed = result.search is not None and result.search.whole is not None
-    if result.written is not None and result.summary.changes and not is_timed:
-        _advise_timing(model, out, fold, verifying)
+    _advise_timing(result, model, out, fold, verifying)
+    _conclude(result, check=check)
+
+
+def _require_success(result: OptimizeReport, *, needs_fold: bool) -> None:
+    """Exit if the new model did not pass its checks, or nothing was folded that had to be."""
+    from widthfold_onnx.reports.words import kinds
+
+    if result.written is None and result.verification is not None:
+        leave_unwritten(result.verification)
+    if needs_fold and not result.summary.changes:
+        count = f"{len(result.sites)} {kinds(result.sites)} nodes"
+        leave(f"none of {count} was folded; nothing is written", NothingFoldedError.exit_code)
+
+
+def _conclude(result: OptimizeReport, *, check: bool) -> None:
+    """Exit with a code of its own after an interrupt, or if a check finds something to change."""
+    from widthfold_onnx.reports.described.optimization import changes
+
     if result.search is not None and result.search.interrupted:
         leave("interrupted; decided with what had been measured", INTERRUPTED)
     if check and result.summary.changes:
@@ -139,11 +148,18 @@ def leave_unwritten(verification: VerifyReport) -> NoReturn:
 
 
 def _advise_timing(
-    model: Path, out: Path | None, fold: FoldOptions, verifying: VerifyOptions
+    result: OptimizeReport,
+    model: Path,
+    out: Path | None,
+    fold: FoldOptions,
+    verifying: VerifyOptions,
 ) -> None:
-    """Print the command that times the result."""
+    """Print the command that times a changed model, if the search did not time it."""
     from widthfold_onnx.reports.console import printing, say
 
+    is_timed = result.search is not None and result.search.whole is not None
+    if result.written is None or not result.summary.changes or is_timed:
+        return
     command = _timing(model, out, fold, verifying)
     with printing():
         say(f"not timed; to see if it pays: {command}", command=True)

@@ -12,7 +12,7 @@ from widthfold_onnx.cli.folding import fold_options
 from widthfold_onnx.cli.options import Help, options_of
 from widthfold_onnx.cli.reporting import ReportArguments, deliver, file_arguments
 from widthfold_onnx.cli.running import PROVIDER, SEARCHING
-from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, SearchOptions
 
 BUDGET: Help = {

@@ -26,7 +26,7 @@ from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, Reading
 from widthfold_onnx.rewrite.plan import LayerPlan, Plan, structure_of
 from widthfold_onnx.rewrite.rewriting import spread_of
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.open_extents import EXTENTS, needed_extents
+from widthfold_onnx.rules.forms.legality import EXTENTS, needed_extents
 from widthfold_onnx.rules.forms.spec import spec_of
 from widthfold_onnx.rules.match.site import LinearSite, Site
 from widthfold_onnx.text import quoted
@@ -219,5 +219,5 @@ def planned_layer(layer: LinearSite, form: Reformulation) -> LayerPlan:
 
 def is_selected(name: str, options: FoldOptions) -> bool:
     """Check whether the options let a node be changed."""
-    wanted = not options.nodes or any(fnmatchcase(name, p) for p in options.nodes)
-    return wanted and not any(fnmatchcase(name, p) for p in options.skip)
+    is_named = not options.nodes or any(fnmatchcase(name, p) for p in options.nodes)
+    return is_named and not any(fnmatchcase(name, p) for p in options.skip)

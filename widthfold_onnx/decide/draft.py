@@ -39,8 +39,8 @@ def matches_of(
     proto: onnx.ModelProto, folder: Path | None, draft: Plan, names: Collection[Companion]
 ) -> list[Match]:
     """Return the nodes that companions match, in the model with the frozen weights of a draft."""
-    kept = overridable(proto) - set(draft.frozen)
-    return exchanged(frozen(proto, kept), folder, names, nodes=())[1]
+    inputs = overridable(proto) - set(draft.frozen)
+    return exchanged(frozen(proto, inputs), folder, names, nodes=())[1]
 
 
 def with_companions(draft: Plan, matches: Sequence[Match]) -> Plan:
@@ -76,22 +76,22 @@ def companion_reports(
     reports = []
     for name in dict.fromkeys(match.companion for match in matches):
         own = [(match, match.became) for match in matches if match.companion is name]
-        equal = [(m.name.node, became) for m, became in own if not isinstance(became, Refusal)]
+        equal = [(m.name.node, ops) for m, ops in own if not isinstance(ops, Refusal)]
         timed = (gains or {}).get(name, ())
         is_done = name in done
-        kept = _not_taken(timed) if timed else why
+        reason = _not_taken(timed) if timed else why
         reports.append(
             CompanionReport(
                 name=name.value,
                 status="refused" if not equal else "exchanged" if is_done else "kept",
                 nodes=[node for node, _ in equal],
-                became=list(dict.fromkeys(", ".join(became) for _, became in equal)),
+                became=list(dict.fromkeys(", ".join(ops) for _, ops in equal)),
                 refused=[
-                    Stop(node=match.name.node, op=match.op, code=became.code, reason=became.reason)
-                    for match, became in own
-                    if isinstance(became, Refusal)
+                    Stop(node=m.name.node, op=m.op, code=refusal.code, reason=refusal.reason)
+                    for m, refusal in own
+                    if isinstance(refusal, Refusal)
                 ],
-                reason="" if is_done or not equal else kept,
+                reason="" if is_done or not equal else reason,
                 gain=timed[0] if timed else None,
                 gain_on_smooth=timed[1] if len(timed) > 1 else None,
             )

@@ -89,6 +89,6 @@ def decide_layout(fold: FoldOptions, how: RuntimeOptions) -> FoldOptions:
     """
     if fold.layout is not Layout.AUTO or fold.fixed is None:
         return fold
-    known = described(Provider.CUDA if how.provider is Provider.AUTO else how.provider)
-    last = how.provider_options.get(known.channels_last, "0").lower() not in OFF
-    return replace(fold, layout=Layout.NHWC if last else known.layout)
+    provider = described(Provider.CUDA if how.provider is Provider.AUTO else how.provider)
+    last = how.provider_options.get(provider.channels_last, "0").lower() not in OFF
+    return replace(fold, layout=Layout.NHWC if last else provider.layout)

@@ -93,17 +93,17 @@ class Hints:
         if not may_fold:
             return ""
         is_open = linear is None or None in linear.planned
-        found = self._shapes(site, self._options) if is_open else []
+        hints = self._shapes(site, self._options) if is_open else []
         mixed = replace(self._options, mix_samples=True)
         if refusal.code == Code.FACTOR_DOES_NOT_DIVIDE:
             if self._folds(site, self._reading.planned, replace(self._options, ragged=True)):
-                found.append(RAGGED)
+                hints.append(RAGGED)
         elif refusal.code == Code.MIXES_SAMPLES:
             if self._folds(site, self._reading.planned, mixed):
-                found.append(MIX)
-        elif is_open and not found and isinstance(linear, ProductSite):
-            found = self._shapes(site, mixed, f" {MIX}")
-        return f"{' or '.join(found)} folds it" if found else ""
+                hints.append(MIX)
+        elif is_open and not hints and isinstance(linear, ProductSite):
+            hints = self._shapes(site, mixed, f" {MIX}")
+        return f"{' or '.join(hints)} folds it" if hints else ""
 
     def _shapes(self, site: Site, options: FoldOptions, more: str = "") -> list[str]:
         """Return the first suggested shapes that fold a site, as options; [] where none does.
@@ -125,16 +125,18 @@ class Hints:
 
         They are suggested for one input at a time, then for all: with one sample, then `factor`.
         """
-        given = self._options.input_shapes[0]
+        chosen_shapes = self._options.input_shapes[0]
         proto = self._reading.document.proto
         opened = {
             value.name: dims
             for value in inputs(proto)
-            if (dims := dims_of(value)) is not None and None in dims and value.name not in given
+            if (dims := dims_of(value)) is not None
+            and None in dims
+            and value.name not in chosen_shapes
         }
         chosen = [[name] for name in opened] + ([list(opened)] if len(opened) > 1 else [])
         suggested = tuple(
-            {**given, **{name: self._sized(opened[name], samples) for name in names}}
+            {**chosen_shapes, **{name: self._sized(opened[name], samples) for name in names}}
             for samples, names in product((1, self._factor), chosen)
         )
         sizes = self._run(suggested) if opened else ()

@@ -17,15 +17,15 @@ from widthfold_onnx.decide.draft import (
 from widthfold_onnx.decide.hints import Hints, none_runs, ran
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.graph.document import Node
+from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.model.read.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AssumedSizes, Choice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.padding import MULTIPLES, joined
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
-from widthfold_onnx.rules.companions.table import COMPANIONS
+from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.forms.enumeration import candidates
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
@@ -165,9 +165,9 @@ def _outcomes(
     decision: Decision, options: FoldOptions, factor: int
 ) -> tuple[dict[str, Reformulation], dict[str, Refusal]]:
     """Return the preferred form by axis, and the refusal of each axis without one."""
-    linear, found = decision.linear, decision.outcome
-    if isinstance(found, Refusal) and (linear is None or not found.code.is_of_a_form):
-        return {}, {ANY: found}
+    linear, outcome = decision.linear, decision.outcome
+    if isinstance(outcome, Refusal) and (linear is None or not outcome.code.is_of_a_form):
+        return {}, {ANY: outcome}
     assert linear is not None
     legal: dict[str, list[Reformulation]] = {}
     refused: list[tuple[str, Refusal]] = []

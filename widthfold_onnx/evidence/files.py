@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say
 from widthfold_onnx.results import VerifyReport

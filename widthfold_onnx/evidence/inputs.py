@@ -30,9 +30,9 @@ from widthfold_onnx.evidence.parity.outputs import says_nothing
 from widthfold_onnx.evidence.parity.runs import Outputs
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto.functions import flat
 from widthfold_onnx.model.proto.walk import all_nodes, inputs, is_default, subgraphs
-from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import RuntimeOptions, Shapes

@@ -22,8 +22,8 @@ from widthfold_onnx.evidence.timing.profile import alarms
 from widthfold_onnx.evidence.timing.requirement import gate, slowest
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.proto.walk import frozen
-from widthfold_onnx.model.read.loader import LoadedModel, load
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.evidence.files import saturating_files
-from widthfold_onnx.model.read.loader import LoadedModel
-from widthfold_onnx.model.write.writer import write_model
+from widthfold_onnx.model.loader import LoadedModel
+from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions
 from widthfold_onnx.rewrite.apply import apply
 

@@ -11,8 +11,8 @@ from widthfold_onnx.errors import InvalidModelError, UsageError
 from widthfold_onnx.mlir import library as mlir
 from widthfold_onnx.mlir.emission import replace_layer
 from widthfold_onnx.mlir.layers import decide, find_layers
-from widthfold_onnx.model.read.loader import load
-from widthfold_onnx.model.write.atomic import check_target, reading, temporary, writing
+from widthfold_onnx.model.atomic import check_target, reading, temporary, writing
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.results import SiteReport
 from widthfold_onnx.rules.forms.form import Reformulation

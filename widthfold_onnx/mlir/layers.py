@@ -23,7 +23,6 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.decide.decisions import Decision
 from widthfold_onnx.decide.decisions import decide as decisions_of
 from widthfold_onnx.mlir import library as mlir
-from widthfold_onnx.mlir.moves import shape_of
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators import OPERATORS
@@ -31,7 +30,7 @@ from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.open_extents import needed_extents
+from widthfold_onnx.rules.forms.legality import needed_extents
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import reformulate
 
@@ -147,6 +146,12 @@ def _pads(data: Any, letters: str) -> tuple[tuple[int, int], ...]:
     is_fixed = len(source.operands) == 1  # others are sizes that are known when the module runs
     inside = all(pad == (0, 0) for letter, pad in pads.items() if letter not in "hw")
     return tuple(pads[x] for x in "hw" if x in pads) if is_zero and is_fixed and inside else ()
+
+
+def shape_of(value: Any) -> Dims:
+    """Return the extents of a tensor; None where open."""
+    kind = value.type
+    return tuple(None if kind.is_dynamic_dim(i) else e for i, e in enumerate(kind.shape))
 
 
 def numbers_of(value: Any) -> Array | None:

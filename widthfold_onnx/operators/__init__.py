@@ -1,11 +1,11 @@
 """Describe every operator that can be folded as a Conv: one file a family, one table of all.
 
-A description says where the inputs of a node are, how its data lies, how its stored weight becomes
-[O, C/group, *kernel] and back, and which attributes the folded node gets. To add an operator, write
-a description and a line of `OPERATORS`.
+A description says where the inputs of a node are, and how its data lies. It turns the stored weight
+into [O, C/group, *kernel] and back, and returns the attributes of the folded node. To add an
+operator, write a description and a line of `OPERATORS`.
 
-A description may import `algebra`, `model` and `refusal`; `rules` and the packages that use them
-may import descriptions. `evidence.proof` has definitions of its own.
+It imports `algebra`, `model` and `refusal`; `rules` and everything above import it.
+`evidence.proof` has definitions of its own.
 """
 
 from __future__ import annotations

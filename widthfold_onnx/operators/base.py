@@ -91,7 +91,7 @@ class Operator(ABC):
     before its DequantizeLinear."""
 
     @property
-    def left(self) -> bool:
+    def weight_on_left(self) -> bool:
         """True if the weight is the first operand."""
         return self.inputs.weight < self.inputs.data
 

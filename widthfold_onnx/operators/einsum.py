@@ -3,8 +3,8 @@
 Labels of both operands are batches (groups) if the result has them, and are summed if not. The
 others are rows, of the data, and columns, of the weight. The data is read as
 
-    weight on the right   [rows.., batches.., row, summed..]   weight [batches.., summed, columns]
-    weight on the left    [rows.., batches.., summed.., row]   weight [batches.., columns, summed]
+    weight on the right:  [rows.., batches.., row, summed..]; weight [batches.., summed, columns]
+    weight on the left:   [rows.., batches.., summed.., row]; weight [batches.., columns, summed]
 
 So the product is a MatMul behind a Transpose of the data, and before a Transpose of the result. The
 last row is folded (`algebra.layouts`).
@@ -40,16 +40,16 @@ class Labels:
     """The labels of an Einsum of two operands, each with every label once.
 
     Attributes:
-        data: one for each axis of the data.
+        data: a label for each axis of the data.
         weight: likewise of the weight.
         result: likewise of the result.
-        left: whether the weight is the left operand of the product.
+        weight_on_left: whether the weight is the left operand of the product.
     """
 
     data: Term
     weight: Term
     result: Term
-    left: bool
+    weight_on_left: bool
 
     @property
     def batches(self) -> Term:
@@ -80,13 +80,13 @@ class Labels:
     def order(self) -> tuple[int, ...]:
         """The axis of the data for each axis of the product; the first one of those summed."""
         last = (self.rows[-1], self.summed[0])
-        axes = (*self.leading, *(reversed(last) if self.left else last))
+        axes = (*self.leading, *(reversed(last) if self.weight_on_left else last))
         return tuple(self.data.index(label) for label in axes)
 
     def is_plain(self, term: Term, channels: Term) -> bool:
         """Check whether data or result lie as the product has them, with one axis of channels."""
         row = self.rows[-1:]
-        last = (*channels, *row) if self.left else (*row, *channels)
+        last = (*channels, *row) if self.weight_on_left else (*row, *channels)
         return len(channels) == 1 and term == (*self.leading, *last)
 
     def product(self, data: Dims) -> Dims:
@@ -94,7 +94,7 @@ class Labels:
         extents = dict(zip(self.data, data, strict=True))
         last = (extents[self.rows[-1]], size_of([extents[label] for label in self.summed]))
         leading = tuple(extents[label] for label in self.leading)
-        return (*leading, *(reversed(last) if self.left else last))
+        return (*leading, *(reversed(last) if self.weight_on_left else last))
 
     def packing(self, product: Dims, weight: Sequence[int], factor: int) -> tuple[Packing, Packing]:
         """Describe the moves of data and result around a product whose last row is folded.
@@ -106,9 +106,9 @@ class Labels:
         """
         sizes: dict[str, int | None] = dict(zip(self.weight, weight, strict=True))
         sizes |= zip(self.leading, product, strict=False)
-        length = product[-1 if self.left else -2]
+        length = product[-1 if self.weight_on_left else -2]
         atoms = {**sizes, "rest": None if length is None else length // factor, "tile": factor}
-        row = ("tile", "rest") if self.left else ("rest", "tile")
+        row = ("tile", "rest") if self.weight_on_left else ("rest", "tile")
         return (
             _packing(self, atoms, row, self.data, self.summed),
             _packing(self, atoms, row, self.result, self.columns),
@@ -122,7 +122,7 @@ def _packing(
     axis = {label: (label,) for label in stored} | {labels.rows[-1]: row}
     leading = tuple(axis[label] for label in labels.leading)
     several = tuple((label,) for label in channels)
-    if labels.left:
+    if labels.weight_on_left:
         ordered = (*leading, *several, row)
         folded = (*leading, (*channels, "tile"), ("rest",))
     else:
@@ -140,18 +140,18 @@ class Einsum(Product):
         terms = _terms(node)
         if terms is None or len(node.inputs) != 2:
             return _no_product(f"it has {len(node.inputs)} operands, and two make a product")
-        one, other, result = terms
-        for term in (one, other, result):
+        first, second, result = terms
+        for term in (first, second, result):
             if repeated := [label for label, count in Counter(term).items() if count > 1]:
                 return _no_product(f"{repeated[0]} is repeated in one operand or the result")
         for label in result:
-            if label not in (*one, *other):
+            if label not in (*first, *second):
                 return _no_product(f"{label} is in its result alone")
-        for label in (*one, *other):
-            count = sum(label in term for term in (one, other, result))
+        for label in (*first, *second):
+            count = sum(label in term for term in (first, second, result))
             if label not in result and (count == 1 or label == ELLIPSIS):
                 return _no_product(f"it sums over {label}, which only one operand has")
-        if not any(label in other and label not in result for label in one):
+        if not any(label in second and label not in result for label in first):
             return _no_product("it sums over no label of both operands")
         return None
 
@@ -172,13 +172,15 @@ class Einsum(Product):
         """Return the labels for data of a rank; an ellipsis stands for the axes that it hides."""
         terms = _terms(node)
         assert terms is not None
-        one, other, result = terms
-        data, weight = (other, one) if self.left else (one, other)
+        first, second, result = terms
+        data, weight = (second, first) if self.weight_on_left else (first, second)
         hidden = [chr(ord(FIRST_HIDDEN) + i) for i in range(rank - len(data) + 1)]
         weight = tuple(label for label in weight if label != ELLIPSIS)
         if ELLIPSIS not in data:
             hidden = []
-        return Labels(_expanded(data, hidden), weight, _expanded(result, hidden), self.left)
+        return Labels(
+            _expanded(data, hidden), weight, _expanded(result, hidden), self.weight_on_left
+        )
 
     def logical(self, node: Node, data: Dims, channels: int) -> Dims:
         """Return the extents of the data as the product reads it."""
@@ -191,7 +193,7 @@ class Einsum(Product):
     def canonical(self, weight: Array, node: Node) -> Array:
         """Return all matrices as one [O, C, 1]."""
         matrices = self._matrices(weight, node)
-        oriented = matrices if self.left else matrices.swapaxes(-1, -2)
+        oriented = matrices if self.weight_on_left else matrices.swapaxes(-1, -2)
         return oriented.reshape(-1, oriented.shape[-1], 1)
 
     def stored(self, weight: Array, node: Node, shape: tuple[int, ...]) -> Array:
@@ -209,16 +211,20 @@ class Einsum(Product):
     def _matrices(self, weight: Array, node: Node) -> Array:
         """Return [batches.., summed, columns], with the weight on the left the last two turned."""
         labels = self.labels(node, weight.ndim)  # the rank of the data changes no label here
-        last = (labels.columns, labels.summed) if self.left else (labels.summed, labels.columns)
+        last = (
+            (labels.columns, labels.summed)
+            if self.weight_on_left
+            else (labels.summed, labels.columns)
+        )
         order = [labels.weight.index(label) for label in (*labels.batches, *chain(*last))]
         turned = weight.transpose(order)
-        kept = turned.shape[: len(labels.batches)]
-        split = len(kept) + len(last[0])
+        batches = turned.shape[: len(labels.batches)]
+        split = len(batches) + len(last[0])
         extents = (
-            int(np.prod(turned.shape[len(kept) : split])),
+            int(np.prod(turned.shape[len(batches) : split])),
             int(np.prod(turned.shape[split:])),
         )
-        return turned.reshape(*kept, *extents)
+        return turned.reshape(*batches, *extents)
 
 
 def _terms(node: Node) -> tuple[Term, Term, Term] | None:

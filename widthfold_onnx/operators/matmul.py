@@ -1,7 +1,7 @@
 """Describe MatMul, Gemm, MatMulInteger and QLinearMatMul as a Conv of kernel 1.
 
-    weight on the right   Y = X B, X [.., L, C]   B transposed is the weight [O, C, 1]
-    weight on the left    Y = W X, X [.., C, L]   W is the weight [O, C, 1]
+    weight on the right: Y = X B with X [.., L, C]; B transposed is the weight [O, C, 1]
+    weight on the left:  Y = W X with X [.., C, L]; W is the weight [O, C, 1]
 
 On the right the tiles of a fold lie before the channels (tile-major), on the left behind them:
 so both ends are single Reshapes (`algebra.layouts`), and the folded weight is I_F (x) B or
@@ -54,7 +54,7 @@ class Product(Operator):
         return [
             Scales("data", (at.data_scale, at.data_zero), per_channel=False),
             Scales("weight", (at.scale, at.zero), per_channel=True),
-            Scales("result", (at.out_scale, at.out_zero), per_channel=self.left),
+            Scales("result", (at.out_scale, at.out_zero), per_channel=self.weight_on_left),
         ]
 
     def data_problem(self, node: Node, data: Dims, weight: tuple[int, ...]) -> Refusal | None:
@@ -71,7 +71,7 @@ class Product(Operator):
 
     def data_transposed(self, node: Node) -> bool:
         """Check whether the data is stored with its two last axes exchanged."""
-        return flag(node, "transB" if self.left else "transA")
+        return flag(node, "transB" if self.weight_on_left else "transA")
 
     def weight_transposed(self, node: Node) -> bool:
         """Check whether the weight is stored with its two last axes exchanged."""
@@ -88,7 +88,7 @@ class Product(Operator):
 
     def axes(self, node: Node, dims: Dims, weight: tuple[int, ...]) -> tuple[ConvAxis, ...]:
         """Return one axis of rows or columns."""
-        return (ConvAxis(length=dims[-1 if self.left else -2], kernel=1),)
+        return (ConvAxis(length=dims[-1 if self.weight_on_left else -2], kernel=1),)
 
     def canonical(self, weight: Array, node: Node) -> Array:
         """Return all matrices as one [O, C, 1]."""
@@ -115,24 +115,31 @@ class Product(Operator):
         """Return the extents of a weight as a matrix: a vector is a row on the left."""
         if len(shape) != 1:
             return shape
-        return (1, *shape) if self.left else (*shape, 1)
+        return (1, *shape) if self.weight_on_left else (*shape, 1)
 
     @property
     def _turned(self) -> str:
         """The attribute that says whether the weight is stored transposed."""
-        return "transA" if self.left else "transB"
+        return "transA" if self.weight_on_left else "transB"
 
     def _outputs_first(self, node: Node) -> bool:
         """Check whether the rows of the stored weight are output channels."""
-        return self.left != self.weight_transposed(node)
+        return self.weight_on_left != self.weight_transposed(node)
 
 
 def _sides(right: Product) -> tuple[Product, Product]:
     """Return a description for a weight on the right, and the same for one on the left."""
     at = right.inputs
-    left = replace(at, data=at.weight, data_scale=at.scale, data_zero=at.zero)
-    left = replace(left, weight=at.data, scale=at.data_scale, zero=at.data_zero)
-    return right, replace(right, inputs=left)
+    mirrored = replace(
+        at,
+        data=at.weight,
+        data_scale=at.scale,
+        data_zero=at.zero,
+        weight=at.data,
+        scale=at.data_scale,
+        zero=at.data_zero,
+    )
+    return right, replace(right, inputs=mirrored)
 
 
 MATMUL = _sides(Product())

@@ -1,4 +1,8 @@
-"""Options of the caller: frozen dataclasses and enums that check themselves."""
+"""Define the options of the caller: frozen dataclasses and enums that check themselves.
+
+`folding` says what to fold, `running` where it runs, and `keywords` mirrors both for Python calls.
+It imports `errors`; `model` and everything above import it.
+"""
 
 from widthfold_onnx.options.folding import (
     ANY_SIZE,

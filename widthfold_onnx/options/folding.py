@@ -113,13 +113,13 @@ class Companion(StrEnum):
     SPLIT = "split"
 
 
-def sizes_of(given: Shapes | Iterable[Shapes]) -> Sizes:
-    """Return sizes; a single assignment may be given as it is.
+def sizes_of(assignments: Shapes | Iterable[Shapes]) -> Sizes:
+    """Return sizes: one assignment of shapes to inputs, or several.
 
     Raises:
         UsageError: there are more than `MOST_SIZES`.
     """
-    sizes = (given,) if isinstance(given, Mapping) else tuple(given)
+    sizes = (assignments,) if isinstance(assignments, Mapping) else tuple(assignments)
     require(len(sizes) <= MOST_SIZES, "input-shape", f"{len(sizes)} sizes", f"name {MOST_SIZES}")
     return sizes or ANY_SIZE
 
@@ -161,8 +161,8 @@ class FoldOptions:
         ragged: fold extents that the factor does not divide (zero-extend, then cut).
         mix_samples: allow batch folds with structural zeros across samples.
         nonfinite: what a fold may do to Inf and NaN.
-        fixed_shapes: take the one assignment of `input_shapes` for the only sizes: the new model
-            declares them.
+        fixed_shapes: declare the single assignment of `input_shapes` in the new model, as its only
+            sizes.
         max_channels: a site with at least this many channels on both sides of a group is left
             alone.
         max_flops_growth: most multiply-adds of the new site, as a multiple of the old.
@@ -171,10 +171,10 @@ class FoldOptions:
         skip: glob patterns of node names to leave alone.
         input_shapes: sizes assumed for planning; the model's interface keeps its symbols, except
             under `fixed_shapes`.
-        companions: those to exchange or to measure; if none is named, all are measured, and none is
-            exchanged where nothing is measured (a factor, or form strides).
+        companions: the companions to exchange or to measure; if none is named, all are measured.
+            Where nothing is measured (a factor, or form strides), none is exchanged then.
         pad_channels: pad the channels of chains of layers to multiples of this number; 0: none;
-            None: those that are measured to gain, and none where nothing is measured.
+            None: the chains that gain by measurement, no chain where nothing is measured.
         freeze_weights: take weights that are also inputs out of the inputs, which changes the
             interface.
     """

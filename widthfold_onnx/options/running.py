@@ -78,7 +78,7 @@ class Tolerance:
 
     Attributes:
         rtol: None means the default of the output's dtype (`evidence.parity.outputs`).
-        atol: what is allowed beside it.
+        atol: the absolute difference that is allowed beside it.
         per_output: rtol of single outputs, by name.
     """
 
@@ -126,7 +126,7 @@ class RuntimeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions(RuntimeOptions):
-    """Options for `verify`; `threads` are those of the timed sessions.
+    """Options for `verify`; `threads` counts threads of the timed sessions.
 
     Attributes:
         seeds: how many random input sets are compared; five cover all distributions.

@@ -1,7 +1,7 @@
 """Renders results: one module for each form; `formats` chooses, `console` prints, `files` writes.
 
 `described` turns a result into the tables and lines that every form shows. It imports `results`,
-`text` and `errors`, and constants of others; `cli`, `olive` and, by name, `results` import it.
+`text`, `errors` and constants of others. `cli` and `olive` import it; `results` does so by name.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.write.atomic import (
+from widthfold_onnx.model.atomic import (
     PLAN_MARK,
     check_target,
     head_of,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from widthfold_onnx.reports.described.optimization import companion, frozen
-from widthfold_onnx.reports.described.search import sentence
+from widthfold_onnx.reports.described.tuning import sentence
 from widthfold_onnx.reports.described.verification import difference, verdict
 from widthfold_onnx.reports.words import clauses, gain, kinds, short
 from widthfold_onnx.results import OptimizeReport, SiteReport, VerifyReport

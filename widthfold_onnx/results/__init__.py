@@ -1,4 +1,8 @@
-"""Results of each verb. The same structs are the JSON reports; `schemas/` holds their schemas."""
+"""Define the results of each command; the same structs are the JSON reports (`schemas/`).
+
+A file holds one subject: layers, evidence, timing, tuning. It imports nothing of the package;
+`runtime` and everything above import it.
+"""
 
 from widthfold_onnx.results.base import AssumedSizes, Gain, Result, SizeGain, SpeedVerdict, Verdict
 from widthfold_onnx.results.evidence import (

@@ -120,8 +120,8 @@ class Proof(Result, kw_only=True, frozen=True):
         primes: one draw of random elements was made modulo each.
         functions: operators that were taken for unknown functions of all that they read.
         extents: of the inputs, for each evaluation.
-        unseen: first outputs of Ifs of which it is not known what they choose, or of which a new
-            branch was computed at no extents.
+        unseen: first outputs of Ifs whose choice is not known, or whose new branch was computed at
+            no extents.
     """
 
     verdict: Literal["equal", "different", "not provable", "skipped"]
@@ -153,8 +153,8 @@ class Environment(Result, kw_only=True, frozen=True):
     """The machine, versions and settings that a figure depends on.
 
     Attributes:
-        provider_options: those that were asked for; `Side.level` names the timed level.
-        session_options: entries of the session's configuration that were asked for.
+        provider_options: options that the caller chose; `Side.level` names the timed level.
+        session_options: entries of the session's configuration that the caller chose.
         u8s8_error: how many steps of 255 a product of the largest unsigned data and signed weights
             is off on this CPU; None where neither model holds integers of 8 bits.
         mhz_before: mean clock of the cores before the work, None where the system does not say.

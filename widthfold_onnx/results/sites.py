@@ -164,11 +164,11 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
         model: the file that was read.
         sites: every node that could be folded, with its outcome.
         regions: nodes between which nothing is unfolded.
-        companions: those that match a node.
+        companions: outcomes of the companions that match a node.
         padding: padded channels; None if there are none that could be padded.
         summary: counts over all sites, and sizes of the files.
         assumed: sizes that were assumed; None where nothing was left open.
-        search: what was measured; None at a fixed factor.
+        search: the measurements and the choice; None at a fixed factor.
         fixed_sizes: sizes of inputs that the model left open and the new one declares.
         values: combinations of values of inputs that choose between parts of the model.
         note: what the caller should know of the plan; "" if there is nothing.
@@ -239,7 +239,7 @@ class InspectReport(Report, kw_only=True, frozen=True):
         ir_version: version of the file format.
         nodes: how many the model has.
         sites: every node that could be folded, with its forms at the factor.
-        companions: those that match a node.
+        companions: outcomes of the companions that match a node.
         padding: channels that could be padded; None if there are none.
         assumed: sizes at which the model runs; None where nothing is open, or none was found.
         values: combinations of values of inputs that choose between parts of the model.

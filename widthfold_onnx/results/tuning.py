@@ -27,7 +27,7 @@ class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """Everything that can change the answer.
 
     Attributes:
-        subject: what was measured: canonical JSON of an operator, or ``model:<sha256>``.
+        subject: canonical JSON of the measured operator, or ``model:<sha256>``.
         candidate: canonical JSON of the reformulation, or ``as-is`` for the original.
         setting: canonical JSON of provider, its options, level and threads.
         machine: canonical JSON of device, runtime, driver and package versions.
@@ -54,15 +54,15 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         taken: when, in UTC, as ISO 8601 writes it.
         control: deviation from 1 of the sessions of the original against each other; 0.0 where
             it had only one.
-        note: what else was seen.
+        note: another observation of the run.
         original_setting: of the runtime, such as its level, at which the original is fastest; ""
             where it was not chosen.
         setting: the same for the candidate.
         budget: seconds that there were for all that was measured with it.
 
     Raises:
-        ValueError: a number that is not finite, below 0 or too large, an interval whose ends are
-            swapped, a status that ratio and reason do not fit, or a time that is not in UTC.
+        ValueError: a number that is not finite, below 0 or too large; an interval whose ends are
+            swapped; a status that ratio and reason do not fit; a time that is not in UTC.
     """
 
     status: Literal["ok", "lost"]
@@ -168,17 +168,17 @@ class SearchReport(Result, kw_only=True, frozen=True):
 
 
 class TunedModel(Result, kw_only=True, frozen=True):
-    """One model; what is counted are layers as they are and their forms, on all machines.
+    """One model: counts of layers as they are and of their forms, on all machines.
 
     Attributes:
         model: name of the file.
         layers: different layers that can be reformulated.
         forms: reformulations of all of them together, alone and between packed tensors.
-        measured: what this run added to the store; a layer that several models have counts for
+        measured: how many this run added to the store; a layer that several models have counts for
             each of them.
-        known: what was in the store before.
-        skipped: those among both that were not run: out of reach, or no time was left.
-        failed: those among both that were run and gave no time: it crashed, hung, ran out of
+        known: how many were in the store before.
+        skipped: how many of both were not run: out of reach, or no time remained.
+        failed: how many of both were run and gave no time: it crashed, hung, ran out of
             memory, or the runtime has no kernel for it.
         left: layers with pending measurements on some machine.
         reason: why the model was not tuned, "" where it was.

@@ -1,5 +1,5 @@
 """Define the plan, and carry it out on the graph: new nodes, weights, metadata, regions, guards.
 
-`plan` is the value, `apply` the one way to change a model. It imports `rules` and the folders
-below, and asks `runtime` of one kernel; `decide`, `tuning` and `evidence` import it.
+`plan` holds the value; only `apply` changes a model. It imports `rules` and the folders below, and
+asks `runtime` of one kernel; `decide` and everything above import it.
 """

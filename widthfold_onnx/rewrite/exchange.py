@@ -18,8 +18,8 @@ from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.chain import NewNodes, take_over
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
+from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.companions.companion import Exchange, Operand, Step
-from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.rules.match.reading import place_problem
 from widthfold_onnx.runtime.kernels import prelu_keeps_inf
 

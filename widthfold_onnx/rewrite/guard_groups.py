@@ -20,7 +20,7 @@ from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.graph.messages import reads
 from widthfold_onnx.rewrite.regions import Regions
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.open_extents import needed_extents
+from widthfold_onnx.rules.forms.legality import needed_extents
 from widthfold_onnx.rules.match.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.match.site import LinearSite
 
@@ -101,7 +101,7 @@ class _Grouping:
                     extents.setdefault(value, {}).update(dict.fromkeys(conditions.items()))
                 elif conditions and not self._is_implied(value, layout, conditions):
                     return None
-        # A site alone is not planned with a guard there (`rules.forms.open_extents`).
+        # A site alone is not planned with a guard there (`rules.forms.legality`).
         if len(nodes) > 1 and any(map(is_dequantized_anew, extents)):
             return None
         return Group(nodes, {value: tuple(c) for value, c in extents.items() if c})

@@ -12,7 +12,7 @@ import numpy as np
 from widthfold_onnx.model.graph.document import Attributes, Document, Graph, Node, Value
 from widthfold_onnx.rewrite.chain import NewNodes, base_name
 from widthfold_onnx.rewrite.guard_groups import Conditions, Group
-from widthfold_onnx.rules.forms.open_extents import EXTENTS
+from widthfold_onnx.rules.forms.legality import EXTENTS
 
 GUARD_KEY = "widthfold.guard"
 """Metadata key of the nodes of a guard; for its If, the value names what the guard tests."""

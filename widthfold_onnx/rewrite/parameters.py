@@ -17,7 +17,7 @@ from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Value
-from widthfold_onnx.rules.match.parameter import Parameter, is_single
+from widthfold_onnx.rules.match.dequantized import Parameter, is_single
 from widthfold_onnx.rules.match.site import LinearSite
 
 
@@ -69,7 +69,14 @@ class Parameters:
         make: Callable[[LinearSite, Array, ConvFold], Array],
     ) -> Value:
         array = self._document.read(constant)
-        of_site = (site.op, site.left, site.group, site.matrices, site.axes, site.weight_shape)
+        of_site = (
+            site.op,
+            site.weight_on_left,
+            site.group,
+            site.matrices,
+            site.axes,
+            site.weight_shape,
+        )
         content = (array.dtype, array.shape, _digest(array))
         key = (what, fold.key, of_site, constant.owner, *content)
         if key not in self._shared:
@@ -95,7 +102,7 @@ def folded_vector(site: LinearSite, numbers: Array, fold: ConvFold) -> Array:
     """
     if is_single(numbers.shape):
         return numbers
-    axis = -2 if site.left and numbers.ndim > 1 else -1
+    axis = -2 if site.weight_on_left and numbers.ndim > 1 else -1
     channels = np.arange(site.channels[1]) % numbers.shape[axis]
     return np.take(numbers, fold_per_channel(channels, replace(fold, group=site.group)), axis)
 
@@ -111,11 +118,11 @@ def folded_bias(site: LinearSite, numbers: Array, fold: ConvFold) -> Array:
     if numbers.size == 1:
         return numbers
     logical = numbers.reshape((1,) * (2 - numbers.ndim) + numbers.shape)
-    if logical.shape[-1 if site.left else -2] == 1:
+    if logical.shape[-1 if site.weight_on_left else -2] == 1:
         return folded_vector(site, numbers, fold)
     full = list(logical.shape)
-    full[-2 if site.left else -1] = site.channels[1]
-    layout = RowLayout(fold.out_factor, site.left)
+    full[-2 if site.weight_on_left else -1] = site.channels[1]
+    layout = RowLayout(fold.out_factor, site.weight_on_left)
     return layout.packed(np.broadcast_to(logical, full))
 
 

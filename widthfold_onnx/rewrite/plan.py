@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.atomic import check_plan_target, temporary, writing
 from widthfold_onnx.model.graph.names import NodeName
-from widthfold_onnx.model.write.atomic import check_plan_target, temporary, writing
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rules.forms.spec import FormSpec

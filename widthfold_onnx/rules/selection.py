@@ -9,7 +9,7 @@ from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import candidates
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.open_extents import needed_extents
+from widthfold_onnx.rules.forms.legality import needed_extents
 from widthfold_onnx.rules.match.conv_site import ConvSite
 from widthfold_onnx.rules.match.product_site import ProductSite
 from widthfold_onnx.rules.match.site import LinearSite
@@ -37,10 +37,9 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
 def preference(site: LinearSite, form: Reformulation, factor: int) -> tuple[float, ...]:
     """Return the sort key of a form at a factor; the smallest is preferred.
 
-    A form for every run comes before one that a guard restricts to some sizes, and of the guarded
-    ones one that leaves the batch alone, which mostly is 1; a view before a move; one axis before
-    several; the fewest multiply-adds; the fewest copies. Of forms that fold strides alone, that of
-    the most axes.
+    The order: a form for all sizes, then guarded forms, first without the batch, whose size mostly
+    is 1; a view before a move; one axis before several; the fewest multiply-adds; the fewest
+    copies. Among forms that fold strides alone, the form of the most axes comes first.
     """
     most_axes = -len(form.binds) if factor == STRIDES_ALONE else 0
     return (_guarded_extent(site, form), most_axes, *cost(form))
@@ -106,8 +105,8 @@ def furthest(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
     """
     best: dict[str, Refusal] = {}
     for axis, refusal in refusals:
-        known = best.get(axis)
-        if known is None or refusal.code.rank > known.code.rank:
+        previous = best.get(axis)
+        if previous is None or refusal.code.rank > previous.code.rank:
             best[axis] = refusal
     single = {axis: refusal for axis, refusal in best.items() if "+" not in axis}
     return dict(sorted(single.items(), key=lambda item: -item[1].code.rank))

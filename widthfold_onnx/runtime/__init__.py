@@ -1,5 +1,5 @@
 """Use ONNX Runtime: sessions, inputs, child processes, paired timing, the machine.
 
-It imports `options`, `results`, `errors` and `text`, and of `model` only `proto`; `plan` and
-`evidence` import it, and nothing else of the package imports onnxruntime.
+It imports `options`, `results`, `errors` and `text`, and of `model` only `proto`; nothing else of
+the package imports onnxruntime. `rewrite` and everything above import it.
 """

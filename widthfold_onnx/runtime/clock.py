@@ -1,8 +1,8 @@
 """Times runs in turn, and says how often to repeat them.
 
 Identical models timed one after the other were seen to differ by 2.94x on a busy host, so all runs
-are interleaved. Sessions of one file differ too, by where their memory lies, and so do processes,
-so both are repeated (Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013).
+are interleaved. Sessions of one file differ, too, by where their memory lies, and so do processes.
+So both are repeated (Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013).
 """
 
 from __future__ import annotations

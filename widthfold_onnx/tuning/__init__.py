@@ -1,4 +1,4 @@
 """Decide the plan of a model from measured or predicted times, and keep times in a store.
 
-It imports `decide`, `runtime` and the parts below them; `pipeline`, `api` and `cli` import it.
+It imports `decide`, `runtime` and the parts below them; `api`, `cli` and `pipeline` import it.
 """

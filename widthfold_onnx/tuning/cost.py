@@ -1,8 +1,8 @@
 """Predict how long a Conv takes on a target: a roofline with tiles, padding and copies.
 
-    kernel   = max(multiply-adds in full tiles / rate, bytes / bandwidth)
-    layer    = kernel + staging + operators * launch
-    form     = Pad, Transposes -> layer -> Transposes, Slice, and operators no longer fused
+    kernel: max(multiply-adds in full tiles / rate, bytes / bandwidth)
+    layer: kernel + staging + operators * launch
+    form: Pad, Transposes -> layer -> Transposes, Slice, and operators no longer fused
 
 There are two kinds of kernels. A *blocked* one (NCHWc on the CPU, an implicit GEMM on tensor
 cores) computes whole tiles of output channels and keeps its tensors padded to blocks: staging
@@ -107,9 +107,9 @@ class Work:
         )
 
 
-def _extended(wanted: Sequence[int | None], shape: Sequence[int]) -> int:
-    """Return the elements of a tensor at the extents of the form; unknown ones as in `shape`."""
-    return math.prod(n if e is None else e for e, n in zip(wanted, shape, strict=True))
+def _extended(extents: Sequence[int | None], shape: Sequence[int]) -> int:
+    """Return the elements of a tensor at the extents of a form; `shape` has the unknown extents."""
+    return math.prod(n if e is None else e for e, n in zip(extents, shape, strict=True))
 
 
 Moves = tuple[Sequence[Move], Sequence[Move]]

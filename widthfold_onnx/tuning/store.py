@@ -16,7 +16,7 @@ import msgspec
 import platformdirs
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.write.atomic import writing
+from widthfold_onnx.model.atomic import writing
 from widthfold_onnx.results import Key, Measurement
 from widthfold_onnx.text import printable, quoted
 

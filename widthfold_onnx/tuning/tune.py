@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from widthfold_onnx.decide.draft import drafted
 from widthfold_onnx.errors import UsageError, WidthfoldError
-from widthfold_onnx.model.read.loader import load
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions
 from widthfold_onnx.progress import Progress, Step, silent
 from widthfold_onnx.refusal import Refusal
@@ -158,16 +158,16 @@ def _row(model: _Read, benches: Sequence[Bench]) -> TunedModel:
         return TunedModel(model=name, reason=layers.reason)
     keys: list[tuple[str, Candidate]] = [(workload.subject, AS_IS) for workload in workloads]
     keys += [(workload.subject, form.spec) for workload in workloads for form in workload.forms]
-    # On a cluster from which no worker has answered yet, everything is left.
-    left = layers.behind(workload for bench in benches for workload in bench.missing(workloads))
-    found = [(key in b.kept, known) for b in benches for key in keys if (known := b.known(*key))]
+    # On a cluster from which no worker has answered yet, everything is pending.
+    pending = layers.behind(workload for bench in benches for workload in bench.missing(workloads))
+    stored = [(key in b.kept, m) for b in benches for key in keys if (m := b.measurement(*key))]
     return TunedModel(
         model=name,
         layers=len(layers.workloads),
         forms=len(keys) - len(workloads),
-        measured=sum(now for now, _ in found),
-        known=sum(not now for now, _ in found),
-        skipped=sum(known.skipped for _, known in found),
-        failed=sum(known.status == "lost" and not known.skipped for _, known in found),
-        left=len(left if benches else layers.workloads),
+        measured=sum(is_new for is_new, _ in stored),
+        known=sum(not is_new for is_new, _ in stored),
+        skipped=sum(m.skipped for _, m in stored),
+        failed=sum(m.status == "lost" and not m.skipped for _, m in stored),
+        left=len(pending if benches else layers.workloads),
     )

@@ -255,7 +255,9 @@ IN_MODEL: dict[str, Fault] = {
 def other_channels(layout: RowLayout, count: int) -> Array:
     """The channels in the order of the other side: repeated for tiled."""
     tiles = np.arange(count)
-    return np.tile(tiles, layout.factor) if layout.left else np.repeat(tiles, layout.factor)
+    return (
+        np.tile(tiles, layout.factor) if layout.weight_on_left else np.repeat(tiles, layout.factor)
+    )
 
 
 def other_weight(site: ProductSite, factor: int, merged: int) -> Candidate:
@@ -266,11 +268,13 @@ def other_weight(site: ProductSite, factor: int, merged: int) -> Candidate:
 
 def merged_otherwise(right: RowLayout) -> RowLayout:
     """One axis more or less makes up the positions."""
-    return RowLayout(right.factor, right.left, right.merged + 1 if right.merged < 2 else 1)
+    return RowLayout(
+        right.factor, right.weight_on_left, right.merged + 1 if right.merged < 2 else 1
+    )
 
 
 def other_side(right: RowLayout) -> RowLayout:
-    return RowLayout(right.factor, not right.left, 1)
+    return RowLayout(right.factor, not right.weight_on_left, 1)
 
 
 def in_layout(alter: Callable[[RowLayout], RowLayout]) -> Planted:

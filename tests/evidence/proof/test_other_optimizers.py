@@ -15,8 +15,8 @@ from tests.shared import MODELS, ROOT, SHARED
 from widthfold_onnx.evidence.files import verify_files
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto.walk import overridable
-from widthfold_onnx.model.read.loader import load
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.progress import quiet
 from widthfold_onnx.results import Proof

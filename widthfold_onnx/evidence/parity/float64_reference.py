@@ -22,8 +22,8 @@ from onnx.reference.op_run import OpRun
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError, WidthfoldError
 from widthfold_onnx.evidence.proof.reference_ops import OPS, widen
+from widthfold_onnx.model.loader import load_with_data
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
-from widthfold_onnx.model.read.loader import load_with_data
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.text import printable

@@ -15,9 +15,9 @@ from widthfold_onnx.evidence.parity.exact_kernels import may_saturate, open_chos
 from widthfold_onnx.evidence.parity.outputs import SLACK, Distance, compare, difference, distance
 from widthfold_onnx.evidence.parity.runs import Outputs, attempt, both, output_names, run_once
 from widthfold_onnx.evidence.parity.shaken import Steps, shake, shaken
+from widthfold_onnx.model.loader import load, load_with_data
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.proto.walk import operator_of
-from widthfold_onnx.model.read.loader import load, load_with_data
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say, quiet

@@ -1,5 +1,5 @@
 """Link the nodes of a model, read its constants, and replace nodes by others.
 
-`document.Document` is the one door to onnx_ir; the other files are its parts. It imports
-`model.proto` and `model.shapes`; `operators`, `rules`, `rewrite`, `plan` and `evidence` import it.
+`document.Document` alone hands onnx_ir to the package; the other files are its parts. It imports
+`model.proto` and `model.shapes`; `operators` and everything above import it.
 """

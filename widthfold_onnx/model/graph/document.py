@@ -102,7 +102,7 @@ class Document:
     def name_of(self, scope: Scope, node: Node) -> NodeName:
         """Return the name of a node, which it has in every copy of the model.
 
-        No two nodes of a checked graph have one name (`model.read.check`).
+        No two nodes of a checked graph have one name (`model.check`).
         """
         return NodeName(scope.path, shown_name(node))
 

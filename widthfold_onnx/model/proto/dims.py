@@ -59,8 +59,8 @@ def declared(value: onnx.ValueInfoProto) -> tuple[int | str | None, ...]:
     >>> declared(onnx.helper.make_tensor_value_info("x", 1, [1, "height", "?", None]))
     (1, 'height', None, None)
     """
-    dims, known = value.type.tensor_type.shape.dim, dims_of(value) or ()
+    dims, extents = value.type.tensor_type.shape.dim, dims_of(value) or ()
     return tuple(
         symbol_of(dim.dim_param) if extent is None else extent
-        for dim, extent in zip(dims, known, strict=True)
+        for dim, extent in zip(dims, extents, strict=True)
     )

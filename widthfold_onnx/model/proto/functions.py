@@ -104,7 +104,7 @@ def flat(model: onnx.ModelProto) -> onnx.ModelProto:
         return model
     try:
         return inline(model)
-    except InvalidModelError:  # only what is in the functions stays unread
+    except InvalidModelError:  # the bodies of the functions stay unread
         return model
 
 

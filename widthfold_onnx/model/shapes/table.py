@@ -40,13 +40,13 @@ class ShapeTable:
         dims = self.get(path, name)
         if dims is None:
             return None
-        known = tuple(n for n in dims if n is not None)
-        return known if len(known) == len(dims) else None
+        extents = tuple(n for n in dims if n is not None)
+        return extents if len(extents) == len(dims) else None
 
     def numbers(self, path: str, name: str) -> Array | None:
         """Return the elements of a value that no input changes, None for the others.
 
-        They are in an array of objects if some are not known; None if none is, or there are many.
+        An array of objects if some are unknown; None if all are unknown, or there are many.
         """
         fact = self._facts.get(path, {}).get(name)
         return fact.numbers if fact else None
@@ -58,7 +58,7 @@ class ShapeTable:
 
 
 def inputs_of(proto: onnx.ModelProto, pins: Shapes) -> dict[str, Fact]:
-    """Return the known facts of the inputs that a caller gives.
+    """Return the types and extents of the inputs, with the extents that a caller assumes.
 
     Args:
         proto: the model.
@@ -68,12 +68,12 @@ def inputs_of(proto: onnx.ModelProto, pins: Shapes) -> dict[str, Fact]:
         UsageError: a pin names no input, or contradicts the model.
     """
     values = {value.name: value for value in inputs(proto)}
-    given = {name: of_type(value.type) for name, value in values.items()}
+    facts = {name: of_type(value.type) for name, value in values.items()}
     for name, shape in pins.items():
-        if name not in given:
-            known = ", ".join(printable(n) for n in given)
-            raise UsageError(f"--input-shape: no input {printable(name)}; inputs are {known}")
-        dims = given[name].dims
+        if name not in facts:
+            names = ", ".join(printable(n) for n in facts)
+            raise UsageError(f"--input-shape: no input {printable(name)}; inputs are {names}")
+        dims = facts[name].dims
         pairs = [] if dims is None else zip(dims, shape, strict=False)
         is_ranked = dims is None or len(dims) == len(shape)
         if not is_ranked or any(extent not in (None, size) for extent, size in pairs):
@@ -81,8 +81,8 @@ def inputs_of(proto: onnx.ModelProto, pins: Shapes) -> dict[str, Fact]:
                 f"--input-shape: {printable(name)} is declared "
                 f"{_shown(declared(values[name]))}, not {_shown(shape)}"
             )
-        given[name] = Fact(given[name].kind, tuple(shape))
-    return given
+        facts[name] = Fact(facts[name].kind, tuple(shape))
+    return facts
 
 
 def _shown(dims: Iterable[int | str | None]) -> str:

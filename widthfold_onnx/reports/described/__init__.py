@@ -1,7 +1,7 @@
 """Describes each result as tables and lines, which every renderer of `reports` shows alike.
 
 A file describes the result of a command, or a part that commands share. It imports `results`,
-`reports.description` and `reports.words`; the renderers of `reports`, `cli` and `olive` import it.
+`reports.description` and `reports.words`; `cli`, `olive` and `reports` import it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
-from widthfold_onnx.reports.described import inputs, search, verification
+from widthfold_onnx.reports.described import inputs, tuning, verification
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, Table, tabulated
 from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, short, size
 from widthfold_onnx.results import (
@@ -102,7 +102,7 @@ def describe(report: OptimizeReport, detail: Detail) -> Description:
         head=Line(report.model if full else "", _summary(report)),
         assumptions=inputs.assumptions(sizes, report.values),
         tables=_all_tables(report) if full else _brief_sites(report),
-        remarks=[*_changes(report, full), *search.lines(report.search, detail), *_cautions(report)],
+        remarks=[*_changes(report, full), *tuning.lines(report.search, detail), *_cautions(report)],
     )
     if checks is None:
         return description
@@ -171,7 +171,7 @@ def _changes(report: OptimizeReport, full: bool) -> list[Line]:
 
 
 def _left_alone(report: OptimizeReport) -> list[Line]:
-    """Count what was left alone: layers by code, unless a table lists them, and other parts."""
+    """Count unchanged layers by code, unless a table lists them, and unchanged other parts."""
     is_listed = not report.summary.changes and len(report.sites) <= _REFUSALS
     sites = [] if is_listed else report.sites
     codes = Counter(site.code for site in sites if site.status != "folded")
@@ -205,8 +205,8 @@ def _summary(report: OptimizeReport) -> str:
     elif counts.changes:
         grown = f"{size(counts.bytes_before)} -> {size(counts.bytes_after)}"
         growth = counts.bytes_after / max(1, counts.bytes_before)
-        said = f", {growth:.1f} times as many bytes" if growth > LARGE_GROWTH else ""
-        written = f"wrote {report.written} ({grown}{said})"
+        growth_note = f", {growth:.1f} times as many bytes" if growth > LARGE_GROWTH else ""
+        written = f"wrote {report.written} ({grown}{growth_note})"
     nodes = f"{len(report.sites)} {kinds(report.sites)} nodes"
     return f"{counts.folded} of {nodes} folded{alone}; {written}"
 

@@ -1,9 +1,11 @@
-"""Describes the result of `tune`: each model with the counts of its layers and forms."""
+"""Describes the search of `optimize`, and the result of `tune`."""
 
 from __future__ import annotations
 
-from widthfold_onnx.reports.description import Column, Description, Line, tabulated
-from widthfold_onnx.results import TunedModel, TuneReport
+from widthfold_onnx.reports.described.inputs import size_gain
+from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
+from widthfold_onnx.reports.words import clauses, counted, gain, shapes
+from widthfold_onnx.results import SearchReport, TunedModel, TuneReport
 
 UNKEPT = "not kept, because the store may only be read"
 
@@ -35,3 +37,79 @@ def describe(report: TuneReport) -> Description:
         tables=tabulated("models", MODELS, report.models),
         remarks=[Line("", line) for line in lines],
     )
+
+
+INPUTS = 3
+"""Inputs whose shapes stand in one line."""
+
+
+def lines(report: SearchReport | None, detail: Detail) -> list[Line]:
+    """Return the lines on measurements, speed at each size, and the level to deploy at."""
+    if report is None:
+        return []
+    speeds = [Line("speed", outcome(report))]
+    if report.accepted and report.whole is not None and detail < Detail.FULL:
+        speeds = [
+            Line(f"speed at {shapes(row.shapes, INPUTS)}", size_gain(row)) for row in report.sizes
+        ]
+    entries = [
+        *speeds,
+        Line("", deployment(report)),
+        Line(f"search on {report.provider}", clauses(measurements(report), report.note)),
+    ]
+    return [line for line in entries if line.text]
+
+
+def sentence(report: SearchReport) -> str:
+    """Describe the search for the fastest forms in one line."""
+    return clauses(measurements(report), outcome(report), deployment(report), report.note)
+
+
+def measurements(report: SearchReport) -> str:
+    """Count the forms and the measurements of a search."""
+    if not report.layers and report.whole is None:
+        return "no layer has a form to measure"
+    source = "all measured before"
+    if report.predicted:
+        source = f"{counted(report.predicted, 'layer')} predicted for {report.target}, not measured"
+    elif report.measured or report.left:
+        source = f"{counted(report.measured, 'measurement')} taken"
+    parts = [
+        f"{counted(report.forms, 'form')} of {counted(report.layers, 'layer')}",
+        source + (f" and {UNKEPT}" if report.measured and report.store_read_only else ""),
+        "ended early" if report.interrupted else "",
+        f"{counted(report.left, 'layer')} left to measure" if report.left else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def deployment(report: SearchReport) -> str:
+    """Return the level at which each model is fastest; "" if they were not timed."""
+    if not report.folded_setting:
+        return ""
+    return (
+        f"deploy it at level {report.folded_setting} "
+        f"(the original is fastest at {report.original_setting})"
+    )
+
+
+def outcome(report: SearchReport) -> str:
+    """Describe the time of the whole model in the chosen forms."""
+    whole = report.whole
+    if whole is None:
+        if not report.layers:
+            return ""
+        if report.accepted:
+            return "the whole model was not timed"
+        judged = " that was measured" if report.left and not report.predicted else ""
+        return f"no choice of forms{judged} {'is sure to gain' if report.predicted else 'gains'}"
+    if not whole.pairs:
+        return f"folded, the whole model was not timed: {report.failure}"
+    at = f" at {shapes(report.sizes[0].shapes, INPUTS)}" if report.sizes else ""
+    if any(row.verdict == "slower" for row in report.sizes[1:]):
+        return f"folded, the whole model ran at {gain(whole)}{at}, and is slower at another size"
+    if not report.accepted:
+        rule = f"its low end {whole.low:.3f} is not above {report.bar:.3f}"
+        control = f"up to which noise counts (A/A control {1 + report.control:.3f})"
+        return f"folded, the whole model ran at {gain(whole)}{at}; {rule}, {control}"
+    return f"the whole model ran at {gain(whole)} of the original's best{at}"

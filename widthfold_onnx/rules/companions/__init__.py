@@ -1,6 +1,24 @@
 """Find ops around low-channel layers that an equal op computes faster: companions of the fold.
 
-Each rule is one file, which states its match and why the exchange is exact. `table` lists the
-rules; there are five at most, since this is no general optimizer. `rewrite.exchange` carries them
-out. No proof reads them: `evidence.proof` defines the ops on both sides.
+A rule is a file, which states its match and why the exchange is exact; `COMPANIONS` lists all, five
+at most. It imports `rules.match` and `rules.propagation`; `decide`, `rewrite` and `tuning` import
+it. `evidence.proof` reads no rule: it defines the ops on both sides.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from widthfold_onnx.options import Companion
+from widthfold_onnx.rules.companions.companion import Rule
+from widthfold_onnx.rules.companions.crop import crop
+from widthfold_onnx.rules.companions.prelu import prelu
+from widthfold_onnx.rules.companions.scalar import scalar
+from widthfold_onnx.rules.companions.split import split
+
+COMPANIONS: Mapping[Companion, Rule] = {
+    Companion.CROP: Rule(("Conv", "ConvTranspose"), crop, inlines=False, lifts=True),
+    Companion.PRELU: Rule(("PRelu",), prelu, branches=True),
+    Companion.SCALAR: Rule(("Add", "Div", "Mul", "Sub"), scalar, inlines=False),
+    Companion.SPLIT: Rule(("Split",), split, inlines=False, lifts=True),
+}

@@ -42,7 +42,7 @@ from widthfold_onnx.rules.companions.lengths import (
     conv_axes,
     cuts,
 )
-from widthfold_onnx.rules.match.parameter import constant_of, dequantizer, input_of
+from widthfold_onnx.rules.match.dequantized import constant_of, dequantizer, input_of
 from widthfold_onnx.rules.propagation.axes import PADS_INPUT
 from widthfold_onnx.rules.propagation.table import BROADCASTING, UNARY
 
@@ -127,8 +127,8 @@ class _Window:
         pads = axis.pad_begin - stride * begin, axis.pad_end - stride * end
         last = pads[1] if self.is_transposed else max(0, pads[1])
         new = replace(axis, pad_begin=pads[0], pad_end=last)
-        left = Cut(cut.begin - begin, cut.end - end)
-        return replace(self, axis=new, spare=self.spare - begin - end), left
+        remaining = Cut(cut.begin - begin, cut.end - end)
+        return replace(self, axis=new, spare=self.spare - begin - end), remaining
 
     @property
     def _unread(self) -> int:
@@ -213,8 +213,8 @@ def _places(lengths: Lengths, node: Node, value: Value, places: list[int]) -> li
     if not is_default(node, *POINTWISE):
         return []
     if node.op_type == "BatchNormalization":
-        given = node.attributes
-        is_fixed = given.get_int("training_mode", 0) < given.get_int("spatial", 1)
+        attributes = node.attributes
+        is_fixed = attributes.get_int("training_mode", 0) < attributes.get_int("spatial", 1)
         return places if is_fixed and places[1] == 1 else []
     if node.op_type in BROADCASTING:
         constants = [constant_of(lengths.document, v) for v in node.inputs if v is not value]
@@ -238,9 +238,9 @@ def _reshaped(lengths: Lengths, node: Node, places: list[int]) -> list[int]:
     if node.op_type == "Squeeze":
         dropped = {axis % len(places) for axis in axes}
         return [place for i, place in enumerate(places) if i not in dropped]
-    rank, kept = len(places) + len(axes), iter(places)
+    rank, existing = len(places) + len(axes), iter(places)
     added = {axis % rank for axis in axes}
-    return [NEW if i in added else next(kept) for i in range(rank)]
+    return [NEW if i in added else next(existing) for i in range(rank)]
 
 
 def _absorbed(
@@ -338,12 +338,12 @@ def _zeros(lengths: Lengths, pad: Node, rank: int) -> list[tuple[int, int]] | No
 
 def _attributes(node: Node, axes: Sequence[ConvAxis]) -> Attributes:
     """Return the attributes of a layer with explicit pads of these axes."""
-    kept = {n: a for n, a in node.attributes.items() if n not in ("auto_pad", "pads")}
+    others = {n: a for n, a in node.attributes.items() if n not in ("auto_pad", "pads")}
     if node.op_type == "Conv":
         begins, ends = ([getattr(a, side) for a in axes] for side in ("pad_begin", "pad_end"))
-        return {**kept, "pads": [*begins, *ends]}
+        return {**others, "pads": [*begins, *ends]}
     more = integers(node, "output_padding", [0] * len(axes))
     reaches = [axis.dilation * (axis.kernel - 1) for axis in axes]
     begins = [reach - axis.pad_begin for reach, axis in zip(reaches, axes, strict=True)]
     ends = [r - a.pad_end + n for r, a, n in zip(reaches, axes, more, strict=True)]
-    return {**kept, "pads": [*begins, *ends]}
+    return {**others, "pads": [*begins, *ends]}

@@ -57,7 +57,7 @@ class Length:
 
     def minus(self, other: Length) -> int | None:
         """Return the difference, None if it depends on the size."""
-        mine, others = ((one.root, one.axis, one.times) for one in (self, other))
+        mine, others = ((length.root, length.axis, length.times) for length in (self, other))
         return self.more - other.more if mine == others else None
 
 
@@ -136,7 +136,7 @@ class Lengths:
         return None
 
     def _joined(self, node: Node, value: Value, axis: int) -> Length | None:
-        """Return the extent of operands that are broadcast, if it is that of all or they have 1."""
+        """Return the extent of a broadcast: its operands have it or 1. None if they differ."""
         dims, extents = self.dims(value), set()
         for operand in node.inputs:
             own = self.dims(operand)
@@ -156,7 +156,7 @@ class Lengths:
         return replace(before, times=before.times * axis.base_dilation, more=more)
 
     def element(self, value: Value | None, index: int) -> Length | None:
-        """Return a number in a vector that is computed from extents, None if it is no such one."""
+        """Return an element of a vector that is computed from extents, None for other vectors."""
         numbers, node = self.numbers(value), None if value is None else value.producer()
         if index < len(numbers) and (number := numbers[index]) is not None:
             return Length(more=number)
@@ -187,10 +187,10 @@ class Lengths:
                         return self.element(part, index) if count else None
                     index -= count
             case "Add" | "Sub":
-                one, other = (self.element(v, index) for v in node.inputs)
-                if one is not None and other is not None and not other.times:
+                first_term, term = (self.element(v, index) for v in node.inputs)
+                if first_term is not None and term is not None and not term.times:
                     sign = 1 if node.op_type == "Add" else -1
-                    return replace(one, more=one.more + sign * other.more)
+                    return replace(first_term, more=first_term.more + sign * term.more)
         return None
 
 
@@ -225,12 +225,12 @@ def _bounds(lengths: Lengths, node: Node) -> list[tuple[int, Length | None, Leng
         ]
         vectors.append([])
     else:
-        given = [*node.inputs[1:], None, None][:4]
+        inputs = [*node.inputs[1:], None, None][:4]
         vectors = [
             [lengths.element(value, i) for i in range(len(lengths.numbers(value)))]
-            for value in given
+            for value in inputs
         ]
-        if any(v is not None and not vector for v, vector in zip(given, vectors, strict=True)):
+        if any(v is not None and not vector for v, vector in zip(inputs, vectors, strict=True)):
             return None
     starts, ends, axes, steps = vectors
     count = len(starts)

@@ -9,8 +9,9 @@ Rewrites: to LeakyRelu(x) if there is one slope: runtimes compute it in the Conv
 Exact: bit for bit, but for the sign of some zeros. LeakyRelu is defined alike, for a slope that
     its float32 holds.
     Max and Min: the product is rounded as in the PRelu. Rounding keeps order: with slopes up to 1
-    it is not above a positive x, nor below a negative one. Where it overflows to an Inf, so does
-    the product of the PRelu, or it is not taken. Inf times a slope is an Inf, and NaN stays NaN.
+    the product is at most a positive x, and at least a negative x. Where it overflows to an Inf,
+    so does the product of the PRelu, or it is not taken. Inf times a slope is an Inf, and NaN stays
+    NaN.
     With a slope of 0, Max(x, 0 * x) of Inf would be NaN. With a slope below 0, a zero and its
     product have two signs. ONNX leaves open which is the Max. ONNX Runtime returns the second one
     for float32 on x86, which is x. At the end, elements that fill no vector of 4 get the first one.
@@ -92,6 +93,6 @@ def _steps(
     if (np.signbit(slopes) & (slopes == 0)).any():
         return Refusal(Code.INEXACT, "one of the slopes is -0, and Where may return 0 for it")
     # Of the rank of the slopes: ONNX Runtime broadcasts a lone number slowly along extents of 1.
-    zero, one = (np.full((1,) * slopes.ndim, number, slopes.dtype) for number in (0, 1))
-    is_negative, factor = Step("Less", (data, zero)), Step("Where", (0, slope, one))
+    zero, unit = (np.full((1,) * slopes.ndim, number, slopes.dtype) for number in (0, 1))
+    is_negative, factor = Step("Less", (data, zero)), Step("Where", (0, slope, unit))
     return is_negative, factor, Step("Mul", (data, 1))

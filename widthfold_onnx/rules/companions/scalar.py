@@ -13,7 +13,7 @@ from __future__ import annotations
 from widthfold_onnx.model.graph.document import Document, Node, graph_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, Step
-from widthfold_onnx.rules.match.parameter import dequantizer
+from widthfold_onnx.rules.match.dequantized import dequantizer
 
 MIN_OPSET = 7
 """Since then operands are broadcast as in numpy."""

@@ -1,4 +1,4 @@
-"""List all equivalent forms of a site at a given factor.
+"""List all equivalent forms of a site at a factor.
 
 Rule: replaces it with fold - Conv - unfold, or with Reshape - product - Reshape.
 Requires: a LinearSite; the factor divides the folded extents, unless `ragged`.
@@ -6,7 +6,7 @@ Rewrites: batch folds (grouped, no structural zeros); axis folds, blocked, inter
     whole axis; combined folds of several axes; with `one_sided`, folds of the output alone
     (sub-pixel), and at factor 1 of the input alone along strided axes (space-to-depth); all of
     them also lifted by one rank. Strided axes of a ConvTranspose that are not folded take their
-    sub-pixel form, which is a form by itself at factor 1. Other groups and channels (`regrouped`)
+    sub-pixel form, which is a form by itself at factor 1. Other groups and channels (`groupings`)
     are combined with the unfolded kernel, or with its sub-pixel form. A 3-D Conv as a 2-D one, or
     a 1-D Conv as a product of matrices, whose results for each tap are added (`summed_taps`). Of a
     product rows or columns are folded, with as few axes of batches as the factor needs.
@@ -27,7 +27,6 @@ from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Candidate, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
-from widthfold_onnx.rules.forms.regrouped import words
 from widthfold_onnx.rules.forms.rows import RowFold
 from widthfold_onnx.rules.forms.windows import SpatialFold
 from widthfold_onnx.rules.match.conv_site import ConvSite, axis_names
@@ -91,12 +90,12 @@ def forms(
         lift: axes of extent 1 put before the spatial ones.
         tile_major: use the NHWC form where the NCHW form is no view.
         grouping: channels and groups of the Conv to fold, without folds of its strides; None for
-            those of the site.
+            the site's own.
         one_sided: add folds of the output alone and, along axes of factor 1, of the input alone:
             they have fewer structural zeros, but channels grow on one side only.
     """
     regrouping = Regrouping(site.grouping, grouping or site.grouping)
-    regrouped = words(regrouping.before, regrouping.after)
+    regrouped = _changes(regrouping.before, regrouping.after)
     names = axis_names(site.rank)
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
     factor = math.prod(split)
@@ -145,9 +144,9 @@ def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]
     """Yield the forms of a Conv without its first axis: each tap has output channels of its own.
 
     Runtimes have slower kernels for three axes than for two, and multiply matrices faster than
-    they compute a Conv of one axis. Strides of the axis are folded. No tap may meet padding only,
-    one tap must meet every position of the result if there is a bias, and only the number of
-    samples may be open.
+    they compute a Conv of one axis. Strides of the axis are folded. No tap may meet padding only.
+    If there is a bias, one tap must meet every position of the result. Only the number of samples
+    may be open.
     """
     rank, (first, *others) = site.rank, site.axes
     fits = rank in SUMMED_RANKS and not site.operator.activates and site.group == 1
@@ -188,10 +187,10 @@ def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
     if factor == 1:
         yield (1,) * slots
         return
-    wanted = _slot(axis, rank)
+    slot = _slot(axis, rank)
     single = [tuple(factor if i == j else 1 for i in range(slots)) for j in range(slots)]
-    if wanted is not None:
-        yield from single[wanted : wanted + 1]
+    if slot is not None:
+        yield from single[slot : slot + 1]
         return
     yield from single
     divisors = [n for n in range(1, factor + 1) if factor % n == 0]
@@ -254,3 +253,52 @@ def _forms(
         yield ["interleaved"], fold_axis(axis, out_tile, in_tile)
     if one_sided:
         yield ["sub-pixel"], fold_axis(axis, out_tile, 1)
+
+
+ALIGNMENTS = (4, 8, 16)
+"""Multiples that kernels ask for: 4 channels of ONNX Runtime's blocked kernels on the CPU
+(nchwc_transformer.cc), 8 of a tensor core in half precision (NVIDIA convolution guide), 16 floats
+of AVX-512."""
+
+
+def groupings(site: ConvSite) -> Iterator[Grouping]:
+    """Yield every other grouping that a site is tried with, each once (`algebra.channels`).
+
+    Neighbouring groups become one, down to a dense Conv. A block-diagonal weight becomes groups:
+    it is zero between them. Channels of a dense Conv are padded to the multiples that kernels ask
+    for. A quantized site keeps its grouping.
+    """
+    if site.quantization is not None:
+        return  # added channels would need scales, and the zero point of each channel
+    inputs, outputs = site.channels
+    counts = range(1, site.groups + 1)
+    for count in counts:
+        merged, split = site.group % count == 0, count % site.group == site.groups % count == 0
+        if count != site.group and (merged or split):
+            yield Grouping(inputs, outputs, count)
+    padded = [
+        pair
+        for multiple in ALIGNMENTS
+        for pair in (
+            (_up(inputs, multiple), outputs),
+            (inputs, _up(outputs, multiple)),
+            (_up(inputs, multiple), _up(outputs, multiple)),
+        )
+    ]
+    for pair in dict.fromkeys(padded):
+        if pair != site.channels:
+            yield Grouping(*pair)
+
+
+def _changes(before: Grouping, after: Grouping) -> list[str]:
+    """Return the names of the changes that a regrouping makes, none if it changes nothing."""
+    changes = []
+    if before.group != after.group:
+        changes.append("dense" if after.group == 1 else "grouped")
+    if (before.inputs, before.outputs) != (after.inputs, after.outputs):
+        changes.append("padded")
+    return changes
+
+
+def _up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

@@ -76,10 +76,10 @@ class Reformulation(Candidate):
         out_shape: output extents before the cut.
         flops_ratio: multiply-adds after / before.
         bytes_ratio: bytes of input, weight and output after / before.
-        binds: axes of the data of which positions become channels, in input or output.
+        binds: axes of the data whose positions become channels, in input or output.
         extents: per axis of the data the condition on its extent if it is open.
         folding: the Reshapes and Transposes of the data.
-        unfolding: those of the result, and the sum of what its taps give.
+        unfolding: the Reshapes and Transposes of the result, and the sum over taps.
         ends: the layouts of input and output.
     """
 

@@ -1,18 +1,22 @@
 """Check whether a form is legal: divisibility, non-finite policy, open extents, growth.
 
-Sizes are predicted before anything is built.
+Sizes are predicted before anything is built. Reshapes state no open extent: they copy it, or infer
+it. A form may need more of such an extent, such as that a tile divides it: then an If tests the
+extent before it runs the folded nodes.
 """
 
 from __future__ import annotations
 
 import math
 
+from widthfold_onnx.algebra.axis import Extent
 from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.packing import inferred
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Proposal, Reformulation
-from widthfold_onnx.rules.forms.open_extents import open_extents_problem
+from widthfold_onnx.rules.match.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.match.site import LinearSite
 
 MAX_WEIGHT_BYTES = 256 << 20
@@ -37,10 +41,12 @@ def legal_form(proposal: Proposal) -> Reformulation | Refusal:
 
 def _integers_problem(site: LinearSite, shapes: tuple[Dims, Dims]) -> Refusal | None:
     """Refuse what cannot be extended, or would no longer be computed in integers."""
-    known = site.quantization
-    if known is not None and not known.extends and shapes[0] != site.planned:
+    integers = site.quantization
+    if integers is None:
+        return None
+    if not integers.extends and shapes[0] != site.planned:
         return Refusal(Code.EXTENSION_UNSUPPORTED, "the operator set has no Pad of integers")
-    if known is not None and not known.cuts and shapes[1] != site.output:
+    if not integers.cuts and shapes[1] != site.output:
         return Refusal(
             Code.QUANTIZED,
             "its result would be cut, and it is not quantized right behind that: the runtime would "
@@ -65,24 +71,73 @@ def _spread_problem(site: LinearSite, options: FoldOptions, fold: ConvFold) -> R
     return None
 
 
-def _too_large(site: LinearSite, options: FoldOptions, result: Reformulation) -> Refusal | None:
+def _too_large(site: LinearSite, options: FoldOptions, form: Reformulation) -> Refusal | None:
     """Refuse a form that grows past the limits."""
-    size = math.prod(result.fold.weight_shape(site.weight_shape)) * site.itemsize
+    size = math.prod(form.fold.weight_shape(site.weight_shape)) * site.itemsize
     if size > MAX_WEIGHT_BYTES:
         return Refusal(
             Code.WEIGHT_TOO_LARGE,
             f"the weight would have {size >> 20} MiB; the limit is {MAX_WEIGHT_BYTES >> 20} MiB",
         )
-    if result.bytes_ratio > options.max_bytes_growth:
+    if form.bytes_ratio > options.max_bytes_growth:
         return Refusal(
             Code.BYTES_GROWTH,
-            f"input, weight and output would grow {result.bytes_ratio:.1f}x; "
+            f"input, weight and output would grow {form.bytes_ratio:.1f}x; "
             f"--max-bytes-growth is {options.max_bytes_growth:g}",
         )
-    if result.flops_ratio > options.max_flops_growth:
+    if form.flops_ratio > options.max_flops_growth:
         return Refusal(
             Code.FLOPS_GROWTH,
-            f"multiply-adds would grow {result.flops_ratio:.1f}x; "
+            f"multiply-adds would grow {form.flops_ratio:.1f}x; "
             f"--max-flops-growth is {options.max_flops_growth:g}",
         )
     return None
+
+
+EXTENTS = "extents"
+"""Name of the property that a guard tests, in models and reports."""
+
+LEAST_OPSET = 10
+"""First operator set with a Mod (ONNX changelog)."""
+
+
+def needed_extents(site: LinearSite, form: Reformulation) -> dict[int, Extent]:
+    """Return the conditions on the extents of the data, by axis of the data as it is stored."""
+    axes = zip(site.stored_axes, site.static, form.extents, strict=True)
+    return {axis: extent for axis, fixed, extent in axes if fixed is None and extent.modulus > 1}
+
+
+def unguardable(site: LinearSite) -> Refusal | None:
+    """Return why no guard can stand around a site: its operator set, or data no If can read."""
+    if site.opset < LEAST_OPSET:
+        return Refusal(
+            Code.OPSET_TOO_OLD, f"opset {site.opset} is below {LEAST_OPSET}, which the guard needs"
+        )
+    if is_dequantized_anew(site.data):
+        return Refusal(
+            Code.GUARD_NOT_LOADABLE,
+            "it needs a guard, and its data comes from a DequantizeLinear through moves: "
+            "ONNX Runtime aborts while it loads an If that captures it",
+        )
+    return None
+
+
+def open_extents_problem(site: LinearSite, form: Reformulation) -> Refusal | None:
+    """Refuse a form that constant Reshapes cannot express, or that needs a guard where none can be.
+
+    A Reshape copies dimensions at their place and infers one.
+    """
+    declared = site.data.shape or ()
+    for axis, fixed in zip(site.stored_axes, site.static, strict=True):
+        if fixed is None and axis < len(declared) and isinstance(declared[axis], int):
+            return Refusal(
+                Code.UNKNOWN_EXTENT,
+                f"its data is declared with an extent of {declared[axis]}, which other turns of a "
+                "loop need not have, and the runtime would take it for given",
+            )
+    if max(inferred(form.folding), inferred(form.unfolding)) > 1:
+        return Refusal(
+            Code.SEVERAL_UNKNOWN_EXTENTS,
+            "more than one extent beside the folded axis is not known; a Reshape infers one",
+        )
+    return unguardable(site) if needed_extents(site, form) else None

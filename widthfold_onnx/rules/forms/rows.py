@@ -1,7 +1,7 @@
 """Plan the moves of a product of matrices: its rows or columns are folded (`algebra.layouts`).
 
 Axes of batches may be merged with the rows if one matrix serves all of them. Data that is stored
-transposed is transposed first, the one case in which elements move.
+transposed is transposed first; no other form moves elements.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def candidate(site: ProductSite, factor: int, merged: int) -> Candidate:
 
     By 1 an Einsum becomes a MatMul.
     """
-    axis = fold_axis(ConvAxis(length=None, kernel=1), factor, factor, blocked=site.left)
+    axis = fold_axis(ConvAxis(length=None, kernel=1), factor, factor, blocked=site.weight_on_left)
     assert not isinstance(axis, Refusal)
     return Candidate(
-        fold=ConvFold(axes=(axis,), group=site.matrices, tile_major=not site.left),
+        fold=ConvFold(axes=(axis,), group=site.matrices, tile_major=not site.weight_on_left),
         axis=site.position_names[0],
         factor=factor,
-        kind=PRODUCT if factor == 1 else "blocked" if site.left else "interleaved",
+        kind=PRODUCT if factor == 1 else "blocked" if site.weight_on_left else "interleaved",
         merged=merged,
     )
 
@@ -120,18 +120,18 @@ class RowFold(Proposal):
 
     @property
     def _layout(self) -> RowLayout:
-        return RowLayout(self.candidate.factor, self.site.left, self.candidate.merged)
+        return RowLayout(self.candidate.factor, self.site.weight_on_left, self.candidate.merged)
 
     @property
     def _written(self) -> Dims:
         """The extents of the data that the model fixes, the channels among them."""
         site = self.site
-        channel = len(site.static) - (2 if site.left else 1)
+        channel = len(site.static) - (2 if site.weight_on_left else 1)
         return tuple(site.channels[0] if i == channel else e for i, e in enumerate(site.static))
 
     @property
     def _conditions(self) -> dict[int, Extent]:
-        """What the open axis of the positions needs beside the fixed ones."""
+        """Return the conditions on the open axis of positions, by axis of the data."""
         return self._layout.conditions(self._written)
 
     @property
@@ -165,7 +165,7 @@ def _ends(site: ProductSite, layout: RowLayout, shape: Dims) -> Ends:
         if returns is not None and not labels.is_plain(labels.result, labels.columns):
             returns, why = None, Refusal(Code.OTHER_AXIS, "its result is transposed")
     if site.flat:
-        result = (*result[:-2], result[-1 if site.left else -2])
+        result = (*result[:-2], result[-1 if site.weight_on_left else -2])
         why = Refusal(Code.NO_CHANNELS, "its result has no axis of channels")
     if site.is_dequantized:
         return Ends(site.data_index, None, None, shape, result)
@@ -224,16 +224,16 @@ def _varies(site: ProductSite) -> bool:
     if site.bias is None:
         return False
     extents = (1, 1, *site.bias.shape)[-2:]
-    return extents[-1 if site.left else -2] > 1
+    return extents[-1 if site.weight_on_left else -2] > 1
 
 
 def _span(site: ProductSite, merged: int) -> slice:
     """Return the axes of the data that make up the positions."""
-    end = len(site.planned) - (0 if site.left else 1)
+    end = len(site.planned) - (0 if site.weight_on_left else 1)
     return slice(end - merged, end)
 
 
 def _most(site: ProductSite) -> int:
     """Return how many axes can be positions: axes before the rows too, if one matrix serves all."""
-    one = site.left or site.batches or site.labels is not None
-    return 1 if one else len(site.planned) - 1
+    single = site.weight_on_left or site.batches or site.labels is not None
+    return 1 if single else len(site.planned) - 1

@@ -62,7 +62,7 @@ class FormSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         lift: axes of extent 1 put before the spatial ones.
         channels: input and output channels before the fold, after regrouping.
         group: groups of these.
-        axes: the spatial axes, or the one axis of positions of a product.
+        axes: the spatial axes, or the axis of positions of a product.
         summed: whether each tap has output channels of its own, which are added up.
     """
 

@@ -38,15 +38,15 @@ class SpatialFold(Proposal):
                 )
         in_shape = _extended(site, fold, output=False)
         out_shape = _extended(site, fold, output=True)
-        for actual, wanted in ((site.planned, in_shape), (site.output, out_shape)):
-            if actual != wanted and not options.ragged:
+        for actual, needed in ((site.planned, in_shape), (site.output, out_shape)):
+            if actual != needed and not options.ragged:
                 axis = next(
-                    i for i, (a, w) in enumerate(zip(actual, wanted, strict=True)) if a != w
+                    i for i, (a, n) in enumerate(zip(actual, needed, strict=True)) if a != n
                 )
                 return Refusal(
                     Code.FACTOR_DOES_NOT_DIVIDE,
                     f"{'input' if actual is site.planned else 'output'} extent {actual[axis]} "
-                    f"would have to be {wanted[axis]}",
+                    f"would have to be {needed[axis]}",
                 )
         return in_shape, out_shape
 

@@ -1,5 +1,6 @@
 """Read a node as a site: its weight, geometry, quantization and samples, or why it is none.
 
-It imports `operators`, `model` and `algebra`; the other folders of `rules` and all packages above
-import it.
+There are two families: a `ConvSite` is folded along batch and spatial axes, a `ProductSite` along
+rows or columns. It imports `operators`, `model` and `algebra`; `rules` and everything above import
+it.
 """

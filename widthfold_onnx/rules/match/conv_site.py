@@ -12,7 +12,7 @@ from widthfold_onnx.arrays import size_of
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators.base import misfit
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.match.parameter import is_single
+from widthfold_onnx.rules.match.dequantized import is_single
 from widthfold_onnx.rules.match.site import LinearSite
 
 

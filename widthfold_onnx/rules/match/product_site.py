@@ -138,7 +138,7 @@ class ProductSite(LinearSite):
     @property
     def position_names(self) -> tuple[str, ...]:
         """Rows or columns."""
-        return ("columns" if self.left else "rows",)
+        return ("columns" if self.weight_on_left else "rows",)
 
     @property
     def stored_axes(self) -> tuple[int, ...]:
@@ -148,7 +148,9 @@ class ProductSite(LinearSite):
     def result(self, data: Dims) -> Dims:
         """Return [.., L, O] or with the weight on the left [.., O, L], see `LinearSite.result`."""
         leading, outputs = _broadcast(data[:-2], self.batches), self.channels[1]
-        return (*leading, outputs, data[-1]) if self.left else (*leading, data[-2], outputs)
+        return (
+            (*leading, outputs, data[-1]) if self.weight_on_left else (*leading, data[-2], outputs)
+        )
 
     @property
     def macs(self) -> int | None:
@@ -162,7 +164,7 @@ class ProductSite(LinearSite):
         return {
             **({"equation": _equation(self.labels)} if self.labels else {}),
             "weight": list(self.matrix_shape),
-            "left": self.left,
+            "left": self.weight_on_left,
             "transposed": self.transposed,
             "turned": self.operator.weight_transposed(self.node),
             "flat": self.flat,
@@ -183,7 +185,7 @@ class ProductSite(LinearSite):
         if self.labels is not None:
             return _equation(self.labels)
         turned = self.operator.weight_transposed(self.node)
-        text = f"weight {'left' if self.left else 'right'}"
+        text = f"weight {'left' if self.weight_on_left else 'right'}"
         text += ", data transposed" * self.transposed + ", weight transposed" * turned
         return text if self.bias is None else f"{text}, C {list(self.bias.shape)}"
 
@@ -202,14 +204,14 @@ class ProductSite(LinearSite):
 
     def _shared(self, labels: Labels) -> Dims:
         """Return the extents of the data that the model fixes for labels of the weight, too."""
-        row = len(self.static) - (1 if self.left else 2)
+        row = len(self.static) - (1 if self.weight_on_left else 2)
         first = len(labels.rows) - 1
         return tuple(n for i, n in enumerate(self.static) if i >= first and i != row)
 
     def _fits(self) -> bool:
         data, inputs = self.planned, self.channels[0]
         pairs = zip(reversed(data[:-2]), reversed(self.batches), strict=False)
-        fits = data[-2 if self.left else -1] in (None, inputs)
+        fits = data[-2 if self.weight_on_left else -1] in (None, inputs)
         fits = fits and all(a in (None, b) or 1 in (a, b) for a, b in pairs)
         if self.operator.inputs.bias is not None:
             fits = fits and len(data) == len(self.weight.shape) == 2
@@ -229,6 +231,6 @@ def _equation(labels: Labels) -> str:
 def _broadcast(data: Dims, weight: tuple[int, ...]) -> Dims:
     """Return the leading extents of the result; open if the data's are and the weight's are 1."""
     rank = max(len(data), len(weight))
-    one = (1,) * (rank - len(data)) + tuple(data)
-    other = (1,) * (rank - len(weight)) + tuple(weight)
-    return tuple(b if b != 1 else a for a, b in zip(one, other, strict=True))
+    batches = (1,) * (rank - len(data)) + tuple(data)
+    matrices = (1,) * (rank - len(weight)) + tuple(weight)
+    return tuple(b if b != 1 else a for a, b in zip(batches, matrices, strict=True))

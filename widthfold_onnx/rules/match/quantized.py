@@ -31,17 +31,15 @@ from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match.dequantized import (
-    data_dequantizer,
-    element_type,
-    exact_dequantizer,
-    refused,
-)
-from widthfold_onnx.rules.match.parameter import (
     Parameter,
     constant_of,
+    data_dequantizer,
     dequantizer,
+    element_type,
+    exact_dequantizer,
     input_of,
     is_single,
+    refused,
 )
 
 Extents = Callable[[Value], Dims | None]
@@ -120,7 +118,7 @@ def read_scales(
     """
     inputs = operator.inputs
     axis = operator.out_axis(node, len(weight))
-    found: dict[int, Parameter] = {}
+    parameters: dict[int, Parameter] = {}
     for owner, indices, of_channels in operator.scales:
         for what, index in zip(("scale", "zero point"), indices, strict=True):
             value = input_of(node, index)
@@ -142,8 +140,8 @@ def read_scales(
                 if problem is not None:
                     return problem
             if isinstance(constant, Constant) and (index == inputs.zero or not is_single(shape)):
-                found[index] = Parameter(constant)
-    return found
+                parameters[index] = Parameter(constant)
+    return parameters
 
 
 def _is_of_channels(shape: Dims, weight: tuple[int, ...], axis: int) -> bool:
@@ -151,8 +149,8 @@ def _is_of_channels(shape: Dims, weight: tuple[int, ...], axis: int) -> bool:
 
     They are a vector, or have the last axes of the weight; input channels share one number.
     """
-    wanted = [e if i == axis or i < len(weight) - 2 else 1 for i, e in enumerate(weight)]
-    return list(shape) in ([weight[axis]], wanted[-len(shape) :])
+    extents = [e if i == axis or i < len(weight) - 2 else 1 for i, e in enumerate(weight)]
+    return list(shape) in ([weight[axis]], extents[-len(shape) :])
 
 
 def _vector_problem(
@@ -206,8 +204,8 @@ def quantization_problem(
             "output channels",
         )
     scales = [p.scale for p in (weight, bias) if p is not None and p.scale is not None]
-    known = constant_of(document, input_of(node, inputs.scale))
-    for scale in scales if known is None else (*scales, known):
+    data_scale = constant_of(document, input_of(node, inputs.scale))
+    for scale in scales if data_scale is None else (*scales, data_scale):
         numbers = document.read(scale).astype(np.float64)
         if not (np.isfinite(numbers).all() and (numbers > 0).all()):
             return Refusal(Code.QUANTIZED, "a scale is not a positive number")
@@ -220,7 +218,7 @@ def quantization_problem(
     shape = () if bias is None else bias.constant.shape
     several = not is_single(shape) and bias is not None and bias.maker is not None
     # On the left a C per channel has two axes, which integer kernels do not take.
-    if several and (operator.left or len(shape) > 1):
+    if several and (operator.weight_on_left or len(shape) > 1):
         return refused(f"C of extents {list(shape)} is dequantized")
     return None
 

@@ -20,8 +20,13 @@ from widthfold_onnx.operators.base import MIN_OPSET, Operator
 from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match.conv_site import ConvSite
-from widthfold_onnx.rules.match.dequantized import data_dequantizer, exact_dequantizer, is_finite
-from widthfold_onnx.rules.match.parameter import Parameter, read_parameter
+from widthfold_onnx.rules.match.dequantized import (
+    Parameter,
+    data_dequantizer,
+    exact_dequantizer,
+    is_finite,
+    read_parameter,
+)
 from widthfold_onnx.rules.match.product_site import ProductSite, samples_of
 from widthfold_onnx.rules.match.quantized import (
     BYTES,
@@ -54,10 +59,10 @@ def read_site(
     operator = place_problem(document, site.scope, node) or _operator(document, node)
     if isinstance(operator, Refusal):
         return operator
-    found = _parameters(document, node, operator, planned)
-    if isinstance(found, Refusal):
-        return found
-    parameters, quantization = found
+    constants = _parameters(document, node, operator, planned)
+    if isinstance(constants, Refusal):
+        return constants
+    parameters, quantization = constants
     data, weight = node.inputs[operator.inputs.data], parameters[operator.inputs.weight]
     assert data is not None
     shapes = _shapes(node, operator, weight.constant, static(data), planned(data))
@@ -119,21 +124,21 @@ def _operator(document: Document, node: Node) -> Operator | Refusal:
         return problems[0]
     if len(descriptions) == 1:
         return descriptions[0]
-    found = {}
+    weights = {}
     for operator in descriptions:
         value = node.inputs[operator.inputs.weight]
         assert value is not None
-        found[operator] = document.constant(value)
-    constant = [operator for operator, c in found.items() if isinstance(c, Constant)]
-    if len(constant) == 1:
-        return constant[0]
-    if constant:
+        weights[operator] = document.constant(value)
+    readable = [operator for operator, c in weights.items() if isinstance(c, Constant)]
+    if len(readable) == 1:
+        return readable[0]
+    if readable:
         return Refusal(
             Code.CONSTANT_PRODUCT, "both operands are constant: no data flows through it"
         )
-    other, one = (c for c in found.values() if isinstance(c, Refusal))
-    code = other.code if one.code == Code.NOT_CONSTANT else one.code
-    reason = f"neither operand is a constant weight: {one.reason}; {other.reason}"
+    right_problem, left_problem = (c for c in weights.values() if isinstance(c, Refusal))
+    code = right_problem.code if left_problem.code == Code.NOT_CONSTANT else left_problem.code
+    reason = f"neither operand is a constant weight: {left_problem.reason}; {right_problem.reason}"
     return Refusal(Code(f"weight-{code}"), reason)
 
 
@@ -166,9 +171,9 @@ def _parameters(
     if any(map(document.is_annotated, (*others, weight.constant.value))):
         return Refusal(Code.WEIGHT_ANNOTATED, "a quantization annotation describes the weight")
     dtype = weight.constant.dtype
-    wanted = BYTES if operator.integers else tuple(ITEMSIZE)
-    if not integers and dtype not in wanted:
-        return Refusal(Code.DTYPE_UNSUPPORTED, f"elements are {dtype}; {', '.join(wanted)} fold")
+    dtypes = BYTES if operator.integers else tuple(ITEMSIZE)
+    if not integers and dtype not in dtypes:
+        return Refusal(Code.DTYPE_UNSUPPORTED, f"elements are {dtype}; {', '.join(dtypes)} fold")
     parameters = {inputs.weight: weight}
     if bias is not None and inputs.bias is not None:
         parameters[inputs.bias] = bias
@@ -191,7 +196,7 @@ def _shapes(
 ) -> tuple[Dims, Dims, tuple[int, ...]] | Refusal:
     """Return the extents of the data as the operator reads it, and of [O, C/group, *kernel].
 
-    Those of the data are fixed by the model, and as planned.
+    The data has two: the extents that the model fixes, and the planned extents.
     """
     if static is None or planned is None:
         return Refusal(Code.UNKNOWN_SHAPE, "the rank of the input is not known")
@@ -219,14 +224,14 @@ def _overflow(document: Document, site: LinearSite) -> Refusal | None:
 def _axes(
     node: Node, dims: Dims, fixed: Dims, weight: tuple[int, ...], operator: Operator
 ) -> tuple[ConvAxis, ...] | Refusal:
-    """Return the axes of positions at planned extents; those that are not fixed are open."""
+    """Return the axes of positions at planned extents; an axis that is not fixed is open."""
     axes = operator.axes(node, dims, weight)
     if isinstance(axes, Refusal):
         return axes
     lengths = [axis.out_length for axis in axes]
     if any(length is not None and length < 1 for length in lengths):
         return Refusal(Code.EMPTY_TENSOR, f"the output would have the extents {lengths}")
-    found = []
+    positions = []
     for axis, extent in zip(axes, fixed[-len(axes) :], strict=True):
         period = operator.pad_period(node, axis) if extent is None else 1
         if period is None:
@@ -234,8 +239,8 @@ def _axes(
                 Code.UNKNOWN_EXTENT,
                 "output_shape pads by the input's extent, which the model leaves open",
             )
-        found.append(replace(axis, is_open=extent is None, pad_period=period))
-    return tuple(found)
+        positions.append(replace(axis, is_open=extent is None, pad_period=period))
+    return tuple(positions)
 
 
 def _zero(document: Document, weight: Parameter, shape: tuple[int, ...]) -> Array:

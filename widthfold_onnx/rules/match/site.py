@@ -22,7 +22,7 @@ from widthfold_onnx.model.graph.messages import Scope
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.match.parameter import Parameter
+from widthfold_onnx.rules.match.dequantized import Parameter
 from widthfold_onnx.rules.match.quantized import Quantization
 
 # Element types of ONNX's convolutions (operator text, Conv-22). ONNX Runtime's CPU provider has
@@ -103,8 +103,8 @@ class LinearSite(Site, ABC):
     def bias(self) -> Constant | None:
         """The numbers that are added to the result."""
         index = self.operator.inputs.bias
-        found = None if index is None else self.parameters.get(index)
-        return None if found is None else found.constant
+        parameter = None if index is None else self.parameters.get(index)
+        return None if parameter is None else parameter.constant
 
     @property
     def itemsize(self) -> int:
@@ -112,9 +112,9 @@ class LinearSite(Site, ABC):
         return ITEMSIZE.get(self.weight.dtype, 1)
 
     @property
-    def left(self) -> bool:
+    def weight_on_left(self) -> bool:
         """True for a product with the weight on the left."""
-        return self.operator.left
+        return self.operator.weight_on_left
 
     @property
     def is_dequantized(self) -> bool:
@@ -185,7 +185,7 @@ class LinearSite(Site, ABC):
     def geometry(self) -> Hashable:
         """The values that determine its forms besides extents, element size and weight."""
         cuts = self.quantization is None or self.quantization.cuts
-        return (self.left, self.group, self.groups, self.axes, cuts)
+        return (self.weight_on_left, self.group, self.groups, self.axes, cuts)
 
     @abstractmethod
     def problem(self) -> Refusal | None:

@@ -16,9 +16,9 @@ from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.padding import PADDING
 from widthfold_onnx.rules.padding.op import CHANNELS, Laid, Op, PaddedNode
 from widthfold_onnx.rules.padding.runs import Line, Run, current
-from widthfold_onnx.rules.padding.table import PADDING
 from widthfold_onnx.rules.propagation.table import BROADCASTING
 
 MIN_OPSET = 7
@@ -86,28 +86,28 @@ class Channels:
         """
         while True:
             runs = dict.fromkeys(run for line in self._lines.values() for run in current(line))
-            wanted = {
+            targets = {
                 run: -(-run.count // multiple) * multiple
                 for run in runs
                 if run.makers and (makers is None or run.makers.keys() <= makers)
             }
-            widths = {run: width for run, width in wanted.items() if not run.ends}
+            widths = {run: width for run, width in targets.items() if not run.ends}
             layouts = {value: _layout(line, widths) for value, line in self._lines.items()}
             layouts = {value: layout for value, layout in layouts.items() if layout.is_padded}
             nodes = self._nodes(layouts, widths)
             if nodes is not None:
                 break
-        missing = [run for run, width in wanted.items() if run.ends and width > run.count]
+        missing = [run for run, width in targets.items() if run.ends and width > run.count]
         refused: dict[Node, dict[Node, Refusal]] = {}
         for run in missing:
             for maker in run.makers:
                 refused.setdefault(maker, {}).update(run.ends)
         padded = {maker for run in widths if widths[run] > run.count for maker in run.makers}
-        made = {node: layouts[node.outputs[0]] for node in nodes if node in padded}
+        padded_channels = {node: layouts[node.outputs[0]] for node in nodes if node in padded}
         return Padded(
             layouts,
             nodes,
-            {node: (layout.channels, layout.width) for node, layout in made.items()},
+            {node: (layout.channels, layout.width) for node, layout in padded_channels.items()},
             _joined(nodes, layouts, padded),
             refused,
         )

@@ -143,9 +143,8 @@ def _pad_appended(op: Laid) -> PaddedNode | Refusal:
     if pads[ends]:
         if before.is_padded and not op.zeros[0]:
             return NO_CHANNELS
-        kept = after.kept
         appended = after.width - before.width
-        if appended < 0 or (kept[: before.channels] != before.kept).any():
+        if appended < 0 or (after.kept[: before.channels] != before.kept).any():
             return Refusal(Code.UNEVEN_PARTS, "the padding of its result lies elsewhere")
         pads[ends] = appended
         padding = op.zero if after.is_padded else None

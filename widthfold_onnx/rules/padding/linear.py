@@ -94,8 +94,8 @@ NORMALIZED = {1: 0.0, 2: 0.0, 3: 0.0, 4: 1.0}
 
 
 def _relate_normalization(op: Op) -> Sequence[Line] | Refusal:
-    given = op.node.attributes
-    if given.get_int("training_mode") or not given.get_int("spatial", 1):
+    attributes = op.node.attributes
+    if attributes.get_int("training_mode") or not attributes.get_int("spatial", 1):
         return Refusal(Code.NOT_INFERENCE, "statistics are computed, or differ per position")
     for index in NORMALIZED:
         constant = op.stored(index)

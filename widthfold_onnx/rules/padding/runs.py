@@ -86,12 +86,12 @@ def merge(first: Line, second: Line) -> None:
     while (borders := _borders(first)) != _borders(second):
         cut(first, _borders(second))
         cut(second, borders)
-    for one, other in zip(current(first), current(second), strict=True):
-        (one,), (other,) = current([one]), current([other])
-        if one is not other:
-            one.makers |= other.makers
-            one.ends |= other.ends
-            other.parts = (one,)
+    for run, other in zip(current(first), current(second), strict=True):
+        (run,), (other,) = current([run]), current([other])
+        if run is not other:
+            run.makers |= other.makers
+            run.ends |= other.ends
+            other.parts = (run,)
 
 
 def _borders(line: Line) -> list[int]:

@@ -68,10 +68,10 @@ Changed = dict[int, int | None]
 
 def _pool(op: Op, shape: Dims) -> Changed | Refusal:
     """Return the pooled axes: axes with several kernel positions, a stride or pads."""
-    given = op.node.attributes
-    if given.get_string("auto_pad", "NOTSET") != "NOTSET" or given.get_int("ceil_mode"):
+    attributes = op.node.attributes
+    if attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or attributes.get_int("ceil_mode"):
         return Refusal(Code.IMPLICIT_EXTENT, "auto_pad or ceil_mode decides its output extents")
-    axes = read_axes(op.node, shape[2:], given.get_ints("kernel_shape", []))
+    axes = read_axes(op.node, shape[2:], attributes.get_ints("kernel_shape", []))
     if isinstance(axes, Refusal):
         return axes
     return {
@@ -126,11 +126,11 @@ SIZES = 3
 
 
 def _resize(op: Op, shape: Dims) -> Changed | Refusal:
-    given, inputs = op.node.attributes, op.node.inputs
+    attributes, inputs = op.node.attributes, op.node.inputs
     plain = (
-        given.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize"
-        and given.get_string("keep_aspect_ratio_policy", "stretch") == "stretch"
-        and "axes" not in given
+        attributes.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize"
+        and attributes.get_string("keep_aspect_ratio_policy", "stretch") == "stretch"
+        and "axes" not in attributes
     )
     index = len(inputs) - 1
     has_sizes = index == SIZES and inputs[2] is None

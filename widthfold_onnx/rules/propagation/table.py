@@ -129,8 +129,8 @@ _OVERFLOW = Refusal(
 
 
 def _normalization(op: Op) -> PackedOp | Refusal:
-    given = op.node.attributes
-    if given.get_int("training_mode") or not given.get_int("spatial", 1):
+    attributes = op.node.attributes
+    if attributes.get_int("training_mode") or not attributes.get_int("spatial", 1):
         return Refusal(Code.NOT_INFERENCE, "statistics are computed, or differ per position")
     result = _per_channel(op, 1)
     if isinstance(result, PackedOp) and not result.constants:
@@ -139,7 +139,8 @@ def _normalization(op: Op) -> PackedOp | Refusal:
     if isinstance(scale, Refusal) or isinstance(variance, Refusal):
         return result
     with np.errstate(all="ignore"):  # invalid statistics give NaN, which counts as an overflow
-        factor = scale / np.sqrt(variance.astype(np.float64) + given.get_float("epsilon", 1e-5))
+        epsilon = attributes.get_float("epsilon", 1e-5)
+        factor = scale / np.sqrt(variance.astype(np.float64) + epsilon)
     return _OVERFLOW if op.overflows(factor) else result
 
 
@@ -151,9 +152,9 @@ def _quantization(op: Op) -> PackedOp | Refusal:
     result = _per_channel(op, op.node.attributes.get_int("axis", 1))
     if isinstance(result, Refusal):
         return result
-    # A vector of one number stays one: of data, integer kernels of ONNX Runtime take no more.
-    one = op.layout.channels(1).size
-    return PackedOp(result.shapes, {i: a for i, a in result.constants.items() if a.size > one})
+    # A single number is not repeated: integer kernels of ONNX Runtime take one for the data.
+    single = op.layout.channels(1).size
+    return PackedOp(result.shapes, {i: a for i, a in result.constants.items() if a.size > single})
 
 
 PROPAGATION: Mapping[str, Rule] = {

@@ -191,11 +191,11 @@ class _Reader:
         elif node.op_type == "Gather" and operands[1] is not None:
             self._gathered(operands[1], node)
         elif node.op_type == "Equal" or node.op_type in ORDERED:
-            (left, right), (first, second), op = operands, constants, node.op_type
-            if left is not None and second is not None:
-                self._compared(left, op, second)
-            if right is not None and first is not None:
-                self._compared(right, MIRRORED.get(op, op), first)
+            (first, second), (bound, other_bound), op = operands, constants, node.op_type
+            if first is not None and other_bound is not None:
+                self._compared(first, op, other_bound)
+            if second is not None and bound is not None:
+                self._compared(second, MIRRORED.get(op, op), bound)
 
     def _compared(self, name: str, op: str, constant: Array) -> None:
         """Add the values of an input that stands on the left of a comparison with a constant."""

@@ -124,7 +124,7 @@ def _keys(port: Port) -> list[int | Key]:
 def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[int | Key, int]:
     """Return the sizes of the symbols that fixed shapes determine."""
     ports = {port.name: port for port in inputs}
-    known: dict[int | Key, int] = {}
+    sizes: dict[int | Key, int] = {}
     for name, shape in fixed.items():
         port = ports.get(name)
         if port is None:
@@ -142,9 +142,9 @@ def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[int | Key, int]:
         for dim, size in zip(port.dims, shape, strict=bool(port.dims)):
             if dim is None:
                 continue
-            expected = dim if isinstance(dim, int) else known.setdefault(dim, size)
+            expected = dim if isinstance(dim, int) else sizes.setdefault(dim, size)
             if expected != size:
                 raise UsageError(
                     f"--input-shape gives {printable(name)} a size {size} where {expected} holds"
                 )
-    return known
+    return sizes

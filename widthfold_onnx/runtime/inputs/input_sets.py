@@ -66,12 +66,12 @@ def input_sets(
         return InputSets(stored)
     count = max(options.seeds, 1)
     try:
-        made = random_sets(session, options.input_shapes, count, suits, varied=options.thorough)
+        drawn = random_sets(session, options.input_shapes, count, suits, varied=options.thorough)
     except UnverifiedError as error:
         if not stored:
             raise
         return InputSets(stored, limits=[f"stored inputs only: {error}"])
-    return InputSets([*stored, *made.sets], made.sizes, made.limits)
+    return InputSets([*stored, *drawn.sets], drawn.sizes, drawn.limits)
 
 
 def random_sets(

@@ -186,13 +186,13 @@ def further_shapes(session: Session, fixed: Shapes, shapes: Shapes) -> Shapes | 
     return long or tries.first(small)
 
 
-def other_shapes(session: Session, fixed: Shapes, found: Shapes) -> Shapes | None:
+def other_shapes(session: Session, fixed: Shapes, shapes: Shapes) -> Shapes | None:
     """Return shapes with other sizes for the open dimensions, None if none is open or none runs.
 
     A rewrite that bakes one size in passes at that size, so a second one is compared as well.
     """
     tries = _Tries(session, fixed)
-    opened, sizes = tries.dims.opened, tries.dims.sizes(found)
+    opened, sizes = tries.dims.opened, tries.dims.sizes(shapes)
     long = tries.first(_grown(sizes, opened), most=SMALL_ELEMENTS)
     if long is not None:
         return long
@@ -200,11 +200,13 @@ def other_shapes(session: Session, fixed: Shapes, found: Shapes) -> Shapes | Non
     return tries.first(item for item in (double, _batched(sizes, opened)) if item != sizes)
 
 
-def with_batch(session: Session, fixed: Shapes, found: Shapes, batch: int) -> Shapes | None:
-    """Return the found shapes with another batch, None if the model does not run so."""
+def with_batch(session: Session, fixed: Shapes, shapes: Shapes, batch: int) -> Shapes | None:
+    """Return shapes with another batch, None if the model does not run so."""
     tries = _Tries(session, fixed)
     opened = tries.dims.opened
-    return tries.first([{k: batch if opened[k] else n for k, n in tries.dims.sizes(found).items()}])
+    return tries.first(
+        [{k: batch if opened[k] else n for k, n in tries.dims.sizes(shapes).items()}]
+    )
 
 
 def _batched(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> dict[Key, int]:
@@ -300,10 +302,10 @@ class _Tries:
         """Run the model once; `seconds` is the longest run, None bounds neither time nor memory."""
         feeds = random_feeds(self._session.inputs, 0, shapes)
         is_bounded = seconds is not None and described(self._session.provider).device == "cpu"
-        left = math.inf if seconds is None else min(seconds, self._end - time.monotonic())
+        limit = math.inf if seconds is None else min(seconds, self._end - time.monotonic())
         try:
             with memory_at_most(MEMORY) if is_bounded else contextlib.nullcontext():
-                self._session.run(feeds, max(left, 0.0))
+                self._session.run(feeds, max(limit, 0.0))
         except (UnverifiedError, MemoryError) as error:
             self.failure = self.failure or str(error) or "out of memory"
             return False

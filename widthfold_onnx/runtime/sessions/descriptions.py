@@ -36,14 +36,14 @@ class Description:
             caches of the processor of "cpu". To any "other" inputs are copied in every run.
         fallbacks: providers that take the nodes that it does not take, in this order.
         takes_options: False if it silently ignores them.
-        options: those set unless the caller chose others: all that affect times, so that none of
-            them depends on the defaults of a version.
+        options: options and values set unless the caller chose others: all that affect times, so
+            that no time depends on the defaults of a version.
         exact: options set for comparisons of outputs, even against a chosen one.
         captures: options that record the first run and replay it, whatever is fed later.
         swept: options whose fastest values depend on the model, with the values to try.
         threads: option that takes the number of threads; "" if it uses the threads of the session.
         folder: option that takes a folder, which all sessions of a process share.
-        levels: those of the runtime that are worth a try, the one that is deployed first.
+        levels: the runtime's levels that are worth a try; the deployed level comes first.
         in_caller: one thread of it works in the thread that calls, whose processor time is then
             the time of a run; False if not known, which takes wall time.
         layout: the layout that it computes in.

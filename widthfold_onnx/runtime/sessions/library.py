@@ -41,7 +41,7 @@ def runtime() -> Any:
         UnverifiedError: it is not installed.
     """
     try:
-        import onnxruntime  # noqa: TID251 - this file is the one door to the runtime
+        import onnxruntime  # noqa: TID251 - no other file imports the runtime
     except ImportError as error:
         raise UnverifiedError(
             f"ONNX Runtime cannot be imported ({printable(str(error))}): "
@@ -113,8 +113,8 @@ def words(error: Exception, model: Path | None = None) -> str:
     """
     text = str(error) if model is None else str(error).replace(str(model), model.name)
     line = " ".join(text.split())
-    found = _DEVICE.search(line)
-    return printable((found[0] if found else line).strip(), _LONGEST)
+    message = _DEVICE.search(line)
+    return printable((message[0] if message else line).strip(), _LONGEST)
 
 
 _TENSORRT = ("libnvinfer.so*", "libnvinfer_plugin.so*", "libnvonnxparser.so*")
@@ -134,9 +134,9 @@ def preload() -> None:
             onnxruntime.preload_dlls(cuda=not is_cudnn, cudnn=is_cudnn, directory=str(folder))
         onnxruntime.preload_dlls()
     places = _places("tensorrt_libs")
-    for found in (path for name in _TENSORRT for place in places for path in place.glob(name)):
+    for file in (path for name in _TENSORRT for place in places for path in place.glob(name)):
         with contextlib.suppress(OSError):  # `missing_library` names the missing library
-            ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
+            ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
 
 
 def missing_library(provider: Provider) -> str | None:
@@ -144,14 +144,14 @@ def missing_library(provider: Provider) -> str | None:
 
     Of most providers no library is known.
     """
-    folder, known = Path(runtime().__file__).parent / "capi", described(provider)
-    own = list(folder.glob(f"*{known.library}.*")) if known.library else []
+    folder, description = Path(runtime().__file__).parent / "capi", described(provider)
+    own = list(folder.glob(f"*{description.library}.*")) if description.library else []
     try:
-        for found in folder.glob("*onnxruntime_providers_shared.*"):
-            ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
-        for found in own:
-            ctypes.CDLL(str(found))
-        for name in known.opened_later if any(file.suffix == ".so" for file in own) else ():
+        for file in folder.glob("*onnxruntime_providers_shared.*"):
+            ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
+        for file in own:
+            ctypes.CDLL(str(file))
+        for name in description.opened_later if any(file.suffix == ".so" for file in own) else ():
             ctypes.CDLL(name)
     except OSError as error:
         return printable(str(error).replace(f"{folder}/", ""))

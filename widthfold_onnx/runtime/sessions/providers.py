@@ -34,17 +34,17 @@ def chain(
     """
     links = []
     for item in (provider, *described(provider).fallbacks):
-        known = described(item)
-        options = dict(known.options)
-        if known.threads:
-            options[known.threads] = str(threads)
-        if known.folder:
-            options[known.folder] = _shared_folder().name
+        description = described(item)
+        options = dict(description.options)
+        if description.threads:
+            options[description.threads] = str(threads)
+        if description.folder:
+            options[description.folder] = _shared_folder().name
         if item is provider:
             options |= chosen
         if not tf32:
-            options |= known.exact
-        links.append((known.name, options))
+            options |= description.exact
+        links.append((description.name, options))
     return links
 
 
@@ -52,7 +52,7 @@ def choose(provider: Provider) -> Provider:
     """Return the provider to use: AUTO is CUDA if a CUDA device really runs a node, else the CPU.
 
     Raises:
-        UnverifiedError: the one asked for cannot be used; names the missing parts.
+        UnverifiedError: the named provider cannot be used; the message names the missing parts.
     """
     if provider is Provider.AUTO:
         cuda = obstacle(Provider.CUDA)
@@ -69,16 +69,16 @@ def check_options(provider: Provider, chosen: Mapping[str, str]) -> None:
     Raises:
         UsageError: it does not know one, or cannot use its value.
     """
-    given = printable(", ".join(f"{name}={value}" for name, value in chosen.items()))
+    entries = printable(", ".join(f"{name}={value}" for name, value in chosen.items()))
     if chosen and not described(provider).takes_options:
         # The runtime silently ignores them, and a report would name options without effect.
-        raise UsageError(f"provider {provider} takes no options: {given}")
+        raise UsageError(f"provider {provider} takes no options: {entries}")
     for name in described(provider).captures & chosen.keys():
         if chosen[name].lower() not in OFF:
             raise UsageError(f"{name} repeats a run on its old inputs; it cannot be verified")
     reason = obstacle(provider, tuple(chosen.items()))
     if reason is not None:
-        raise UsageError(f"provider {provider} does not run with {given}: {reason}")
+        raise UsageError(f"provider {provider} does not run with {entries}: {reason}")
 
 
 @cache
@@ -90,14 +90,16 @@ def obstacle(provider: Provider, chosen: tuple[tuple[str, str], ...] = ()) -> st
     """
     if provider is Provider.CPU:
         return None
-    runtime, known = library.runtime(), described(provider)
+    runtime, description = library.runtime(), described(provider)
     available = runtime.get_available_providers()
-    if known.name not in available:
+    if description.name not in available:
         hint = (
-            f"pip install '{known.install}'" if known.install else f"it has {', '.join(available)}"
+            f"pip install '{description.install}'"
+            if description.install
+            else f"it has {', '.join(available)}"
         )
-        return f"this ONNX Runtime has no {known.name}; {hint}"
-    if known.device == "nvidia":
+        return f"this ONNX Runtime has no {description.name}; {hint}"
+    if description.device == "nvidia":
         preload()
     options = library.quiet_options({"session.disable_cpu_ep_fallback": "1"})
     cpu = described(Provider.CPU).name
@@ -107,7 +109,7 @@ def obstacle(provider: Provider, chosen: tuple[tuple[str, str], ...] = ()) -> st
         session.run(None, {"x": np.ones((1, 1, 1, 1), np.float32)})
     except library.failures() as error:
         return missing_library(provider) or library.words(error)
-    if session.get_providers()[0] != known.name:
+    if session.get_providers()[0] != description.name:
         return missing_library(provider) or "no usable device"
     return None
 

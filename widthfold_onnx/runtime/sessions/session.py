@@ -189,9 +189,9 @@ def open_session(
         missing = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)
         kind = NoKernelError if missing else UnverifiedError
         raise kind(f"{label} does not load: {library.words(error, path)}") from error
-    first, wanted = session.get_providers()[0], described(used).name
-    if first != wanted:
-        raise UnverifiedError(f"{label} runs on {first} although {wanted} was asked for")
+    first, expected = session.get_providers()[0], described(used).name
+    if first != expected:
+        raise UnverifiedError(f"{label} runs on {first} although {expected} was asked for")
     return Session(session, used, label, how.provider_options, how.cases)
 
 
@@ -212,12 +212,12 @@ def _check_tensor_cores(model: Path | onnx.ModelProto, label: str) -> None:
 def _options(
     level: Level,
     threads: int,
-    given: Mapping[str, str],
+    chosen: Mapping[str, str],
     profile: Path | None,
     optimized: Path | None,
 ) -> Any:
     levels = library.runtime().GraphOptimizationLevel
-    options = library.quiet_options(given)
+    options = library.quiet_options(chosen)
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.graph_optimization_level = {

@@ -92,9 +92,9 @@ def check_entries(chosen: Mapping[str, str]) -> None:
             cpu = [described(Provider.CPU).name]
             library.new_session(one_node(), options, cpu)
         except library.failures() as error:
-            given = quoted(f"{name}={value}")
+            entry = quoted(f"{name}={value}")
             raise UsageError(
-                f"the runtime does not take {given}: {library.words(error)}"
+                f"the runtime does not take {entry}: {library.words(error)}"
             ) from error
 
 

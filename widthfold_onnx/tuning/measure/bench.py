@@ -63,7 +63,7 @@ class Bench:
         """True if the store may only be read, so that measurements are lost."""
         return self._store.read_only
 
-    def known(self, subject: str, candidate: Candidate) -> Measurement | None:
+    def measurement(self, subject: str, candidate: Candidate) -> Measurement | None:
         """Return the measurement that the store holds, if any."""
         return self._store.get(self._key(subject, candidate))
 
@@ -74,7 +74,7 @@ class Bench:
         self._store.put(self._key(subject, candidate), measurement)
 
     def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
-        """Race all forms that are not known yet, until all ran or the budget is spent.
+        """Race all forms without a measurement, until all ran or the budget is spent.
 
         Args:
             workloads: in the order in which they are measured.
@@ -85,7 +85,7 @@ class Bench:
         measure(missing, self.setup, budget, self.keep, on_progress)
 
     def missing(self, workloads: Sequence[Workload], seconds: float = 0.0) -> list[Workload]:
-        """Return the workloads that are not known completely, each with its unknown forms.
+        """Return the workloads that lack measurements, each with the forms that lack one.
 
         Args:
             workloads: to choose from.
@@ -93,16 +93,18 @@ class Bench:
                 that were skipped or stayed undecided then are missing as well.
         """
         return [
-            left for workload in workloads if (left := self._missing(workload, seconds)) is not None
+            missing
+            for workload in workloads
+            if (missing := self._missing(workload, seconds)) is not None
         ]
 
     def _missing(self, workload: Workload, seconds: float) -> Workload | None:
-        own = self.known(workload.subject, AS_IS)
+        own = self.measurement(workload.subject, AS_IS)
         if own is not None and own.status == "lost":
-            return workload if outdated(own) and seconds > 0 else None
+            return workload if is_outdated(own) and seconds > 0 else None
         pairs = self.setup.spending.rungs[0].pairs
-        known = {form: self.known(workload.subject, form.spec) for form in workload.forms}
-        forms = tuple(form for form, found in known.items() if not is_known(found, seconds, pairs))
+        measurements = {f: self.measurement(workload.subject, f.spec) for f in workload.forms}
+        forms = tuple(f for f, m in measurements.items() if not is_complete(m, seconds, pairs))
         return replace(workload, forms=forms) if forms or own is None else None
 
     def _key(self, subject: str, candidate: Candidate) -> Key:
@@ -132,7 +134,7 @@ class LocalPool:
 
     Attributes:
         reads: the provider on which models are tried to find the shapes of their inputs.
-        benches: the one bench.
+        benches: this bench alone.
     """
 
     def __init__(self, bench: Bench, jobs: int) -> None:
@@ -160,66 +162,68 @@ class LocalPool:
         missing = bench.missing(workloads, budget.total)
         parts = [missing[start :: self._jobs] for start in range(self._jobs)]
         done = [0] * len(parts)
-        told: queue.SimpleQueue[tuple[int, Outcome | Step | Exception | None]] = queue.SimpleQueue()
+        messages: queue.SimpleQueue[tuple[int, Outcome | Step | Exception | None]] = (
+            queue.SimpleQueue()
+        )
         stopped = threading.Event()
 
-        def play(number: int) -> None:
+        def measure_part(number: int) -> None:
             """Report a measurement to the caller's thread: the store belongs to that one."""
 
-            def tell(what: Outcome | Step) -> None:
+            def send(message: Outcome | Step) -> None:
                 if stopped.is_set():
                     raise _StoppedError
-                told.put((number, what))
+                messages.put((number, message))
 
             try:
-                measure(parts[number], bench.setup, Budget(budget.total), tell, tell)
+                measure(parts[number], bench.setup, Budget(budget.total), send, send)
             except Exception as error:
-                told.put((number, error))
-            told.put((number, None))
+                messages.put((number, error))
+            messages.put((number, None))
 
-        playing = set(range(len(parts)))
+        running = set(range(len(parts)))
         try:
-            for number in playing:
+            for number in running:
                 # A daemon thread does not delay the end of the program; its child ends with us.
-                threading.Thread(target=play, args=(number,), daemon=True).start()
-            while playing:
-                number, what = told.get()
-                if isinstance(what, Exception):
-                    raise what
-                if isinstance(what, Outcome):
-                    bench.keep(what)
-                elif isinstance(what, Step):
-                    done[number] = what.done
+                threading.Thread(target=measure_part, args=(number,), daemon=True).start()
+            while running:
+                number, message = messages.get()
+                if isinstance(message, Exception):
+                    raise message
+                if isinstance(message, Outcome):
+                    bench.keep(message)
+                elif isinstance(message, Step):
+                    done[number] = message.done
                     text = f"measuring layer {sum(done) + 1} of {len(missing)}"
-                    on_progress(Step(text, sum(done), len(missing), what.seconds_left))
+                    on_progress(Step(text, sum(done), len(missing), message.seconds_left))
                 else:
-                    playing.remove(number)
+                    running.remove(number)
         finally:
             stopped.set()
 
 
-def is_known(
-    found: Measurement | None, seconds: float, pairs: int = 0, bar: float = SMALLEST_GAIN
+def is_complete(
+    measurement: Measurement | None, seconds: float, pairs: int = 0, bar: float = SMALLEST_GAIN
 ) -> bool:
     """Check whether a candidate needs no new measurement.
 
     Args:
-        found: the measurement, if there is one.
+        measurement: its measurement, if there is one.
         seconds: time to measure in.
         pairs: how often every form runs, unless it is hopeless.
         bar: the ratio that its interval should lie above or below.
     """
-    if found is None:
+    if measurement is None:
         return False
-    if found.status == "ok" and 1 < found.rounds < pairs:
+    if measurement.status == "ok" and 1 < measurement.rounds < pairs:
         return False
-    if outdated(found) and seconds > 0:
+    if is_outdated(measurement) and seconds > 0:
         return False
-    is_open = found.reason == NO_TIME or found.low <= bar < found.high
-    return not is_open or seconds < MORE_TIME * found.budget
+    is_open = measurement.reason == NO_TIME or measurement.low <= bar < measurement.high
+    return not is_open or seconds < MORE_TIME * measurement.budget
 
 
-def outdated(found: Measurement) -> bool:
+def is_outdated(measurement: Measurement) -> bool:
     """Check whether a form was lost so long ago that it should be tried again."""
-    age = datetime.datetime.now(datetime.UTC) - found.time
-    return found.status == "lost" and age > RETRY
+    age = datetime.datetime.now(datetime.UTC) - measurement.time
+    return measurement.status == "lost" and age > RETRY

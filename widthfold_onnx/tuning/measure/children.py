@@ -89,29 +89,29 @@ def measure(
     Raises:
         UnverifiedError: the runtime cannot be used.
     """
-    left = _Left(workloads, budget, keep, on_progress)
-    while left.workloads:
+    pending = _Pending(workloads, budget, keep, on_progress)
+    while pending.workloads:
         try:
             isolated(
                 race,
-                list(left.workloads.values()),
+                list(pending.workloads.values()),
                 setup,
                 budget.left * share,
                 silence=SILENCE,
                 memory=_memory(setup.how.provider),
-                on_progress=left.hear,
+                on_progress=pending.hear,
             )
         except _BudgetSpentError:
             return
         except UnverifiedError as error:
-            if left.running is None:
+            if pending.running is None:
                 raise  # nothing ran: the runtime cannot be used
-            left.lose(left.running, str(error))
+            pending.lose(pending.running, str(error))
         finally:
             budget.stop()
 
 
-class _Left:
+class _Pending:
     """The workloads left to measure, kept up to date by messages of the children.
 
     Args:
@@ -166,9 +166,9 @@ class _Left:
 
     def _settle(self, outcome: Outcome) -> None:
         """Keep a result; a layer is done when every form has a measurement."""
-        subject, candidate, found = outcome
-        found = msgspec.structs.replace(found, budget=self._budget.total)
-        self._keep(Outcome(subject, candidate, found))
+        subject, candidate, measurement = outcome
+        measurement = msgspec.structs.replace(measurement, budget=self._budget.total)
+        self._keep(Outcome(subject, candidate, measurement))
         workload = self.workloads[subject]
         forms = tuple(form for form in workload.forms if form.spec != candidate)
         self.workloads[subject] = replace(workload, forms=forms)

@@ -200,14 +200,14 @@ def measured(workload: Workload, setup: Setup, seconds: float, share: float) -> 
     Raises:
         UnverifiedError: the runtime cannot be used.
     """
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     with _turn:
         measure(
             [workload],
             setup,
             Budget(seconds),
-            found.append,
+            outcomes.append,
             silent,
             share=share,
         )
-    return found
+    return outcomes

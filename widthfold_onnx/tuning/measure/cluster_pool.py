@@ -100,16 +100,16 @@ class ClusterPool:
                     if place not in self._queues:
                         self._queues[place] = self._queue(place, workloads, budget)
                 self._send(workers, budget)
-                left = sum(len(queue.waiting) for queue in self._queues.values())
+                waiting = sum(len(queue.waiting) for queue in self._queues.values())
                 if self._tasks:
                     active = time.monotonic()
-                elif self._queues and not left:
+                elif self._queues and not waiting:
                     return
                 elif time.monotonic() - active > LONELY:
                     raise UnverifiedError(self._complaint())
-                spare, undone = budget.left, left + len(self._tasks)
+                spare, undone = budget.left, waiting + len(self._tasks)
                 most = max(most, undone)
-                text = f"measuring {len(self._tasks)} layers, {left} wait"
+                text = f"measuring {len(self._tasks)} layers, {waiting} wait"
                 on_progress(Step(text, most - undone, most, spare))
                 self._cluster.wait(self._tasks)
         finally:

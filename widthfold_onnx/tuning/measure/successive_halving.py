@@ -2,8 +2,8 @@
 
 Successive halving: every form runs a few times in turn with the layer as it is, the better ones
 run more often. Pairs of neighbouring runs are compared, as in `runtime.clock`, so that a machine
-that slows down for a while slows both sides. A form is not run at all if its multiply-adds alone
-take longer than the layer as it is, even at a rate that no layer reaches on this machine.
+that slows down for a while slows both sides. A form does not run if its multiply-adds alone take
+longer than the layer as it is. They are counted at a rate that no layer reaches on this machine.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ class _Race:
     def _passed(self) -> float:
         return time.perf_counter() - self._start
 
-    def _tell(self, candidate: Candidate, found: Measurement) -> None:
-        self._report(Outcome(self._workload.subject, candidate, found))
+    def _tell(self, candidate: Candidate, measurement: Measurement) -> None:
+        self._report(Outcome(self._workload.subject, candidate, measurement))
 
     def _run(self, spec: FormSpec, pairs: int) -> str:
         """Run a form; return why there is no result, "" if there is one."""
@@ -200,14 +200,14 @@ class _Race:
 
     def _first_times(self, spec: FormSpec, form: Run, pairs: int) -> Times:
         """Run a form for the first time: a hopeless one in the first pairs only."""
-        found = self._pairs(form, FIRST_PAIRS)
+        times = self._pairs(form, FIRST_PAIRS)
         best = max(map(_ratio, self._times.values()), default=1.0)
-        if HOPELESS * _ratio(found) < max(best, 1.0):
+        if HOPELESS * _ratio(times) < max(best, 1.0):
             self._hopeless.add(spec)
         elif pairs > FIRST_PAIRS:
             more = self._pairs(form, pairs - FIRST_PAIRS, warm=True)
-            found = np.concatenate([found, more], axis=1)
-        return found
+            times = np.concatenate([times, more], axis=1)
+        return times
 
     def _pairs(self, form: Run, count: int, *, warm: bool = False) -> Times:
         return _pairs(self._clock, self._original, form, count, warm=warm)

@@ -1,4 +1,4 @@
 """Search the forms of a whole model: measure, assign, try, decide; the result is a plan.
 
-It imports all other parts of `tuning`; `tuning.tune` and `pipeline` import it.
+It imports all other parts of `tuning`; `pipeline` and `tuning` import it.
 """

@@ -29,7 +29,7 @@ from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload
 
 SOLVER_SECONDS = 10.0
 
-Known = Callable[[str, Candidate], Measurement | None]
+Measurements = Callable[[str, Candidate], Measurement | None]
 """Returns the measurement of (subject, candidate), if there is one."""
 
 
@@ -51,17 +51,17 @@ class Option(NamedTuple):
     ends: float = 0.0
 
 
-def assign(layers: Layers, known: Known) -> dict[str, FormSpec]:
+def assign(layers: Layers, measurement: Measurements) -> dict[str, FormSpec]:
     """Choose the forms of least measured cost.
 
     Args:
         layers: the layers of the model.
-        known: their measurements; a layer without one stays as it is.
+        measurement: returns the measurement of a form; a layer without one stays as it is.
 
     Returns:
         Subject -> form, for layers that are not left as they are.
     """
-    return _least(layers, {s: _measured(w, known) for s, w in layers.workloads.items()})
+    return _least(layers, {s: _measured(w, measurement) for s, w in layers.workloads.items()})
 
 
 def foresee(layers: Layers) -> dict[str, FormSpec]:
@@ -70,10 +70,10 @@ def foresee(layers: Layers) -> dict[str, FormSpec]:
     return _least(layers, options)
 
 
-def _measured(workload: Workload, known: Known) -> Iterator[Option]:
+def _measured(workload: Workload, measurement: Measurements) -> Iterator[Option]:
     """Yield the options of a layer whose times are known."""
     subject, between = workload.subject, inside_subject(workload.subject)
-    own = known(subject, AS_IS)
+    own = measurement(subject, AS_IS)
     if own is None or own.status != "ok":
         yield Option(None, 0.0)
         return
@@ -81,9 +81,9 @@ def _measured(workload: Workload, known: Known) -> Iterator[Option]:
     yield Option(None, usual / SMALLEST_GAIN)
 
     def seconds(subject: str, form: PredictedForm) -> float | None:
-        found = known(subject, form.spec)
+        measured = measurement(subject, form.spec)
         # The low end, because noise makes one of many equally fast forms look the fastest.
-        return None if found is None or found.status != "ok" else usual / found.low
+        return None if measured is None or measured.status != "ok" else usual / measured.low
 
     for form in workload.forms:
         alone = seconds(subject, form)
@@ -150,9 +150,9 @@ def _join(
     program.exactly_one([*home.values(), program.variable(0.0, whole=True)])
     for layout, seconds in cost.items():
         fold, unfold = program.variable(seconds), program.variable(seconds)
-        if link.made:
+        if link.has_other_maker:
             program.at_least(fold, [home[layout]])
-        if link.read:
+        if link.has_other_reader:
             program.at_least(unfold, [home[layout]])
         for by_layout, makes in sides:
             # Convert where only one of layer and link has the layout: each in its own direction.
@@ -198,11 +198,11 @@ class _Program:
                 matrix[index, variable] = factor
         lows, highs = np.array(self._ranges).T
         costs = np.array(self._costs)
-        found = milp(
+        solution = milp(
             costs / (costs.max() or 1.0),
             integrality=np.array(self._whole, np.int64),
             bounds=Bounds(0, 1),
             constraints=LinearConstraint(matrix.tocsr(), lows, highs),
             options={"time_limit": SOLVER_SECONDS},
         )
-        return [0.0] * len(costs) if found.x is None else list(found.x)
+        return [0.0] * len(costs) if solution.x is None else list(solution.x)

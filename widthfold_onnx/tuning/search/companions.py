@@ -15,8 +15,8 @@ from widthfold_onnx.results import Gain, Measurement
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import Plan
+from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.companions.companion import Rule
-from widthfold_onnx.rules.companions.table import COMPANIONS
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.tuning.search.level_search import gain_of
 from widthfold_onnx.tuning.search.trials import Trials

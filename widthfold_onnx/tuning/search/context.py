@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.model.read.loader import LoadedModel
+from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Provider, SearchOptions, Sizes
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.dimensions import assumed_shapes

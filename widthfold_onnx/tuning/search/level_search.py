@@ -70,18 +70,18 @@ class LevelSearch:
         """Return the layers that together cannot move the model by more than noise."""
         if self.seconds is None:
             return set()
-        known = self.bench.known
-        subjects = [s for s in self._least_first() if known(s, AS_IS) is not None]
+        measurement = self.bench.measurement
+        subjects = [s for s in self._least_first() if measurement(s, AS_IS) is not None]
         saved = list(itertools.accumulate(map(self._limit, subjects)))
         count = bisect.bisect_left(saved, self.bench.setup.spending.least * self.seconds)
         return set(subjects[:count])
 
     def gain(self, subject: str, spec: FormSpec) -> Gain | None:
         """Return the gain of a form of a layer; None where it is not known or the form was lost."""
-        measured = self.bench.known(subject, spec)
+        measured = self.bench.measurement(subject, spec)
         if measured is not None:
             return gain_of(measured) if measured.status == "ok" else None
-        if self.bench.setup.how.measure or self.bench.known(subject, AS_IS) is not None:
+        if self.bench.setup.how.measure or self.bench.measurement(subject, AS_IS) is not None:
             return None
         workload = self.layers.workloads[subject]
         form = next(form for form in workload.forms if form.spec == spec)
@@ -90,12 +90,12 @@ class LevelSearch:
 
     def best(self, subject: str) -> tuple[FormSpec, Gain] | None:
         """Return the form of a layer with the largest low end of its gain, and that gain."""
-        known = [
+        gains = [
             (form.spec, gain)
             for form in self.layers.workloads[subject].forms
             if (gain := self.gain(subject, form.spec)) is not None
         ]
-        return max(known, key=lambda item: (item[1].low, item[0].text), default=None)
+        return max(gains, key=lambda item: (item[1].low, item[0].text), default=None)
 
     def chosen(self) -> Mapping[str, FormSpec]:
         """Return the best form of every layer that surely gains by it."""
@@ -122,8 +122,8 @@ class LevelSearch:
         The reason is the most common one among the lost measurements of the layer and its forms.
         """
         forms = self.layers.workloads[subject].forms
-        measured = [self.bench.known(subject, AS_IS)]
-        measured += [self.bench.known(subject, form.spec) for form in forms]
+        measured = [self.bench.measurement(subject, AS_IS)]
+        measured += [self.bench.measurement(subject, form.spec) for form in forms]
         reasons = Counter(it.reason for it in measured if it is not None and it.reason)
         return f"ran: {reasons.most_common(1)[0][0]}" if reasons else "was measured"
 
@@ -138,7 +138,7 @@ class LevelSearch:
 
     def _seconds(self, subject: str) -> float:
         """Return the seconds of all layers of a subject as they are, predicted if not measured."""
-        own = self.bench.known(subject, AS_IS)
+        own = self.bench.measurement(subject, AS_IS)
         seconds = self.layers.workloads[subject].predicted if own is None else own.seconds
         return self.layers.count(subject) * seconds
 

@@ -125,7 +125,7 @@ class PaddingSearch:
         others = [self._with(settled, [c for c in chains if c is not gone]) for gone in chains]
         timed = self.trials.without(best.plan, others, self.spending.without)
         pairs = list(zip(chains, timed, strict=True))
-        kept = [chain for chain, trial in pairs if trial is None or trial.high >= 1]
-        if not kept or len(kept) == len(chains):
+        helping = [chain for chain, trial in pairs if trial is None or trial.high >= 1]
+        if not helping or len(helping) == len(chains):
             return best
-        return Trial(self._with(settled, kept), kept, best.stops, best.gain)
+        return Trial(self._with(settled, helping), helping, best.stops, best.gain)

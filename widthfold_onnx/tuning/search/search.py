@@ -9,11 +9,11 @@
    with the whole model. Then the model is timed without each form; what does not help in its place
    is dropped (`tuning.search.settling`).
 4. The model is timed with the channels of whole chains padded (`tuning.search.padding`).
-5. The rest must beat the original at its strongest setting beyond the noise at one of the sizes of
-   the inputs, and be slower at none, or nothing is folded.
+5. The rest is timed against the original at its strongest setting, at every size of the inputs.
+   It must be faster beyond the noise at one size, and slower at none; else nothing is folded.
 
-If nothing is to be measured, 1 to 5 use the store as far as it goes, and `tuning.cost` for
-layers that the store does not know; a companion that it does not know is not taken.
+If nothing is to be measured, 1 to 5 use the store, and `tuning.cost` for layers without a stored
+measurement; a companion without one is not taken.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from widthfold_onnx.decide.draft import (
     matches_of,
 )
 from widthfold_onnx.decide.hints import Hints, ran
-from widthfold_onnx.model.read.loader import LoadedModel
+from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Companion, FoldOptions, SearchOptions
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import Measurement

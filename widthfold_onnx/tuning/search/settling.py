@@ -75,17 +75,17 @@ class Settling:
         If nothing is to be measured, layers without a measurement keep their predicted forms. The
         others agree, unless the store has a time only for the forms in which they do not.
         """
-        known = level.bench.known
+        measurement = level.bench.measurement
         forms = level.chosen()
-        predicted = {s: form for s, form in forms.items() if known(s, AS_IS) is None}
-        agreed = {**predicted, **assign(level.layers, known)}
+        predicted = {s: form for s, form in forms.items() if measurement(s, AS_IS) is None}
+        agreed = {**predicted, **assign(level.layers, measurement)}
         alone, together = (level.plan(self.draft, f) for f in (forms, agreed))
         if agreed == forms or not alone.changes or not self.spending.trial:
             return agreed
         self.say(Step(f"timing the whole model with {len(agreed)} layers that agree"))
         trial = self.trials.compare(alone, together, self.spending.trial)
         if trial is None:
-            timed = self.trials.known(alone), self.trials.known(together)
+            timed = self.trials.stored(alone), self.trials.stored(together)
             return forms if timed[0] is not None and timed[1] is None else agreed
         return agreed if trial.low > 1 else forms
 
@@ -123,15 +123,17 @@ class Settling:
         self.say(Step(f"timing the whole model without each of {len(forms)} folded layers"))
         trials = self._trials_without(level, forms, others)
         timed = {s: t for group, t in zip(groups, trials, strict=True) for s in group if t}
-        kept = _without(forms, [s for s, t in timed.items() if t.high < 1])
-        if not kept and not self.draft.changes:  # the last trial decides on the least harmful form
+        helping = _without(forms, [s for s, t in timed.items() if t.high < 1])
+        if (
+            not helping and not self.draft.changes
+        ):  # the last trial decides on the least harmful form
             best = max(timed, key=lambda s: timed[s].ratio)
             return {best: forms[best]}
         sure = _without(forms, [s for s, t in timed.items() if t.low <= 1])
-        if sure == kept or not (sure or self.draft.changes):
-            return kept
-        (together,) = self._trials_without(level, kept, [sure])
-        return sure if together is not None and together.ratio < 1 else kept
+        if sure == helping or not (sure or self.draft.changes):
+            return helping
+        (together,) = self._trials_without(level, helping, [sure])
+        return sure if together is not None and together.ratio < 1 else helping
 
     def _trials_without(
         self, level: LevelSearch, forms: Forms, others: Sequence[Forms]

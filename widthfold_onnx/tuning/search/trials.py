@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.model.read.loader import LoadedModel
-from widthfold_onnx.model.write.writer import write_model
+from widthfold_onnx.model.loader import LoadedModel
+from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import Sizes, VerifyOptions
 from widthfold_onnx.results import Measurement, SpeedVerdict
 from widthfold_onnx.results.tuning import lost
@@ -24,7 +24,7 @@ from widthfold_onnx.runtime.intervals import judge, noise
 from widthfold_onnx.runtime.paired_benchmark import ratio_of, ratio_of_levels, ratios_to
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.identity import canonical
-from widthfold_onnx.tuning.measure.bench import Bench, is_known
+from widthfold_onnx.tuning.measure.bench import Bench, is_complete
 from widthfold_onnx.tuning.measure.successive_halving import Outcome
 
 PATIENCE = 600.0
@@ -110,7 +110,7 @@ class Trials:
         candidate = canonical({"of": plan.digest, "than": Level.ALL, "is": Level.EXTENDED})
         if self._is_open(0, candidate, seconds):
             self._time(0, [candidate], ratio_of_levels, seconds, self._file(plan))
-        return self._known(0, candidate)
+        return self._measurement(0, candidate)
 
     def decide(self, plan: Plan, seconds: float) -> list[Measurement | None]:
         """Time a plan against the original at every size: this decides which model is written.
@@ -125,9 +125,9 @@ class Trials:
             for size in range(len(self._sizes))
         ]
 
-    def known(self, plan: Plan) -> Measurement | None:
+    def stored(self, plan: Plan) -> Measurement | None:
         """Return the stored result of `decide` at the first size, if there is one."""
-        return self._known(0, _candidate(EMPTY, plan, trial="last"))
+        return self._measurement(0, _candidate(EMPTY, plan, trial="last"))
 
     @property
     def _searched(self) -> list[int]:
@@ -141,7 +141,7 @@ class Trials:
         candidate = _candidate(base, other, **how)
         if self._is_open(size, candidate, seconds):
             self._time(size, [candidate], ratio_of, seconds, self._file(base), self._file(other))
-        return self._known(size, candidate)
+        return self._measurement(size, candidate)
 
     def _without(
         self,
@@ -164,16 +164,16 @@ class Trials:
             share = len(part) / len(untimed)
             models = self._file(chosen), files, kinds
             self._time(size, candidates(part), ratios_to, seconds, *models, share=share)
-        return [self._known(size, candidate) for candidate in candidates(others)]
+        return [self._measurement(size, candidate) for candidate in candidates(others)]
 
-    def _known(self, size: int, candidate: str) -> Measurement | None:
-        return self._bench.known(self._subjects[size], candidate)
+    def _measurement(self, size: int, candidate: str) -> Measurement | None:
+        return self._bench.measurement(self._subjects[size], candidate)
 
     def _is_open(self, size: int, candidate: str, seconds: float) -> bool:
         """Check whether something is to be timed at a size, for so many seconds."""
-        known = self._known(size, candidate)
-        bar = 0.0 if known is None else noise(known.control)
-        return self._options.measure and not is_known(known, seconds, bar=bar)
+        measurement = self._measurement(size, candidate)
+        bar = 0.0 if measurement is None else noise(measurement.control)
+        return self._options.measure and not is_complete(measurement, seconds, bar=bar)
 
     def _time(
         self,
@@ -204,9 +204,9 @@ class Trials:
         except UnverifiedError as error:
             times = [lost(str(error))] * len(candidates)
         times = [times] if isinstance(times, Measurement) else times
-        for candidate, measured in zip(candidates, times, strict=True):
-            kept = msgspec.structs.replace(measured, budget=seconds)
-            self._bench.keep(Outcome(self._subjects[size], candidate, kept))
+        for candidate, time in zip(candidates, times, strict=True):
+            measurement = msgspec.structs.replace(time, budget=seconds)
+            self._bench.keep(Outcome(self._subjects[size], candidate, measurement))
 
     def _file(self, plan: Plan) -> Path:
         """Return the file of the model that a plan makes, without what does not fit the model."""
@@ -235,11 +235,11 @@ def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
     Returns:
         The deciding trial; None if one is not known.
     """
-    known = [trial for trial in trials if trial is not None]
-    if len(known) < len(trials):
+    measured = [trial for trial in trials if trial is not None]
+    if len(measured) < len(trials):
         return None
-    worst = min(known, key=lambda trial: trial.high)  # a lost one has 0
-    return worst if worst.high < 1 else max(known, key=lambda trial: trial.low)
+    worst = min(measured, key=lambda trial: trial.high)  # a lost one has 0
+    return worst if worst.high < 1 else max(measured, key=lambda trial: trial.low)
 
 
 def pays_at_all(finals: Sequence[Measurement | None]) -> bool:

@@ -12,12 +12,12 @@ from widthfold_onnx.rules.forms.enumeration import (
     Outcome,
     candidates,
     forms,
+    groupings,
     splits,
     summed_taps,
 )
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
-from widthfold_onnx.rules.forms.regrouped import groupings
 from widthfold_onnx.rules.forms.rows import RowFold
 from widthfold_onnx.rules.forms.spec import FormSpec, spec_of
 from widthfold_onnx.rules.match.conv_site import ConvSite

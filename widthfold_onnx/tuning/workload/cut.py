@@ -1,7 +1,7 @@
 """Cut one layer out as a model of its own, to be measured.
 
 The layer has its real shapes and the operators behind it that a runtime fuses into it. One more
-operator stands at the end (a Neg, or a Cast of a type that no Neg takes), so that no form pays for
+operator stands at the end: a Neg, or a Cast of a type that no Neg takes. So no form pays for
 writing a graph output: a Reshape in the middle of a graph is free, a Reshape that makes an output
 is a copy. A layer whose data and weight are dequantized gets quantizers at both ends, because a
 runtime computes it in integers only between them.
@@ -27,8 +27,7 @@ from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import structure_of
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.spec import FormSpec, form_of, spec_of
-from widthfold_onnx.rules.match.dequantized import data_dequantizer
-from widthfold_onnx.rules.match.parameter import dequantizer
+from widthfold_onnx.rules.match.dequantized import data_dequantizer, dequantizer
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import reformulate
 from widthfold_onnx.tuning.cost import Work, conv_seconds, form_seconds, layer_seconds
@@ -195,7 +194,7 @@ def _integers(layer: onnx.GraphProto) -> list[str]:
 def fused_behind(document: Document, site: LinearSite) -> list[Node]:
     """Return the operators behind a site that a runtime fuses into it."""
     kinds = FUSED | QUANTIZING if _dequantizer(site) is not None else FUSED
-    found: list[Node] = []
+    fused: list[Node] = []
     value = site.node.outputs[0]
     while len(uses := list(value.uses())) == 1 and not value.is_graph_output():
         after = uses[0].node
@@ -203,9 +202,9 @@ def fused_behind(document: Document, site: LinearSite) -> list[Node]:
         fuses = after.op_type in kinds and after.domain == "" and len(after.outputs) == 1
         if not fuses or after.graph is not site.node.graph or not _constant(document, others):
             break
-        found.append(after)
+        fused.append(after)
         value = after.outputs[0]
-    return found
+    return fused
 
 
 def excerpt(
@@ -232,17 +231,17 @@ def excerpt(
     if maker is not None:
         others = [dequantizer(value) for value in site.node.inputs if value is not site.data]
         makers = [node for node in others if node is not None]
-        given, *numbers = (value.name or "" for value in maker.inputs if value is not None)
+        integers, *parameters = (value.name or "" for value in maker.inputs if value is not None)
         again = onnx.NodeProto()
         again.CopyFrom(document.message(maker))
         again.output[0], start = start, document.fresh("start")
-        nodes = [helper.make_node("QuantizeLinear", [start, *numbers], [given]), again]
+        nodes = [helper.make_node("QuantizeLinear", [start, *parameters], [integers]), again]
     layer = [*makers, site.node, *behind]
     nodes += [document.message(node) for node in layer]
-    made = {name for node in nodes for name in node.output} | {start}
+    computed = {name for node in nodes for name in node.output} | {start}
     constants = {}
     for value in _read([*layer, *([] if maker is None else [maker])]):
-        if (name := value.name or "") not in made:
+        if (name := value.name or "") not in computed:
             constants[name] = _number(document, value, measured, path)
     last, end = nodes[-1].output[0], document.fresh("end")
     kind = measured.element(path, last)

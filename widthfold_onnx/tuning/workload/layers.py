@@ -18,7 +18,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import LayerPlan, Plan, structure_of
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.open_extents import needed_extents, unguardable
+from widthfold_onnx.rules.forms.legality import needed_extents, unguardable
 from widthfold_onnx.rules.forms.spec import FormSpec
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import site_problem
@@ -62,10 +62,10 @@ class Layers:
         """
         document = reading.document
         measured = ShapeTable(document.proto, shapes)
-        found: list[Workload] = []
+        cuts: list[Workload] = []
         subjects: dict[NodeName, str | Refusal] = {}
         structures: dict[NodeName, dict[str, Any]] = {}
-        known: dict[object, list[Reformulation]] = {}
+        forms: dict[object, list[Reformulation]] = {}
         nodes: dict[Node, str] = {}
         for _, site in read_sites(reading, options):
             if isinstance(site, Refusal):
@@ -79,17 +79,17 @@ class Layers:
                 *(site.op, site.static, site.planned, site.weight_shape, site.geometry),
                 *(site.itemsize, unguardable(site)),
             )
-            if geometry not in known:
-                known[geometry] = _preferred(site, every_form(site, options))
-            workload = cut(document, site, measured, known[geometry], options, target)
+            if geometry not in forms:
+                forms[geometry] = _preferred(site, every_form(site, options))
+            workload = cut(document, site, measured, forms[geometry], options, target)
             if isinstance(workload, Refusal):
                 subjects[name] = workload
                 continue
-            found.append(workload)
+            cuts.append(workload)
             subjects[name] = nodes[site.node] = workload.subject
             structures[name] = structure_of(site)
         # Layers of one subject may differ in their legal forms if one has an open extent.
-        workloads, between = joined(found), links(document, nodes)
+        workloads, between = joined(cuts), links(document, nodes)
         return cls(workloads, subjects, between, inside(workloads, between), structures)
 
     def subject(self, site: LinearSite) -> str | Refusal:

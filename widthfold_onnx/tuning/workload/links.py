@@ -32,14 +32,14 @@ class Link:
     Attributes:
         makers: a subject for every layer that returns one of them.
         readers: a subject for every layer that reads one of them.
-        made: whether anything else makes one of them, in the logical layout.
-        read: whether anything else reads one of them, in the logical layout.
+        has_other_maker: whether anything else makes one of them, in the logical layout.
+        has_other_reader: whether anything else reads one of them, in the logical layout.
     """
 
     makers: tuple[str, ...]
     readers: tuple[str, ...]
-    made: bool
-    read: bool
+    has_other_maker: bool
+    has_other_reader: bool
 
 
 def links(document: Document, subjects: Mapping[Node, str]) -> list[Link]:
@@ -68,12 +68,12 @@ def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> It
         makers = [subjects[node] for node in origins if node is not None and node in subjects]
         readers = [subjects[node] for node, _ in uses if node in subjects]
         if makers or readers:
-            known = [node for node, _ in uses if node in propagated or node in layers]
+            packed = [node for node, _ in uses if node in propagated or node in layers]
             yield Link(
                 tuple(sorted(makers)),
                 tuple(sorted(readers)),
                 any(node not in layers and node not in propagated for node in origins),
-                len(known) < len(uses) or any(map(document.is_fixed, group)),
+                len(packed) < len(uses) or any(map(document.is_fixed, group)),
             )
 
 
@@ -102,13 +102,13 @@ def inside(workloads: Mapping[str, Workload], links: Sequence[Link]) -> dict[str
     """
     shared: dict[str, set[PredictedForm]] = {}
     for link in links:
-        made = [(s, {f: f.returns for f in workloads[s].forms}) for s in link.makers]
+        returned = [(s, {f: f.returns for f in workloads[s].forms}) for s in link.makers]
         read = [(s, {f: f.reads for f in workloads[s].forms}) for s in link.readers]
         # A layer counts once for a layout, however many of its forms have it.
         layers = Counter(
-            layout for _, layouts in (*made, *read) for layout in set(layouts.values())
+            layout for _, layouts in (*returned, *read) for layout in set(layouts.values())
         )
-        for subject, layouts in (*made, *read):
+        for subject, layouts in (*returned, *read):
             fitting = {
                 f for f, layout in layouts.items() if layout is not None and layers[layout] > 1
             }

@@ -78,12 +78,12 @@ class Workload:
 
 def joined(workloads: Iterable[Workload]) -> dict[str, Workload]:
     """Return workloads by subject: one of each, with the forms of all."""
-    found: dict[str, Workload] = {}
+    by_subject: dict[str, Workload] = {}
     for workload in workloads:
-        like = found.setdefault(workload.subject, workload)
+        like = by_subject.setdefault(workload.subject, workload)
         forms = dict.fromkeys((*like.forms, *workload.forms))
-        found[workload.subject] = replace(like, forms=tuple(forms))
-    return found
+        by_subject[workload.subject] = replace(like, forms=tuple(forms))
+    return by_subject
 
 
 def most_work_first(workloads: Iterable[Workload]) -> list[Workload]:

@@ -1,16 +1,10 @@
 """Evaluates the operators of ONNX, as far as a proof needs to know them.
 
-* `polynomials`: linear operators and sums and products of elements, by their definition.
-* `arithmetic`: sums and products of elements; Pad; Reshape, Slice and others, run by onnx's
-  reference implementation on elements.
-* `functions`: elementwise operators as random functions of the elements that they read; max and min
-  over windows or axes as random functions of the multiset of their elements; ArgMax, Softmax and
-  others as random functions of the line along an axis.
-* `quantization`: integers on a grid of floats.
-
-Every other operator is a random function of all that it reads. Two operators that read equal values
-return equal values, whatever they compute; two that read different ones return different values,
-except with a probability that `compare` bounds.
+`polynomials` has the linear operators, `arithmetic` sums and products of elements and moves,
+`functions` random functions of elements, windows and lines, `quantization` integers on a grid.
+Every other operator is a random function of all that it reads: for equal values it returns equal
+values, and for different ones different values, but for a probability that `compare` bounds.
+It imports `model.proto` and the rest of `evidence.proof`; `evidence` imports it.
 """
 
 from __future__ import annotations

@@ -148,8 +148,8 @@ class _NodeChecker:
         if scope.graph is not None:
             _check_interface(scope.graph)
         for name in scope.declared:
-            kept = scope.initializers.get(name)
-            self._add(name, "an input or initializer of a subgraph", added, kept)
+            tensor = scope.initializers.get(name)
+            self._add(name, "an input or initializer of a subgraph", added, tensor)
         names: set[str] = set()
         for index, node in enumerate(scope.nodes):
             if node.name:
@@ -173,14 +173,14 @@ class _NodeChecker:
         name: str,
         writer: str | onnx.NodeProto,
         added: list[str],
-        kept: onnx.TensorProto | None = None,
+        tensor: onnx.TensorProto | None = None,
     ) -> None:
         if name in self._visible:
-            if kept is not None and kept == self._visible[name]:
+            if tensor is not None and tensor == self._visible[name]:
                 return  # onnxslim 0.1.98 writes an initializer again into the branch that reads it
             who = writer if isinstance(writer, str) else describe_node(writer)
             raise InvalidModelError(f"{who} hides the value {quoted(name)} of an outer graph")
-        self._visible[name] = kept
+        self._visible[name] = tensor
         added.append(name)
 
     def _check_operator(self, node: onnx.NodeProto) -> None:

@@ -17,14 +17,7 @@ import onnx
 from google.protobuf.message import EncodeError
 
 from widthfold_onnx.errors import InternalError, UsageError
-from widthfold_onnx.model.proto.external import (
-    ExternalData,
-    check_external,
-    external_tensors,
-    open_external,
-)
-from widthfold_onnx.model.proto.walk import all_graphs
-from widthfold_onnx.model.write.atomic import (
+from widthfold_onnx.model.atomic import (
     Temporary,
     check_target,
     pieces,
@@ -32,6 +25,13 @@ from widthfold_onnx.model.write.atomic import (
     temporary,
     writing,
 )
+from widthfold_onnx.model.proto.external import (
+    ExternalData,
+    check_external,
+    external_tensors,
+    open_external,
+)
+from widthfold_onnx.model.proto.walk import all_graphs
 from widthfold_onnx.text import quoted
 
 _PAGE_BYTES = 4096

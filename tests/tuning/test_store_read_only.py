@@ -17,7 +17,7 @@ from tests.tuning.measurements import key, measured
 from tests.tuning.world import World, doubled, enter
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.reports.described import search
+from widthfold_onnx.reports.described import tuning
 from widthfold_onnx.tuning import store as store_module
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import tune
@@ -112,7 +112,7 @@ def test_a_search_says_that_nothing_is_kept(
     assert found is not None
     assert found.measured > 0
     assert found.store_read_only
-    assert "not kept, because the store may only be read" in search.sentence(found)
+    assert "not kept, because the store may only be read" in tuning.sentence(found)
     tuned = tune([model], search_options=options)
     assert tuned.store_read_only
     assert tuned.models[0].measured > 0  # it knew nothing of the first run

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError, UsageError
-from widthfold_onnx.model.read.preflight import scan_wire
+from widthfold_onnx.model.preflight import scan_wire
 from widthfold_onnx.system import READ
 from widthfold_onnx.text import printable
 
@@ -54,7 +54,7 @@ def load(path: Path) -> LoadedModel:
         data = _read(path)
         scan_wire(data)
         # Imported only for files worth parsing: most files that are no model need no onnx.
-        from widthfold_onnx.model.read.check import check_model, parse
+        from widthfold_onnx.model.check import check_model, parse
 
         proto = parse(data)
         del data
