@@ -37,8 +37,8 @@ def net(slope: str, extents: str = "2,3,7", *, opset: int = 17, ir: int = 8) -> 
 def outcome(model: onnx.ModelProto) -> tuple[str, ...] | Refusal:
     after, matches = exchanged(model, None, PRELU)
     (match,) = matches
-    assert (after is model) == isinstance(match.became, Refusal)
-    return match.became
+    assert (after is model) == isinstance(match.outcome, Refusal)
+    return match.outcome
 
 
 def bits(array: np.ndarray) -> bytes:
@@ -93,7 +93,7 @@ def test_every_form_returns_the_same_bits(
     before = net("float s = {0}", ",".join(map(str, x.shape)))
     before.graph.initializer[0].CopyFrom(numpy_helper.from_array(s, "s"))
     after, (match,) = exchanged(before, None, PRELU)
-    assert match.became == became
+    assert match.outcome == became
     (wanted,), (found,) = run(before, x), run(after, x, level)
     with np.errstate(all="ignore"):
         defined = np.where(x < 0, x * s, x)
@@ -107,7 +107,7 @@ def test_only_the_sign_of_zeros_at_the_end_differs_from_prelu() -> None:
     """With a slope below 0; the runtime's Max returns another one of two zeros there."""
     before = net("float[3,1] s = {-0.5, -1.0, 0.5}")
     after, (match,) = exchanged(before, None, PRELU)
-    assert match.became == MAX
+    assert match.outcome == MAX
     x = np.array([0.0, -0.0, -1.5] * 14, np.float32).reshape(2, 3, 7)
     (wanted,), (found,) = run(before, x), run(after, x)
     np.testing.assert_array_equal(found, wanted)
@@ -226,7 +226,7 @@ net (float[2,3] x) => (float[2,3] y) { y = own.act (x) }
 def test_companions_stand_in_bodies_and_functions_and_share_constants() -> None:
     before = parser.parse_model(SHARED)
     after, matches = exchanged(before, None, PRELU)
-    assert sorted(match.became for match in matches) == sorted(
+    assert sorted(match.outcome for match in matches) == sorted(
         [MAX, MAX, LEAKY, LEAKY, LEAKY, WHERE, WHERE]
     )
     onnx.checker.check_model(after, full_check=True)
@@ -301,7 +301,7 @@ def column(body: str, extents: str = "2,3,1", kind: str = "float") -> onnx.Model
 def test_a_number_beside_a_column_becomes_a_matrix(op: str, operands: str, kind: str) -> None:
     before = column(f"y = {op} ({operands})", kind=kind)
     after, (match,) = exchanged(before, None, SCALAR)
-    assert match.became == (op,)
+    assert match.outcome == (op,)
     held = {tensor.name: list(tensor.dims) for tensor in after.graph.initializer}
     (node,) = after.graph.node
     assert [held.get(name) for name in node.input] == (
@@ -380,7 +380,7 @@ def gated(
 def test_a_conv_computes_each_part_of_a_split(body: str, opset: int, level: str) -> None:
     before = gated(body, opset=opset)
     after, (match,) = exchanged(before, None, SPLIT)
-    assert match.became == ("Conv", "Conv")
+    assert match.outcome == ("Conv", "Conv")
     assert [n.op_type for n in after.graph.node if n.op_type != "Relu"] == ["Conv", "Conv"]
     assert "w" not in {tensor.name for tensor in after.graph.initializer}
     onnx.checker.check_model(after, full_check=True)

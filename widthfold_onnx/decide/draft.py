@@ -54,7 +54,7 @@ def with_companions(draft: Plan, matches: Sequence[Match]) -> Plan:
     companions = [
         CompanionPlan(graph=match.name.graph, node=match.name.node, companion=match.companion)
         for match in matches
-        if not isinstance(match.became, Refusal)
+        if not isinstance(match.outcome, Refusal)
     ]
     return msgspec.structs.replace(draft, companions=tuple(sorted(companions)))
 
@@ -75,7 +75,7 @@ def companion_reports(
     """
     reports = []
     for name in dict.fromkeys(match.companion for match in matches):
-        own = [(match, match.became) for match in matches if match.companion is name]
+        own = [(match, match.outcome) for match in matches if match.companion is name]
         equal = [(m.name.node, ops) for m, ops in own if not isinstance(ops, Refusal)]
         timed = (gains or {}).get(name, ())
         is_done = name in done

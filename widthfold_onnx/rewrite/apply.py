@@ -195,8 +195,8 @@ def fit(
     except UsageError as error:
         raise CheckFailedError(f"the sizes of the plan do not fit the model: {error}") from error
     weights = {name: _weight_misfit(name, overridable(proto)) for name in plan.frozen}
-    became = {(match.companion, match.name): match.became for match in reading.matches}
-    nodes = {part: _companion_misfit(part, became) for part in plan.companions}
+    equals = {(match.companion, match.name): match.outcome for match in reading.matches}
+    nodes = {part: _companion_misfit(part, equals) for part in plan.companions}
     unpadded = {layer: Misfit(layer.name, "Conv", why) for layer, why in reading.padding.items()}
     options = plan.options
     layers = [(part, _layer(reading, shapes, part, options)) for part in plan.layers]
@@ -256,10 +256,10 @@ def _weight_misfit(name: str, weights: Collection[str]) -> Misfit | None:
 
 
 def _companion_misfit(
-    part: CompanionPlan, became: Mapping[tuple[Companion, NodeName], Sequence[str] | Refusal]
+    part: CompanionPlan, equals: Mapping[tuple[Companion, NodeName], Sequence[str] | Refusal]
 ) -> Misfit | None:
-    """Return why a node cannot be replaced; `became` maps every node that matches to its equal."""
-    outcome = became.get((part.companion, part.name))
+    """Return why a node cannot be replaced; `equals` maps every node that matches to its equal."""
+    outcome = equals.get((part.companion, part.name))
     if outcome is not None and not isinstance(outcome, Refusal):
         return None
     why = "no node of this name matches" if outcome is None else outcome.reason

@@ -128,7 +128,7 @@ class Chain(NewNodes):
         """Keep the first positions of some axes.
 
         Args:
-            axis_ends: by axis their number, or if negative that of the positions cut off.
+            axis_ends: by axis the number of positions to keep, or if negative to cut off.
         """
         axes, ends = list(axis_ends), list(axis_ends.values())
         bounds = {"starts": [0] * len(axes), "ends": ends, "axes": axes}
@@ -188,5 +188,5 @@ def base_name(owner: Node) -> str:
 def take_over(node: Node, new: Node) -> None:
     """Copy name, documentation and metadata of a node to its replacement."""
     new.name, new.doc_string = node.name, node.doc_string
-    kept = {k: v for k, v in node.metadata_props.items() if k not in new.metadata_props}
-    new.metadata_props.update(kept)
+    missing = {k: v for k, v in node.metadata_props.items() if k not in new.metadata_props}
+    new.metadata_props.update(missing)

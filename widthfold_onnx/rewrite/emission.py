@@ -79,17 +79,17 @@ def append_folded(
         if surplus:
             pairs = surplus.items()
             fixed = {i: site.static[i] is not None for i in surplus}
-            chain.cut({i: actual if fixed[i] else actual - wanted for i, (wanted, actual) in pairs})
+            chain.cut({i: actual if fixed[i] else actual - whole for i, (whole, actual) in pairs})
     return new
 
 
 def _extend(chain: Chain, site: LinearSite, form: Reformulation) -> None:
-    """Extend the data as the fold needs by zeros, or by the zero point of quantized data."""
+    """Extend the data, as the fold needs it, with zeros or the zero point of quantized data."""
     missing = _differing(form.in_shape, site.planned)
     if missing:
-        ends = {i: wanted - actual for i, (wanted, actual) in missing.items()}
-        known = site.quantization
-        zero = None if known is None or known.dequantized else known.zero
+        ends = {i: extended - actual for i, (extended, actual) in missing.items()}
+        integers = site.quantization
+        zero = None if integers is None or integers.dequantized else integers.zero
         chain.extend(ends, len(site.planned), zero)
 
 
@@ -118,10 +118,10 @@ def _input(
     return chain.beside("DequantizeLinear", [numbers, *others], axis)
 
 
-def _differing(wanted: Dims, actual: Dims) -> dict[int, tuple[int, int]]:
+def _differing(first: Dims, second: Dims) -> dict[int, tuple[int, int]]:
     """Return the axes at which known extents differ, with both extents."""
-    pairs = enumerate(zip(wanted, actual, strict=True))
-    return {i: (w, a) for i, (w, a) in pairs if w is not None and a is not None and w != a}
+    pairs = enumerate(zip(first, second, strict=True))
+    return {i: (a, b) for i, (a, b) in pairs if a is not None and b is not None and a != b}
 
 
 class Emission:
@@ -233,8 +233,8 @@ class Emission:
                     take_over(maker, new)
                 self._made[value, layout] = new.outputs[0]
             else:
-                made = self._convert(value, logical, layout, reader, inverse=False)
-                self._made[value, layout] = made
+                converted = self._convert(value, logical, layout, reader, inverse=False)
+                self._made[value, layout] = converted
         return self._made[value, layout]
 
     def _return(self, node: Node, results: Sequence[Value], layout: PackedLayout | None) -> None:

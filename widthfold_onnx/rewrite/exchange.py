@@ -35,13 +35,13 @@ class Match:
         companion: its name.
         name: name of the node.
         op: its operator type.
-        became: operators of the nodes that take its place, or why there are none.
+        outcome: operators of the nodes that take its place, or why there are none.
     """
 
     companion: Companion
     name: NodeName
     op: str
-    became: tuple[str, ...] | Refusal
+    outcome: tuple[str, ...] | Refusal
 
 
 def exchanged(
@@ -50,7 +50,7 @@ def exchanged(
     names: Collection[Companion],
     nodes: Collection[tuple[Companion, NodeName]] | None = None,
 ) -> tuple[onnx.ModelProto, list[Match]]:
-    """Return a model with companions, and what became of every node that they match.
+    """Return a model with companions, and the outcome of every node that they match.
 
     Args:
         proto: a checked model; it stays as it is, and is returned if nothing is exchanged or it
@@ -79,8 +79,8 @@ def exchanged(
             continue
         if nodes is None or (companion, name) in nodes:
             replaced[equal.node] = equal.steps
-        became = tuple(step.op_type for step in equal.steps)
-        matches.append(Match(companion, name, node.op_type, became))
+        op_types = tuple(step.op_type for step in equal.steps)
+        matches.append(Match(companion, name, node.op_type, op_types))
     return _carried_out(document, replaced) if replaced else proto, matches
 
 
@@ -140,8 +140,8 @@ def _carried_out(document: Document, replaced: Mapping[Node, tuple[Step, ...]]) 
     for graph, nodes in chains.items():
         values = {
             output: new.outputs[0]
-            for node, made in nodes.items()
-            for output, new in zip(node.outputs, made[-len(node.outputs) :], strict=True)
+            for node, new_nodes in nodes.items()
+            for output, new in zip(node.outputs, new_nodes[-len(node.outputs) :], strict=True)
         }
         makers = _makers(nodes)
         document.replace(graph, nodes, values)

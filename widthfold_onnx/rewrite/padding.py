@@ -140,8 +140,8 @@ def _put(document: Document, padded: Padded, multiple: int) -> None:
         new.name = shown_name(node)
         laid |= dict(zip(node.outputs, new.outputs, strict=True))
         chains[node] = [new]
-    kept = {old: new for old, new in laid.items() if old not in padded.layouts}
-    document.replace(document.main, chains, kept)
+    replaced = {old: new for old, new in laid.items() if old not in padded.layouts}
+    document.replace(document.main, chains, replaced)
 
 
 def _record(padded: Padded, node: Node, multiple: int) -> dict[str, str]:

@@ -177,11 +177,11 @@ class Regions:
         if len(node.inputs) < 3:
             return None
         _, scale, zero = node.inputs[:3]
-        step, known = (constant_of(self.document, value) for value in (scale, zero))
-        if scale is None or zero is None or step is None or known is None:
+        step, offset = (constant_of(self.document, value) for value in (scale, zero))
+        if scale is None or zero is None or step is None or offset is None:
             return None
-        one = math.prod(known.shape) == math.prod(step.shape) == 1
-        return (scale, zero) if one and known.dtype == "INT8" else None
+        is_single = math.prod(offset.shape) == math.prod(step.shape) == 1
+        return (scale, zero) if is_single and offset.dtype == "INT8" else None
 
     def _place(self, node: Node, ends: Ends) -> None:
         """Record the packed tensors that a folded node reads and returns."""

@@ -64,7 +64,7 @@ class Rewriting:
 
     def guarded(self) -> dict[str, set[NodeName]]:
         """Return the layers for which a guard was made, by each value that the guard may return."""
-        found: dict[str, set[NodeName]] = {}
+        layers: dict[str, set[NodeName]] = {}
         for graph, plans in self.plans.items():
             for group in self.groups[graph].groups:
                 sites = [
@@ -72,8 +72,8 @@ class Rewriting:
                 ]
                 names = {NodeName(site.scope.path, site.name) for site in sites}
                 for value in (value for node in group.nodes for value in node.outputs):
-                    found.setdefault(value.name or "", set()).update(names)
-        return found
+                    layers.setdefault(value.name or "", set()).update(names)
+        return layers
 
     def carry_out(self) -> onnx.ModelProto:
         """Replace all sites and the ops between them; the document is consumed."""
@@ -130,13 +130,13 @@ def region_reports(rewriting: Rewriting, names: Mapping[Node, str]) -> list[Regi
     def name(node: Node) -> str:
         return names.get(node) or node.name or node.outputs[0].name or ""
 
-    found = []
+    reports = []
     for graph, groups in rewriting.groups.items():
         for nodes in groups.regions.connected():
             stops = dict.fromkeys(s for node in nodes for s in _stops(groups.regions, node))
             if len(nodes) > 1 or stops:
                 propagated = [node for node in nodes if node in groups.regions.propagated]
-                found.append(
+                reports.append(
                     RegionReport(
                         graph=paths[graph],
                         folded=[name(node) for node in nodes if node in groups.regions.sites],
@@ -147,7 +147,7 @@ def region_reports(rewriting: Rewriting, names: Mapping[Node, str]) -> list[Regi
                         ],
                     )
                 )
-    return found
+    return reports
 
 
 def _stops(regions: Regions, node: Node) -> Iterator[tuple[Node, Refusal]]:

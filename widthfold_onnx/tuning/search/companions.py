@@ -63,7 +63,7 @@ class CompanionSearch:
         """
         names: tuple[Companion, ...] = ()
         draft, gains = empty, {}
-        equal = {m.companion for m in matches if not isinstance(m.became, Refusal)}
+        equal = {m.companion for m in matches if not isinstance(m.outcome, Refusal)}
         for name in sorted(equal):
             self.say(Step(f"timing the whole model with the companion {name}"))
             rule = COMPANIONS[name]
