@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.oracle import conv, extend
 from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
-from widthfold_onnx.algebra.packing import Packing, Reshape, Step, pack, pack_positions
+from widthfold_onnx.algebra.packing import Move, Packing, Reshape, pack, pack_positions
 from widthfold_onnx.refusal import Refusal
 
 
-def run(steps: tuple[Step, ...], array: np.ndarray) -> np.ndarray:
+def run(steps: tuple[Move, ...], array: np.ndarray) -> np.ndarray:
     """What the emitted Reshapes and Transposes do."""
     for step in steps:
         if isinstance(step, Reshape):
@@ -81,7 +81,7 @@ def cases(draw: st.DrawFn):
     return axes, fold, (samples, group * channels), (group * out, channels), draw(st.integers())
 
 
-def padded(packing: Packing, fold: ConvFold, *, inverse: bool = False) -> tuple[Step, ...]:
+def padded(packing: Packing, fold: ConvFold, *, inverse: bool = False) -> tuple[Move, ...]:
     return packing.steps(tile_major=fold.tile_major, inverse=inverse)
 
 

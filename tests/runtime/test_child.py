@@ -24,7 +24,7 @@ from widthfold_onnx.errors import (
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import child
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.providers import chain
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +115,9 @@ def read_stdin():
 
 def kept_times(end, *, report):
     """Reports where TensorRT would keep the times of its kernels, with a file there."""
-    options = dict(chain(Provider.TENSORRT, {}, 1, tf32=True))[described(Provider.TENSORRT).name]
+    options = dict(chain(Provider.TENSORRT, {}, 1, tf32=True))[
+        description_of(Provider.TENSORRT).name
+    ]
     times = Path(options["trt_timing_cache_path"], "times")
     times.write_text("of kernels")
     report(str(times))

@@ -23,7 +23,7 @@ from widthfold_onnx.options import (
     VerifyOptions,
 )
 from widthfold_onnx.runtime.clock import clock_name
-from widthfold_onnx.runtime.sessions.descriptions import DESCRIPTIONS, Description, described
+from widthfold_onnx.runtime.sessions.descriptions import DESCRIPTIONS, Description, description_of
 from widthfold_onnx.runtime.sessions.providers import chain
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.runtime.settings import settings_of
@@ -49,14 +49,14 @@ def test_every_provider_is_described_under_its_name() -> None:
 
 @pytest.mark.parametrize("provider", DESCRIPTIONS)
 def test_a_description_agrees_with_itself(provider: Provider) -> None:
-    known = described(provider)
+    known = description_of(provider)
     assert {*known.exact, *known.swept} <= known.options.keys()
     assert all(known.options[name] == values[0] for name, values in known.swept.items())
     assert not {known.threads, known.folder} & known.options.keys()
     assert known.channels_last in {"", *known.options}
     assert known.target in {"", *names()}
     if known.target:
-        assert described(target(known.target).provider).device == known.device
+        assert description_of(target(known.target).provider).device == known.device
     assert known.levels[0] is Level.ALL
     assert [*known.fallbacks, provider].count(Provider.CPU) == 1
     assert known.takes_options or not known.options
@@ -91,7 +91,7 @@ def test_options_take_a_plain_word_for_a_provider(kind: type[RuntimeOptions]) ->
 
 
 def test_what_is_not_described_runs_with_defaults() -> None:
-    assert described(OTHER) == Description(name=OTHER)
+    assert description_of(OTHER) == Description(name=OTHER)
     assert chain(OTHER, {"a": "1"}, 4, tf32=False) == [
         (OTHER, {"a": "1"}),
         ("CPUExecutionProvider", {}),
@@ -166,7 +166,7 @@ def _available() -> list[str]:
 def test_the_page_says_what_is_known(provider: Provider) -> None:
     page = (PACKAGE.parent / "docs" / "providers.md").read_text(encoding="utf-8")
     (line,) = (line for line in page.splitlines() if line.startswith(f"| `{provider}` |"))
-    known = described(provider)
+    known = description_of(provider)
     given = [f"{name}={value}" for name, value in known.options.items()]
     for text in (known.name, known.install, known.threads, *given, *known.swept):
         assert text in line

@@ -22,11 +22,11 @@ from widthfold_onnx.options import (
     VerifyOptions,
 )
 from widthfold_onnx.pipeline import verify
-from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.session import open_session, resolved
 from widthfold_onnx.tuning.store import Store
 
-NAME = described(Provider.OPENVINO).name
+NAME = description_of(Provider.OPENVINO).name
 
 pytestmark = [
     pytest.mark.needs_openvino,

@@ -6,11 +6,11 @@ import pytest
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import library
-from widthfold_onnx.runtime.sessions.descriptions import DESCRIPTIONS, described
+from widthfold_onnx.runtime.sessions.descriptions import DESCRIPTIONS, description_of
 from widthfold_onnx.runtime.sessions.providers import chain, check_options, choose, obstacle
 
 NAMES = {provider: known.name for provider, known in DESCRIPTIONS.items()}
-CUDA_OPTIONS = described(Provider.CUDA).options
+CUDA_OPTIONS = description_of(Provider.CUDA).options
 
 
 class RuntimeOptions:

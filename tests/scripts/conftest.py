@@ -11,7 +11,7 @@ import pytest
 
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import session as session_module
-from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.ports import Bound, place
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -37,7 +37,9 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
 
     monkeypatch.setattr(session_module, "chain", chain)
     monkeypatch.setattr(session_module, "choose", lambda provider: provider)
-    monkeypatch.setattr(session_module, "described", lambda provider: described(Provider.CPU))
+    monkeypatch.setattr(
+        session_module, "description_of", lambda provider: description_of(Provider.CPU)
+    )
     monkeypatch.setattr(session_module, "place", lambda v, device: place(v, ("cpu", 0)))
     monkeypatch.setattr(
         session_module,

@@ -62,7 +62,10 @@ def few(every: Layers, rng: np.random.Generator) -> Layers:
     """The layers of a model with some forms each, more of them in layouts that others know."""
     workloads = {}
     for subject, workload in every.workloads.items():
-        likely = [1.0 + 20 * (f.reads is not None and f.reads == f.returns) for f in workload.forms]
+        likely = [
+            1.0 + 20 * (f.input_layout is not None and f.input_layout == f.output_layout)
+            for f in workload.forms
+        ]
         picked = rng.choice(len(likely), FORMS, replace=False, p=np.array(likely) / sum(likely))
         workloads[subject] = replace(
             workload, forms=tuple(workload.forms[i] for i in sorted(picked))
@@ -82,7 +85,7 @@ def world(found_layers: Layers, rng: np.random.Generator) -> Known:
         for form in workload.forms:
             core, ends = rng.uniform(0.3, 1.2) * own, rng.uniform(0, 1) * own
             put(subject, form.spec, own / (core + ends), core + ends)
-            if rng.random() < 0.8 and not form.reads == form.returns is None:
+            if rng.random() < 0.8 and not form.input_layout == form.output_layout is None:
                 put(inside_subject(subject), form.spec, own / core, core)
     return lambda *key: times.get(key)
 
@@ -97,7 +100,7 @@ def cost(found_layers: Layers, known: Known, choice: Mapping[str, PredictedForm 
             total += seconds / SMALLEST_GAIN
         elif between := known(inside_subject(subject), form.spec):
             total += seconds / between.low
-            ends[subject] = (form.reads, form.returns)
+            ends[subject] = (form.input_layout, form.output_layout)
         else:
             total += seconds / known(subject, form.spec).low
     for link in found_layers.links:
@@ -114,11 +117,11 @@ def prices(found_layers: Layers, known: Known, link: Link) -> dict[object, float
     for subject, end in [*((s, 1) for s in link.makers), *((s, 0) for s in link.readers)]:
         for form in found_layers.workloads[subject].forms:
             between = known(inside_subject(subject), form.spec)
-            layout = (form.reads, form.returns)[end]
+            layout = (form.input_layout, form.output_layout)[end]
             if between is not None and layout is not None:
                 own = known(subject, AS_IS).seconds
                 rest = own / known(subject, form.spec).low - own / between.low
-                part = rest / (2 - (form.reads, form.returns).count(None))
+                part = rest / (2 - (form.input_layout, form.output_layout).count(None))
                 price[layout] = max(price.get(layout, 0.0), part)
     return price
 
@@ -182,12 +185,14 @@ def test_forms_of_a_region_are_foreseen_though_they_look_slow_alone(
     known = Counter(
         layout
         for w in every.workloads.values()
-        for layout in {f.reads for f in w.forms if f.reads and f.reads == f.returns}
+        for layout in {
+            f.input_layout for f in w.forms if f.input_layout and f.input_layout == f.output_layout
+        }
     )
     ((layout, _),) = known.most_common(1)
     workloads, inside = {}, {}
     for subject, workload in every.workloads.items():
-        form = next(f for f in workload.forms if f.reads == f.returns == layout)
+        form = next(f for f in workload.forms if f.input_layout == f.output_layout == layout)
         times = form._replace(predicted=alone, packed=0.5)
         workloads[subject] = replace(workload, predicted=1.0, forms=(times,))
         inside[subject] = replace(workloads[subject], inside=True)

@@ -27,7 +27,7 @@ def test_the_extents_of_a_unit_are_known_so_it_has_no_guard() -> None:
         assert model is not None
         np.testing.assert_array_equal(run(model, x), expected)
         assert not guards(onnx.ModelProto.FromString(model))
-        if form.reads is not None and form.returns is not None:
+        if form.input_layout is not None and form.output_layout is not None:
             assert reformed(between, form.spec, FoldOptions())
     assert found.forms
 

@@ -45,7 +45,7 @@ NOT_IN_THE_KEY = {
     # Names of fields, of one class only where it is named.
     # of a form
     **dict.fromkeys(("is_view", "bytes_ratio", "flops_ratio", "channels_last"), EXTENTS),
-    **dict.fromkeys(("in_shape", "out_shape", "binds", "extents"), EXTENTS),
+    **dict.fromkeys(("in_shape", "out_shape", "folded_axes", "extents"), EXTENTS),
     **dict.fromkeys(("folding", "unfolding", "ends"), EXTENTS),
     # of a fold
     "Grouping.group": "is the group of the fold",

@@ -128,10 +128,10 @@ def test_a_form_keeps_fused_what_a_runtime_fuses(name: str) -> None:
         np.testing.assert_array_equal(run(alone or b"", x), wanted)
         inside = reformed(replace(found, inside=True), form.spec, fold_of(name))
         assert ops(inside) == [op, "Add", "Relu", "Neg"]
-        assert form.reads is not None
-        assert form.reads == form.returns
+        assert form.input_layout is not None
+        assert form.input_layout == form.output_layout
         np.testing.assert_array_equal(
-            run(inside or b"", form.reads.packed(x)), form.reads.packed(wanted)
+            run(inside or b"", form.input_layout.packed(x)), form.input_layout.packed(wanted)
         )
 
 

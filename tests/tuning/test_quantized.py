@@ -87,5 +87,5 @@ def test_layers_between_quantizers_share_a_link() -> None:
         for form in between.forms:
             model = onnx.ModelProto.FromString(reformed(between, form.spec, FOLD) or b"")
             assert "Conv" in {node.op_type for node in model.graph.node}
-            integers = onnx.TensorProto.UINT8 if form.reads else onnx.TensorProto.FLOAT
+            integers = onnx.TensorProto.UINT8 if form.input_layout else onnx.TensorProto.FLOAT
             assert model.graph.input[0].type.tensor_type.elem_type == integers

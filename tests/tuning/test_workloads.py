@@ -84,7 +84,7 @@ def check_forms(found: Workload, fold: FoldOptions = FOLD, dtype: type = np.floa
         last = onnx.ModelProto.FromString(model).graph.node[-1]
         assert (last.op_type, list(last.metadata_props)) == ("Neg", [])  # not on packed tensors
         np.testing.assert_array_equal(run(model, x), wanted, err_msg=form.spec.text, strict=True)
-        if form.reads or form.returns:
+        if form.input_layout or form.output_layout:
             check_inside(found, form, fold, x, wanted)
     return wanted
 
@@ -95,8 +95,8 @@ def check_inside(
     """A form between packed tensors reads and returns them packed."""
     model = reformed(replace(found, inside=True), form.spec, fold)
     assert model is not None
-    given = x if form.reads is None else form.reads.packed(x)
-    result = wanted if form.returns is None else form.returns.packed(wanted)
+    given = x if form.input_layout is None else form.input_layout.packed(x)
+    result = wanted if form.output_layout is None else form.output_layout.packed(wanted)
     np.testing.assert_array_equal(run(model, given), result, err_msg=form.spec.text, strict=True)
 
 

@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.algebra.axis import Extent
-from widthfold_onnx.algebra.packing import Reshape, Step, pack
+from widthfold_onnx.algebra.packing import Move, Reshape, pack
 from widthfold_onnx.arrays import Array, size_of
 
 Dims = Sequence[int | None]
@@ -81,7 +81,7 @@ class PackedLayout(ABC):
         """Return the smallest logical extents that it fits, for a number of channels."""
 
     @abstractmethod
-    def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:
+    def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Move, ...]:
         """Return the moves that pack, or with `inverse` unpack, logical extents `shape`."""
 
     def is_view(self, shape: Dims) -> bool:
@@ -110,7 +110,7 @@ class PackedLayout(ABC):
         return numbers.ravel()[self.channels(numbers.size)].reshape(-1, *(1,) * behind)
 
 
-def applied(array: Array, steps: Sequence[Step]) -> Array:
+def applied(array: Array, steps: Sequence[Move]) -> Array:
     """Apply the steps to an array."""
     for step in steps:
         if isinstance(step, Reshape):
@@ -188,7 +188,7 @@ class ConvLayout(PackedLayout):
         """Return the extents with one position per tile."""
         return (self.batch, channels, *self.factors[2:])
 
-    def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Step, ...]:
+    def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Move, ...]:
         """Return the moves that pack, or with `inverse` unpack, logical extents `shape`."""
         packing = pack(shape, self.tiles, batch=self.batch, lift=self.lift)
         return packing.steps(tile_major=self.tile_major, inverse=inverse)

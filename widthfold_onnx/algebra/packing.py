@@ -63,23 +63,23 @@ class ShiftedSum:
     rank: int
 
 
-Step = Reshape | Transpose
-Move = Step | ShiftedSum
+Move = Reshape | Transpose
+MoveOrSum = Move | ShiftedSum
 
 
-def after(shape: Dims, steps: Iterable[Step]) -> Dims:
+def after(shape: Dims, steps: Iterable[Move]) -> Dims:
     """Return the extents behind some moves of a tensor."""
     for step in steps:
         shape = step.extents if isinstance(step, Reshape) else tuple(shape[i] for i in step.order)
     return shape
 
 
-def inferred(steps: Iterable[Move]) -> int:
+def inferred(steps: Iterable[MoveOrSum]) -> int:
     """Return the most extents that a runtime must infer in one of some moves; it can infer one."""
     return max((step.inferred for step in steps if isinstance(step, Reshape)), default=0)
 
 
-def pixel_shuffle(steps: Sequence[Move]) -> int | None:
+def pixel_shuffle(steps: Sequence[MoveOrSum]) -> int | None:
     """Return the block of the DepthToSpace that equals some steps; None if there is none.
 
     [N, C*b*b, H, W] as [N, C, b, b, H, W], ordered as [N, C, H, b, W, b], as [N, C, H*b, W*b]:
@@ -113,7 +113,7 @@ class Packing:
         """True if the NCHW form is a pure Reshape, so that no element moves in memory."""
         return all(isinstance(step, Reshape) for step in self.steps(tile_major=False))
 
-    def steps(self, *, tile_major: bool, inverse: bool = False) -> tuple[Step, ...]:
+    def steps(self, *, tile_major: bool, inverse: bool = False) -> tuple[Move, ...]:
         """Return the operations that fold a tensor, or with `inverse` unfold it."""
         if tile_major and self._axes(self.nchw[0]) == self._axes(self.nchw[-1]):
             return ()  # nothing is folded, so the channels-last form needs no Transpose
@@ -121,7 +121,7 @@ class Packing:
         path = tuple(reversed(arrangements)) if inverse else arrangements
         axes = [self._axes(arrangement) for arrangement in path]
         flat = [tuple(chain.from_iterable(arrangement)) for arrangement in axes]
-        steps: list[Step] = []
+        steps: list[Move] = []
         here, last = 0, len(path) - 1
         for there in range(1, last + 1):
             if flat[here] != flat[there]:

@@ -27,7 +27,7 @@ from widthfold_onnx.rewrite.padding import joined
 from widthfold_onnx.rewrite.plan import Origin
 from widthfold_onnx.rules.selection import reformulate
 from widthfold_onnx.runtime.environment import version
-from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.providers import OFF
 
 
@@ -89,6 +89,6 @@ def decide_layout(fold: FoldOptions, how: RuntimeOptions) -> FoldOptions:
     """
     if fold.layout is not Layout.AUTO or fold.fixed is None:
         return fold
-    provider = described(Provider.CUDA if how.provider is Provider.AUTO else how.provider)
+    provider = description_of(Provider.CUDA if how.provider is Provider.AUTO else how.provider)
     last = how.provider_options.get(provider.channels_last, "0").lower() not in OFF
     return replace(fold, layout=Layout.NHWC if last else provider.layout)

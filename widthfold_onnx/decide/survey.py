@@ -21,7 +21,7 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.results import AssumedSizes, Choice, InspectReport, InspectSite
+from widthfold_onnx.results import AssumedSizes, FormChoice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.padding import MULTIPLES, joined
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
@@ -197,10 +197,10 @@ def _folded_as(node: Node) -> str:
         return "how is not known: its record cannot be read"
 
 
-def _choice(linear: LinearSite, outcome: Reformulation) -> Choice:
+def _choice(linear: LinearSite, outcome: Reformulation) -> FormChoice:
     inputs, outputs = linear.channels
     fold = outcome.fold
-    return Choice(
+    return FormChoice(
         axis=outcome.axis,
         factor=outcome.factor,
         form=outcome.form,

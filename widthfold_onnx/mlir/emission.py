@@ -19,7 +19,7 @@ import numpy as np
 from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis
 from widthfold_onnx.algebra.channels import Grouping, Regrouping, most_groups, regroup_weight
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.packing import Reshape, Step, Transpose, after
+from widthfold_onnx.algebra.packing import Move, Reshape, Transpose, after
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.mlir import library as mlir
 from widthfold_onnx.mlir.layers import (
@@ -101,7 +101,7 @@ def replace_layer(
     op, block = layer.op, layer.op.block
     start, end = shape_of(layer.data), shape_of(op.result)
     folding = (*to_canonical(layer.axes[0], start), *form.folding)
-    back = cast("tuple[Step, ...]", form.unfolding)  # no form of a factor adds results of taps
+    back = cast("tuple[Move, ...]", form.unfolding)  # no form of a factor adds results of taps
     unfolding = (*back, *inverted(end, to_canonical(result_axes(layer.axes[0]), end)))
     folded = _folded(layer, site, form.fold, after(start, folding), groups=groups)
     opening = inverted(folded.data, to_canonical(folded.axes[0], folded.data, folded.lifted))
@@ -168,7 +168,7 @@ def _length(length: int | None, axis: FoldedAxis) -> int | None:
 
 
 def _init(
-    layer: Layer, site: LinearSite, fold: ConvFold, folded: Folded, unfolding: Sequence[Step]
+    layer: Layer, site: LinearSite, fold: ConvFold, folded: Folded, unfolding: Sequence[Move]
 ) -> Any:
     """Return the tensor to which the products are added.
 
@@ -209,9 +209,9 @@ OPEN = 2**61 - 1
 """Stands for the one open extent, the number of samples: a prime merges with nothing by chance."""
 
 
-def inverted(shape: Dims, steps: Sequence[Step]) -> tuple[Step, ...]:
+def inverted(shape: Dims, steps: Sequence[Move]) -> tuple[Move, ...]:
     """Return the moves that undo some moves of a tensor of these extents."""
-    back: list[Step] = []
+    back: list[Move] = []
     for step in steps:
         there = after(shape, [step])
         if isinstance(step, Reshape):
@@ -223,7 +223,7 @@ def inverted(shape: Dims, steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(reversed(back))
 
 
-def moved(value: Any, steps: Sequence[Step]) -> Any:
+def moved(value: Any, steps: Sequence[Move]) -> Any:
     """Emit moves; of Transposes, and of Reshapes, that meet only one is left."""
     order, shape = tuple(range(value.type.rank)), shape_of(value)
     for step in steps:

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from widthfold_onnx.algebra.packing import Reshape, Step, Transpose, after
+from widthfold_onnx.algebra.packing import Move, Reshape, Transpose, after
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.decide.decisions import Decision
 from widthfold_onnx.decide.decisions import decide as decisions_of
@@ -252,7 +252,7 @@ def result_axes(data: str) -> str:
     return data.replace("c", "f")
 
 
-def to_canonical(letters: str, shape: Dims, lifted: int = 0) -> tuple[Step, ...]:
+def to_canonical(letters: str, shape: Dims, lifted: int = 0) -> tuple[Move, ...]:
     """Return the moves from data or result to [N, C, *spatial].
 
     Args:

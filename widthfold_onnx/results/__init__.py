@@ -17,8 +17,8 @@ from widthfold_onnx.results.evidence import (
 )
 from widthfold_onnx.results.sites import (
     MISFIT,
-    Choice,
     CompanionReport,
+    FormChoice,
     InspectReport,
     InspectSite,
     OptimizeReport,

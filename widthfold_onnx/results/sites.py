@@ -192,7 +192,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
     verification: VerifyReport | None
 
 
-class Choice(Result, kw_only=True, frozen=True):
+class FormChoice(Result, kw_only=True, frozen=True):
     """One legal reformulation of a site, with its cost on paper."""
 
     axis: str
@@ -224,7 +224,7 @@ class InspectSite(Result, kw_only=True, frozen=True):
     alignment: str
     flops: int | None
     folded_as: str | None
-    choices: list[Choice]
+    choices: list[FormChoice]
     refusals: dict[str, str]
     hint: str
 

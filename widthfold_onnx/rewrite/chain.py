@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 
-from widthfold_onnx.algebra.packing import Move, Reshape, ShiftedSum, pixel_shuffle
+from widthfold_onnx.algebra.packing import MoveOrSum, Reshape, ShiftedSum, pixel_shuffle
 from widthfold_onnx.model.graph.document import Attributes, Document, Node, Value, graph_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
@@ -81,7 +81,7 @@ class Chain(NewNodes):
         self.value = start
         self._origin = origin
 
-    def steps(self, steps: Sequence[Move], what: str) -> None:
+    def steps(self, steps: Sequence[MoveOrSum], what: str) -> None:
         """Append the moves of a fold or unfold; the moves of a pixel shuffle become one node."""
         block = pixel_shuffle(steps)
         if block is not None and self._document.opset >= 11 and self._is_shuffled():

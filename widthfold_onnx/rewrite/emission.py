@@ -53,12 +53,12 @@ def append_folded(
     Returns:
         The folded node.
     """
-    if ends.reads is None:
+    if ends.input_layout is None:
         _extend(chain, site, form)
         chain.steps(form.folding, "fold")
         chain.requantize(site.dequantizer)
     metadata = {FOLD_KEY: msgspec.json.encode(describe(site, form)).decode()}
-    if ends.returns is not None:
+    if ends.output_layout is not None:
         metadata |= PACKED
     inputs = [
         _input(chain, site, form, parameters, index) for index in range(len(site.node.inputs))
@@ -73,7 +73,7 @@ def append_folded(
         first=inputs[: site.data_index],
         domain=domain,
     )
-    if ends.returns is None:
+    if ends.output_layout is None:
         chain.steps(form.unfolding, "unfold")
         surplus = _differing(form.out_shape, site.output)
         if surplus:
@@ -179,12 +179,12 @@ class Emission:
     def _fold(self, node: Node, site: LinearSite, plan: Reformulation) -> None:
         """Emit the folded node with the moves that belong to it."""
         ends = self._regions.sites[node]
-        start = self._read(site.data, ends.reads, node)
+        start = self._read(site.data, ends.input_layout, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
         new = append_folded(chain, site, plan, ends, self._parameters)
         take_over(node, new)
         self._chains[node] += chain.nodes
-        self._return(node, [chain.value], ends.returns)
+        self._return(node, [chain.value], ends.output_layout)
 
     def _propagate(self, node: Node, propagated_op: PropagatedOp) -> None:
         """Emit the op on packed tensors."""

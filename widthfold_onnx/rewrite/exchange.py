@@ -19,7 +19,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.chain import NewNodes, take_over
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
 from widthfold_onnx.rules.companions import COMPANIONS
-from widthfold_onnx.rules.companions.companion import Exchange, Operand, Step
+from widthfold_onnx.rules.companions.companion import Exchange, NewNode, Operand
 from widthfold_onnx.rules.match.reading import place_problem
 from widthfold_onnx.runtime.kernels import prelu_keeps_inf
 
@@ -68,7 +68,7 @@ def exchanged(
     inlined = [operator for operator, name in operators.items() if COMPANIONS[name].inlines]
     document = Document(copy, folder, inlined)
     matches: list[Match] = []
-    replaced: dict[Node, tuple[Step, ...]] = {}
+    replaced: dict[Node, tuple[NewNode, ...]] = {}
     for scope, node in document.nodes(operators):
         companion, name = operators[operator_of(node)], document.name_of(scope, node)
         equal = _equal(document, scope, node, companion)
@@ -78,8 +78,8 @@ def exchanged(
             matches.append(Match(companion, name, node.op_type, equal))
             continue
         if nodes is None or (companion, name) in nodes:
-            replaced[equal.node] = equal.steps
-        op_types = tuple(step.op_type for step in equal.steps)
+            replaced[equal.node] = equal.nodes
+        op_types = tuple(new.op_type for new in equal.nodes)
         matches.append(Match(companion, name, node.op_type, op_types))
     return _carried_out(document, replaced) if replaced else proto, matches
 
@@ -96,14 +96,14 @@ def _equal(
 
 
 def _made(
-    document: Document, node: Node, steps: Sequence[Step], constants: dict[Key, Value]
+    document: Document, node: Node, nodes: Sequence[NewNode], constants: dict[Key, Value]
 ) -> list[Node]:
     """Make the nodes that replace a node; the last ones compute its outputs in order.
 
     Args:
         document: the model.
         node: the node.
-        steps: the new nodes.
+        nodes: the new nodes.
         constants: the constants that were added for other nodes; equal ones are added once.
     """
     new, graph = NewNodes(document, node), graph_of(node)
@@ -119,24 +119,26 @@ def _made(
             constants[key] = document.add_constant(item, name, graph)
         return constants[key]
 
-    inner = [node.outputs[0]] * (len(steps) - len(node.outputs))
-    for step, output in zip(steps, (*inner, *node.outputs), strict=True):
-        inputs, metadata = list(map(value_of, step.inputs)), {ORIGIN_KEY: output.name or ""}
-        kind = step.op_type
-        added = new.add(kind, kind.lower(), inputs, step.attributes, metadata=metadata)
-        if step.like is not None:
-            take_over(step.like, added)
-    if steps[-1].like is None:
+    inner = [node.outputs[0]] * (len(nodes) - len(node.outputs))
+    for new_node, output in zip(nodes, (*inner, *node.outputs), strict=True):
+        inputs, metadata = list(map(value_of, new_node.inputs)), {ORIGIN_KEY: output.name or ""}
+        kind = new_node.op_type
+        added = new.add(kind, kind.lower(), inputs, new_node.attributes, metadata=metadata)
+        if new_node.like is not None:
+            take_over(new_node.like, added)
+    if nodes[-1].like is None:
         take_over(node, new.nodes[-1])
     return new.nodes
 
 
-def _carried_out(document: Document, replaced: Mapping[Node, tuple[Step, ...]]) -> onnx.ModelProto:
+def _carried_out(
+    document: Document, replaced: Mapping[Node, tuple[NewNode, ...]]
+) -> onnx.ModelProto:
     """Put new nodes in the place of others; the document is consumed."""
     constants: dict[Key, Value] = {}
     chains = defaultdict[Graph, dict[Node, list[Node]]](dict)
-    for node, steps in replaced.items():
-        chains[graph_of(node)][node] = _made(document, node, steps, constants)
+    for node, new_nodes in replaced.items():
+        chains[graph_of(node)][node] = _made(document, node, new_nodes, constants)
     for graph, nodes in chains.items():
         values = {
             output: new.outputs[0]

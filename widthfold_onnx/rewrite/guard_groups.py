@@ -71,7 +71,9 @@ class GuardGroups:
                 tested = [made for made in groups.values() if made is not None and made.extents]
                 return cls(trial.regions, tested)
             loose = [n for group in alone for n in group if n in plans and trial.is_guarded([n])]
-            ends = ends | {n: replace(ends[n], reads=None, returns=None) for n in loose}
+            ends = ends | {
+                n: replace(ends[n], input_layout=None, output_layout=None) for n in loose
+            }
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class _Grouping:
         propagated_op, ends = self.regions.propagated.get(node), self.regions.sites.get(node)
         if propagated_op is None:
             assert ends is not None
-            yield self.plans[node][0].data, ends.reads, self._extents(node)
+            yield self.plans[node][0].data, ends.input_layout, self._extents(node)
             return
         layout = propagated_op.layout
         for index in sorted(propagated_op.data):

@@ -115,7 +115,7 @@ class Regions:
             elif propagated_op is not None:
                 layouts.add(propagated_op.layout if index in propagated_op.data else None)
             else:
-                layouts.add(site.reads if site is not None and index == site.data else None)
+                layouts.add(site.input_layout if site is not None and index == site.data else None)
         return layouts
 
     def packed(self, node: Node) -> list[Packed]:
@@ -123,7 +123,10 @@ class Regions:
         op = self.propagated.get(node)
         if op is None:
             ends = self.sites[node]
-            tensors = [(node.inputs[ends.data], ends.reads), (node.outputs[0], ends.returns)]
+            tensors = [
+                (node.inputs[ends.data], ends.input_layout),
+                (node.outputs[0], ends.output_layout),
+            ]
             return [(value, layout) for value, layout in tensors if value and layout]
         values = [*(node.inputs[index] for index in sorted(op.data)), *node.outputs]
         return [(value, op.layout) for value in values if value]
@@ -186,13 +189,13 @@ class Regions:
     def _place(self, node: Node, ends: Ends) -> None:
         """Record the packed tensors that a folded node reads and returns."""
         result, data = node.outputs[0], node.inputs[ends.data]
-        self.homes[result] = ends.returns
-        if ends.reads is not None and data is not None:
-            self._dequantize(data, ends.reads, ends.in_shape)
-            self.shapes[data, ends.reads] = ends.in_shape
-            self.folded.add((data, ends.reads))
-        if ends.returns is not None:
-            self.shapes[result, ends.returns] = ends.out_shape
+        self.homes[result] = ends.output_layout
+        if ends.input_layout is not None and data is not None:
+            self._dequantize(data, ends.input_layout, ends.in_shape)
+            self.shapes[data, ends.input_layout] = ends.in_shape
+            self.folded.add((data, ends.input_layout))
+        if ends.output_layout is not None:
+            self.shapes[result, ends.output_layout] = ends.out_shape
 
     def _dequantize(self, value: Value, layout: PackedLayout, shape: Dims) -> None:
         """Record that a DequantizeLinear makes a value in a layout, if it can."""

@@ -166,7 +166,7 @@ def _stops(regions: Regions, node: Node) -> Iterator[tuple[Node, Refusal]]:
             if user.outputs[0] in forms:
                 continue  # a DequantizeLinear of the same region is no end
             if user in regions.sites and index == regions.sites[user].data:
-                if regions.sites[user].reads != layout:
+                if regions.sites[user].input_layout != layout:
                     yield user, OTHERWISE
             elif user not in regions.propagated or regions.propagated[user].layout != layout:
                 inside = user.graph is not node.graph

@@ -41,7 +41,7 @@ def preference(site: LinearSite, form: Reformulation, factor: int) -> tuple[floa
     is 1; a view before a move; one axis before several; the fewest multiply-adds; the fewest
     copies. Among forms that fold strides alone, the form of the most axes comes first.
     """
-    most_axes = -len(form.binds) if factor == STRIDES_ALONE else 0
+    most_axes = -len(form.folded_axes) if factor == STRIDES_ALONE else 0
     return (_guarded_extent(site, form), most_axes, *cost(form))
 
 

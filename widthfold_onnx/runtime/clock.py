@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.options import RuntimeOptions
-from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.descriptions import description_of
 
 Run = Callable[[int], object]
 """Runs once; the argument counts the rounds, so that all sides of a pair take the same inputs."""
@@ -72,7 +72,7 @@ def clock_of(how: RuntimeOptions) -> Clock:
 
 def clock_name(how: RuntimeOptions) -> Literal["wall", "thread"]:
     """Return the name of the clock that `clock_of` chooses."""
-    own = described(how.provider).in_caller and how.threads == 1 and not how.provider_options
+    own = description_of(how.provider).in_caller and how.threads == 1 and not how.provider_options
     return "thread" if own else "wall"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.results import Gpu, GpuState
 from widthfold_onnx.runtime.environment import version
-from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.library import cudnn_version
 from widthfold_onnx.text import printable
 
@@ -42,7 +42,7 @@ class Device:
         self.missing = ""
         self._nvml: Any = None
         self._handle: Any = None
-        if described(options.provider).device != "nvidia":
+        if description_of(options.provider).device != "nvidia":
             return
         try:
             import pynvml

@@ -40,9 +40,9 @@ from widthfold_onnx.runtime.intervals import MIN_PROCESSES, Pairing, measured
 from widthfold_onnx.runtime.nvml import watched
 from widthfold_onnx.runtime.sessions.session import Feeds, resolved
 from widthfold_onnx.runtime.settings import (
-    Choice,
     Models,
     Setting,
+    SettingChoice,
     advice_of,
     choose,
     choosing,
@@ -95,7 +95,7 @@ class Contest:
     models: Models
     options: VerifyOptions
     inputs: Rotation
-    choice: Choice
+    choice: SettingChoice
     processes: Sequence[Process]
     pairing: Pairing
 

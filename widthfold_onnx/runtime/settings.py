@@ -23,7 +23,7 @@ from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
 from widthfold_onnx.runtime.clock import Clock, Run, clock_of, seconds_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
-from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.session import Feeds, Level, Session, open_session
 
 CHOICE_SHARE = 0.15
@@ -61,7 +61,7 @@ class Setting:
 
 def settings_of(how: RuntimeOptions) -> list[Setting]:
     """Return the settings to choose from, the common one first; given options are fixed."""
-    provider, fixed = described(how.provider), how.provider_options
+    provider, fixed = description_of(how.provider), how.provider_options
     swept = {
         name: (fixed[name],) if name in fixed else values for name, values in provider.swept.items()
     }
@@ -111,7 +111,7 @@ def random_run(model: bytes | onnx.ModelProto, setting: Setting) -> Run:
 
 
 @dataclass(frozen=True)
-class Choice:
+class SettingChoice:
     """The setting that suits each model best.
 
     Attributes:
@@ -131,7 +131,7 @@ class Choice:
 
 def choose(
     models: Models, options: VerifyOptions, shapes: Shapes | None
-) -> tuple[Choice, Rotation]:
+) -> tuple[SettingChoice, Rotation]:
     """Return the best settings, and the inputs to time with."""
     settings = settings_of(options)
     inputs = timed_inputs(open_at(models[0], settings[0]), shapes, options)
@@ -144,7 +144,7 @@ def choose(
     if models[0].samefile(models[1]):
         best[1] = best[0]
     chosen = settings[best[0]], settings[best[1]]
-    choice = Choice(
+    choice = SettingChoice(
         settings=chosen,
         same_level=math.exp(float(np.median(np.log(times[:, 0, 0] / times[:, 1, 0])))),
         advice=advice_of(medians[0][0] / medians[0][best[0]], chosen[0], settings[0]),

@@ -23,7 +23,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from widthfold_onnx.algebra.packing import Move, Transpose
+from widthfold_onnx.algebra.packing import MoveOrSum, Transpose
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.product_site import ProductSite
 from widthfold_onnx.rules.match.site import LinearSite
@@ -112,7 +112,7 @@ def _extended(extents: Sequence[int | None], shape: Sequence[int]) -> int:
     return math.prod(n if e is None else e for e, n in zip(extents, shape, strict=True))
 
 
-Moves = tuple[Sequence[Move], Sequence[Move]]
+Moves = tuple[Sequence[MoveOrSum], Sequence[MoveOrSum]]
 """The Reshapes and Transposes before and behind a layer."""
 
 CHANNEL_ALIGNMENT = 4
@@ -200,7 +200,7 @@ def form_seconds(work: Work, moves: Moves, folded: Work, alone: int, target: Tar
     return conv_seconds(folded, target) + copied
 
 
-def _moves(steps: Sequence[Move], elements: int, work: Work, target: Target) -> float:
+def _moves(steps: Sequence[MoveOrSum], elements: int, work: Work, target: Target) -> float:
     """Predict folding or unfolding a tensor: Transposes copy it, Reshapes are free."""
     seconds = 0.0
     for step in steps:

@@ -13,7 +13,7 @@ from widthfold_onnx.errors import InternalError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.environment import machine, version
 from widthfold_onnx.runtime.kernels import u8s8_error
-from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.session import Level, resolved, runtime_version
 from widthfold_onnx.system import cores, processor
 
@@ -74,7 +74,7 @@ def machine_identity(provider: Provider) -> str:
         "onnx": version("onnx"),
         "widthfold": version("widthfold-onnx"),
     }
-    description = described(provider)
+    description = description_of(provider)
     if description.device == "nvidia":
         facts |= _gpus()
     if description.device == "other":
@@ -90,7 +90,7 @@ def runtime_of(machine: str) -> str:
 
 def device_name(provider: Provider) -> str:
     """Return the name of the processor, or of the GPUs, that a provider runs on."""
-    kinds = _gpus()["gpu"] if described(provider).device == "nvidia" else []
+    kinds = _gpus()["gpu"] if description_of(provider).device == "nvidia" else []
     return ", ".join(kinds) if isinstance(kinds, list) and kinds else machine()
 
 

@@ -76,7 +76,7 @@ def tune(
         read = []
         for path in map(Path, models):
             on_progress(Step(f"reading {path.name}"))
-            how = replace(search_options, provider=pool.reads)
+            how = replace(search_options, provider=pool.provider)
             read.append(_read(path, how, fold_options, spending.forms))
         every = joined(workload for model in read for workload in model.racing)
         seconds = search_options.time_budget or spending.race * len(models)

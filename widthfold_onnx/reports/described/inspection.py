@@ -15,14 +15,14 @@ from widthfold_onnx.reports.described.optimization import (
 )
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
 from widthfold_onnx.reports.words import kinds
-from widthfold_onnx.results import Choice, InspectReport, InspectSite
+from widthfold_onnx.results import FormChoice, InspectReport, InspectSite
 
 
 def _shape(dims: Sequence[int | str] | None) -> str:
     return "" if dims is None else "x".join(map(str, dims))
 
 
-def _form(form: Choice) -> str:
+def _form(form: FormChoice) -> str:
     return (
         f"{form.axis} by {form.factor}: {form.channels}, {form.flops_ratio:.2f}x MACs, {form.form}"
     )

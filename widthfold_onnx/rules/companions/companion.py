@@ -15,7 +15,7 @@ constant, or None where it is left out."""
 
 
 @dataclass(frozen=True)
-class Step:
+class NewNode:
     """A new node of one output.
 
     Attributes:
@@ -37,11 +37,11 @@ class Exchange:
 
     Attributes:
         node: the node; what nothing else reads is removed with it.
-        steps: the new nodes; the last nodes compute its outputs.
+        nodes: the new nodes; the last nodes compute its outputs.
     """
 
     node: Node
-    steps: tuple[Step, ...]
+    nodes: tuple[NewNode, ...]
 
 
 @dataclass(frozen=True)

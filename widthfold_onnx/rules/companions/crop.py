@@ -34,7 +34,7 @@ from widthfold_onnx.model.graph.document import Attributes, Document, Node, Valu
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.operators.base import integers
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.companions.companion import Exchange, Operand, Step
+from widthfold_onnx.rules.companions.companion import Exchange, NewNode, Operand
 from widthfold_onnx.rules.companions.lengths import (
     BOUNDS_INPUT,
     Cut,
@@ -89,8 +89,8 @@ def crop(document: Document, node: Node) -> Exchange | Refusal | None:
             return tail
         tail = _Tail(node, tuple(windows), ())
     attributes = _attributes(node, [window.axis for window in tail.windows])
-    conv = Step(node.op_type, (signal, *node.inputs[1:]), attributes, node)
-    return Exchange(tail.end, (conv, *tail.steps))
+    conv = NewNode(node.op_type, (signal, *node.inputs[1:]), attributes, node)
+    return Exchange(tail.end, (conv, *tail.nodes))
 
 
 @dataclass(frozen=True)
@@ -147,19 +147,19 @@ class _Tail:
     Attributes:
         end: the last node that is replaced.
         windows: the axes of the new layer.
-        steps: the copies; the first one reads the new layer.
+        nodes: the copies; the first one reads the new layer.
     """
 
     end: Node
     windows: tuple[_Window, ...]
-    steps: tuple[Step, ...]
+    nodes: tuple[NewNode, ...]
 
 
 def _tail(lengths: Lengths, conv: Node, windows: Sequence[_Window]) -> _Tail | Refusal | None:
     """Return the ops up to the last Slice that pads shorten, None if no Slice follows."""
     result: _Tail | Refusal | None = None
     places = list(range(len(windows) + 2))  # the axis of the layer's result, for each axis
-    value, steps, owed = conv.outputs[0], list[Step](), set[Node]()
+    value, nodes, owed = conv.outputs[0], list[NewNode](), set[Node]()
     while (reader := _reader(lengths.document, value, owed)) is not None:
         if is_default(reader, "Slice"):
             absorbed = _absorbed(lengths, reader, places, windows)
@@ -167,18 +167,18 @@ def _tail(lengths: Lengths, conv: Node, windows: Sequence[_Window]) -> _Tail | R
                 return result or absorbed
             windows, rest = absorbed
             if rest:
-                steps.append(_slice(lengths.document, len(steps), reader, rest))
+                nodes.append(_slice(lengths.document, len(nodes), reader, rest))
             owed.discard(reader)
             if not owed:
-                result = _Tail(reader, tuple(windows), tuple(steps))
+                result = _Tail(reader, tuple(windows), tuple(nodes))
             if rest:
                 return result
         else:
             places = _places(lengths, reader, value, places)
             if not places:
                 return result
-            inputs = tuple(len(steps) if v is value else v for v in reader.inputs)
-            steps.append(Step(reader.op_type, inputs, reader.attributes, reader))
+            inputs = tuple(len(nodes) if v is value else v for v in reader.inputs)
+            nodes.append(NewNode(reader.op_type, inputs, reader.attributes, reader))
         value = reader.outputs[0]
     return result
 
@@ -275,15 +275,15 @@ def _absorbed(
     return new, {axis: cut for axis, cut in rest.items() if cut != NONE}
 
 
-def _slice(document: Document, data: int, node: Node, rest: Mapping[int, Cut]) -> Step:
+def _slice(document: Document, data: int, node: Node, rest: Mapping[int, Cut]) -> NewNode:
     """Return the Slice of what no pad could take."""
     starts = [cut.begin for cut in rest.values()]
     ends = [-cut.end or END for cut in rest.values()]
     if document.opset < BOUNDS_INPUT:
         bounds: Attributes = {"starts": starts, "ends": ends, "axes": list(rest)}
-        return Step("Slice", (data,), bounds, node)
+        return NewNode("Slice", (data,), bounds, node)
     numbers = (np.array(vector, np.int64) for vector in (starts, ends, list(rest)))
-    return Step("Slice", (data, *numbers), {}, node)
+    return NewNode("Slice", (data, *numbers), {}, node)
 
 
 def _merged(

@@ -32,7 +32,7 @@ import numpy as np
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Node, Value, graph_of
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.companions.companion import Exchange, Step
+from widthfold_onnx.rules.companions.companion import Exchange, NewNode
 
 MIN_OPSET = 7
 """Since then slopes are broadcast as those of a Mul."""
@@ -55,8 +55,8 @@ def prelu(document: Document, node: Node) -> Exchange | Refusal:
     if constant.dtype not in FLOATS:
         return Refusal(Code.DTYPE_UNSUPPORTED, f"the slope is {constant.dtype}")
     problem = _misfit(document, node, data, constant.shape)
-    steps = problem or _steps(document, data, slope, document.read(constant))
-    return steps if isinstance(steps, Refusal) else Exchange(node, steps)
+    nodes = problem or _nodes(document, data, slope, document.read(constant))
+    return nodes if isinstance(nodes, Refusal) else Exchange(node, nodes)
 
 
 def _misfit(document: Document, node: Node, data: Value, slope: tuple[int, ...]) -> Refusal | None:
@@ -70,21 +70,21 @@ def _misfit(document: Document, node: Node, data: Value, slope: tuple[int, ...])
     return Refusal(Code.INCONSISTENT_SHAPES, f"slopes {list(slope)} for an input {list(dims)}")
 
 
-def _steps(
+def _nodes(
     document: Document, data: Value, slope: Value, slopes: Array
-) -> tuple[Step, ...] | Refusal:
+) -> tuple[NewNode, ...] | Refusal:
     least, most = float(slopes.min(initial=np.inf)), float(slopes.max(initial=-np.inf))
     with np.errstate(over="ignore"):
         is_held = float(np.float32(least)) == least
     if is_held and np.unique(slopes.view(f"u{slopes.itemsize}")).size == 1:
-        return (Step("LeakyRelu", (data,), {"alpha": least}),)
-    product = Step("Mul", (data, slope))
+        return (NewNode("LeakyRelu", (data,), {"alpha": least}),)
+    product = NewNode("Mul", (data, slope))
     sizes = np.abs(slopes)
     is_normal = bool(((np.finfo(slopes.dtype).tiny <= sizes) & (sizes < np.inf)).all())
     if is_normal and most <= 1 and (least > 0 or slopes.dtype == np.float32):
-        return product, Step("Max", (0, data))
+        return product, NewNode("Max", (0, data))
     if is_normal and least >= 1:
-        return product, Step("Min", (data, 0))
+        return product, NewNode("Min", (data, 0))
     if document.opset < WHERE:
         return Refusal(
             Code.OPSET_TOO_OLD,
@@ -94,5 +94,5 @@ def _steps(
         return Refusal(Code.INEXACT, "one of the slopes is -0, and Where may return 0 for it")
     # Of the rank of the slopes: ONNX Runtime broadcasts a lone number slowly along extents of 1.
     zero, unit = (np.full((1,) * slopes.ndim, number, slopes.dtype) for number in (0, 1))
-    is_negative, factor = Step("Less", (data, zero)), Step("Where", (0, slope, unit))
-    return is_negative, factor, Step("Mul", (data, 1))
+    is_negative, factor = NewNode("Less", (data, zero)), NewNode("Where", (0, slope, unit))
+    return is_negative, factor, NewNode("Mul", (data, 1))

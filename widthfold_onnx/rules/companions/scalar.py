@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from widthfold_onnx.model.graph.document import Document, Node, graph_of
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.companions.companion import Exchange, Step
+from widthfold_onnx.rules.companions.companion import Exchange, NewNode
 from widthfold_onnx.rules.match.dequantized import dequantizer
 
 MIN_OPSET = 7
@@ -33,5 +33,5 @@ def scalar(document: Document, node: Node) -> Exchange | None:
         if constant.shape in ((), (1,)):
             matrix = document.read(constant).reshape(1, 1)
             operands = (data, matrix) if number is second else (matrix, data)
-            return Exchange(node, (Step(node.op_type, operands),))
+            return Exchange(node, (NewNode(node.op_type, operands),))
     return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from widthfold_onnx.algebra.axis import Extent
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.layouts import PackedLayout
-from widthfold_onnx.algebra.packing import Move, Step
+from widthfold_onnx.algebra.packing import Move, MoveOrSum
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
@@ -38,8 +38,8 @@ class Ends:
     """
 
     data: int
-    reads: PackedLayout | None
-    returns: PackedLayout | None
+    input_layout: PackedLayout | None
+    output_layout: PackedLayout | None
     in_shape: Dims
     out_shape: Dims
     logical_because: Refusal | None = None
@@ -76,7 +76,7 @@ class Reformulation(Candidate):
         out_shape: output extents before the cut.
         flops_ratio: multiply-adds after / before.
         bytes_ratio: bytes of input, weight and output after / before.
-        binds: axes of the data whose positions become channels, in input or output.
+        folded_axes: axes of the data whose positions become channels, in input or output.
         extents: per axis of the data the condition on its extent if it is open.
         folding: the Reshapes and Transposes of the data.
         unfolding: the Reshapes and Transposes of the result, and the sum over taps.
@@ -89,10 +89,10 @@ class Reformulation(Candidate):
     out_shape: Dims
     flops_ratio: float
     bytes_ratio: float
-    binds: frozenset[int]
+    folded_axes: frozenset[int]
     extents: tuple[Extent, ...]
-    folding: tuple[Step, ...]
-    unfolding: tuple[Move, ...]
+    folding: tuple[Move, ...]
+    unfolding: tuple[MoveOrSum, ...]
     ends: Ends
 
     def became(self, inputs: int, outputs: int) -> str:

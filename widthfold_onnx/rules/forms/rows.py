@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from widthfold_onnx.algebra.axis import ANY, ConvAxis, Extent, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.layouts import RowLayout
-from widthfold_onnx.algebra.packing import Reshape, Step, Transpose
+from widthfold_onnx.algebra.packing import Move, Reshape, Transpose
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
@@ -106,7 +106,7 @@ class RowFold(Proposal):
             out_shape=site.output,
             flops_ratio=self.candidate.fold.flops_growth(),
             bytes_ratio=bytes_growth(site, self.candidate.fold, *shapes),
-            binds=frozenset(range(span.start, span.stop) if layout.factor > 1 else ()),
+            folded_axes=frozenset(range(span.start, span.stop) if layout.factor > 1 else ()),
             extents=tuple(self._conditions.get(i, ANY) for i in range(len(shape))),
             folding=moves,
             unfolding=back,
@@ -158,23 +158,23 @@ def _ends(site: ProductSite, layout: RowLayout, shape: Dims) -> Ends:
     """
     result = site.result(shape)
     why = None
-    reads = layout if layout.fits(shape) and not site.transposed else None
-    returns = layout if layout.fits(result) and not site.flat else None
+    input_layout = layout if layout.fits(shape) and not site.transposed else None
+    output_layout = layout if layout.fits(result) and not site.flat else None
     if (labels := site.labels) is not None:
-        reads = reads if labels.is_plain(labels.data, labels.summed) else None
-        if returns is not None and not labels.is_plain(labels.result, labels.columns):
-            returns, why = None, Refusal(Code.OTHER_AXIS, "its result is transposed")
+        input_layout = input_layout if labels.is_plain(labels.data, labels.summed) else None
+        if output_layout is not None and not labels.is_plain(labels.result, labels.columns):
+            output_layout, why = None, Refusal(Code.OTHER_AXIS, "its result is transposed")
     if site.flat:
         result = (*result[:-2], result[-1 if site.weight_on_left else -2])
         why = Refusal(Code.NO_CHANNELS, "its result has no axis of channels")
     if site.is_dequantized:
         return Ends(site.data_index, None, None, shape, result)
-    return Ends(site.data_index, reads, returns, shape, result, why)
+    return Ends(site.data_index, input_layout, output_layout, shape, result, why)
 
 
 def _moves(
     site: ProductSite, layout: RowLayout, shape: Dims
-) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+) -> tuple[tuple[Move, ...], tuple[Move, ...]]:
     """Return the moves of data of these logical extents, and of the result.
 
     A Transpose that moves only axes of extent 1 is left out, or is a Reshape.
@@ -187,7 +187,7 @@ def _moves(
     return data.steps(tile_major=False), back
 
 
-def folding(layout: RowLayout, shape: Dims, *, transposed: bool = False) -> tuple[Step, ...]:
+def folding(layout: RowLayout, shape: Dims, *, transposed: bool = False) -> tuple[Move, ...]:
     """Return the moves that fold the data.
 
     Args:
@@ -202,7 +202,7 @@ def folding(layout: RowLayout, shape: Dims, *, transposed: bool = False) -> tupl
     return steps
 
 
-def unfolding(layout: RowLayout, shape: Dims, *, flat: bool = False) -> tuple[Step, ...]:
+def unfolding(layout: RowLayout, shape: Dims, *, flat: bool = False) -> tuple[Move, ...]:
     """Return the move that unfolds the result.
 
     Args:

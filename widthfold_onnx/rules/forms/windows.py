@@ -85,7 +85,7 @@ class SpatialFold(Proposal):
             out_shape=out_shape,
             flops_ratio=fold.flops_growth(elements(produced) / elements(multiplied)),
             bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
-            binds=frozenset(
+            folded_axes=frozenset(
                 i
                 for i, is_ in enumerate((fold.batch > 1, False, *(a.folded for a in fold.axes)))
                 if is_
@@ -121,7 +121,7 @@ class SpatialFold(Proposal):
             out_shape=out_shape,
             flops_ratio=fold.flops_growth(produced / elements(site.positions)),
             bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
-            binds=frozenset(range(len(in_shape))) - {1},
+            folded_axes=frozenset(range(len(in_shape))) - {1},
             extents=(ANY,) * len(in_shape),
             folding=before.steps(tile_major=False),
             unfolding=(
@@ -141,7 +141,7 @@ def _ends(
     None if the tensor is extended or cut, or groups interleave.
     """
     apart = fold.tile_major and fold.group > 1
-    reads, returns = (
+    input_layout, output_layout = (
         layout if shape == logical and layout.fits(shape) and not apart else None
         for layout, shape, logical in (
             (fold.layout(output=False), shapes[0], site.planned),
@@ -153,7 +153,7 @@ def _ends(
         why = Refusal(Code.CUT, f"{list(shapes[1])} is cut to {list(site.output)}")
     elif apart:
         why = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in the NHWC form")
-    return Ends(site.data_index, reads, returns, in_shape, out_shape, why)
+    return Ends(site.data_index, input_layout, output_layout, in_shape, out_shape, why)
 
 
 def _packed(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:

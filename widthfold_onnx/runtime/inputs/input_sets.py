@@ -24,7 +24,7 @@ from widthfold_onnx.runtime.inputs.sizes import (
     other_shapes,
     with_batch,
 )
-from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.session import Feeds, Session
 from widthfold_onnx.system import last_cache_bytes
 
@@ -223,6 +223,6 @@ def _stored(session: Session, options: VerifyOptions, shapes: Shapes | None) -> 
 
 def _count(feeds: Feeds, provider: Provider) -> int:
     size = sum(array.nbytes for array in feeds.values())
-    cache = last_cache_bytes() if described(provider).device == "cpu" else GPU_CACHE
+    cache = last_cache_bytes() if description_of(provider).device == "cpu" else GPU_CACHE
     fewest, most = INPUT_SETS
     return min(max(fewest, cache // max(size, 1) + 1), most)

@@ -173,6 +173,6 @@ DESCRIPTIONS = {
 }
 
 
-def described(provider: Provider) -> Description:
+def description_of(provider: Provider) -> Description:
     """Return the description of a provider, also of a provider that is known by name alone."""
     return DESCRIPTIONS.get(provider) or Description(name=provider)

@@ -20,7 +20,7 @@ from typing import Any
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.sessions.descriptions import CUDNN, described
+from widthfold_onnx.runtime.sessions.descriptions import CUDNN, description_of
 from widthfold_onnx.text import printable
 
 _FATAL = 4
@@ -144,7 +144,7 @@ def missing_library(provider: Provider) -> str | None:
 
     Of most providers no library is known.
     """
-    folder, description = Path(runtime().__file__).parent / "capi", described(provider)
+    folder, description = Path(runtime().__file__).parent / "capi", description_of(provider)
     own = list(folder.glob(f"*{description.library}.*")) if description.library else []
     try:
         for file in folder.glob("*onnxruntime_providers_shared.*"):

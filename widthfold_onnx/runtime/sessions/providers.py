@@ -13,7 +13,7 @@ from onnx import parser
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import library
-from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.library import missing_library, preload
 from widthfold_onnx.text import printable
 
@@ -33,8 +33,8 @@ def chain(
         tf32: False makes CUDA compute float32 products in full, even against a chosen option.
     """
     links = []
-    for item in (provider, *described(provider).fallbacks):
-        description = described(item)
+    for item in (provider, *description_of(provider).fallbacks):
+        description = description_of(item)
         options = dict(description.options)
         if description.threads:
             options[description.threads] = str(threads)
@@ -70,10 +70,10 @@ def check_options(provider: Provider, chosen: Mapping[str, str]) -> None:
         UsageError: it does not know one, or cannot use its value.
     """
     entries = printable(", ".join(f"{name}={value}" for name, value in chosen.items()))
-    if chosen and not described(provider).takes_options:
+    if chosen and not description_of(provider).takes_options:
         # The runtime silently ignores them, and a report would name options without effect.
         raise UsageError(f"provider {provider} takes no options: {entries}")
-    for name in described(provider).captures & chosen.keys():
+    for name in description_of(provider).captures & chosen.keys():
         if chosen[name].lower() not in OFF:
             raise UsageError(f"{name} repeats a run on its old inputs; it cannot be verified")
     reason = obstacle(provider, tuple(chosen.items()))
@@ -90,7 +90,7 @@ def obstacle(provider: Provider, chosen: tuple[tuple[str, str], ...] = ()) -> st
     """
     if provider is Provider.CPU:
         return None
-    runtime, description = library.runtime(), described(provider)
+    runtime, description = library.runtime(), description_of(provider)
     available = runtime.get_available_providers()
     if description.name not in available:
         hint = (
@@ -102,7 +102,7 @@ def obstacle(provider: Provider, chosen: tuple[tuple[str, str], ...] = ()) -> st
     if description.device == "nvidia":
         preload()
     options = library.quiet_options({"session.disable_cpu_ep_fallback": "1"})
-    cpu = described(Provider.CPU).name
+    cpu = description_of(Provider.CPU).name
     providers = [item for item in chain(provider, dict(chosen), 1, tf32=False) if item[0] != cpu]
     try:
         session = library.new_session(one_node(), options, providers)

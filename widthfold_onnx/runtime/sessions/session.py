@@ -23,7 +23,7 @@ from widthfold_onnx.model.proto.walk import all_tensors
 from widthfold_onnx.options import Provider, RuntimeOptions, Values
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import Level as Level
-from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.ports import Bound, Placed, Port, arrays_of, place, port_of
 from widthfold_onnx.runtime.sessions.providers import OFF, chain, check_options, choose
 from widthfold_onnx.runtime.sessions.session_options import check_entries, entries
@@ -46,7 +46,7 @@ class Session:
         cases: tuple[Values, ...],
     ) -> None:
         self._session = session
-        on_cuda = described(provider).device == "nvidia"
+        on_cuda = description_of(provider).device == "nvidia"
         self._device = ("cuda", int(chosen.get("device_id", 0))) if on_cuda else ("cpu", 0)
         self._label = label
         self.provider = provider
@@ -189,7 +189,7 @@ def open_session(
         missing = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)
         kind = NoKernelError if missing else UnverifiedError
         raise kind(f"{label} does not load: {library.words(error, path)}") from error
-    first, expected = session.get_providers()[0], described(used).name
+    first, expected = session.get_providers()[0], description_of(used).name
     if first != expected:
         raise UnverifiedError(f"{label} runs on {first} although {expected} was asked for")
     return Session(session, used, label, how.provider_options, how.cases)

@@ -15,7 +15,7 @@ from pathlib import Path
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import library
-from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.providers import one_node
 from widthfold_onnx.text import quoted
 
@@ -89,7 +89,7 @@ def check_entries(chosen: Mapping[str, str]) -> None:
             raise UsageError(f"session option {name} is 0 or 1, not {quoted(value)}")
         try:
             options = library.quiet_options({name: value})
-            cpu = [described(Provider.CPU).name]
+            cpu = [description_of(Provider.CPU).name]
             library.new_session(one_node(), options, cpu)
         except library.failures() as error:
             entry = quoted(f"{name}={value}")

@@ -133,12 +133,12 @@ class LocalPool:
         jobs: how many processes there are.
 
     Attributes:
-        reads: the provider on which models are tried to find the shapes of their inputs.
+        provider: the provider on which models are tried to find the shapes of their inputs.
         benches: this bench alone.
     """
 
     def __init__(self, bench: Bench, jobs: int) -> None:
-        self.reads = bench.setup.how.provider
+        self.provider = bench.setup.how.provider
         self.benches = [bench]
         self._jobs = jobs
 

@@ -17,7 +17,7 @@ from widthfold_onnx.options import Provider
 from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results.tuning import AS_IS, lost
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.system import memory_bytes
 from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome, Setup, race
 from widthfold_onnx.tuning.workload.workloads import Workload
@@ -179,6 +179,6 @@ class _Pending:
 
 def _memory(provider: Provider) -> int | None:
     """Return the bytes that a child may use; CUDA reserves far more address space than it uses."""
-    if described(provider).device != "cpu":
+    if description_of(provider).device != "cpu":
         return None
     return int(memory_bytes() * MEMORY_SHARE)

@@ -57,12 +57,12 @@ class ClusterPool:
         store: where measurements are kept.
 
     Attributes:
-        reads: the provider on which models are tried to find the shapes of their inputs: this
+        provider: the provider on which models are tried to find the shapes of their inputs: this
             machine need not have the device.
         benches: one bench for each kind of machine seen so far.
     """
 
-    reads = Provider.CPU
+    provider = Provider.CPU
 
     def __init__(
         self, cluster: Cluster, options: SearchOptions, fold: FoldOptions, store: Store

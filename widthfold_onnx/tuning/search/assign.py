@@ -39,15 +39,15 @@ class Option(NamedTuple):
     Attributes:
         spec: the form; None for the layer as it is.
         seconds: time of one run between tensors in the layouts that it reads and returns.
-        reads: layout of the input; None for logical.
-        returns: layout of the output; None for logical.
+        input_layout: layout of the input; None for logical.
+        output_layout: layout of the output; None for logical.
         ends: seconds of folding its input and unfolding its output.
     """
 
     spec: FormSpec | None
     seconds: float
-    reads: PackedLayout | None = None
-    returns: PackedLayout | None = None
+    input_layout: PackedLayout | None = None
+    output_layout: PackedLayout | None = None
     ends: float = 0.0
 
 
@@ -104,7 +104,7 @@ def _option(form: PredictedForm, alone: float, packed: float | None) -> Option:
     if packed is None:
         return Option(form.spec, alone)
     core = min(packed, alone)
-    return Option(form.spec, core, form.reads, form.returns, alone - core)
+    return Option(form.spec, core, form.input_layout, form.output_layout, alone - core)
 
 
 def _least(layers: Layers, yielded: Mapping[str, Iterator[Option]]) -> dict[str, FormSpec]:
@@ -136,16 +136,18 @@ def _join(
     """Add the cost of a link: its layout, and the folds and unfolds that its layers need."""
     sides: list[tuple[defaultdict[PackedLayout | None, list[int]], bool]] = []
     cost: dict[PackedLayout, float] = defaultdict(float)
-    for subjects, end in ((link.makers, "returns"), (link.readers, "reads")):
+    for subjects, end in ((link.makers, "output_layout"), (link.readers, "input_layout")):
         for subject in dict.fromkeys(subjects):
             by_layout: defaultdict[PackedLayout | None, list[int]] = defaultdict(list)
             for option, variable in zip(options[subject], chosen[subject], strict=True):
                 layout = getattr(option, end)
                 by_layout[layout].append(variable)
                 if layout is not None:
-                    ends = sum(other is not None for other in (option.reads, option.returns))
+                    ends = sum(
+                        other is not None for other in (option.input_layout, option.output_layout)
+                    )
                     cost[layout] = max(cost[layout], option.ends / ends)
-            sides.append((by_layout, end == "returns"))
+            sides.append((by_layout, end == "output_layout"))
     home = {layout: program.variable(0.0, whole=True) for layout in cost}
     program.exactly_one([*home.values(), program.variable(0.0, whole=True)])
     for layout, seconds in cost.items():

@@ -11,7 +11,7 @@ from widthfold_onnx.options import Provider, SearchOptions, Sizes
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.dimensions import assumed_shapes
 from widthfold_onnx.runtime.inputs.sizes import running
-from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.ports import ports_of
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.identity import (
@@ -97,7 +97,7 @@ def _chosen(options: SearchOptions, provider: Provider) -> Target | None:
     if options.target is None:
         return None
     aim = target(options.target)
-    on_cpu = described(provider).device == "cpu"
+    on_cpu = description_of(provider).device == "cpu"
     if provider is not Provider.AUTO and on_cpu != (aim.provider is Provider.CPU):
         raise UsageError(f"target {aim.name} is of provider {aim.provider}, not {provider}")
     return aim

@@ -41,7 +41,7 @@ from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.runtime.inputs.dimensions import assumed_sizes
-from widthfold_onnx.runtime.sessions.descriptions import described
+from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.ports import ports_of
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure.bench import Bench
@@ -174,7 +174,10 @@ class _Search:
         """Race the layers at the levels that may suit the model, in equal shares of the time."""
         original, levels, interrupted = None, [first], False
         try:
-            if first.layers.workloads and Level.EXTENDED in described(self.options.provider).levels:
+            if (
+                first.layers.workloads
+                and Level.EXTENDED in description_of(self.options.provider).levels
+            ):
                 self.say(Step("timing the original at the levels of the runtime"))
                 original = trials.levels(draft, self._spending.probe)
             if original is not None and original.status == "ok":

@@ -137,14 +137,14 @@ def _predicted(
         target: the device.
     """
     ends, folded = form.ends, work.folded(form, *shapes)
-    alone = behind if ends.returns is None else 0  # else they run packed
+    alone = behind if ends.output_layout is None else 0  # else they run packed
     moves = (form.folding, form.unfolding)
     return PredictedForm(
         spec=spec_of(site, form),
         macs=macs * form.flops_ratio,
         predicted=form_seconds(work, moves, folded, alone, target),
-        reads=ends.reads,
-        returns=ends.returns,
+        input_layout=ends.input_layout,
+        output_layout=ends.output_layout,
         packed=conv_seconds(folded, target),
     )
 

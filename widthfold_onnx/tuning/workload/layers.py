@@ -136,4 +136,4 @@ def _preferred(site: LinearSite, forms: Iterable[Reformulation]) -> list[Reformu
     """
     every = list(forms)
     unguarded = [form for form in every if not needed_extents(site, form)]
-    return unguarded if any(form.binds for form in unguarded) else every
+    return unguarded if any(form.folded_axes for form in unguarded) else every

@@ -102,8 +102,8 @@ def inside(workloads: Mapping[str, Workload], links: Sequence[Link]) -> dict[str
     """
     shared: dict[str, set[PredictedForm]] = {}
     for link in links:
-        returned = [(s, {f: f.returns for f in workloads[s].forms}) for s in link.makers]
-        read = [(s, {f: f.reads for f in workloads[s].forms}) for s in link.readers]
+        returned = [(s, {f: f.output_layout for f in workloads[s].forms}) for s in link.makers]
+        read = [(s, {f: f.input_layout for f in workloads[s].forms}) for s in link.readers]
         # A layer counts once for a layout, however many of its forms have it.
         layers = Counter(
             layout for _, layouts in (*returned, *read) for layout in set(layouts.values())

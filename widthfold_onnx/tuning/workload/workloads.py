@@ -32,16 +32,16 @@ class PredictedForm(NamedTuple):
         spec: the form.
         macs: multiply-adds of one run.
         predicted: seconds of one run (`tuning.cost`).
-        reads: the layout in which it reads its input; None for the logical tensor.
-        returns: the layout of its output.
+        input_layout: the layout in which it reads its input; None for the logical tensor.
+        output_layout: the layout of its output.
         packed: predicted seconds of one run between tensors in these layouts.
     """
 
     spec: FormSpec
     macs: float
     predicted: float
-    reads: PackedLayout | None = None
-    returns: PackedLayout | None = None
+    input_layout: PackedLayout | None = None
+    output_layout: PackedLayout | None = None
     packed: float = 0.0
 
 
