@@ -163,3 +163,17 @@ def test_pads_that_hang_on_an_assumed_extent_are_not_pads_that_do_not() -> None:
     }
     hanging, fixed, both = (set(next(iter(f.workloads.values())).forms) for f in found.values())
     assert fixed < hanging == both
+
+
+NEIGHBOURS = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[1,2,37] x) => (float[1,5,29] y)
+<float[3,2,3] first, float[7,3,3] second, float[5,7,5] lone>
+{ a = Conv (x, first)  r = Relu (a)  b = Conv (r, second)
+  t = Transpose<perm = [1,0,2]> (b)  c = Transpose<perm = [1,0,2]> (t)  y = Conv (c, lone) }"""
+
+
+def test_a_layer_behind_an_op_that_needs_the_logical_tensor_is_no_neighbour() -> None:
+    every = layers(build(NEIGHBOURS), shapes={"x": (1, 2, 37)})
+    assert len(every.workloads) == 3
+    (neighbours,) = every.neighbours
+    assert sorted(json.loads(subject)["weight"] for subject in neighbours) == [[3, 2, 3], [7, 3, 3]]

@@ -35,7 +35,7 @@ class Spending:
         race: seconds in which all layers race.
         least: layers are left out that together cannot gain this share of the model's time.
         trial: seconds of one trial of the whole model; 0: there are only the next and the last.
-        chain: seconds of the trial in which chains of layers are lifted.
+        lifting: seconds of the trial in which neighbouring layers are lifted.
         without: seconds in which it is timed without each form.
         final: seconds of the last one, which decides.
     """
@@ -46,7 +46,7 @@ class Spending:
     race: float
     least: float
     trial: float
-    chain: float
+    lifting: float
     without: float
     final: float
 
@@ -59,7 +59,7 @@ SPENDING = {
         race=5.0,
         least=SMALLEST_DIFFERENCE - 1,
         trial=0.0,
-        chain=1.0,
+        lifting=1.0,
         without=0.0,
         final=2.0,
     ),
@@ -70,7 +70,7 @@ SPENDING = {
         race=15.0,
         least=SMALLEST_DIFFERENCE - 1,
         trial=3.0,
-        chain=3.0,
+        lifting=3.0,
         without=4.0,
         final=8.0,
     ),
@@ -81,7 +81,7 @@ SPENDING = {
         race=150.0,
         least=0.0,
         trial=3.0,
-        chain=3.0,
+        lifting=3.0,
         without=15.0,
         final=10.0,
     ),

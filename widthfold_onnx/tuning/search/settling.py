@@ -90,24 +90,24 @@ class Settling:
         return agreed if trial.low > 1 else forms
 
     def _lifted(self, level: LevelSearch, forms: Forms) -> Forms:
-        """Return the forms in which all layers of chains are lifted, if these are better.
+        """Return the forms in which all neighbours are lifted, if these are better.
 
         Alone a lifted layer pays for copies into the runtime's blocked layout and back. Between
         lifted neighbours it does not, and no layer that is measured by itself shows that.
         """
         lifts = {
             subject: form.spec
-            for chain in level.layers.chains
-            for subject in chain
+            for group in level.layers.neighbours
+            for subject in group
             for form in level.layers.workloads[subject].forms
             if form.spec.is_lift_alone and not (subject in forms and forms[subject].is_lifted)
         }
         lifted = {**forms, **lifts}
         if lifted == forms or len(lifted) < 2:
             return forms
-        self.say(Step("timing the whole model with chains of one axis lifted"))
+        self.say(Step("timing the whole model with neighbours of one axis lifted"))
         alone, together = (level.plan(self.draft, f) for f in (forms, lifted))
-        trial = self.trials.compare(alone, together, self.spending.chain)
+        trial = self.trials.compare(alone, together, self.spending.lifting)
         return lifted if trial is not None and trial.low > 1 else forms
 
     def _helping(self, level: LevelSearch, forms: Forms) -> Forms:
@@ -124,9 +124,8 @@ class Settling:
         trials = self._trials_without(level, forms, others)
         timed = {s: t for group, t in zip(groups, trials, strict=True) for s in group if t}
         helping = _without(forms, [s for s, t in timed.items() if t.high < 1])
-        if (
-            not helping and not self.draft.changes
-        ):  # the last trial decides on the least harmful form
+        if not helping and not self.draft.changes:
+            # The last trial decides on the least harmful form.
             best = max(timed, key=lambda s: timed[s].ratio)
             return {best: forms[best]}
         sure = _without(forms, [s for s, t in timed.items() if t.low <= 1])
@@ -144,22 +143,21 @@ class Settling:
 
 
 def _groups(level: LevelSearch, forms: Forms) -> list[list[str]]:
-    """Return the layers to try together: chains, and all that save little, if others save more.
+    """Return the layers to try together: neighbours, and all that save little, if others save more.
 
-    Lifted layers of a chain are tried together, because one of them alone pays for copies.
+    Lifted neighbours are tried together, because a lifted layer alone pays for copies.
     """
     lifted = {s for s, form in forms.items() if form.is_lift_alone}
-    chains = [
-        group for chain in level.layers.chains if (group := [*filter(lifted.__contains__, chain)])
-    ]
-    chained = {s for chain in chains for s in chain}
-    saved = {s: level.saved(s, form) for s, form in forms.items() if s not in chained}
+    together = [[s for s in group if s in lifted] for group in level.layers.neighbours]
+    together = [group for group in together if group]
+    grouped = {s for group in together for s in group}
+    saved = {s: level.saved(s, form) for s, form in forms.items() if s not in grouped}
     total = sum(max(seconds, 0.0) for seconds in saved.values())
     weak = [s for s in saved if saved[s] < WEAK_SHARE * total]
     strong = [[s] for s in saved if s not in weak]
     if not strong:
-        return [*chains, *([s] for s in saved)]
-    return [*chains, *strong, *([weak] if weak else [])]
+        return [*together, *([s] for s in saved)]
+    return [*together, *strong, *([weak] if weak else [])]
 
 
 def _without(forms: Forms, subjects: Sequence[str]) -> Forms:

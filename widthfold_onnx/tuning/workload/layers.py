@@ -114,10 +114,10 @@ class Layers:
         return msgspec.structs.replace(draft, layers=tuple(layers))
 
     @property
-    def chains(self) -> list[list[str]]:
-        """Subjects of layers that share tensors, one after the other; a lone layer is in none."""
+    def neighbours(self) -> list[list[str]]:
+        """Groups of layers that share tensors, by subject; a lone layer is in none."""
         shared = (link for link in self.links if link.makers and link.readers)
-        return [sorted(chain) for chain in connected((*k.makers, *k.readers) for k in shared)]
+        return [sorted(group) for group in connected((*k.makers, *k.readers) for k in shared)]
 
     def count(self, subject: str) -> int:
         """Return how many layers of the model have this subject."""
