@@ -394,3 +394,35 @@ def test_nothing_of_a_package_is_in_the_project() -> None:
     )
     if done.returncode == 0:
         assert {Path(name).parent.name for name in done.stdout.split()} <= {"models"}
+
+
+def test_shaken_inputs_are_one_unit_in_the_last_place_away(judge: ModuleType) -> None:
+    x, gain = np.linspace(-3, 3, 34, dtype=np.float32), np.array(1.5, np.float16)
+    shaken = judge.shaken({"x": x, "gain": gain, "rate": np.array([16000])})
+    units = shaken["x"].view(np.int32).astype(np.int64) - x.view(np.int32)
+    assert set(units) == {-1, 1}
+    assert isinstance(shaken["gain"], np.ndarray)
+    assert shaken["gain"].dtype == gain.dtype
+    assert abs(int(shaken["gain"].view(np.int16)) - int(gain.view(np.int16))) == 1
+    assert shaken["rate"] == 16000
+
+
+def test_a_steep_function_may_differ_as_far_as_rounding_moves_it(
+    judge: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1 / (1 - x) moves by 6e-5 at x = 0.999 when x moves by 6e-8."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[64] x) => (float[64] y) <float one = {1}, float scale = {%s}> {
+        near = Mul(x, scale)
+        rest = Sub(one, near)
+        y = Reciprocal(rest) }"""
+    for name, scale in (("a.onnx", "1"), ("b.onnx", "1.0000001"), ("c.onnx", "1.0001")):
+        onnx.save(parser.parse_model(text % scale), tmp_path / name)
+    feeds = {"x": np.float32(1) - np.linspace(0.001, 1, 64, dtype=np.float32)}
+    monkeypatch.setattr(judge, "feeds_of", lambda *_: feeds)
+    original = tmp_path / "a.onnx"
+    right, wrong = (
+        judge.judged(original, tmp_path / name, {}, 0.01) for name in ("b.onnx", "c.onnx")
+    )
+    assert right.distance > judge.FLOOR and not right.wrong
+    assert "outputs differ" in wrong.wrong
