@@ -143,6 +143,39 @@ def test_a_folder_says_in_a_few_lines_what_it_holds() -> None:
     assert long == set()
 
 
+NAMED_PARTS = re.compile(rf"`((?:{'|'.join(LEVEL)})(?:\.\w+)+)`")
+
+
+def unresolved(text: str) -> list[str]:
+    """Return the dotted names in backticks that name nothing of the package."""
+    names = []
+    for name in NAMED_PARTS.findall(text):
+        parts = f"{PACKAGE.name}.{name}".split(".")
+        paths = [".".join(parts[:end]) for end in range(len(parts), 1, -1)]
+        module = next((path for path in paths if path in MODULES), "")
+        rest = parts[module.count(".") + 1 :]
+        source = MODULES[module].read_text() if module else ""
+        if not module or any(not re.search(rf"\b{part}\b", source) for part in rest):
+            names.append(name)
+    return names
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_and_functions_that_a_file_names_exist(name: str) -> None:
+    assert unresolved(MODULES[name].read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("`rules.match.site`, `options.folding.MAX_FACTOR` and `rules`", []),
+        ("`rules.match.nowhere` and `options.NOTHING`", ["rules.match.nowhere", "options.NOTHING"]),
+    ],
+)
+def test_a_name_of_nothing_is_seen(text: str, wrong: list[str]) -> None:
+    assert unresolved(text) == wrong
+
+
 DIFFERENCES = re.compile(
     r"sys\.platform|os\.name\b|/proc|hasattr\((os|signal)|getattr\((os|signal)"
 )

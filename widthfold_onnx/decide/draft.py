@@ -70,7 +70,7 @@ def companion_reports(
     Args:
         matches: the nodes that they match.
         done: the companions that were exchanged.
-        why: reason for leaving the others alone, where that was not measured.
+        why: reason for leaving other nodes alone, where that was not measured.
         gains: measured gains: on random inputs, and on smooth ones.
     """
     reports = []

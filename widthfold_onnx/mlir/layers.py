@@ -155,7 +155,7 @@ def shape_of(value: Any) -> Dims:
 
 
 def numbers_of(value: Any) -> Array | None:
-    """Return the numbers of a constant, also behind a linalg.transpose; None if it is none."""
+    """Return the numbers of a constant, also behind a linalg.transpose; None for other values."""
     source = value.owner
     if isinstance(source, mlir.ir.Block):
         return None

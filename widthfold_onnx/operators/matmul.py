@@ -106,7 +106,7 @@ class Product(Operator):
         return None if rank == 1 else rank - (2 if self._outputs_first(node) else 1)
 
     def folded(self, node: Node, fold: ConvFold) -> FoldedOperator:
-        """Return the same operator: data that lay across is transposed before."""
+        """Return the same operator; a Transpose before it replaces transA or transB of the data."""
         attributes = {name: node.attributes[name] for name in SCALES if name in node.attributes}
         turned = {self._turned: 1} if self.weight_transposed(node) else {}
         return FoldedOperator(*operator_of(node), {**attributes, **turned})

@@ -131,7 +131,7 @@ def word(name: str, value: str, kind: type[W]) -> W:
     """Return a word of an enumeration; options may be plain strings.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the enumeration has no such word.
     """
     try:
         return kind(value)

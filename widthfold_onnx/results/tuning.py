@@ -20,7 +20,7 @@ NO_TIME = "no time was left"
 OUT_OF_REACH = "its multiply-adds alone would take longer"
 NO_SUCH_FORM = "it does not exist at these extents"
 SKIPPED = frozenset({NO_TIME, OUT_OF_REACH, NO_SUCH_FORM})
-"""Reasons of what was not run at all; whatever else is lost was tried, and failed."""
+"""Reasons of forms that were never run; every other lost form was run, and failed."""
 
 
 class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):

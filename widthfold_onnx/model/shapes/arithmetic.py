@@ -29,7 +29,7 @@ MOVES: Mapping[str, tuple[int, ...] | None] = {
     "ScatterND": (0, 2),
     "Where": (1, 2),
 }
-"""Which inputs hold the elements that are moved, None for all; the others say where to."""
+"""By operator the inputs whose elements are moved, None for all; other inputs give the places."""
 
 ELEMENTWISE = frozenset(
     {

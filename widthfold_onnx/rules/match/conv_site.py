@@ -85,7 +85,7 @@ class ConvSite(LinearSite):
 
     @property
     def attributes(self) -> str:
-        """For reports: kernel, strides, and all attributes that differ from their defaults."""
+        """Kernel, strides, and all attributes that differ from their defaults, for reports."""
 
         def each(values: Iterable[int]) -> str:
             return "x".join(map(str, values))

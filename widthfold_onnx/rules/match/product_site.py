@@ -92,7 +92,7 @@ class ProductSite(LinearSite):
 
     @property
     def transposed(self) -> bool:
-        """True if the data is stored with its two last axes exchanged."""
+        """True if the data is stored with its last two axes exchanged."""
         return self.operator.data_transposed(self.node)
 
     @property
@@ -181,7 +181,7 @@ class ProductSite(LinearSite):
 
     @property
     def attributes(self) -> str:
-        """For reports: the side of the weight, and its transposes and additions."""
+        """The side of the weight, and its transposes and additions, for reports."""
         if self.labels is not None:
             return _equation(self.labels)
         turned = self.operator.weight_transposed(self.node)

@@ -32,7 +32,7 @@ ITEMSIZE = {"FLOAT": 4, "FLOAT16": 2, "DOUBLE": 8, "BFLOAT16": 2}
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A node that could be reformulated."""
+    """A node that could be folded."""
 
     node: Node
     scope: Scope
@@ -123,12 +123,12 @@ class LinearSite(Site, ABC):
 
     @property
     def matrices(self) -> int:
-        """Weights in one: more than one in a product with a matrix for every batch."""
+        """Number of matrices in the weight: above 1 in a product with a matrix for every batch."""
         return 1
 
     @property
     def channels(self) -> tuple[int, int]:
-        """Input and output channels; of one matrix, where the weight has several."""
+        """Input and output channels; of a single matrix, where the weight has several."""
         outputs, per_group = self.weight_shape[:2]
         return per_group * self.group, outputs // self.matrices
 
@@ -159,12 +159,12 @@ class LinearSite(Site, ABC):
 
     @property
     def output(self) -> Dims:
-        """Shape of the output as planned; a vector's axis of channels is kept."""
+        """The output shape at planned extents; the channel axis of a vector is kept."""
         return self.result(self.planned)
 
     @abstractmethod
     def result(self, data: Dims) -> Dims:
-        """Return the shape of the output for data that differs from the plan in no folded axis."""
+        """Return the output shape for data whose folded axes have the planned extents."""
 
     @property
     @abstractmethod
@@ -179,7 +179,7 @@ class LinearSite(Site, ABC):
     @property
     @abstractmethod
     def attributes(self) -> str:
-        """For reports: the attributes that differ from their defaults."""
+        """The attributes that differ from their defaults, for reports."""
 
     @property
     def geometry(self) -> Hashable:

@@ -1,6 +1,6 @@
-"""Find the tensors of a graph that can be padded, and what keeps the others from it.
+"""Find the tensors of a graph that can be padded, and the nodes that prevent it for others.
 
-Every Conv makes a run of channels. Ops carry runs on, cut and merge them (`table`). A run can be
+Every Conv makes a run of channels. Ops carry runs on, cut and merge them (`PADDING`). A run can be
 padded if all of its makers can write zeros, and everything that reads it carries padding. A dense
 Conv is a border only: its rows and its columns are padded independently of each other.
 """

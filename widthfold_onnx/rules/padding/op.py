@@ -22,7 +22,7 @@ CHANNELS = 1
 """The axis of the channels."""
 
 WRITING_ZEROS = frozenset({"BatchNormalization", "Conv", "ConvTranspose"})
-"""Ops that make padding of zeros by their new weights, whatever they read there."""
+"""Ops whose new weights make padding of zeros, for any padding of their inputs."""
 
 DECIDING = frozenset(
     {
@@ -113,7 +113,7 @@ class Laid(Op):
         return self.paddings[0]
 
     def makes_zeros(self, padding: Array | None) -> bool:
-        """Check whether padding that the op makes is 0 whatever the numbers in it were.
+        """Check whether the op makes padding of 0 for any numbers in the padding of its inputs.
 
         The proof takes such a zero for a zero, and the zero of any other op for any number.
         """

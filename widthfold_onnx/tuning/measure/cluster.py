@@ -95,7 +95,7 @@ class Cluster:
     def submit(
         self, address: str, workload: Workload, setup: Setup, seconds: float, share: float
     ) -> Flight:
-        """Have `cluster_task.measured` run on one worker and on no other.
+        """Have `measured` run on one worker and on no other.
 
         Raises:
             UnverifiedError: the scheduler is gone.

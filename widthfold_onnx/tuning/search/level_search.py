@@ -117,7 +117,7 @@ class LevelSearch:
         return 0.0 if gain is None else self._seconds(subject) * (1 - 1 / gain.ratio)
 
     def unknown(self, subject: str) -> str:
-        """Return why no gain of a layer's forms is known, as words that follow "none of them".
+        """Return why no form of a layer has a measured gain; the words follow "none of them".
 
         The reason is the most common one among the lost measurements of the layer and its forms.
         """
