@@ -5,11 +5,12 @@ It trusts nothing of widthfold but how a session is opened and how two runs are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
-from bench_openvino import at_levels, cell, clock_of, fastest, openvino_cell
+from bench_openvino import at_levels, cell, clock_of, fastest, in_turn, openvino_cell
 from bench_report import NOT_RUN, Cell
 from one_process import paired
 from published_models import Inputs
@@ -61,9 +62,12 @@ def judged(original: Path, fold: Path | None, inputs: Inputs, budget: float) -> 
     sessions = at_levels(original, HOW)
     feeds = feeds_of(sessions[Level.ALL][0].inputs, inputs)
     values = sessions[Level.ALL][0].run(feeds)
-    runs = fastest({level: _runs(pair, feeds) for level, pair in sessions.items()}, HOW)
+    fixed = {name: feeds[name] for name, value in inputs.items() if not isinstance(value, tuple)}
+    shapes = {name: array.shape for name, array in feeds.items()}
+    turns = [{**random, **fixed} for random in in_turn(sessions[Level.ALL][0], shapes)]
+    runs = fastest({level: _runs(pair, turns) for level, pair in sessions.items()}, HOW)
     size = size_of(inputs)
-    rival = openvino_cell(original, feeds, runs, budget, HOW)
+    rival = openvino_cell(original, turns, runs, budget, HOW)
     if fold is None:
         return Judgement(size=size, auto=Cell(note="as it is"), openvino=rival)
     plain = open_session(original, HOW, Level.DISABLED).run(feeds)
@@ -72,7 +76,7 @@ def judged(original: Path, fold: Path | None, inputs: Inputs, budget: float) -> 
     try:
         rewritten = at_levels(fold, HOW)
         apart = distance(values, rewritten[Level.ALL][0].run(feeds))
-        best = fastest({level: _runs(pair, feeds) for level, pair in rewritten.items()}, HOW)
+        best = fastest({level: _runs(pair, turns) for level, pair in rewritten.items()}, HOW)
     except UnverifiedError as error:
         return Judgement(size=size, openvino=rival, wrong=str(error))
     timed = cell(paired(runs[0], best[0], runs[1], budget=budget, clock=clock_of(HOW)))
@@ -139,8 +143,8 @@ def _apart(right: Array, other: Array) -> float:
     return float(apart / largest) if largest else float(apart and np.inf)
 
 
-def _runs(sessions: list[Session], feeds: Feeds) -> list[Run]:
+def _runs(sessions: list[Session], inputs: Sequence[Feeds]) -> list[Run]:
     def run_of(session: Session) -> Run:
-        return lambda _: session.run(feeds)
+        return lambda count: session.run(inputs[count % len(inputs)])
 
     return list(map(run_of, sessions))
