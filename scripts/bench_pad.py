@@ -12,7 +12,7 @@ from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading, apply
-from widthfold_onnx.rules.forms.enumeration import forms
+from widthfold_onnx.rules.forms.enumeration import forms_of_split
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.conv_site import ConvSite
 from widthfold_onnx.rules.match.site import LinearSite
@@ -29,7 +29,7 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
             return Refusal(Code.NO_GAIN, "only a Conv of one group is padded")
         grouping = Grouping(*(-(-channels // TILE) * TILE for channels in site.channels))
         unlimited = FoldOptions(ragged=True, max_flops_growth=1e9, max_bytes_growth=1e9)
-        padded = forms(site, unlimited, (1,) * (1 + len(site.axes)), grouping=grouping)
+        padded = forms_of_split(site, unlimited, (1,) * (1 + len(site.axes)), grouping=grouping)
         return next((form for _, form in padded), Refusal(Code.NO_GAIN, "nothing is missing"))
 
     loaded = load(model)

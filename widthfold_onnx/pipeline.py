@@ -6,7 +6,7 @@ refused in a tenth of the time that the imports take.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
 if TYPE_CHECKING:
     from widthfold_onnx.decide.decisions import Decided
+    from widthfold_onnx.model.graph.names import NodeName
     from widthfold_onnx.rewrite.plan import Plan
 
 NOT_PROVED = Refusal(
@@ -70,16 +71,14 @@ def optimize(
             None plans only. If nothing is folded it becomes a copy, byte for byte.
         options: which layers, how far, in which form.
         verify_options: how the result is verified; by default proved and compared, but not timed.
-            None writes it unverified. Where the runtime has no kernel to run the model, the proof
-            alone must do, at a fixed factor.
-        search_options: how candidates are measured; at a fixed factor only its options of the
-            provider count, which decide the emitted form where that is left open.
+            None writes it unverified. At a fixed factor the proof is enough where the runtime lacks
+            a kernel.
+        search_options: how candidates are measured; at a fixed factor only the provider counts.
         require_fold: write nothing if nothing is changed.
         on_progress: called with every step.
 
     Returns:
-        The outcome of every layer, and the plan. `report.written` is None if verification did not
-        pass.
+        The outcome of every layer, and the plan; `report.written` is None if verification failed.
 
     Raises:
         UsageError: an option or path that does not fit.
@@ -103,17 +102,15 @@ def optimize(
 
     size, values = model.stat().st_size, reported(cases(loaded.proto, search_options.values))
     while True:
-        plan = decided.plan
         fitting, report = fit_decided(decided, loaded.proto, loaded.folder, model.name, size)
         report = msgspec.structs.replace(report, values=values)
-        if out is None or (require_fold and not plan.changes):
-            return Optimized(report, plan)
-        guarded = fitting.rewriting.guarded()
+        if out is None or (require_fold and not decided.plan.changes):
+            return Optimized(report, decided.plan)
         delivery = Delivery(loaded, fitting, report, by_measurement=options.fixed is None)
         report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
-        unproved = {name for value in _unseen(report) for name in guarded.get(value, ())}
+        unproved = _unproved(fitting.rewriting.guarded(), report)
         if not unproved:
-            return Optimized(report, plan)
+            return Optimized(report, decided.plan)
         on_progress(Step(f"leaving out {len(unproved)} folds whose guards cannot be proved"))
         decided = decided.without(unproved, NOT_PROVED, loaded.proto, loaded.folder)
 
@@ -249,11 +246,17 @@ def inspect(
     return survey(loaded, options, options.fixed, values)
 
 
-def _unseen(report: OptimizeReport) -> Sequence[str]:
-    """Return what guards return that no extents tried could prove, if nothing was written."""
+def _unproved(guarded: Mapping[str, Iterable[NodeName]], report: OptimizeReport) -> set[NodeName]:
+    """Return the layers whose guards no extents tried could prove, if nothing was written.
+
+    Args:
+        guarded: the layers of a guard, by each value that the guard returns.
+        report: of the attempt to write.
+    """
     checks = report.verification
-    is_written = report.written is not None
-    return () if is_written or checks is None or checks.proof is None else checks.proof.unseen
+    if report.written is not None or checks is None or checks.proof is None:
+        return set()
+    return {layer for value in checks.proof.unseen for layer in guarded.get(value, ())}
 
 
 def with_stored_sizes(

@@ -287,6 +287,11 @@ def test_every_companion_has_a_rule() -> None:
     assert len(COMPANIONS) <= 5
 
 
+def test_no_two_companions_match_the_same_operator() -> None:
+    op_types = [op_type for rule in COMPANIONS.values() for op_type in rule.op_types]
+    assert len(op_types) == len(set(op_types))
+
+
 def column(body: str, extents: str = "2,3,1", kind: str = "float") -> onnx.ModelProto:
     text = f"""<ir_version: 8, opset_import: ["" : 17]>
     net ({kind}[{extents}] x) => ({kind} y)

@@ -13,7 +13,7 @@ from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized import Case
 from tests.running import LEVELS, run
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rules.forms.enumeration import candidates
+from widthfold_onnx.rules.forms.enumeration import forms_at_factor
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 
@@ -30,7 +30,7 @@ def upsampling(g: Builder, value: str, out: int, **attributes) -> str:
 def sub_pixel_and_square(site: LinearSite) -> Reformulation:
     """A ConvTranspose in its sub-pixel form, a Conv by 2 along both axes: one layout."""
     factor = 1 if site.op == "ConvTranspose" else 4
-    outcomes = [r for _, r in candidates(site, LOOSE, factor)]
+    outcomes = [r for _, r in forms_at_factor(site, LOOSE, factor)]
     kinds = ("sub-pixel+sub-pixel", "interleaved+interleaved")
     return next(r for r in outcomes if isinstance(r, Reformulation) and r.kind in kinds)
 
@@ -81,7 +81,7 @@ def test_odd_extents_are_cut_and_so_shuffled_at_once() -> None:
     ragged = FoldOptions(factor=4, ragged=True)
 
     def first(site: LinearSite) -> Reformulation:
-        return next(r for _, r in candidates(site, ragged, 1) if isinstance(r, Reformulation))
+        return next(r for _, r in forms_at_factor(site, ragged, 1) if isinstance(r, Reformulation))
 
     g = Builder([1, 3, 5, 7], np.random.default_rng(5))
     value = upsampling(g, "x", 2, pads=[1, 1, 2, 2])

@@ -13,7 +13,7 @@ from tests.running import LEVELS, run
 from widthfold_onnx.decide.decisions import decide
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.enumeration import forms
+from widthfold_onnx.rules.forms.enumeration import forms_of_split
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form
@@ -38,7 +38,7 @@ def sub_pixel(
     found: list[Reformulation | Refusal] = []
 
     def choose(site: LinearSite) -> Reformulation | Refusal:
-        found.extend(outcome for _, outcome in forms(site, options, (1, 1, 1)))
+        found.extend(outcome for _, outcome in forms_of_split(site, options, (1, 1, 1)))
         return found[0]
 
     return rewritten(model, options, choose), found

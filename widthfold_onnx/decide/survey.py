@@ -26,7 +26,7 @@ from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.padding import MULTIPLES, joined
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.companions import COMPANIONS
-from widthfold_onnx.rules.forms.enumeration import candidates
+from widthfold_onnx.rules.forms.enumeration import forms_at_factor
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import furthest, preference, reformulate, width_problem
@@ -171,7 +171,7 @@ def _outcomes(
     assert linear is not None
     legal: dict[str, list[Reformulation]] = {}
     refused: list[tuple[str, Refusal]] = []
-    for axis, form in candidates(linear, options, factor):
+    for axis, form in forms_at_factor(linear, options, factor):
         if isinstance(form, Refusal):
             refused.append((axis, form))
         else:

@@ -74,7 +74,7 @@ class Product(Operator):
         return flag(node, "transB" if self.weight_on_left else "transA")
 
     def weight_transposed(self, node: Node) -> bool:
-        """Check whether the weight is stored with its two last axes exchanged."""
+        """Check whether the weight is stored with its two last axes exchanged; a vector has one."""
         return flag(node, self._turned)
 
     def stored_order(self, node: Node, rank: int) -> tuple[int, ...]:

@@ -23,9 +23,9 @@ from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.rewrite.chain import Chain, NewNodes, take_over
-from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
+from widthfold_onnx.rewrite.guard_groups import GuardGroups, SiteForms
 from widthfold_onnx.rewrite.guards import put_guard
+from widthfold_onnx.rewrite.new_nodes import Chain, NewNodes, take_over
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, PACKED, describe
 from widthfold_onnx.rewrite.regions import PropagatedOp
@@ -130,7 +130,7 @@ class Emission:
     Args:
         document: the model.
         graph: the graph.
-        plans: the reformulations of its sites.
+        forms: the reformulations of its sites.
         groups: the regions of packed ops, and the guarded groups.
         parameters: the folded weights of the model.
     """
@@ -139,13 +139,13 @@ class Emission:
         self,
         document: Document,
         graph: Graph,
-        plans: Plans,
+        forms: SiteForms,
         groups: GuardGroups,
         parameters: Parameters,
     ) -> None:
         self._document = document
         self._graph = graph
-        self._plans = plans
+        self._forms = forms
         self._parameters = parameters
         self._regions, self._groups = groups.regions, groups.groups
         self._made: dict[tuple[Value, PackedLayout | None], Value] = {}
@@ -157,9 +157,9 @@ class Emission:
         """Make the new nodes; the graph still holds the old ones only."""
         for node in self._graph:
             propagated_op = self._regions.propagated.get(node)
-            if node in self._plans:
+            if node in self._forms:
                 self._chains[node] = []
-                self._fold(node, *self._plans[node])
+                self._fold(node, *self._forms[node])
             elif propagated_op is not None:
                 self._chains[node] = []
                 self._propagate(node, propagated_op)

@@ -16,7 +16,7 @@ from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.model.proto.walk import all_nodes, operator_of
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.chain import NewNodes, take_over
+from widthfold_onnx.rewrite.new_nodes import NewNodes, take_over
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode, Operand

@@ -24,7 +24,7 @@ from widthfold_onnx.rules.forms.legality import needed_extents
 from widthfold_onnx.rules.match.dequantized import is_dequantized_anew
 from widthfold_onnx.rules.match.site import LinearSite
 
-Plans = dict[Node, tuple[LinearSite, Reformulation]]
+SiteForms = dict[Node, tuple[LinearSite, Reformulation]]
 
 Conditions = tuple[tuple[int, Extent], ...]
 """Conditions on the extents of one value, by axis; an axis may have several."""
@@ -51,26 +51,26 @@ class GuardGroups:
     groups: Sequence[Group]
 
     @classmethod
-    def of(cls, document: Document, nodes: Sequence[Node], plans: Plans) -> GuardGroups:
+    def of(cls, document: Document, nodes: Sequence[Node], forms: SiteForms) -> GuardGroups:
         """Group the folded nodes of a graph.
 
         Args:
             document: the model.
             nodes: all nodes of the graph, in an order in which they can run.
-            plans: the reformulations of its sites.
+            forms: the reformulations of its sites.
         """
-        ends = {node: form.ends for node, (_, form) in plans.items()}
+        ends = {node: form.ends for node, (_, form) in forms.items()}
         while True:
-            trial = _Grouping(Regions.of(document, nodes, ends), plans)
-            members = [group for group in trial.regions.connected() if trial.is_guarded(group)]
-            groups = {group: trial.group(group) for group in members}
-            guarded = [group for group, made in groups.items() if made is None or made.extents]
-            alone = [group for group, made in groups.items() if made is None]
+            trial = _Grouping(Regions.of(document, nodes, ends), forms)
+            members = [part for part in trial.regions.connected() if trial.is_guarded(part)]
+            groups = {part: trial.group(part) for part in members}
+            guarded = [part for part, group in groups.items() if group is None or group.extents]
+            alone = [part for part, group in groups.items() if group is None]
             alone += _on_a_cycle(nodes, guarded)
             if not alone:
-                tested = [made for made in groups.values() if made is not None and made.extents]
+                tested = [group for group in groups.values() if group is not None and group.extents]
                 return cls(trial.regions, tested)
-            loose = [n for group in alone for n in group if n in plans and trial.is_guarded([n])]
+            loose = [n for part in alone for n in part if n in forms and trial.is_guarded([n])]
             ends = ends | {
                 n: replace(ends[n], input_layout=None, output_layout=None) for n in loose
             }
@@ -81,25 +81,25 @@ class _Grouping:
     """The groups that regions would make."""
 
     regions: Regions
-    plans: Plans
+    forms: SiteForms
 
     def is_guarded(self, group: Iterable[Node]) -> bool:
         """Check whether a node of a group needs a guard."""
         return any(map(self._extents, group))
 
     def _extents(self, node: Node) -> dict[int, Extent]:
-        return needed_extents(*self.plans[node]) if node in self.plans else {}
+        return needed_extents(*self.forms[node]) if node in self.forms else {}
 
     def group(self, nodes: tuple[Node, ...]) -> Group | None:
         """Return the group with its test; None if its nodes must run by themselves."""
         tensors = [tensor for node in nodes for tensor in self.regions.packed(node)]
         if any(tensor in self.regions.dequantized for tensor in tensors):
             return None  # the integers are packed there, and no logical tensor is left to test
-        made = {value for node in nodes for value in node.outputs}
+        outputs = {value for node in nodes for value in node.outputs}
         extents: dict[Value, dict[tuple[int, Extent], None]] = {}
         for node in nodes:
             for value, layout, conditions in self._reads(node):
-                if value not in made:
+                if value not in outputs:
                     extents.setdefault(value, {}).update(dict.fromkeys(conditions.items()))
                 elif conditions and not self._is_implied(value, layout, conditions):
                     return None
@@ -115,7 +115,7 @@ class _Grouping:
         propagated_op, ends = self.regions.propagated.get(node), self.regions.sites.get(node)
         if propagated_op is None:
             assert ends is not None
-            yield self.plans[node][0].data, ends.input_layout, self._extents(node)
+            yield self.forms[node][0].data, ends.input_layout, self._extents(node)
             return
         layout = propagated_op.layout
         for index in sorted(propagated_op.data):

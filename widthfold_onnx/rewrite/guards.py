@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 import numpy as np
 
 from widthfold_onnx.model.graph.document import Attributes, Document, Graph, Node, Value
-from widthfold_onnx.rewrite.chain import NewNodes, base_name
 from widthfold_onnx.rewrite.guard_groups import Conditions, Group
+from widthfold_onnx.rewrite.new_nodes import NewNodes, base_name
 from widthfold_onnx.rules.forms.legality import EXTENTS
 
 GUARD_KEY = "widthfold.guard"
@@ -27,15 +27,15 @@ class GuardNodes(NewNodes):
         Args:
             extents: conditions on the extents, by value.
         """
-        chosen, *more = [self._extents(value, wanted) for value, wanted in extents.items()]
+        chosen, *more = [self._extents(*condition) for condition in extents.items()]
         for test in more:
             chosen = self._add("And", "guard_all", [chosen, test])
         return chosen
 
-    def _extents(self, value: Value, wanted: Conditions) -> Value:
-        axes = self._constant("axes", [axis for axis, _ in wanted])
-        offsets = self._constant("offsets", [extent.offset for _, extent in wanted])
-        moduli = self._constant("moduli", [extent.modulus for _, extent in wanted])
+    def _extents(self, value: Value, conditions: Conditions) -> Value:
+        axes = self._constant("axes", [axis for axis, _ in conditions])
+        offsets = self._constant("offsets", [extent.offset for _, extent in conditions])
+        moduli = self._constant("moduli", [extent.modulus for _, extent in conditions])
         shape = self._add("Shape", "guard_shape", [value])
         extents = self._add("Gather", "guard_extents", [shape, axes])
         above = self._add("Sub", "guard_above", [extents, offsets])
@@ -68,16 +68,16 @@ def put_guard(
     Args:
         document: the model.
         group: the nodes that are replaced, and the test.
-        chains: the new nodes by those that they replace: the guard takes their place.
-        logical: new values by those that they replace: what the guard returns takes their place.
+        chains: the new nodes by the node that they replace: the guard takes their place.
+        logical: new values by the value that they replace: outputs of the guard take their place.
     """
     base = base_name(group.nodes[0])
     folded = [new for old in group.nodes for new in chains[old]]
     inside = {*folded, *group.nodes}
-    made = {value: logical.pop(value, None) for old in group.nodes for value in old.outputs}
+    outputs = {value: logical.pop(value, None) for old in group.nodes for value in old.outputs}
     ports = {
         value: new
-        for value, new in made.items()
+        for value, new in outputs.items()
         if new is not None and (document.is_fixed(value) or _is_read((value, new), inside))
     }
     originals, copies = _copied(document, group.nodes)
@@ -107,8 +107,8 @@ def _is_read(values: Iterable[Value], inside: set[Node]) -> bool:
 
 
 def _copied(document: Document, nodes: Iterable[Node]) -> tuple[list[Node], dict[Value, Value]]:
-    """Copy nodes that may read each other; return the copies, and those of their outputs."""
-    made: list[Node] = []
+    """Copy nodes that may read each other; return the copies, and the copies of their outputs."""
+    new_nodes: list[Node] = []
     copies: dict[Value, Value] = {}
     for node in nodes:
         inputs = [v if v is None else copies.get(v, v) for v in node.inputs]
@@ -124,8 +124,8 @@ def _copied(document: Document, nodes: Iterable[Node]) -> tuple[list[Node], dict
         copy.name, copy.doc_string = node.name, node.doc_string
         for old, new in zip(node.outputs, copy.outputs, strict=True):
             new.name, copies[old] = old.name, new
-        made.append(copy)
-    return made, copies
+        new_nodes.append(copy)
+    return new_nodes, copies
 
 
 def _branch(
@@ -136,7 +136,7 @@ def _branch(
     ports: Mapping[Value, Value],
 ) -> Graph:
     """Return a body that computes the values of `ports`, under new names."""
-    for value, made in ports.items():
-        made.name = document.fresh(f"{value.name}/widthfold/{what}")
-        made.type, made.shape = value.type, value.shape
+    for value, output in ports.items():
+        output.name = document.fresh(f"{value.name}/widthfold/{what}")
+        output.type, output.shape = value.type, value.shape
     return Graph([], list(ports.values()), nodes=nodes, name=f"{base}/{what}")

@@ -19,7 +19,7 @@ from widthfold_onnx.model.graph.names import NodeName, shown_name
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Stop
-from widthfold_onnx.rewrite.chain import base_name, take_over
+from widthfold_onnx.rewrite.new_nodes import base_name, take_over
 from widthfold_onnx.rewrite.plan import PaddedLayer, PaddingPlan
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, FoldRecord
 from widthfold_onnx.rules.padding.chains import Channels, Padded

@@ -21,7 +21,7 @@ from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import RegionReport, Stop
 from widthfold_onnx.rewrite.emission import Emission
-from widthfold_onnx.rewrite.guard_groups import GuardGroups, Plans
+from widthfold_onnx.rewrite.guard_groups import GuardGroups, SiteForms
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import NONFINITE_KEY, RUNTIME_KEY
 from widthfold_onnx.rewrite.regions import Regions
@@ -36,13 +36,13 @@ class Rewriting:
 
     Attributes:
         document: the model.
-        plans: the forms of the sites that are replaced, by graph.
+        forms: the forms of the sites that are replaced, by graph.
         groups: the regions and guarded groups that they make, by graph.
         runtime: the version of ONNX Runtime that the forms were measured with; "" if none was.
     """
 
     document: Document
-    plans: Mapping[Graph, Plans]
+    forms: Mapping[Graph, SiteForms]
     groups: Mapping[Graph, GuardGroups]
     runtime: str = ""
 
@@ -54,21 +54,21 @@ class Rewriting:
         runtime: str = "",
     ) -> Rewriting:
         """Settle regions and guards for the forms."""
-        plans: dict[Graph, Plans] = {}
+        forms: dict[Graph, SiteForms] = {}
         for site, form in chosen:
-            plans.setdefault(graph_of(site.node), {})[site.node] = (site, form)
+            forms.setdefault(graph_of(site.node), {})[site.node] = (site, form)
         groups = {
-            graph: GuardGroups.of(document, list(graph), sites) for graph, sites in plans.items()
+            graph: GuardGroups.of(document, list(graph), sites) for graph, sites in forms.items()
         }
-        return cls(document, plans, groups, runtime)
+        return cls(document, forms, groups, runtime)
 
     def guarded(self) -> dict[str, set[NodeName]]:
         """Return the layers for which a guard was made, by each value that the guard may return."""
         layers: dict[str, set[NodeName]] = {}
-        for graph, plans in self.plans.items():
+        for graph, forms in self.forms.items():
             for group in self.groups[graph].groups:
                 sites = [
-                    plans[n][0] for n in group.nodes if n in plans and needed_extents(*plans[n])
+                    forms[n][0] for n in group.nodes if n in forms and needed_extents(*forms[n])
                 ]
                 names = {NodeName(site.scope.path, site.name) for site in sites}
                 for value in (value for node in group.nodes for value in node.outputs):
@@ -80,15 +80,17 @@ class Rewriting:
         document = self.document
         parameters = Parameters(document)
         emissions = [
-            Emission(document, graph, plans, self.groups[graph], parameters)
-            for graph, plans in self.plans.items()
+            Emission(document, graph, forms, self.groups[graph], parameters)
+            for graph, forms in self.forms.items()
         ]
         for emission in emissions:
             emission.emit()  # all before any is put in place: bodies read values of graphs around
         for emission in emissions:
             emission.put()
         model = document.finish()
-        spreads = [spread_of(*plan) for plans in self.plans.values() for plan in plans.values()]
+        spreads = [
+            spread_of(site, form) for forms in self.forms.values() for site, form in forms.values()
+        ]
         spread = max(spreads, default=1.0)
         _note(model, NONFINITE_KEY, f"spread:{spread:g}" if spread > 1.0 else "")
         _note(model, RUNTIME_KEY, self.runtime)

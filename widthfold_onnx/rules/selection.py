@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.enumeration import candidates
+from widthfold_onnx.rules.forms.enumeration import forms_at_factor
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import needed_extents
 from widthfold_onnx.rules.match.conv_site import ConvSite
@@ -20,7 +20,7 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
     problem = width_problem(site, options) or site_problem(site, options)
     if problem is not None:
         return problem
-    outcomes = list(candidates(site, options, factor))
+    outcomes = list(forms_at_factor(site, options, factor))
     legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
     if legal:
         return min(legal, key=lambda form: preference(site, form, factor))

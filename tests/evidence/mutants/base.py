@@ -14,7 +14,7 @@ from tests.folding import read, rewriting
 from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.enumeration import candidates, forms
+from widthfold_onnx.rules.forms.enumeration import forms_at_factor, forms_of_split
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import reformulate
@@ -100,7 +100,7 @@ def folded(base: Base, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """A model, by default the original, with every node folded as the base says."""
     reading = read(original(base) if model is None else model, base.options)
     prepared = rewriting(reading, base.options, partial(chosen, base))
-    assert sum(map(len, prepared.plans.values())) == base.sites
+    assert sum(map(len, prepared.forms.values())) == base.sites
     return prepared.carry_out()
 
 
@@ -109,12 +109,14 @@ def chosen(base: Base, site: LinearSite) -> Reformulation | Refusal:
     factor = base.options.factor
     if factor is not None and not base.dense:
         return reformulate(site, base.options, factor)
-    outcomes = candidates(site, base.options, factor or 1)
+    outcomes = forms_at_factor(site, base.options, factor or 1)
     if base.grouping is not None:
-        outcomes = forms(site, base.options, (1,) * len(base.shape[1:]), grouping=base.grouping)
+        outcomes = forms_of_split(
+            site, base.options, (1,) * len(base.shape[1:]), grouping=base.grouping
+        )
     legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
     if base.alone:
-        every = forms(site, base.options, (1, *base.alone), one_sided=True)
+        every = forms_of_split(site, base.options, (1, *base.alone), one_sided=True)
         kinds = {"sub-pixel", "sub-pixel+sub-pixel"}
         legal = [r for _, r in every if isinstance(r, Reformulation) and r.kind in kinds]
     return next((r for r in legal if r.fold.dense == base.dense), Refusal(Code.NO_GAIN, "no form"))

@@ -111,5 +111,6 @@ def check(
 
 def check_right(original: onnx.ModelProto, folded: onnx.ModelProto) -> None:
     """A right fold is one for the judge and for the proof."""
-    assert judge(original, folded) is Judgement.SAME
-    assert difference(original, folded) == ""
+    verdict, message = judge(original, folded), difference(original, folded)
+    assert verdict is Judgement.SAME, verdict
+    assert not message, message

@@ -42,7 +42,8 @@ GEMM_OPSET = 11
 """First operator set whose Gemm needs no C."""
 
 Split = tuple[int, ...]
-"""Factor per axis: the batch first, then every spatial axis; their product is the factor."""
+"""Factor per axis: the batch first, then every spatial axis; their product is the factor. The split
+(1, 2, 4) of an image folds the height by 2 and the width by 4."""
 
 Outcome = tuple[str, Reformulation | Refusal]
 
@@ -50,7 +51,7 @@ LIFT = "rank"
 """Axis of a form that folds none: it lifts, or mirrors a ConvTranspose."""
 
 
-def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
+def forms_at_factor(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
     """Yield every form at a factor, legal or refused, each with the names of its axes.
 
     Args:
@@ -68,10 +69,10 @@ def candidates(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[
         return
     tile_major = options.layout is Layout.NHWC
     for split in splits(options.axis, factor, len(site.axes)):
-        yield from forms(site, options, split, tile_major=tile_major)
+        yield from forms_of_split(site, options, split, tile_major=tile_major)
 
 
-def forms(
+def forms_of_split(
     site: ConvSite,
     options: FoldOptions,
     split: Split,
@@ -103,7 +104,7 @@ def forms(
         yield label, short
         return
     one_sided = one_sided and not regrouped
-    for kinds, axes in _axis_forms(site.axes, split[1:], one_sided=one_sided):
+    for kinds, axes in _combined_axes(site.axes, split[1:], one_sided=one_sided):
         batch, lifted = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
         kind = [*batch, *kinds, *lifted, *regrouped]
         if not kind and not site.operator.transposed:
@@ -136,7 +137,7 @@ def _of_strides(site: ConvSite, options: FoldOptions) -> Iterator[Outcome]:
         return
     tile_major = options.layout is Layout.NHWC
     split = (1,) * (1 + len(site.axes))
-    for _, form in forms(site, options, split, tile_major=tile_major, one_sided=True):
+    for _, form in forms_of_split(site, options, split, tile_major=tile_major, one_sided=True):
         yield form.axis if isinstance(form, Reformulation) else "strides", form
 
 
@@ -157,7 +158,7 @@ def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]
     if any(axis.base_dilation > 1 for axis in others):
         return
     regrouping = Regrouping(site.grouping, site.grouping)
-    for _, taps in _forms(first, 1, one_sided=True):
+    for _, taps in _forms_of_axis(first, 1, one_sided=True):
         if isinstance(taps, Refusal) or taps.stride > 1 or taps.kernel == 1:
             continue
         axes = (taps, *map(keep_axis, others))
@@ -209,15 +210,15 @@ def _slot(axis: AxisName | int, rank: int) -> int | None:
     return 0 if index == 0 else index - 1 if 2 <= index < rank + 2 else rank + 1
 
 
-def _axis_forms(
+def _combined_axes(
     axes: Sequence[ConvAxis], split: Split, *, one_sided: bool
 ) -> Iterator[tuple[list[str], tuple[FoldedAxis, ...] | Refusal]]:
     """Yield all combinations of forms of the axes; a refused axis refuses its combinations."""
     if not axes:
         yield [], ()
         return
-    firsts = list(_forms(axes[0], split[0], one_sided=one_sided))
-    for rest_kinds, rest in _axis_forms(axes[1:], split[1:], one_sided=one_sided):
+    firsts = list(_forms_of_axis(axes[0], split[0], one_sided=one_sided))
+    for rest_kinds, rest in _combined_axes(axes[1:], split[1:], one_sided=one_sided):
         for kind, first in firsts:
             if isinstance(rest, Refusal):
                 yield rest_kinds, rest
@@ -231,7 +232,7 @@ def _axis_forms(
                 yield [*kind, *rest_kinds], (first, *rest)
 
 
-def _forms(
+def _forms_of_axis(
     axis: ConvAxis, factor: int, *, one_sided: bool
 ) -> Iterator[tuple[list[str], FoldedAxis | Refusal]]:
     if factor == 1:

@@ -10,8 +10,8 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import (
     LIFT,
     Outcome,
-    candidates,
-    forms,
+    forms_at_factor,
+    forms_of_split,
     groupings,
     splits,
     summed_taps,
@@ -47,7 +47,7 @@ def lift_of(site: LinearSite, options: FoldOptions) -> Reformulation | Refusal:
     """Return the form that lifts a layer of one axis, and changes nothing else."""
     problem = site_problem(site, options)
     if problem is None and is_of_one_axis(site):
-        for form in _legal(forms(site, options, (1,) * len(site.positions), lift=1)):
+        for form in _legal(forms_of_split(site, options, (1,) * len(site.positions), lift=1)):
             if form.axis == LIFT:
                 return form
     return problem or Refusal(Code.NO_GAIN, "it has no axis to add")
@@ -67,7 +67,7 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     options = replace(options, ragged=True)
     unfolded = (1,) * len(site.positions)
     if width_problem(site, options) is not None:
-        yield from _legal(forms(site, options, unfolded, lift=1))
+        yield from _legal(forms_of_split(site, options, unfolded, lift=1))
         return
     whole = [n for n in site.positions[1:] if n is not None and n <= MAX_WHOLE]
     # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
@@ -79,7 +79,9 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     for factor in sorted({1, *FACTORS, *whole, *dilations}):
         for split in splits(options.axis, factor, len(site.axes)):
             for lift, order in ways:
-                every = forms(site, options, split, lift=lift, tile_major=order, one_sided=True)
+                every = forms_of_split(
+                    site, options, split, lift=lift, tile_major=order, one_sided=True
+                )
                 for form in _legal(every):
                     spec = spec_of(site, form)
                     if spec not in seen:
@@ -88,7 +90,7 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     if options.axis is AxisName.AUTO:
         yield from summed_taps(site, options)
         for grouping in groupings(site):
-            yield from _legal(forms(site, options, unfolded, grouping=grouping))
+            yield from _legal(forms_of_split(site, options, unfolded, grouping=grouping))
 
 
 def _of_product(site: ProductSite, options: FoldOptions) -> Iterator[Reformulation]:
@@ -101,7 +103,7 @@ def _of_product(site: ProductSite, options: FoldOptions) -> Iterator[Reformulati
         if width_problem(site, options) is not None:
             return
     for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
-        legal = [f for factor in factors for f in _legal(candidates(site, options, factor))]
+        legal = [f for factor in factors for f in _legal(forms_at_factor(site, options, factor))]
         if legal:
             yield from legal
             return

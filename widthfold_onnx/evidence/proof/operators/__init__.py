@@ -134,7 +134,7 @@ def evaluate(call: Call) -> list[Value]:
 
 def _of_elements(call: Call) -> list[Value] | None:
     """Compute what a node means on elements; None where no entry describes it."""
-    node, name = call.node, operator(call.node)
+    name = operator(call.node)
     meaning = OPERATORS.get(name)
     if name in OF_FLOATS and call.kind(0) not in FLOATS:
         meaning = elementwise
@@ -145,7 +145,7 @@ def _of_elements(call: Call) -> list[Value] | None:
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         # Invalid attributes and extents, for which numpy raises errors of its own.
         raise UnevaluableError(f"it makes no sense ({error})") from error
-    if result is not None and node.op_type in WRAPPING and call.kind(0) not in (*FLOATS, 0):
+    if result is not None and name in WRAPPING and call.kind(0) not in (*FLOATS, 0):
         whole = key_of("whole numbers", call.kind(0))
         return [applied(whole, [value]) for value in result if isinstance(value, Elements)]
     return result
