@@ -113,33 +113,21 @@ def _gemm(call: Call) -> list[Value]:
 def _einsum(call: Call) -> list[Value] | None:
     """Compute an Einsum of two operands; None for another one, or if a label is repeated."""
     equation = _text(call.attributes.get("equation", "")).replace(" ", "")
-    operands, arrow, output = equation.partition("->")
-    texts = operands.split(",")
-    if len(texts) != 2 or len(call.inputs) != 2:
+    if len(call.inputs) != 2 or equation.partition("->")[0].count(",") != 1:
         return None
-    one, other = call.tensor(0), call.tensor(1)
-    hidden = max(
-        len(value.shape) - len(text.replace("...", ""))
-        for text, value in zip(texts, (one, other), strict=True)
-    )
-    wide = "".join(chr(ord("\u0100") + i) for i in range(hidden))
-    first, second = (
-        text.replace("...", wide[hidden - (len(value.shape) - len(text) + 3) :])
-        for text, value in zip(texts, (one, other), strict=True)
-    )
-    result = output.replace("...", wide)
-    if not arrow:
-        once = sorted(c for c in {*first, *second} - {*wide} if (first + second).count(c) == 1)
-        result = (wide if "..." in operands else "") + "".join(once)
+    left, right = call.tensor(0), call.tensor(1)
+    first, second, result = _labels(equation, len(left.shape), len(right.shape))
     shared = [label for label in first if label in second]
     batches = [label for label in shared if label in result]
     summed = [label for label in shared if label not in result]
     rows = [label for label in first if label not in second]
     columns = [label for label in second if label not in first]
-    sizes = dict(zip(first, one.shape, strict=False)) | dict(zip(second, other.shape, strict=False))
+    sizes = dict(zip(first, left.shape, strict=False)) | dict(
+        zip(second, right.shape, strict=False)
+    )
     is_plain = all(len({*term}) == len(term) for term in (first, second, result))
-    fits = (len(first), len(second)) == (len(one.shape), len(other.shape))
-    fits = fits and all(one.shape[first.index(n)] == other.shape[second.index(n)] for n in shared)
+    fits = (len(first), len(second)) == (len(left.shape), len(right.shape))
+    fits = fits and all(left.shape[first.index(n)] == right.shape[second.index(n)] for n in shared)
     if not is_plain or not fits or {*result} != {*batches, *rows, *columns}:
         return None
 
@@ -150,12 +138,37 @@ def _einsum(call: Call) -> list[Value] | None:
         return lambda x: x.transpose(order).reshape(extents)
 
     product = matrix_product(
-        mapped(one, matrices(first, batches, rows, summed)),
-        mapped(other, matrices(second, batches, summed, columns)),
+        mapped(left, matrices(first, batches, rows, summed)),
+        mapped(right, matrices(second, batches, summed, columns)),
     )
     labels = [*batches, *rows, *columns]
     extents, order = [sizes[n] for n in labels], [labels.index(label) for label in result]
     return [mapped(product, lambda x: x.reshape(extents).transpose(order))]
+
+
+def _labels(equation: str, left_rank: int, right_rank: int) -> tuple[str, str, str]:
+    """Return one label for each axis of both operands and of the result.
+
+    An ellipsis becomes labels that no equation has, here written 0 and 1, aligned at their end:
+    "...ik,kj" of ranks 4 and 2 has the labels "01ik", "kj" and "01ij". Where "->" is missing, ONNX
+    defines the result: the ellipsis, then the labels that occur once, by alphabet.
+    """
+    operands, arrow, result = equation.partition("->")
+    left, right = operands.split(",")
+    hidden = max(
+        left_rank - len(left.replace("...", "")), right_rank - len(right.replace("...", ""))
+    )
+    wide = "".join(chr(ord("\u0100") + i) for i in range(hidden))
+
+    def term(text: str, rank: int) -> str:
+        count = rank - len(text.replace("...", ""))
+        return text.replace("...", wide[hidden - count :])
+
+    first, second = term(left, left_rank), term(right, right_rank)
+    if not arrow:
+        once = sorted(c for c in {*first, *second} - {*wide} if (first + second).count(c) == 1)
+        result = ("..." if "..." in operands else "") + "".join(once)
+    return first, second, result.replace("...", wide)
 
 
 def _text(value: bytes | str) -> str:
