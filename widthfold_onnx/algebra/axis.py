@@ -12,13 +12,14 @@ Split the output into F tiles and the input into P tiles. Interleaved, the tile 
 part of the index (j = F*j' + g, i = P*i' + f); blocked, it is the outer part
 (j = J'*g + j', i = L'*f + i').
 
-    interleaved   (q, u*f) = divmod(s*g + d*k - p, u*P)      stride' = s*F / (u*P)
-    blocked       (f, q) = divmod(s*J'*g + d*k - p, L')      stride' = s, u = 1, no tap leaves its
-                                                             block
+    interleaved   (q, u*f) = divmod(s*g + d*k - p, u*P)     stride' = s*F / (u*P)
 
-tap k of output tile g reads input tile f at position stride'*j' + q; if u does not divide the
-remainder, the tap reads zeros only and is dropped. For a fixed g distinct k give distinct f and q,
-so every weight is placed once and none is added. All named folds are instances:
+    blocked       (f, q) = divmod(s*J'*g + d*k - p, L')     stride' = s, and u = 1
+
+The blocked form is legal where no tap leaves its block. In both forms tap k of output tile g reads
+input tile f at position stride'*j' + q; if u does not divide the remainder, the tap reads zeros
+only and is dropped. For a fixed g distinct k give distinct f and q, so every weight is placed once
+and none is added. All named folds are instances:
 
     K = 1             block-diagonal, the width folding of the paper
     K > 1             Toeplitz

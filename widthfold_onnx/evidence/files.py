@@ -42,10 +42,10 @@ def verify_files(
     if options.baseline is not None:
         from widthfold_onnx.evidence.timing.requirement import against, read_report  # needs numpy
 
-        saved, asked = read_report(options.baseline), options.fail_under
+        saved, required = read_report(options.baseline), options.fail_under
         plain = dataclasses.replace(options, baseline=None, fail_under=None)
         now = verify_files(original, rewritten, plain, on_progress)
-        return against(saved, now, options.baseline.name, asked)
+        return against(saved, now, options.baseline.name, required)
     from widthfold_onnx.runtime.inputs.cases import with_cases  # needs numpy
 
     options = with_cases(options, proto)

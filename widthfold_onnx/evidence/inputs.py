@@ -113,10 +113,10 @@ def filling(model: Path, like: InputSet) -> InputSet | None:
     document = Document(loaded.proto, loaded.folder, OPERATORS)
     ranges: dict[str, tuple[float, float]] = {}
     for _, node in document.nodes({("", "QuantizeLinear")}):
-        name, found = _source(node.inputs[0]), _range(document, node)
-        if name in like.feeds and found is not None:
-            low, high = ranges.get(name, found)
-            ranges[name] = min(low, found[0]), max(high, found[1])
+        name, interval = _source(node.inputs[0]), _range(document, node)
+        if name in like.feeds and interval is not None:
+            low, high = ranges.get(name, interval)
+            ranges[name] = min(low, interval[0]), max(high, interval[1])
     feeds = {name: _uniform(name, like.feeds[name], *ends) for name, ends in ranges.items()}
     return replace(like, label=LABEL, feeds={**like.feeds, **feeds}) if feeds else None
 
@@ -166,13 +166,13 @@ def all_windows_fit(model: onnx.ModelProto, shapes: Shapes) -> bool:
     """
     table = ShapeTable(model, shapes)
     for node in model.graph.node:
-        given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        extents = table.extents("", node.input[0]) if "kernel_shape" in given else None
-        if extents is None or given.get("auto_pad", b"").startswith(b"SAME"):
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        extents = table.extents("", node.input[0]) if "kernel_shape" in attributes else None
+        if extents is None or attributes.get("auto_pad", b"").startswith(b"SAME"):
             continue
-        kernel = np.array(given["kernel_shape"])
-        pads = np.array(given.get("pads", [0] * 2 * kernel.size)).reshape(2, -1).sum(0)
-        reach = (kernel - 1) * given.get("dilations", 1) + 1
+        kernel = np.array(attributes["kernel_shape"])
+        pads = np.array(attributes.get("pads", [0] * 2 * kernel.size)).reshape(2, -1).sum(0)
+        reach = (kernel - 1) * attributes.get("dilations", 1) + 1
         if node.op_type != "ConvTranspose" and (extents[2:] + pads < reach).any():
             return False
     return True

@@ -2,9 +2,9 @@
 
 The proof is about the definition of a node; only a run shows whether the kernel for a layer of that
 size follows it. Each node runs alone, at the extents that it has in the model, on random integers
-in place of data and of nonzero weights. Sums stay below the largest integer up to which the
-element type holds all integers (53, 24, 11 and 8 bits of significand), so that no order of
-summation rounds, and the result must be that of the definition, bit for bit.
+in place of data and of nonzero weights. An element type holds all integers of 53, 24, 11 or 8
+bits. Sums stay within these, so that no order of summation rounds. The result must be equal to the
+definition, bit for bit.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def run_on_integers(
     count, skipped = 0, ""
     for path, node, read in _linear_nodes(new, new.scope, "", shared):
         try:
-            found = _difference(new, table, path, node, read, options)
+            difference = _difference(new, table, path, node, read, options)
         except (UnverifiedError, UnevaluableError, MemoryError) as error:
             skipped = skipped or f"{describe_node(node)}: {error}"
             continue
-        if found:
-            return IntegerRun(verdict="different", reason=f"{describe_node(node)}: {found}")
+        if difference:
+            return IntegerRun(verdict="different", reason=f"{describe_node(node)}: {difference}")
         count += 1
     return IntegerRun(verdict="skipped" if skipped else "exact", reason=skipped, nodes=count)
 

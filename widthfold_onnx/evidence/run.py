@@ -102,11 +102,11 @@ def _findings(
         is_wrong = proof.verdict == "different" or (
             options.needs_proof and proof.verdict == "not provable"
         )
-        said = f"proof: {proof.verdict}: {proof.reason}"
+        statement = f"proof: {proof.verdict}: {proof.reason}"
         if is_wrong:
-            failures.insert(0, said)
+            failures.insert(0, statement)
         else:  # if no proof is needed, an open one only limits the comparison of outputs
-            (doubts if options.needs_proof else limits).append(said)
+            (doubts if options.needs_proof else limits).append(statement)
     if parity.verdict == "pass" and (proof is None or proof.verdict == "skipped"):
         doubts += _unexplained(parity)
     return failures, doubts, limits
@@ -140,8 +140,8 @@ def _proved(
         before, after = (program(model.proto, model.folder) for model in (old, new))
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error)), None
-    known = runs.sizes[0] if runs.sizes else {}
-    proof = proved(before, after, options.input_shapes, known)
+    shapes = runs.sizes[0] if runs.sizes else {}
+    proof = proved(before, after, options.input_shapes, shapes)
     if proof.verdict != "equal" or runs.provider is None:
         return proof, None
     report("linear nodes that changed, on integers")

@@ -6,11 +6,10 @@ the signedness of the first: it and its zero point are shifted by 128, which rep
 numbers. A fold saturates at other products than the original does; so changed, both are exact.
 
 On x86 ONNX Runtime makes signed data unsigned where it is quantized and dequantized
-(qdq_s8_to_u8.cc), so weights of such data are written as unsigned ones, too, unless the entry
-`session.qdqisint8allowed` of the session leaves it signed. Its own option for
-exact products, `session.x64quantprecision`, has less effect: none below the level EXTENDED, and
-1.31.1 does not load a QLinearConv of signed data with it, nor a model in which two weights share a
-zero point.
+(qdq_s8_to_u8.cc). So weights of such data are written as unsigned numbers, too. The entry
+`session.qdqisint8allowed` of a session leaves both signed. Its own option for exact products,
+`session.x64quantprecision`, has less effect: none below the level EXTENDED. With it 1.31.1 does not
+load a QLinearConv of signed data, nor a model in which two weights share a zero point.
 """
 
 from __future__ import annotations
@@ -105,8 +104,8 @@ def open_exact(model: Path | onnx.ModelProto, options: VerifyOptions, level: Lev
     """
     origin = model if isinstance(model, Path) else None
     if _saturates(options) and holds_bytes(proto := _read(model)):
-        stays = options.session_options.get(SIGNED) == "1"
-        model = with_exact_products(proto, signed_stays=stays)
+        is_signed = options.session_options.get(SIGNED) == "1"
+        model = with_exact_products(proto, signed_stays=is_signed)
     return open_chosen(model, options, level, origin)
 
 
@@ -207,13 +206,13 @@ def _moved(
     by = OFFSET if kind == UINT8 else -OFFSET
     reader.input.extend([""] * (zero + 1 - len(reader.input)))
     for index in (value, zero):
-        given, result = reader.input[index], next(fresh)
+        offset_input, result = reader.input[index], next(fresh)
         reader.input[index] = result
-        if given:
+        if offset_input:
             offset, wide, total = next(fresh), next(fresh), next(fresh)
             number = helper.make_tensor(offset, TensorProto.INT32, [], [by])
             yield helper.make_node("Constant", [], [offset], value=number)
-            yield helper.make_node("Cast", [given], [wide], to=TensorProto.INT32)
+            yield helper.make_node("Cast", [offset_input], [wide], to=TensorProto.INT32)
             yield helper.make_node("Add", [wide, offset], [total])
             yield helper.make_node("Cast", [total], [result], to=kind)
         elif reader.op_type == "DequantizeLinear":  # as many zero points as there are scales
@@ -228,8 +227,8 @@ def _moved(
 
 def _fresh_names(model: onnx.ModelProto) -> Iterator[str]:
     """Yield names that no value of a model has."""
-    taken = {name for node in model_nodes(model) for name in (*node.input, *node.output)}
+    names = {name for node in model_nodes(model) for name in (*node.input, *node.output)}
     for graph in all_graphs(model.graph):
-        taken.update(value.name for value in (*graph.input, *graph.initializer))
-        taken.update(sparse.values.name for sparse in graph.sparse_initializer)
-    return (name for i in count() if (name := f"widthfold/exact/{i}") not in taken)
+        names.update(value.name for value in (*graph.input, *graph.initializer))
+        names.update(sparse.values.name for sparse in graph.sparse_initializer)
+    return (name for i in count() if (name := f"widthfold/exact/{i}") not in names)

@@ -83,14 +83,17 @@ def interface_differences(
     more, outputs = _ports("output", before.graph.output, after.graph.output)
     symbols = Counter(extent for value in _fed(after) for extent in _extents(value) or ())
     named = [item for item in inputs if _only_named(item, symbols)]
-    stated = [
+    accepted = [
         item for item in inputs if all(item.states(shapes.get(item.name)) for shapes in sizes)
     ]
-    faults += [item.line for item in inputs if item not in (*named, *stated)] + more
-    one, other = overridable(before), overridable(after)
-    gone = [] if freeze_weights else sorted(one - other)
+    faults += [item.line for item in inputs if item not in (*named, *accepted)] + more
+    optional_before, optional_after = overridable(before), overridable(after)
+    gone = [] if freeze_weights else sorted(optional_before - optional_after)
     faults += [f"overridable initializer {printable(name)} is gone" for name in gone]
-    faults += [f"overridable initializer {printable(name)} is new" for name in sorted(other - one)]
+    faults += [
+        f"overridable initializer {printable(name)} is new"
+        for name in sorted(optional_after - optional_before)
+    ]
     return faults, named + outputs
 
 
@@ -119,13 +122,15 @@ def _ports(
         return [f"{kind}s are {_list(others)} instead of {_list(names)}"], []
     faults: list[str] = []
     declared: list[Declaration] = []
-    for one, two in zip(before, after, strict=True):
-        line = f"{kind} {printable(one.name)} is declared {_shown(two)} instead of {_shown(one)}"
-        extents = _extents(one), _extents(two)
-        if 0 < one.type.tensor_type.elem_type == two.type.tensor_type.elem_type:
+    for port, other in zip(before, after, strict=True):
+        line = (
+            f"{kind} {printable(port.name)} is declared {_shown(other)} instead of {_shown(port)}"
+        )
+        extents = _extents(port), _extents(other)
+        if 0 < port.type.tensor_type.elem_type == other.type.tensor_type.elem_type:
             if extents[0] != extents[1]:
-                declared.append(Declaration(one.name, line, *extents))
-        elif one.type != two.type:
+                declared.append(Declaration(port.name, line, *extents))
+        elif port.type != other.type:
             faults.append(line)
     return faults, declared
 

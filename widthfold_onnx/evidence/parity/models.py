@@ -172,11 +172,11 @@ def judged(runs: ModelRuns, *, is_proved: bool) -> ModelParity:
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     worse: list[str] = []
     if not failures and may_saturate(reference.options, reference.model, runs.rewritten):
-        worse, told = as_deployed(
+        worse, remarks = as_deployed(
             reference, runs.rewritten, (runs.original_deployed, runs.deployed)
         )
         failures += worse
-        limits += told
+        limits += remarks
     doubts = reference.doubts
     if len(left_out) == len(sets) or {row.caveat for row in merged(plain)} == {"meaningless"}:
         why = "the original overflows on every input set" if left_out else NOTHING

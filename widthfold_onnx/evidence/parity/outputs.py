@@ -1,9 +1,9 @@
 """Compare two arrays of one output: how far they are apart, and whether that is allowed.
 
-One rule: an output passes if its distance from the reference is at most a small multiple of the
-distance by which rounding moves the original (`shaken`), or within the default tolerance.
-Non-finite values are compared by position and sign and never ignored: a fold can spread a NaN,
-which finite data cannot show.
+One rule: an output passes within the default tolerance, or within a small multiple of the distance
+by which rounding moves the original (`shaken`). Distances are from the reference. Non-finite values
+are compared by position and sign and never ignored: a fold can spread a NaN, which finite data
+cannot show.
 """
 
 from __future__ import annotations
@@ -56,6 +56,14 @@ class Figures:
     scale: float = 0.0
     worst: WorstElement | None = None
 
+    @property
+    def relative(self) -> float | None:
+        """The largest difference / `scale`; None where nothing is compared, or it is infinite."""
+        if self.distance is None:
+            return None
+        largest = self.distance.largest
+        return _number(largest / self.scale if self.scale else math.inf if largest else 0.0)
+
 
 def distance(reference: Array, candidate: Array) -> Distance | None:
     """Return the distance; None for other types and extents, and for NaN or Inf elsewhere."""
@@ -67,8 +75,8 @@ def distance(reference: Array, candidate: Array) -> Distance | None:
 
 def measure(reference: Array, candidate: Array) -> Figures:
     """Compare two arrays of one type and shape; texts are 0 apart where they are equal, else 1."""
-    one, other = _numbers(reference, candidate)
-    a, b = one.reshape(-1), other.reshape(-1)
+    expected, other = _numbers(reference, candidate)
+    a, b = expected.reshape(-1), other.reshape(-1)
     match, count, scale, largest, total, at = True, 0, 0.0, 0.0, 0.0, -1
     for start in range(0, a.size, BLOCK):
         x, y = a[start : start + BLOCK], b[start : start + BLOCK]
@@ -87,13 +95,14 @@ def measure(reference: Array, candidate: Array) -> Figures:
         if apart.max(initial=0.0) > largest:
             here = int(apart.argmax())
             largest, at = float(apart[here]), start + int(np.flatnonzero(both)[here])
-    found = Distance(largest, total / count) if count else None if a.size else Distance()
+    figure = Distance(largest, total / count) if count else None if a.size else Distance()
     if at < 0 or reference.dtype.kind in "OUS":
-        return Figures(match, found, scale)
-    index = np.unravel_index(at, one.shape)[: reference.ndim]  # of a complex number, not its parts
+        return Figures(match, figure, scale)
+    # The index of a complex number, not of its parts.
+    index = np.unravel_index(at, expected.shape)[: reference.ndim]
     places = [int(i) for i in index]
     worst = WorstElement(index=places, original=float(a[at]), rewritten=float(b[at]))
-    return Figures(match, found, scale, worst)
+    return Figures(match, figure, scale, worst)
 
 
 def real_parts(array: Array) -> Array:
@@ -172,58 +181,69 @@ def compare(
         tolerance: |a - b| <= atol + rtol * max |reference|.
         level: the runtime's optimization level, for the row.
         movement: how far rounding moves it, None where that was not measured.
-        multiple: of the movement that is allowed; a tolerance that the caller chose is never
-            exceeded.
+        multiple: of the movement that is allowed, except where the caller chose a tolerance.
         defaults: rtol by dtype, where the caller chose none.
     """
     dtype, other = _dtype_name(reference), _dtype_name(candidate)
-    general = tolerance.rtol if tolerance.rtol is not None else defaults.get(dtype, 0.0)
-    rtol = tolerance.per_output.get(name, general if dtype in defaults else 0.0)
-    figures, note = Figures(nonfinite_match=False), ""
-    caveat: Caveat = ""
     comparable = other == dtype and candidate.shape == reference.shape
-    if comparable:
-        figures = measure(reference, candidate)
-    bound, unit = tolerance.atol + rtol * figures.scale, figures.scale or 1.0
+    figures = measure(reference, candidate) if comparable else Figures(nonfinite_match=False)
+    movement, unit = movement if comparable else None, figures.scale or 1.0
+    rtol = _rtol(name, dtype, tolerance, defaults)
+    bound = tolerance.atol + rtol * figures.scale
     allowed = Distance(bound, bound)
-    if comparable and movement is not None and not is_chosen(name, tolerance):
-        part = movement.times(multiple)
-        exact = part._replace(largest=movement.largest)
-        allowed = allowed.joined(part if dtype in DEFAULT_RTOL else exact)
+    if movement is not None and not is_chosen(name, tolerance):
+        allowed = allowed.joined(_multiplied(movement, multiple, dtype))
         rtol = max(rtol, allowed.largest / unit)
-    largest, mean = figures.distance or Distance()
-    near = largest <= allowed.largest and math.isfinite(largest)
-    few = mean <= allowed.mean
-    passed = figures.nonfinite_match and near and few
-    if not comparable:
-        note = f"{other}{list(candidate.shape)} instead of {dtype}{list(reference.shape)}"
-    elif not figures.nonfinite_match:
-        note = "NaN or Inf at other places"
-    elif dtype == "string" and not near:
-        note = "texts differ"
-    elif near and not few:
-        note = f"the mean distance is {mean:.3g}, allowed {allowed.mean:.3g}"
-    elif nothing := says_nothing(reference):
+    types = f"{other}{list(candidate.shape)} instead of {dtype}{list(reference.shape)}"
+    note = _mismatch(figures, allowed, dtype) if comparable else types
+    largest = (figures.distance or Distance()).largest
+    passed = not note and _is_near(largest, allowed)
+    caveat: Caveat = ""
+    if not note and (nothing := says_nothing(reference)):
         note, caveat = f"not a meaningful check: {nothing}", "meaningless"
     elif passed and largest > bound:
         note, caveat = BEYOND, "ill-conditioned"
-    is_measured = figures.distance is not None
-    relative = largest / figures.scale if figures.scale else math.inf if largest else 0.0
     return OutputParity(
         name=name,
         dtype=dtype,
         level=level,
-        max_abs=_number(largest) if is_measured else None,
-        mean_abs=_number(mean) if is_measured else None,
-        max_rel=_number(relative) if is_measured and dtype != "string" else None,
+        max_abs=None if figures.distance is None else _number(largest),
+        mean_abs=None if figures.distance is None else _number(figures.distance.mean),
+        max_rel=None if dtype == "string" else figures.relative,
         nonfinite_match=figures.nonfinite_match,
         worst=figures.worst,
-        movement=movement.largest / unit if comparable and movement is not None else None,
+        movement=None if movement is None else movement.largest / unit,
         tolerance=rtol,
         passed=passed,
         note=note,
         caveat=caveat,
     )
+
+
+def _mismatch(figures: Figures, allowed: Distance, dtype: str) -> str:
+    """Name a difference that the figures of a row do not show."""
+    largest, mean = figures.distance or Distance()
+    if not figures.nonfinite_match:
+        return "NaN or Inf at other places"
+    if not _is_near(largest, allowed):
+        return "texts differ" if dtype == "string" else ""
+    if mean > allowed.mean:
+        return f"the mean distance is {mean:.3g}, allowed {allowed.mean:.3g}"
+    return ""
+
+
+def _is_near(largest: float, allowed: Distance) -> bool:
+    return largest <= allowed.largest and math.isfinite(largest)
+
+
+def _rtol(name: str, dtype: str, tolerance: Tolerance, defaults: Mapping[str, float]) -> float:
+    general = defaults.get(dtype, 0.0) if tolerance.rtol is None else tolerance.rtol
+    return tolerance.per_output.get(name, general if dtype in defaults else 0.0)
+
+
+def _multiplied(movement: Distance, multiple: float, dtype: str) -> Distance:
+    part = movement.times(multiple)
+    return part if dtype in DEFAULT_RTOL else part._replace(largest=movement.largest)
 
 
 def is_chosen(name: str, tolerance: Tolerance) -> bool:

@@ -97,7 +97,7 @@ class Reference:
         if isinstance(runs, str):
             return runs
         pairs = zip(self.outputs, runs, strict=True)
-        moved = [{n: distance(*both(n, one, other)) for n in one} for one, other in pairs]
+        moved = [{n: distance(*both(n, first, other)) for n in first} for first, other in pairs]
         return [{n: apart for n, apart in item.items() if apart is not None} for item in moved]
 
     def overflows(self, number: int) -> str:
@@ -112,8 +112,8 @@ class Reference:
         try:
             model = load_with_data(self.model, MAX_BYTES)
             nodes = [node for node in model.graph.node if operator_of(node) in OPERATORS]
-            made = {name for node in model.graph.node for name in node.output}
-            ports = {name for node in nodes for name in (*node.input, *node.output)} & made
+            outputs = {name for node in model.graph.node for name in node.output}
+            ports = {name for node in nodes for name in (*node.input, *node.output)} & outputs
             for name in sorted(ports - {value.name for value in model.graph.output}):
                 model.graph.output.add().name = name
             session = open_exact(model, self.options, Level.DISABLED)
@@ -148,10 +148,16 @@ def reference_of(original: Path, options: VerifyOptions, report: Say) -> Referen
         raise UnverifiedError(f"with {printable(chosen)} {error}") from error
     # Loaded when it is asked for, and only as long: models may be large.
     inputs = input_sets(session, options, lambda s: all_windows_fit(load(original).proto, s))
-    made = [item for item in inputs.sets if item.random][:1]
-    inputs.sets.extend(item for one in made if (item := filling(original, one)) is not None)
+    random_sets = [item for item in inputs.sets if item.random][:1]
+    inputs.sets.extend(
+        item for random_set in random_sets if (item := filling(original, random_set)) is not None
+    )
     inputs, outputs = _run(session, inputs, report)
-    if made and not any(map(shown, outputs)) and (values := controls(session, made[0].feeds)):
+    if (
+        random_sets
+        and not any(map(shown, outputs))
+        and (values := controls(session, random_sets[0].feeds))
+    ):
         inputs, outputs = _run(session, _controlled(inputs, values), report)
     if missed := unreached(load(original).proto, original, options, inputs.sets):
         limits = [*inputs.limits, f"no input set reached {', '.join(missed)}"]
@@ -173,8 +179,8 @@ def _controlled(inputs: InputSets, values: Mapping[str, Array]) -> InputSets:
         else item
         for item in inputs.sets
     ]
-    said = ", ".join(f"{printable(name)} {x.tolist()}" for name, x in values.items())
-    limits = [*inputs.limits, f"random values of small inputs show nothing; they are {said}"]
+    values_text = ", ".join(f"{printable(name)} {x.tolist()}" for name, x in values.items())
+    limits = [*inputs.limits, f"random values of small inputs show nothing; they are {values_text}"]
     return replace(inputs, sets=sets, limits=limits)
 
 
@@ -184,7 +190,7 @@ def _run(session: Session, inputs: InputSets, report: Say) -> tuple[InputSets, l
     Raises:
         UnverifiedError: it stops on the first set or on a stored one.
     """
-    kept: list[InputSet] = []
+    usable: list[InputSet] = []
     outputs: list[Outputs] = []
     limits = [*inputs.limits]
     for item in inputs.sets:
@@ -192,12 +198,12 @@ def _run(session: Session, inputs: InputSets, report: Say) -> tuple[InputSets, l
             report(f"original: {item.label}")
             outputs.append(run_once(session, item))
         except UnverifiedError as error:
-            if not (kept and item.random):
+            if not (usable and item.random):
                 raise
             limits.append(f"left out {item.label}: {error}")
         else:
-            kept.append(item)
-    return replace(inputs, sets=kept, limits=limits), outputs
+            usable.append(item)
+    return replace(inputs, sets=usable, limits=limits), outputs
 
 
 def stored_differences(reference: Reference, computed: Sequence[Outputs]) -> list[str]:

@@ -74,12 +74,12 @@ class Rule:
         if isinstance(moved, str):
             return moved
         self.moved = self.moved or [{} for _ in moved]
-        for known, new, run in zip(self.moved, moved, self.reference.outputs, strict=True):
+        for distances, new, run in zip(self.moved, moved, self.reference.outputs, strict=True):
             for name, apart in new.items():
                 unit = apart.times(1 / COPIES[copy])
                 if run[name].dtype.name not in DEFAULT_RTOL:  # whole steps of integers
                     unit = unit._replace(largest=apart.largest)
-                known[name] = unit.joined(known.get(name, unit))
+                distances[name] = unit.joined(distances.get(name, unit))
         return ""
 
     def cells(
@@ -115,10 +115,9 @@ class Rule:
     def _exact(self) -> list[Outputs]:
         """Return the truths to which the original is as near as the rule demands.
 
-        Elsewhere one of both is wrong: onnx's reference implementation has faults of its own (the
-        BatchNormalization of onnx 1.23.2 at opset 9 was 41 % off behind the first Conv of a
-        ResNet), and so has the runtime (the Sigmoid of ONNX Runtime 1.31.1 on the CPU is 7 % off
-        at -14).
+        Elsewhere either of both is wrong. onnx's reference implementation has faults of its own:
+        the BatchNormalization of onnx 1.23.2 at opset 9 was 41 % off behind the first Conv of a
+        ResNet. So has the runtime: the Sigmoid of ONNX Runtime 1.31.1 on the CPU is 7 % off at -14.
         """
         usable: list[Outputs] = [{} for _ in self.truths]
         self.unused.clear()
@@ -153,16 +152,16 @@ class Rule:
         unsteady = {"passed": False, "note": UNSTEADY, "caveat": "unsteady"}
         cells: Cells = {}
         for number, (original, other) in enumerate(zip(originals, candidates, strict=True)):
-            known = exact[number] if exact else {}
+            truth = exact[number] if exact else {}
             for name in output_names([original], [other]):
                 cell = compare(
                     name,
-                    *both(name, {**original, **known}, other),
+                    *both(name, {**original, **truth}, other),
                     self.reference.options.tolerance,
                     level,
                     self._moved(number, name),
                     MULTIPLE if self.is_proved else STRICT,
-                    EXACT_RTOL if name in known and not self.is_proved else DEFAULT_RTOL,
+                    EXACT_RTOL if name in truth and not self.is_proved else DEFAULT_RTOL,
                 )
                 if name in self.reference.unsteady:
                     cell = msgspec.structs.replace(cell, **unsteady)

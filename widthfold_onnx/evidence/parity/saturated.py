@@ -80,7 +80,7 @@ def saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) ->
     reference = reference_of(original, resolved(options), quiet)
     exact = reference.run(original, Level.ALL)
     pairs = [as_deployed(reference, f, (exact, reference.run(f, Level.ALL))) for f in folds]
-    return [[*worse, *told] if worse else [] for worse, told in pairs]
+    return [[*worse, *remarks] if worse else [] for worse, remarks in pairs]
 
 
 def as_deployed(
@@ -99,8 +99,8 @@ def as_deployed(
         original; and a sentence on the distances of both, if any, or that the original does not
         run.
     """
-    one, other = exact
-    if isinstance(one, str) or isinstance(other, str):
+    before, after = exact
+    if isinstance(before, str) or isinstance(after, str):
         return [], []
     reference.report("integers of 8 bits as deployed")
     first, second = (
@@ -111,8 +111,8 @@ def as_deployed(
         return [], [f"as deployed the original does not run: {first}"]
     if isinstance(second, str):
         return [f"as deployed the original runs, the rewritten model does not: {second}"], []
-    names = [name for name in output_names(one, other) if name not in reference.unsteady]
-    deviations = _deviations(names, [(one, first), (other, second)])
+    names = [name for name in output_names(before, after) if name not in reference.unsteady]
+    deviations = _deviations(names, [(before, first), (after, second)])
     beyond = [deviation for deviation in deviations if deviation.largest > deviation.slack]
     if not beyond:
         return [], []

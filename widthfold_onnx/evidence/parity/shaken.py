@@ -91,9 +91,9 @@ def _shake(
             if maker is not None and maker.op_type == "DequantizeLinear":
                 stored, scale = (constants.get(operand) for operand in maker.input[:2])
                 if stored is not None and scale is not None and scale.data_type in SHAKEN:
-                    ones = np.ones(tuple(stored.dims), numpy_helper.to_array(scale).dtype)
+                    units = np.ones(tuple(stored.dims), numpy_helper.to_array(scale).dtype)
                     factors, product = next(names), next(names)
-                    value = numpy_helper.from_array(shaken(ones, steps))
+                    value = numpy_helper.from_array(shaken(units, steps))
                     graph.node.append(helper.make_node("Constant", [], [factors], value=value))
                     graph.node.append(helper.make_node("Mul", [name, factors], [product]))
                     reader.input[place] = product

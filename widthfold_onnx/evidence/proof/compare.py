@@ -46,16 +46,16 @@ class SizeProof:
     """The result of a proof.
 
     Attributes:
-        verdict: equal; different; or not provable, where one model applies other operators, or has
-            rounded what they compute, and the numbers agree.
+        verdict: equal; different; or not provable: the numbers agree, but one model applies other
+            operators, or has rounded their results.
         reason: the place of a difference, "" if they are equal.
         shapes: extents of the inputs.
         values: how many values that both models name were found equal.
         error_bits: the verdict `equal` is wrong with a probability of at most 2^-error_bits.
         functions: operators that were treated as unknown functions of all that they read.
-        branches: those of the new model that were computed.
-        unseen: first outputs of Ifs of which it is not known what they choose, or of which a new
-            branch was computed at no extents.
+        branches: branches of the new model that were computed.
+        unseen: first outputs of Ifs whose choice is not decided, or whose new branch was computed
+            at no extents.
         is_computed: whether the new model can be computed at these extents at all.
         is_opaque: whether nothing is decided because extents in the original do not follow from
             these: it may not run at them.
@@ -76,36 +76,36 @@ class SizeProof:
 VERDICTS = ("equal", "not provable", "different")
 
 
-def proved(old: Program, new: Program, fixed: Sequence[Shapes], known: Shapes) -> Proof:
+def proved(old: Program, new: Program, fixed: Sequence[Shapes], ran_at: Shapes) -> Proof:
     """Prove two models equal, or say where they differ, as a part of the report.
 
     Args:
         old: the original.
         new: the rewritten model.
         fixed: extents of inputs that the caller demands, one or more assignments.
-        known: extents at which the original ran, empty where it did not.
+        ran_at: extents at which the original ran, empty where it did not.
     """
     try:
-        found = prove_at_sizes(old, new, fixed, known)
+        proofs = prove_at_sizes(old, new, fixed, ran_at)
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error))
-    worst = max(found, key=lambda proof: VERDICTS.index(proof.verdict))
+    worst = max(proofs, key=lambda proof: VERDICTS.index(proof.verdict))
     dims = (f"{printable(name)} {list(extents)}" for name, extents in worst.shapes.items())
-    said = f"with {', '.join(dims)}" if worst.shapes else "without inputs"
+    place = f"with {', '.join(dims)}" if worst.shapes else "without inputs"
     return Proof(
         verdict=worst.verdict,
-        reason=worst.reason and f"{worst.reason}, {said}",
-        values=min(proof.values for proof in found),
-        error_bits=max(0, int(min(proof.error_bits for proof in found))),
+        reason=worst.reason and f"{worst.reason}, {place}",
+        values=min(proof.values for proof in proofs),
+        error_bits=max(0, int(min(proof.error_bits for proof in proofs))),
         primes=list(PRIMES),
-        functions=sorted({name for proof in found for name in proof.functions}),
-        extents=[{name: list(dims) for name, dims in proof.shapes.items()} for proof in found],
-        unseen=sorted({name for proof in found for name in proof.unseen}),
+        functions=sorted({name for proof in proofs for name in proof.functions}),
+        extents=[{name: list(dims) for name, dims in proof.shapes.items()} for proof in proofs],
+        unseen=sorted({name for proof in proofs for name in proof.unseen}),
     )
 
 
 def prove_at_sizes(
-    old: Program, new: Program, sizes: Sequence[Shapes], known: Shapes
+    old: Program, new: Program, sizes: Sequence[Shapes], ran_at: Shapes
 ) -> list[SizeProof]:
     """Compare two models at one set of extents, or at several where the original leaves some open.
 
@@ -115,14 +115,14 @@ def prove_at_sizes(
         old: the original.
         new: the rewritten model.
         sizes: extents that the caller demands, one or more assignments.
-        known: extents at which the original ran, empty where it did not.
+        ran_at: extents at which the original ran, empty where it did not.
 
     Raises:
         UnverifiedError: no extents were found at which the original can be evaluated.
     """
     proofs: list[SizeProof] = []
     for shapes in sizes:
-        proofs.append(_first(old, new, first_tries(old, shapes, known)))
+        proofs.append(_first(old, new, first_tries(old, shapes, ran_at)))
         if proofs[-1].verdict == "different":
             return proofs
     fixed = sizes[0]
@@ -196,11 +196,10 @@ def _first(old: Program, new: Program, tries: Iterator[Shapes]) -> SizeProof:
 
 
 def prove(old: Program, new: Program, shapes: Shapes) -> SizeProof:
-    """Evaluate both models on the same random elements and compare what they return.
+    """Evaluate both models on the same random elements and compare the results.
 
-    Changed nodes are evaluated behind variables first. A model that computes a kept value again,
-    or that gives a name to another value, is proved only if the whole of it is evaluated and
-    its outputs alone are compared.
+    Changed nodes are evaluated behind variables first. A model may compute a kept value again, or
+    give its name to another value. Such a model is evaluated whole, and its outputs are compared.
 
     Args:
         old: the original.
@@ -210,27 +209,27 @@ def prove(old: Program, new: Program, shapes: Shapes) -> SizeProof:
     Raises:
         UnverifiedError: the original cannot be evaluated on these.
     """
-    found = partial(SizeProof, shapes=dict(shapes))
+    proof_of = partial(SizeProof, shapes=dict(shapes))
     lost = sorted(shapes.keys() - {value.name for value in new.proto.graph.input})
     if lost:
-        return found("different", f"the new model has no input {printable(lost[0])}")
+        return proof_of("different", f"the new model has no input {printable(lost[0])}")
     tables = [ShapeTable(old.proto, dict(shapes))]
     try:
         tables.append(ShapeTable(new.proto, dict(shapes)))
     except UsageError:
-        said = "the new model declares other extents of its inputs"
-        return found("different", said, is_computed=False)
+        reason = "the new model declares other extents of its inputs"
+        return proof_of("different", reason, is_computed=False)
     try:
         both = Correspondence(old, new)
         if defaults := both.changed_defaults():
             name = printable(defaults[0])
-            said = f"another value stands for {name} where a caller leaves it out"
-            return found("different", said)
+            reason = f"another value stands for {name} where a caller leaves it out"
+            return proof_of("different", reason)
         # Draws are computed side by side already; threads of BLAS on top wait for each other.
         with threadpool_limits(1, "blas"):
             changed = _evaluated(both, tables, shapes, both.targets, both.variables(tables[0]))
             if changed.verdict == "different":
-                # A value not needed before may be one that cannot be evaluated.
+                # The whole model may hold values that cannot be evaluated.
                 with suppress(UnverifiedError, MemoryError):
                     whole = _evaluated(both, tables, shapes, new.outputs, {})
                     return changed if whole.verdict == "different" else whole
@@ -272,10 +271,10 @@ def _drawn_once(
     variables: Shapes,
 ) -> SizeProof:
     """Compare the targets of both models once, with whatever error bound that has."""
-    found = partial(SizeProof, shapes=dict(shapes))
+    proof_of = partial(SizeProof, shapes=dict(shapes))
     missing = [name for name in targets if name not in both.old.names & both.new.names]
     if missing:
-        return found("different", f"only one model computes {printable(missing[0])}")
+        return proof_of("different", f"only one model computes {printable(missing[0])}")
     agreed = both.agreed(tables[0])
     old, new = (
         partial(Evaluation, side, table, shapes, variables=variables, agreed=agreed)
@@ -288,22 +287,23 @@ def _drawn_once(
     try:
         after = new(targets=targets)
     except EvaluationError as error:
-        return found("different", str(error), is_computed=False)
+        return proof_of("different", str(error), is_computed=False)
     differing = [name for name in targets if before.digests[name] != after.digests[name]]
     doubt, is_opaque = "", False
     for name in differing:
-        one, other = (run(targets=[name], is_kept=True) for run in (old, new))
+        kept_old, kept_new = (run(targets=[name], is_kept=True) for run in (old, new))
+        first, second = kept_old.values[name], kept_new.values[name]
         by = f" ({describe_node(both.new.writer(name))})" if name in both.new.scope.writers else ""
-        where = f"{printable(name)}{by}: {_difference(one.values[name], other.values[name])}"
-        why = undecided(name, one, other, {**shapes, **variables}, tables[0])
+        where = f"{printable(name)}{by}: {_difference(first, second)}"
+        why = undecided(name, kept_old, kept_new, {**shapes, **variables}, tables[0])
         if not why:
-            return found("different", where)
+            return proof_of("different", where)
         doubt = doubt or f"{where}; {why}"
-        is_opaque = is_opaque or isinstance(one.values[name], Opaque)
+        is_opaque = is_opaque or isinstance(first, Opaque)
     if doubt:
         chosen = frozenset(after.undecided - before.undecided if is_opaque else ())
-        return found("not provable", doubt, is_opaque=is_opaque, unseen=chosen)
-    return found(
+        return proof_of("not provable", doubt, is_opaque=is_opaque, unseen=chosen)
+    return proof_of(
         "equal",
         values=len(both.shared) + len(targets),
         error_bits=_error_bits(before, after),
@@ -323,15 +323,15 @@ def _error_bits(before: Evaluation, after: Evaluation) -> float:
     return -math.log2(by_chance * (1 + elements**2 / 2))
 
 
-def _difference(one: Value, other: Value) -> str:
+def _difference(old: Value, new: Value) -> str:
     """Say how two values differ, with the first element."""
-    if not isinstance(one, Known | Elements) or not isinstance(other, Known | Elements):
+    if not isinstance(old, Known | Elements) or not isinstance(new, Known | Elements):
         return "it is computed otherwise"
-    if one.shape != other.shape:
-        return f"extents {list(other.shape)} instead of {list(one.shape)}"
-    wrong = unequal(one.draws, other.draws)
+    if old.shape != new.shape:
+        return f"extents {list(new.shape)} instead of {list(old.shape)}"
+    wrong = unequal(old.draws, new.draws)
     places = np.argwhere(wrong)
     if not len(places):
-        names = [onnx.TensorProto.DataType.Name(value.kind) for value in (other, one)]
+        names = [onnx.TensorProto.DataType.Name(value.kind) for value in (new, old)]
         return f"elements of type {names[0]} instead of {names[1]}"
     return f"{len(places)} of {wrong.size} elements differ, the first at {places[0].tolist()}"

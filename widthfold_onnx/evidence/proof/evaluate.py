@@ -43,9 +43,9 @@ class _Frame:
     """A graph while it is evaluated.
 
     Attributes:
-        scope: what it holds.
+        scope: its nodes and initializers.
         path: its place in the model.
-        values: those of its names that are known, as long as something reads them.
+        values: by name, as far as they are computed, and as long as something reads them.
         outer: the graph around it.
         loops: how many loops are around it.
     """
@@ -66,7 +66,7 @@ class Evaluation:
         agreed: extents and element types from another model that names the values as well: of the
             variables, and of values that the table lacks.
         shapes: extents of the inputs.
-        targets: values of the main graph that are computed, with what they need.
+        targets: values of the main graph to compute; their operands are computed, too.
         variables: values of the main graph that are variables for all that reads them.
         is_kept: whether the values of the targets are kept, and not only their digests.
 
@@ -79,7 +79,7 @@ class Evaluation:
         functions: how often each operator was treated as a random function, by its name and the
             version since which it is unchanged.
         unknown: operators that were treated as functions of all that they read.
-        branches: those that were computed, by the first output of the If and their name.
+        branches: branches that were computed, by the first output of the If and their name.
         undecided: first outputs of Ifs whose condition is not known, and whose branches differ.
     """
 
@@ -107,8 +107,8 @@ class Evaluation:
         self.unknown: set[str] = set()
         self.branches: set[tuple[str, str]] = set()
         self.undecided: set[str] = set()
-        given = {value.name: self._input(value, shapes) for value in program.inputs}
-        main = _Frame(program.scope, "", given)
+        inputs = {value.name: self._input(value, shapes) for value in program.inputs}
+        main = _Frame(program.scope, "", inputs)
         for name in self._targets - program.scope.writers.keys():  # outputs that no node writes
             self._note(name, self._read(name, main))
         self._graph(main, targets)
@@ -203,8 +203,10 @@ class Evaluation:
         if bodies and is_default(node, "If"):
             return self._if(call, bodies, frame)
         if bodies:
-            found = [self._body(call, body, frame, number) for number, body in enumerate(bodies)]
-            results = unknown(call, *(_digest(value).hex() for values in found for value in values))
+            returned = [self._body(call, body, frame, number) for number, body in enumerate(bodies)]
+            results = unknown(
+                call, *(_digest(value).hex() for values in returned for value in values)
+            )
         else:
             results = evaluate(call)
         is_known = all(isinstance(value, Known) for value in results)
@@ -252,23 +254,23 @@ class Evaluation:
         if len(results) < 2:
             return next(iter(results.values()))
         branches = zip(results["then_branch"], results["else_branch"], strict=True)
-        return [self._either(call, one, other, i) for i, (one, other) in enumerate(branches)]
+        return [self._either(call, first, second, i) for i, (first, second) in enumerate(branches)]
 
-    def _either(self, call: Call, one: Value, other: Value, index: int) -> Value:
-        if _digest(one) == _digest(other):
-            return one
+    def _either(self, call: Call, first: Value, second: Value, index: int) -> Value:
+        if _digest(first) == _digest(second):
+            return first
         self.functions["If", call.version] += 1
         self.undecided.add(call.node.output[0])
         self.unknown.add("If")
         condition = call.inputs[0]
         key = key_of("If", None if condition is None else condition.digest())
         if (
-            isinstance(one, Opaque)
-            or isinstance(other, Opaque)
-            or (one.shape, one.kind) != (other.shape, other.kind)
+            isinstance(first, Opaque)
+            or isinstance(second, Opaque)
+            or (first.shape, first.kind) != (second.shape, second.kind)
         ):
-            return Opaque(key_of(key, one.digest(), other.digest(), index))
-        return replace(applied(key, [one, other]), kind=one.kind)
+            return Opaque(key_of(key, first.digest(), second.digest(), index))
+        return replace(applied(key, [first, second]), kind=first.kind)
 
 
 def _digest(value: Value, otherwise: int = 0) -> bytes:

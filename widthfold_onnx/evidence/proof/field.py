@@ -69,10 +69,10 @@ def canonical(array: Array, prime: int) -> Array:
     return whole.view(np.uint64)
 
 
-def unequal(one: Draws, other: Draws) -> Array:
+def unequal(old: Draws, new: Draws) -> Array:
     """Return where elements of equal extents differ in any draw."""
-    wrong = np.zeros(one[0].shape, bool)
-    for a, b, prime in zip(one, other, PRIMES, strict=True):
+    wrong = np.zeros(old[0].shape, bool)
+    for a, b, prime in zip(old, new, PRIMES, strict=True):
         wrong |= canonical(a, prime) != canonical(b, prime)
     return wrong
 
@@ -201,11 +201,11 @@ def elements(state: Array) -> Draws:
     return _drawn(((part, flat[:, part]) for part in blocks(flat.shape[1])), state.shape[1:])
 
 
-def _drawn(given: Iterable[tuple[slice, Array]], shape: Sequence[int]) -> Draws:
+def _drawn(fingerprints: Iterable[tuple[slice, Array]], shape: Sequence[int]) -> Draws:
     """Draw one element per prime from each fingerprint, block by block."""
     results = [np.empty(shape, np.float32) for _ in PRIMES]
-    for part, (one, other) in given:
-        parts = [half for word in (one, other, mixed(one + other))
+    for part, (first, second) in fingerprints:
+        parts = [half for word in (first, second, mixed(first + second))
                  for half in (word & _LOW, word >> _HALF)]  # fmt: skip
         for result, number, prime in zip(results, parts, PRIMES, strict=False):
             result.reshape(-1)[part] = reduced(number.astype(np.float64), prime)
@@ -220,18 +220,18 @@ def function(key: int, operands: Sequence[Draws], shape: Sequence[int]) -> Draws
 def variables(key: int, shape: Sequence[int]) -> Draws:
     """Draw independent elements; equal keys and extents give the same ones."""
     halves = np.array(_halves(key))[:, None]
-    given = (
+    fingerprints = (
         (part, mixed(np.arange(part.start, part.stop, dtype=np.uint64) ^ halves))
         for part in blocks(math.prod(shape))
     )
-    return _drawn(given, shape)
+    return _drawn(fingerprints, shape)
 
 
 def of_numbers(array: Array) -> Draws:
     """Map numbers to elements, one for one.
 
     Whole numbers are themselves. Any other float is an element drawn from its magnitude, with its
-    sign: so -w is minus w, w * 1 is w, and a float16 that is widened stays what it is.
+    sign: so -w is minus w, w * 1 is w, and a float16 that is widened is the same.
     """
     if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
         rests = (np.mod(array, array.dtype.type(prime)).astype(np.float64) for prime in PRIMES)
@@ -244,8 +244,8 @@ def of_numbers(array: Array) -> Draws:
         is_whole = (magnitude < LARGEST_WHOLE) & (magnitude == np.floor(magnitude))
         bits = magnitude.view(np.uint64)
         drawn = elements(mixed(np.stack([bits, ~bits]) ^ _round))
-        for result, one, prime in zip(results, drawn, PRIMES, strict=True):
+        for result, variable, prime in zip(results, drawn, PRIMES, strict=True):
             whole = reduced(np.where(is_whole, block, 0.0), prime)
-            other = np.where(block < 0, -one, one)
-            result.reshape(-1)[part] = np.where(is_whole, whole, other)
+            signed = np.where(block < 0, -variable, variable)
+            result.reshape(-1)[part] = np.where(is_whole, whole, signed)
     return tuple(results)

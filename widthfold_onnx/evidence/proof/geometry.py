@@ -52,8 +52,8 @@ class Windows:
         sides = [(max(b, 0), max(e, 0)) for b, e in zip(self.begins, self.ends, strict=True)]
         wide = np.pad(array, [(0, 0)] * lead + sides, constant_values=fill)
         cuts = zip(self.begins, self.ends, wide.shape[lead:], strict=True)
-        kept = [slice(max(-b, 0), n - max(-e, 0)) for b, e, n in cuts]
-        return np.asarray(wide[*[slice(None)] * lead, *kept])
+        slices = [slice(max(-b, 0), n - max(-e, 0)) for b, e, n in cuts]
+        return np.asarray(wide[*[slice(None)] * lead, *slices])
 
     def cut(self, padded: Array) -> Array:
         """Undo `padded`: of a ConvTranspose this gives the result."""
@@ -140,10 +140,10 @@ def _steps(
     dilations = tuple(attributes.get("dilations") or (1,) * rank)
     is_padded = attributes.get("auto_pad", "NOTSET") == "NOTSET" and attributes.get("pads")
     pads = list(attributes["pads"] if is_padded else (0,) * (2 * rank))
-    stated = tuple(attributes.get("kernel_shape") or kernel)
+    declared = tuple(attributes.get("kernel_shape") or kernel)
     if (len(extents), len(strides), len(dilations), len(pads)) != (rank, rank, rank, 2 * rank):
         raise UnevaluableError(f"its attributes do not fit {len(extents)} spatial axes")
-    if stated != tuple(kernel) or min((*strides, *dilations, *kernel), default=1) < 1:
+    if declared != tuple(kernel) or min((*strides, *dilations, *kernel), default=1) < 1:
         raise UnevaluableError("its kernel, strides or dilations make no sense")
     return strides, dilations, pads[:rank], pads[rank:]
 
@@ -165,13 +165,13 @@ def spread(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]
     if len(more) != rank:
         raise UnevaluableError(f"its attributes do not fit {rank} spatial axes")
     auto_pad = attributes.get("auto_pad", "NOTSET")
-    wanted = attributes.get("output_shape")
-    if not wanted and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = [n * s for n, s in zip(extents, strides, strict=True)]
+    output_shape = attributes.get("output_shape")
+    if not output_shape and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        output_shape = [n * s for n, s in zip(extents, strides, strict=True)]
     at = Windows(tuple(kernel), strides, dilations, (), (), tuple(extents))
     for i, full in enumerate(at.reach):
-        if wanted:
-            result = wanted[len(wanted) - rank + i]
+        if output_shape:
+            result = output_shape[len(output_shape) - rank + i]
             if result - full >= strides[i]:
                 raise UnevaluableError(f"{extents[i]} positions do not become {result}")
             total = max(full + more[i] - result, 0)
@@ -256,13 +256,13 @@ def conv_transpose(data: Array, weight: Array, group: int, at: Windows, prime: M
     return result.reshape(len(data), outputs, *result.shape[3:])
 
 
-def check_groups(given: int, outputs: int, group: int, channels: int) -> None:
-    """Check that a weight [O, C / group, ...] fits data of `given` channels.
+def check_groups(inputs: int, outputs: int, group: int, channels: int) -> None:
+    """Check that a weight [O, C / group, ...] fits data of `inputs` channels.
 
     Raises:
         UnevaluableError: it does not.
     """
-    if group < 1 or given != group * channels or outputs % group:
+    if group < 1 or inputs != group * channels or outputs % group:
         raise UnevaluableError(
-            f"{given} channels do not fit a weight of {channels} in {group} groups"
+            f"{inputs} channels do not fit a weight of {channels} in {group} groups"
         )

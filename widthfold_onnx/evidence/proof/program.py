@@ -83,27 +83,27 @@ class Program:
     @cached_property
     def names(self) -> set[str]:
         """Names of all values of the main graph."""
-        given = {value.name for value in self.inputs}
-        return {*self.scope.writers, *self.scope.initializers, *given}
+        inputs = {value.name for value in self.inputs}
+        return {*self.scope.writers, *self.scope.initializers, *inputs}
 
     @cached_property
     def branches(self) -> dict[Branch, set[bytes]]:
         """The bodies of every branch of an If, at any depth; several Ifs may share a name."""
-        found: dict[Branch, set[bytes]] = {}
+        digests: dict[Branch, set[bytes]] = {}
         for node in all_nodes(self.proto.graph.node):
             for attribute in node.attribute if is_default(node, "If") else ():
                 body = bytes(attribute.g.SerializeToString(deterministic=True))
-                found.setdefault((node.output[0], attribute.name), set()).add(body)
-        return found
+                digests.setdefault((node.output[0], attribute.name), set()).add(body)
+        return digests
 
     @cached_property
     def constant(self) -> set[str]:
         """Values that depend on constants alone."""
-        found = set(self.scope.initializers) - {value.name for value in self.inputs}
+        constants = set(self.scope.initializers) - {value.name for value in self.inputs}
         for node, read in zip(self.scope.nodes, self.scope.reads, strict=True):
-            if found.issuperset(read):
-                found.update(name for name in node.output if name)
-        return found
+            if constants.issuperset(read):
+                constants.update(name for name in node.output if name)
+        return constants
 
     def stored(self, name: str) -> Array | None:
         """Read an initializer of the main graph, None where there is none of that name."""
@@ -139,12 +139,14 @@ class Program:
     def attributes(self, node: onnx.NodeProto) -> dict[str, Any]:
         """Return the attributes of a node, with the defaults of its schema, strings as text."""
         schema = self._schema(node)
-        said = list(node.attribute)
-        names = {attribute.name for attribute in said}
+        attributes = list(node.attribute)
+        names = {attribute.name for attribute in attributes}
         for name, described in schema.attributes.items() if schema else ():
             if name not in names and described.default_value.type:
-                said.append(described.default_value)
-        return {attribute.name: _text(helper.get_attribute_value(attribute)) for attribute in said}
+                attributes.append(described.default_value)
+        return {
+            attribute.name: _text(helper.get_attribute_value(attribute)) for attribute in attributes
+        }
 
     def _schema(self, node: onnx.NodeProto) -> defs.OpSchema | None:
         domain = domain_name(node.domain)
@@ -248,20 +250,20 @@ class Correspondence:
     def _alike(self, name: str) -> bool:
         """Check whether a name is the same constant in both models, or a computed value in both."""
         if name not in self._same:
-            one, other = self.old.stored(name), self.new.stored(name)
-            self._same[name] = one is other or (
-                one is not None and other is not None and _is_equal(one, other)
+            before, after = self.old.stored(name), self.new.stored(name)
+            self._same[name] = before is after or (
+                before is not None and after is not None and _is_equal(before, after)
             )
         return self._same[name]
 
     def agreed(self, table: ShapeTable) -> dict[str, Described]:
         """Return extents and element types of what both models compute, as the original says."""
-        found = {}
+        facts = {}
         for name in self.shared | set(self.targets):
             extents = table.extents("", name)
             if extents is not None:
-                found[name] = extents, table.element("", name)
-        return found
+                facts[name] = extents, table.element("", name)
+        return facts
 
     def variables(self, table: ShapeTable) -> dict[str, Shape]:
         """Return the values in both models that are treated as variables, with their extents.
@@ -272,7 +274,7 @@ class Correspondence:
         Args:
             table: extents and element types of the original.
         """
-        found = {
+        extents = {
             name: dims
             for name, (dims, kind) in self.agreed(table).items()
             if name in self.old.scope.writers
@@ -283,33 +285,35 @@ class Correspondence:
         while True:
             lonely = set[str]()
             for target in self.targets:
-                one, other = (variables_of(side, target, found) for side in (self.old, self.new))
-                lonely |= one ^ other
+                before, after = (
+                    variables_of(side, target, extents) for side in (self.old, self.new)
+                )
+                lonely |= before ^ after
             if not lonely:
-                return found
+                return extents
             for name in lonely:
-                del found[name]
+                del extents[name]
 
 
 def variables_of(program: Program, target: str, variables: Collection[str]) -> set[str]:
-    """Return those of the variables that a value is computed from."""
+    """Return the variables from which a value is computed."""
     scope = program.scope
     read = (name for i in scope.behind([target], variables) for name in scope.reads[i])
     return {name for name in read if name in variables}
 
 
-def _is_equal(one: Array, other: Array) -> bool:
+def _is_equal(old: Array, new: Array) -> bool:
     """Compare bit by bit."""
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
+    if (old.dtype, old.shape) != (new.dtype, new.shape):
         return False
-    if one.dtype.kind in "OSU":
-        return bool(one.tolist() == other.tolist())
-    first, second = (array.reshape(-1).view(np.uint8) for array in (one, other))
+    if old.dtype.kind in "OSU":
+        return bool(old.tolist() == new.tolist())
+    first, second = (array.reshape(-1).view(np.uint8) for array in (old, new))
     return np.array_equal(first, second)
 
 
 def _bare(node: onnx.NodeProto) -> bytes:
-    """Serialize a node without its name and what it says of itself."""
+    """Serialize a node without its name, doc string and metadata."""
     bare = onnx.NodeProto()
     bare.CopyFrom(node)
     for name in ("name", "metadata_props", "doc_string"):

@@ -70,8 +70,8 @@ class Softmax(_Op):
 
     def _run(self, x: Array, **_: object) -> tuple[Array]:
         old = self.run_params["opsets"][self.op_domain] < SOFTMAX_OF_ONE_AXIS
-        said = [entry.i for entry in self.onnx_node.attribute if entry.name == "axis"]
-        axis = (said[0] if said else 1 if old else -1) % x.ndim
+        axes = [entry.i for entry in self.onnx_node.attribute if entry.name == "axis"]
+        axis = (axes[0] if axes else 1 if old else -1) % x.ndim
         over = tuple(range(axis, x.ndim)) if old else axis
         powers = np.exp(x - x.max(over, keepdims=True))
         return (powers / powers.sum(over, keepdims=True),)
@@ -156,8 +156,8 @@ class Loop(_Op):
         scanned: list[Sequence[Any]] = []
         carried = len(states)
         while (most is None or len(scanned) < most) and (more is None or more):
-            given = (np.array(len(scanned)), np.array(True), *states)
-            inputs = {**context, **dict(zip(body.input_names, given, strict=True))}
+            arguments = (np.array(len(scanned)), np.array(True), *states)
+            inputs = {**context, **dict(zip(body.input_names, arguments, strict=True))}
             more, *results = body.run(None, inputs, attributes=attributes)
             states = tuple(results[:carried])
             scanned.append(results[carried:])

@@ -55,11 +55,11 @@ BATCH = 2
 
 def open_dimensions(program: Program, fixed: Shapes) -> dict[Key, bool]:
     """Return the dimensions that a model leaves open, and whether each is the first of an input."""
-    found: dict[Key, bool] = {}
+    dimensions: dict[Key, bool] = {}
     for name, axis, key in _open(program):
         if name not in fixed:
-            found[key] = found.get(key, True) and axis == 0
-    return found
+            dimensions[key] = dimensions.get(key, True) and axis == 0
+    return dimensions
 
 
 def _open(program: Program) -> Iterator[tuple[str, int, Key]]:
@@ -70,19 +70,19 @@ def _open(program: Program) -> Iterator[tuple[str, int, Key]]:
                 yield value.name, axis, symbol_of(dim.dim_param) or (value.name, axis)
 
 
-def first_tries(program: Program, fixed: Shapes, known: Shapes) -> Iterator[Shapes]:
+def first_tries(program: Program, fixed: Shapes, ran_at: Shapes) -> Iterator[Shapes]:
     """Yield extents of all inputs at which the model may run.
 
     Args:
         program: the original.
         fixed: extents that the caller demands.
-        known: extents at which it ran, if it did.
+        ran_at: extents at which it ran, if it did.
     """
-    if known:
+    if ran_at:
         # A run leaves out what has a default, which tells its extents.
         defaults = {tensor.name: tuple(tensor.dims) for tensor in program.proto.graph.initializer}
-        left = {v.name: defaults[v.name] for v in program.inputs if v.name in defaults}
-        yield {**left, **known, **fixed}
+        by_default = {v.name: defaults[v.name] for v in program.inputs if v.name in defaults}
+        yield {**by_default, **ran_at, **fixed}
     dims = open_dimensions(program, fixed)
     for size in LADDER if dims else (1,):
         yield _at(program, fixed, {key: BATCH if leads else size for key, leads in dims.items()})
@@ -206,7 +206,7 @@ def reaching(
         old: the original, whose extents tell how the tests come out.
         new: the model with the Ifs.
         first: the first extents.
-        unseen: returns the first outputs of the Ifs of which a branch was not computed so far.
+        unseen: returns the first outputs of the Ifs with a branch that was not computed so far.
     """
     tests = {name: [t for t in size_tests(new) if name in t.choosers] for name in unseen()}
     terms = [term for group in tests.values() for test in group for term in test.terms]
@@ -271,15 +271,15 @@ def _size_tests(program: Program, scope: NameScope, path: str) -> Iterator[SizeT
     for position, node in enumerate(scope.nodes):
         read, name = [], node.output[0] if node.output else ""
         for op_type in ("Mod", "Sub", "Gather"):
-            made = _maker(scope, name)
-            if made is None or not is_default(made, op_type) or len(made.input) < 2:
+            maker = _maker(scope, name)
+            if maker is None or not is_default(maker, op_type) or len(maker.input) < 2:
                 break
-            source = _maker(scope, made.input[1])
+            source = _maker(scope, maker.input[1])
             array = constant(source, program) if source else None
             if array is None or array.dtype.kind != "i":
                 break
             read.append(tuple(int(n) for n in array.ravel()))
-            name = made.input[0]
+            name = maker.input[0]
         shape = _maker(scope, name)
         if len(read) < 3 or shape is None or not is_default(shape, "Shape"):
             continue

@@ -41,7 +41,7 @@ def undecided(
     target: str,
     before: Evaluation,
     after: Evaluation,
-    given: Mapping[str, Shape],
+    variables: Mapping[str, Shape],
     table: ShapeTable,
 ) -> str:
     """Say why elements that differ do not show that a value differs in two models.
@@ -54,7 +54,7 @@ def undecided(
         target: a value that both compute.
         before: the original, evaluated up to this value alone.
         after: the new model, likewise.
-        given: extents of the values that are treated as variables.
+        variables: extents of the values that are treated as variables.
         table: element types of the original.
 
     Returns:
@@ -64,13 +64,15 @@ def undecided(
     values = [run.values[target] for run in runs]
     is_opaque = any(isinstance(value, Opaque) for value in values)
     gone, added = _exchanged(before.functions, after.functions)
-    merged, _ = _exchanged(*(_operators(run.program, target, given) for run in runs))
-    one, other = (0 if isinstance(value, Opaque) else value.constants for value in values)
-    is_merged = bool(merged) and one > other
+    merged, _ = _exchanged(*(_operators(run.program, target, variables) for run in runs))
+    before_constants, after_constants = (
+        0 if isinstance(value, Opaque) else value.constants for value in values
+    )
+    is_merged = bool(merged) and before_constants > after_constants
     chooses = any(name == "If" for name, _ in before.functions)  # numbers reach one branch only
     if not is_opaque and (chooses or not (gone or added or is_merged)):
         return ""
-    numbers = [_numbers(run.program, target, given, table) for run in runs]
+    numbers = [_numbers(run.program, target, variables, table) for run in runs]
     if numbers[0] is None or numbers[1] is None:
         foreign = [name for name in added if "." in name]  # of a domain that is not onnx's own
         if foreign:
@@ -100,8 +102,8 @@ def _exchanged(before: Operators, after: Operators) -> tuple[list[str], list[str
     return old, new
 
 
-def _operators(program: Program, target: str, given: Mapping[str, Shape]) -> Operators:
-    nodes = [program.scope.nodes[i] for i in program.scope.behind([target], given)]
+def _operators(program: Program, target: str, variables: Mapping[str, Shape]) -> Operators:
+    nodes = [program.scope.nodes[i] for i in program.scope.behind([target], variables)]
     return Counter((operator(node), program.version(node)) for node in nodes)
 
 
@@ -115,13 +117,13 @@ def _said(gone: list[str], added: list[str]) -> str:
 
 
 def _numbers(
-    program: Program, target: str, given: Mapping[str, Shape], table: ShapeTable
+    program: Program, target: str, variables: Mapping[str, Shape], table: ShapeTable
 ) -> Array | None:
     """Compute a value in float64; None where the reference implementation cannot."""
     scope = program.scope
-    indices = scope.behind([target], given)
+    indices = scope.behind([target], variables)
     read = {target, *(name for i in indices for name in scope.reads[i])}
-    names = variables_of(program, target, given)
+    names = variables_of(program, target, variables)
     stored = {name: program.stored(name) for name in read - names}
     constants = [numpy_helper.from_array(a, n) for n, a in stored.items() if a is not None]
     inputs = [helper.make_tensor_value_info(name, FLOATS[3], None) for name in sorted(names)]
@@ -130,7 +132,7 @@ def _numbers(
     segment = helper.make_graph(nodes, "segment", inputs, outputs, constants)
     model = helper.make_model(segment, opset_imports=program.proto.opset_import)
     widen(model)
-    feeds = {name: _drawn(name, given[name], table.element("", name)) for name in names}
+    feeds = {name: _drawn(name, variables[name], table.element("", name)) for name in names}
     try:
         with np.errstate(all="ignore"):
             (result,) = ReferenceEvaluator(model, new_ops=list(OPS)).run(None, feeds)

@@ -215,13 +215,13 @@ class Call:
         types = [FLOATS[0] if kind in FLOATS else kind for kind in kinds]
         while types and not types[-1]:
             types.pop()
-        said = sorted(
+        attributes = sorted(
             (name, self._counted(value) if name == "axis" else _plain(value))
             for name, value in self.attributes.items()
             if not isinstance(value, onnx.GraphProto)
         )
         domain = domain_name(self.node.domain)
-        return key_of(domain, self.node.op_type, version, said, types, *more)
+        return key_of(domain, self.node.op_type, version, attributes, types, *more)
 
     def _counted(self, axis: Any) -> Any:
         """Return an axis counted from the first one, where the rank of the data is known."""
@@ -263,8 +263,8 @@ def common(shapes: Sequence[Shape]) -> Shape:
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError as error:
-        said = " and ".join(str(list(shape)) for shape in shapes)
-        raise UnevaluableError(f"extents {said} do not fit together") from error
+        extents = " and ".join(str(list(shape)) for shape in shapes)
+        raise UnevaluableError(f"extents {extents} do not fit together") from error
 
 
 def _plain(value: object) -> object:

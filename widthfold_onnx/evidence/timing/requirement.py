@@ -24,10 +24,10 @@ LARGEST = 1e9
 def gate(timing: Timing, least: float, what: str = "original / rewritten") -> tuple[Verdict, str]:
     """Judge a speed-up against `least`, as the verdict on speed judges it against 1.
 
-    It fails where the whole interval lies below `least` by more than noise explains, which is 2 %
-    or twice the A/A control (`runtime.intervals.noise`), and passes where its lower end is no
-    further below than that. So at 1.0 "slower" fails, "faster" and "no difference" pass; what lies
-    between is unverified. Several threads without free cores give no result.
+    Noise explains 2 % or twice the A/A control (`runtime.intervals.noise`). The speed-up fails
+    where the whole interval lies below `least` by more than noise, and passes where its lower end
+    does not. So at 1.0 "slower" fails, "faster" and "no difference" pass; what lies between is
+    unverified. Several threads without free cores give no result.
 
     Args:
         timing: the measured times.

@@ -74,11 +74,11 @@ def time_models(
     return msgspec.structs.replace(timing, limits=roofline.limits(), sizes=rows)
 
 
-def _at_size(found: Contest) -> SizeGain:
+def _at_size(contest: Contest) -> SizeGain:
     """Return the row of one size."""
-    pairing = found.pairing
+    pairing = contest.pairing
     return SizeGain(
-        shapes={name: list(array.shape) for name, array in found.inputs.sets[0].items()},
+        shapes={name: list(array.shape) for name, array in contest.inputs.sets[0].items()},
         gain=Gain(ratio=pairing.ratio, low=pairing.low, high=pairing.high, pairs=pairing.pairs),
         verdict=pairing.verdict,
         original_ms=_ms(np.median(pairing.samples[:, 0])),

@@ -192,9 +192,9 @@ def _of_constants(call: Call) -> list[Value] | None:
     name = operator(call.node)
     if name not in COMPUTED | EXACT or (name in COMPUTED and not call.is_modern()):
         return None
-    given = [value.array if isinstance(value, Known) else None for value in call.inputs]
+    operands = [value.array if isinstance(value, Known) else None for value in call.inputs]
     try:
-        arrays = run_reference(call.node, given, call.opset)
+        arrays = run_reference(call.node, operands, call.opset)
     except ValueError as error:
         raise UnevaluableError(f"it {error}") from error
     if arrays is None:

@@ -41,12 +41,12 @@ _SMALL = 1 << 14
 """Elements below which starting a thread takes longer than computing."""
 
 
-def each(compute: Callable[..., Array], *given: Tensor, widens: bool = False) -> Draws:
+def each(compute: Callable[..., Array], *operands: Tensor, widens: bool = False) -> Draws:
     """Compute modulo every prime.
 
     Args:
         compute: gets the arrays and the prime.
-        given: its operands.
+        operands: its operands.
         widens: whether it widens the arrays itself, if it needs to, so that it gets them as stored.
     """
 
@@ -54,34 +54,34 @@ def each(compute: Callable[..., Array], *given: Tensor, widens: bool = False) ->
         result = compute(*(a if widens else widened(a) for a in arrays), prime)
         return result.astype(np.float32, copy=False)
 
-    drawn = [*zip(*(value.draws for value in given), strict=True)]
-    if max(math.prod(value.shape) for value in given) < _SMALL:
+    drawn = [*zip(*(value.draws for value in operands), strict=True)]
+    if max(math.prod(value.shape) for value in operands) < _SMALL:
         return tuple(map(computed, PRIMES, drawn))
     return tuple(_THREADS.map(computed, PRIMES, drawn))
 
 
-def combined(draws: Draws, *given: Tensor, product: bool = False) -> Elements:
+def combined(draws: Draws, *operands: Tensor, product: bool = False) -> Elements:
     """Return elements that are sums of others, or sums of products of them."""
     joined = sum if product else max
     return Elements(
         draws,
-        degree=joined(value.degree for value in given),
-        constants=joined(value.constants for value in given),
+        degree=joined(value.degree for value in operands),
+        constants=joined(value.constants for value in operands),
     )
 
 
-def applied(key: int, given: Sequence[Tensor], *, draws: Draws | None = None) -> Elements:
+def applied(key: int, operands: Sequence[Tensor], *, draws: Draws | None = None) -> Elements:
     """Return a random function of operands.
 
     Args:
         key: names the function.
-        given: the operands; they are broadcast.
+        operands: the operands; they are broadcast.
         draws: the results of the function, if they were computed already.
     """
     if draws is None:
-        shape = common([value.shape for value in given])
-        draws = function(key, [value.draws for value in given], shape)
-    return Elements(draws, constants=max((value.constants for value in given), default=0))
+        shape = common([value.shape for value in operands])
+        draws = function(key, [value.draws for value in operands], shape)
+    return Elements(draws, constants=max((value.constants for value in operands), default=0))
 
 
 def _elementwise(compute: np.ufunc, first: Tensor, second: Tensor, *, widens: bool) -> Draws:
@@ -180,18 +180,18 @@ PAD_READS = 11
 def move(call: Call) -> list[Value] | None:
     """Move elements; None if their new places depend on the inputs of the model."""
     count = len(call.inputs) if call.node.op_type == "Concat" else 1
-    given = [call.tensor(i) for i in range(count)]
+    data = [call.tensor(i) for i in range(count)]
     if any(isinstance(value, Elements) for value in call.inputs[count:]):
         return None
     places = [call.known(i) for i in range(count, len(call.inputs))]
     results = []
-    for draws in zip(*(value.draws for value in given), strict=True):
+    for draws in zip(*(value.draws for value in data), strict=True):
         result = run_reference(call.node, [*draws, *places], call.opset)
         if result is None:
             return None
         results.append(result)
-    grid = _grid(given)
-    return [replace(combined(parts, *given), grid=grid) for parts in zip(*results, strict=True)]
+    grid = _grid(data)
+    return [replace(combined(parts, *data), grid=grid) for parts in zip(*results, strict=True)]
 
 
 def pad(call: Call) -> list[Value] | None:
@@ -199,32 +199,32 @@ def pad(call: Call) -> list[Value] | None:
 
     ONNX defines the order of both only where a constant is padded with.
     """
-    data, said = call.tensor(0), call.attributes
-    rank, mode = len(data.shape), said.get("mode", "constant")
+    data, attributes = call.tensor(0), call.attributes
+    rank, mode = len(data.shape), attributes.get("mode", "constant")
     pads, fill, axes = call.known(1), call.optional(2), call.known(3)
     if call.opset < PAD_READS:
-        pads = np.array(said["pads" if "pads" in said else "paddings"])
-        fill = Known(np.array(said.get("value", 0.0)))
+        pads = np.array(attributes["pads" if "pads" in attributes else "paddings"])
+        fill = Known(np.array(attributes.get("value", 0.0)))
     if pads is None or (axes is None and call.optional(3) is not None):
         return None
     fill = Known(np.array(0.0)) if fill is None or mode != "constant" else reshaped(fill, ())
     sides = np.zeros((2, rank), np.int64)
     sides[:, slice(None) if axes is None else axes] = pads.reshape(2, -1)
     more, (begins, ends) = np.maximum(sides, 0), np.maximum(-sides, 0)
-    kept = tuple(map(slice, begins, data.shape - ends))
+    inside = tuple(map(slice, begins, data.shape - ends))
     if mode != "constant" and (sides < 0).any():
         return None
 
     def padded(array: Array, number: Array, _: int) -> Array:
-        given = {"constant_values": number} if mode == "constant" else {}
-        return np.pad(array[kept], more.T, mode, **given)
+        fill_option = {"constant_values": number} if mode == "constant" else {}
+        return np.pad(array[inside], more.T, mode, **fill_option)
 
     draws = each(padded, data, fill, widens=True)
     is_zero = not fill.draws[0].any()
     return [replace(combined(draws, data, fill), grid=_grid([data]) if is_zero else b"")]
 
 
-def _grid(given: list[Tensor]) -> bytes:
+def _grid(operands: list[Tensor]) -> bytes:
     """Return the grid on which all elements lie, as zero does; empty if there is none."""
-    grids = {value.grid if isinstance(value, Elements) else b"" for value in given}
+    grids = {value.grid if isinstance(value, Elements) else b"" for value in operands}
     return grids.pop() if len(grids) == 1 else b""

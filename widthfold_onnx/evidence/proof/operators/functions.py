@@ -81,8 +81,8 @@ _SAME = {
 
 def elementwise(call: Call) -> list[Value]:
     """Return a random function of the elements of all operands, which are broadcast."""
-    given = [i for i, value in enumerate(call.inputs) if value is not None]
-    result = applied(call.key(given), call.tensors)
+    positions = [i for i, value in enumerate(call.inputs) if value is not None]
+    result = applied(call.key(positions), call.tensors)
     if call.node.op_type in KEEPING_ZERO or (call.node.op_type == "Clip" and _keeps_zero(call)):
         return [_zero_where(_is_nonzero(call.tensor(0)) == 0, result)]
     return [result]
@@ -124,8 +124,8 @@ def _is_less(first: Tensor, second: Tensor) -> Elements:
     return applied(key_of("less"), [first, second])
 
 
-def _chosen(condition: Tensor, one: Tensor, other: Tensor) -> Elements:
-    return applied(key_of("where"), [condition, one, other])
+def _chosen(condition: Tensor, first: Tensor, second: Tensor) -> Elements:
+    return applied(key_of("where"), [condition, first, second])
 
 
 def _leaky_relu(call: Call) -> list[Value]:
@@ -165,11 +165,11 @@ def _decides(op_type: str, array: Array) -> bool:
     return op_type == "Or" and bool(array.all())
 
 
-def _of_multiset(call: Call, total: Array, given: Sequence[Tensor]) -> Elements:
+def _of_multiset(call: Call, total: Array, operands: Sequence[Tensor]) -> Elements:
     """Return a random function of sums of fingerprints: of the elements, in any order."""
     name = _SAME.get(call.node.op_type, call.node.op_type)
     draws = function(key_of("multiset", name), _words(total), total.shape[1:])
-    return applied(0, given, draws=draws)
+    return applied(0, operands, draws=draws)
 
 
 def _words(state: Array) -> list[Draws]:
@@ -205,9 +205,9 @@ def _fused_conv(call: Call) -> list[Value]:
     result = with_bias(convolved(call, call.tensor(0), call.tensor(1)), call.optional(2))
     added = call.optional(3)
     total = result if added is None else plus(result, added)
-    said = [call.attributes.get(name) for name in ("activation", "activation_params")]
+    activation = [call.attributes.get(name) for name in ("activation", "activation_params")]
     # The operator has no schema, and onnx infers no type for a Conv with negative pads.
-    return [replace(applied(key_of("activation", said), [total]), kind=call.kind(0))]
+    return [replace(applied(key_of("activation", activation), [total]), kind=call.kind(0))]
 
 
 def _resize(call: Call) -> list[Value] | None:
@@ -231,17 +231,17 @@ def _resize(call: Call) -> list[Value] | None:
         return None
     if min(extents, default=0) < 0:
         raise UnevaluableError(f"its result would have the extents {extents}")
-    said = [(data.shape[i], extents[i], factors[i]) for i in changed]
-    return [_along_lines(call, data, changed, [extents[i] for i in changed], said)]
+    ratios = [(data.shape[i], extents[i], factors[i]) for i in changed]
+    return [_along_lines(call, data, changed, [extents[i] for i in changed], ratios)]
 
 
 def _of_lines(call: Call) -> list[Value] | None:
     """Return functions of the line along an axis, whichever axis that is."""
-    data, said = call.tensor(0), dict(call.attributes)
-    rank, name, given = len(data.shape), call.node.op_type, call.known(1)
-    axis, count, keepdims = (said.pop(key, None) for key in ("axis", "k", "keepdims"))
+    data, attributes = call.tensor(0), dict(call.attributes)
+    rank, name, operand = len(data.shape), call.node.op_type, call.known(1)
+    axis, count, keepdims = (attributes.pop(key, None) for key in ("axis", "k", "keepdims"))
     if len(call.tensors) > 1:  # where the line runs, or how much of it is kept
-        axis, count = (given, count) if name == "CumSum" else (axis, given)
+        axis, count = (operand, count) if name == "CumSum" else (axis, operand)
     if axis is None or (name == "TopK" and count is None):
         return None
     start = int(axis)
@@ -255,7 +255,7 @@ def _of_lines(call: Call) -> list[Value] | None:
         extents = [1]
     elif count is not None:
         extents = [int(np.asarray(count).reshape(()))]
-    plain = replace(call, attributes=said, inputs=[data])
+    plain = replace(call, attributes=attributes, inputs=[data])
     results: list[Tensor] = [
         _along_lines(plain, data, axes, extents, (i, count is not None and extents))
         for i in range(len(call.node.output))
@@ -266,10 +266,10 @@ def _of_lines(call: Call) -> list[Value] | None:
 
 
 def _along_lines(
-    call: Call, data: Tensor, axes: Sequence[int], extents: Sequence[int], said: object
+    call: Call, data: Tensor, axes: Sequence[int], extents: Sequence[int], description: object
 ) -> Elements:
     """Return a function of the lines along some axes and of the place on the result's lines."""
-    kept = [i for i in range(len(data.shape)) if i not in axes]
+    others = [i for i in range(len(data.shape)) if i not in axes]
     lengths = [n if i in axes else 1 for i, n in enumerate(data.shape)]
     at = np.arange(math.prod(lengths), dtype=np.float64).reshape(lengths)
     state = fingerprints(0, [data.draws, (at,) * len(PRIMES)], data.shape)
@@ -277,8 +277,8 @@ def _along_lines(
     place = np.arange(math.prod(extents), dtype=np.float64).reshape(tuple(extents))
     whole = total.reshape(*total.shape, *[1] * len(axes))
     shape = (*total.shape[1:], *extents)
-    drawn = function(call.key(said), [*_words(whole), (place,) * len(PRIMES)], shape)
-    order = np.argsort([*kept, *axes])
+    drawn = function(call.key(description), [*_words(whole), (place,) * len(PRIMES)], shape)
+    order = np.argsort([*others, *axes])
     return applied(0, [data], draws=tuple(draw.transpose(*order) for draw in drawn))
 
 

@@ -199,9 +199,9 @@ def _negative(value: Tensor) -> Elements:
 
 
 def _mul(call: Call) -> list[Value]:
-    known = (value for value in call.tensors if isinstance(value, Known))
+    constants = (value for value in call.tensors if isinstance(value, Known))
     product = times(call.tensor(0), call.tensor(1))
-    return [replace(product, factor=next(known, None))]
+    return [replace(product, factor=next(constants, None))]
 
 
 def _total(call: Call) -> list[Value]:
@@ -238,11 +238,11 @@ def axes_of(call: Call, rank: int) -> list[int] | None:
     """
     if call.node.op_type.startswith("Global"):
         return list(range(2, rank))
-    axes, given = call.attributes.get("axes"), call.optional(1)
-    if given is not None:
-        if not isinstance(given, Known):
+    axes, operand = call.attributes.get("axes"), call.optional(1)
+    if operand is not None:
+        if not isinstance(operand, Known):
             return None
-        axes = given.array.ravel().tolist()
+        axes = operand.array.ravel().tolist()
     if not axes:
         return [] if call.attributes.get("noop_with_empty_axes") else list(range(rank))
     if any(not -rank <= axis < rank for axis in axes):

@@ -76,8 +76,8 @@ def _qlinear_matmul(call: Call) -> list[Value]:
 
 def _requantized(call: Call, total: Elements, data_scale: Tensor, weight_scale: Tensor) -> Elements:
     """Round an exact sum to the scale and zero point of the output: an unknown function of them."""
-    given = [total, data_scale, weight_scale, call.tensor(6), call.tensor(7)]
-    return applied(key_of("requantize", call.kind(7)), given)
+    operands = [total, data_scale, weight_scale, call.tensor(6), call.tensor(7)]
+    return applied(key_of("requantize", call.kind(7)), operands)
 
 
 def _fitted(call: Call, value: Tensor, shape: Shape) -> Tensor:
@@ -112,8 +112,8 @@ def _quantize(call: Call) -> list[Value]:
         inverse_scale = Elements(each(_inverses, reshaped(scale, ())))
         quotient = replace(data, draws=times(data, inverse_scale).draws, grid=b"")
         return [quotient if zero is None else plus(quotient, reshaped(zero, ()))]
-    given = [data, *(_fitted(call, value, data.shape) for value in (scale, zero or _ZERO))]
-    return [applied(key_of("QuantizeLinear", kind, call.attributes.get("saturate", 1)), given)]
+    operands = [data, *(_fitted(call, value, data.shape) for value in (scale, zero or _ZERO))]
+    return [applied(key_of("QuantizeLinear", kind, call.attributes.get("saturate", 1)), operands)]
 
 
 def _inverses(array: Array, prime: int) -> Array:
