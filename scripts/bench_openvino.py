@@ -124,7 +124,7 @@ def _openvino(model: Path, inputs: Sequence[Feeds], threads: int) -> Run:
     for feeds in inputs:
         request = compiled.create_infer_request()
         for name, array in feeds.items():
-            request.set_tensor(name, openvino.Tensor(np.ascontiguousarray(array)))
+            request.set_tensor(name, openvino.Tensor(np.require(array, requirements="C")))
         request.infer()
         requests.append(request)
     return lambda count: requests[count % len(requests)].infer()
