@@ -40,6 +40,9 @@ MAX_ELEMENTS = 1 << 22
 SECONDS = 20.0
 """Seconds that a search for sizes may take."""
 
+HINT_SECONDS = 5.0
+"""Seconds that a search for sizes of a hint may take: the run that follows searches again."""
+
 MEMORY = 1 << 30
 """Bytes that a search for sizes may take beside what the process holds before."""
 
@@ -87,7 +90,7 @@ def runs_at(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:
     """
     session = open_session(model, RuntimeOptions(cases=tuple(cases)))
     sizes: list[Shapes] = []
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + HINT_SECONDS
     for shapes in suggested:
         with contextlib.suppress(UnverifiedError, UsageError):  # one symbol may get two sizes
             sizes.append(find_shapes(session, shapes, end=end))
@@ -294,7 +297,7 @@ class _Tries:
             if self._runs(shapes, seconds if is_bounded else None) and suits(shapes):
                 return shapes
             if time.monotonic() > self._end:
-                self.failure = self.failure or f"nothing ran within {SECONDS:g} s"
+                self.failure = self.failure or "no size ran in time"
                 return None
         return None
 
