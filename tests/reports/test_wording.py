@@ -15,12 +15,14 @@ from widthfold_onnx.reports.described.optimization import region
 from widthfold_onnx.reports.described.timing import gpu
 from widthfold_onnx.reports.described.verification import (
     certificate,
+    describe,
     difference,
     integers,
     meaning,
     verdict,
 )
 from widthfold_onnx.reports.described.verification import proof as proof_line
+from widthfold_onnx.reports.description import Detail
 from widthfold_onnx.reports.page import plots
 from widthfold_onnx.results import Gpu, GpuState, IntegerRun, Proof, RegionReport, Stop
 
@@ -101,6 +103,13 @@ def test_the_run_on_integers_is_said() -> None:
         assert (reason in github.render(failed, Path("m")).splitlines()[0]) == (
             outcome == "different"
         )
+
+
+def test_no_run_on_integers_is_not_said() -> None:
+    report = replace(passing(), integers=IntegerRun(verdict="exact", reason="", nodes=0))
+    assert (integers(None), integers(report.integers)) == ("", "")
+    assert verdict(report).endswith("; proof: equal")
+    assert "runtime" not in [line.label for line in describe(report, Detail.FULL).facts]
 
 
 def test_the_gpu_is_one_line() -> None:

@@ -22,7 +22,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.parity.exact_kernels import open_exact
 from widthfold_onnx.evidence.proof.field import of_numbers, unequal
-from widthfold_onnx.evidence.proof.operators import OPERATORS
+from widthfold_onnx.evidence.proof.operators import MEANINGS
 from widthfold_onnx.evidence.proof.program import Correspondence, Program, constant
 from widthfold_onnx.evidence.proof.values import Call, Elements, UnevaluableError
 from widthfold_onnx.model.proto.scope import NameScope, describe_node
@@ -126,7 +126,7 @@ def _difference(
         shapes=[None],
     )
     with threadpool_limits(1, "blas"):  # draws are computed side by side already
-        expected = OPERATORS[node.op_type](call)
+        expected = MEANINGS[node.op_type](call)
     assert expected is not None
     assert isinstance(expected[0], Elements)
     feeds = {f"i{i}": array for i, array in enumerate(arrays) if array is not None}

@@ -13,10 +13,11 @@ from onnx.reference import ReferenceEvaluator
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.evaluate import Evaluation
 from widthfold_onnx.evidence.proof.field import key_of
-from widthfold_onnx.evidence.proof.operators import operator
+from widthfold_onnx.evidence.proof.operators import RANDOM, operator
 from widthfold_onnx.evidence.proof.program import Program, variables_of
 from widthfold_onnx.evidence.proof.reference_ops import OPS, widen
 from widthfold_onnx.evidence.proof.values import FLOATS, Opaque, Shape
+from widthfold_onnx.model.proto.walk import model_nodes, retain
 from widthfold_onnx.model.shapes.table import ShapeTable
 
 DIGITS = {kind: 2.0**-bits for kind, bits in zip(FLOATS, (10, 7, 23, 52), strict=True)}
@@ -132,6 +133,7 @@ def _numbers(
     segment = helper.make_graph(nodes, "segment", inputs, outputs, constants)
     model = helper.make_model(segment, opset_imports=program.proto.opset_import)
     widen(model)
+    _seed(model)
     feeds = {name: _drawn(name, variables[name], table.element("", name)) for name in names}
     try:
         with np.errstate(all="ignore"):
@@ -140,6 +142,17 @@ def _numbers(
         # It raises a different error for every operator that it does not know or cannot compute.
         return None
     return np.asarray(result, np.float64)
+
+
+def _seed(model: onnx.ModelProto) -> None:
+    """Let each random node draw the same numbers in both models and in every process.
+
+    Two nodes draw different numbers; a seed is small enough for float32, which stores it.
+    """
+    for node in model_nodes(model):
+        if node.op_type in RANDOM:
+            retain(node.attribute, lambda attribute: attribute.name != "seed")
+            node.attribute.extend([helper.make_attribute("seed", key_of(*node.output) % 2**24)])
 
 
 def _drawn(name: str, shape: Shape, kind: int) -> Array:

@@ -57,8 +57,8 @@ def describe(report: VerifyReport, detail: Detail) -> Description:
     facts = []
     if report.proof is not None:
         facts.append(Line("proof", proof(report.proof)))
-    if report.integers is not None:
-        facts.append(Line("runtime", integers(report.integers)))
+    if exactness := integers(report.integers):
+        facts.append(Line("runtime", exactness))
     tables, hidden = _outputs(report.outputs, detail)
     if report.timing is not None:
         tables += [*timing.tables(report.timing, detail), *inputs.size_table(report.timing.sizes)]
@@ -136,12 +136,14 @@ def verdict(report: VerifyReport) -> str:
         report.verdict,
         sets,
         "" if report.proof is None else f"proof: {report.proof.verdict}",
-        "" if report.integers is None else integers(report.integers),
+        integers(report.integers),
     )
 
 
-def integers(run: IntegerRun) -> str:
-    """Say whether the runtime computes the changed nodes exactly on integers."""
+def integers(run: IntegerRun | None) -> str:
+    """Say whether the runtime computes the changed nodes exactly on integers; "" if none ran."""
+    if run is None or (run.verdict == "exact" and not run.nodes):
+        return ""
     exact = f"{counted(run.nodes, 'new node')} exact on integers"
     return {
         "exact": exact,

@@ -39,7 +39,7 @@ from widthfold_onnx.evidence.proof.values import (
 from widthfold_onnx.model.proto.constant_folding import run_reference
 from widthfold_onnx.model.proto.walk import is_default
 
-OPERATORS: Mapping[str, Meaning] = {
+MEANINGS: Mapping[str, Meaning] = {
     **FUNCTIONS,
     **dict.fromkeys(MOVES, move),
     "Pad": pad,
@@ -135,7 +135,7 @@ def evaluate(call: Call) -> list[Value]:
 def _of_elements(call: Call) -> list[Value] | None:
     """Compute what a node means on elements; None where no entry describes it."""
     name = operator(call.node)
-    meaning = OPERATORS.get(name)
+    meaning = MEANINGS.get(name)
     if name in OF_FLOATS and call.kind(0) not in FLOATS:
         meaning = elementwise
     if meaning is None or (name in BROADCASTING and not call.broadcasts()):
