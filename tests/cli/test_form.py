@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from tests.cli.tool import QUICK, save, widthfold
-from tests.tuning.tool import conv
+from tests.tuning.workload.tool import conv
 
 STFT = conv([1, 1, 77], (6, 1, 28), strides=[7])
 

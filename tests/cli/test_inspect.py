@@ -18,7 +18,7 @@ from tests.cli.tool import (
     snapshot,
     widthfold,
 )
-from tests.tuning.tool import conv
+from tests.tuning.workload.tool import conv
 
 SCHEMA = json.loads((Path(widthfold_onnx.__file__).parent / "schemas" / "inspect.json").read_text())
 

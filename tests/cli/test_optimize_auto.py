@@ -26,7 +26,7 @@ from tests.cli.tool import (
     widthfold,
 )
 from tests.folding import optimize
-from tests.tuning.world import World, doubled, enter, folded
+from tests.tuning.search.world import World, doubled, enter, folded
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
 from widthfold_onnx.reports.json import schema_of
 from widthfold_onnx.tuning.store import Store

@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 from tests.cli.tool import MODELS, build, process, save, widthfold
+from tests.tuning.search.world import WHOLE, World, doubled, enter
 from tests.tuning.test_cost import STRIDED, same
-from tests.tuning.world import WHOLE, World, doubled, enter
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions

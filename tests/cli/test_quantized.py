@@ -11,8 +11,8 @@ import pytest
 from onnxruntime import quantization  # noqa: TID251 - makes the models
 
 from tests.cli.tool import MODELS, widthfold
-from tests.rewrite.quantized import Case
-from tests.rewrite.quantized_models import joined, optimized
+from tests.rewrite.quantized.convs import Case
+from tests.rewrite.quantized.models import joined, optimized
 from tests.shared import SHARED, needs_models
 from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.sessions.session_options import PRECISION

@@ -12,7 +12,7 @@ import pytest
 
 import widthfold_onnx
 from tests.cli.tool import MODELS, names, on_terminal, start_process, widthfold
-from tests.tuning.workers import falling, quick
+from tests.tuning.measure.workers import falling, quick
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.store import Store
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from tests.folding import fold_model
-from tests.rewrite.guarded import parsed
+from tests.rewrite.guards.guarded import parsed
 from widthfold_onnx.options import FoldOptions
 
 SAME = "pads = [1, 1, 1, 1]"

@@ -13,10 +13,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.rewrite.dequantized_products import DequantizedProduct
-from tests.rewrite.quantized import Case, run
-from tests.rewrite.quantized_models import optimized, quantized_first, steps
-from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
+from tests.rewrite.quantized.convs import Case, run
+from tests.rewrite.quantized.dequantized_products import DequantizedProduct
+from tests.rewrite.quantized.models import optimized, quantized_first, steps
+from tests.rewrite.quantized.products import INTEGER, LINEAR, QuantizedProduct
 from widthfold_onnx.evidence.parity import exact_kernels
 from widthfold_onnx.evidence.parity.exact_kernels import (
     holds_bytes,

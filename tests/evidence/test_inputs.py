@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.tool import MODELS
-from tests.rewrite.quantized_models import qdq_chain, rounding
+from tests.rewrite.quantized.models import qdq_chain, rounding
 from widthfold_onnx.evidence.inputs import LABEL, filling
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.tool import MODELS
 from tests.evidence.test_saturated import FURTHER, VALUES, alternating, alternating_floats
 from tests.folding import optimize
-from tests.rewrite.quantized_models import rounding
+from tests.rewrite.quantized.models import rounding
 from widthfold_onnx.evidence import saturating_forms
 from widthfold_onnx.evidence.saturating_forms import usable_forms
 from widthfold_onnx.model.loader import LoadedModel, load

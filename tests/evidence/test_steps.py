@@ -10,7 +10,7 @@ import pytest
 
 from tests.evidence.compared import compare_models
 from tests.folding import fold_model
-from tests.rewrite.quantized_models import FOLD, rounding
+from tests.rewrite.quantized.models import FOLD, rounding
 from widthfold_onnx.options import Provider, VerifyOptions
 
 

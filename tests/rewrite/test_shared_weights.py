@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.folding import fold_model
-from tests.rewrite.guarded import parsed
+from tests.rewrite.guards.guarded import parsed
 from tests.rewrite.proved import assert_proved
 from widthfold_onnx.options import FoldOptions
 

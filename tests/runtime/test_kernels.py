@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from tests.rewrite import quantized
-from tests.rewrite.quantized import Case
+from tests.rewrite.quantized import convs
+from tests.rewrite.quantized.convs import Case
 from tests.running import run
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.runtime import kernels
@@ -43,7 +43,7 @@ def extreme(case: Case) -> np.ndarray:
 
 def computed(case: Case) -> np.ndarray:
     """What the runtime returns for the largest data."""
-    return quantized.run(case.model(), extreme(case))
+    return convs.run(case.model(), extreme(case))
 
 
 def test_unsigned_data_and_signed_weights_are_off_where_it_says_so() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.tool import build, save
 from tests.lacking import needs_prelu
-from tests.tuning import test_companions
+from tests.tuning.search import test_companions
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.pipeline import Optimized

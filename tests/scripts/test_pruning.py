@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.tuning.tool import conv
+from tests.tuning.workload.tool import conv
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 

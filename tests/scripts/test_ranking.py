@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tuning.tool import conv, workload
+from tests.tuning.workload.tool import conv, workload
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.tuning import AS_IS
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.cli.tool import build
 from tests.folding import read
-from tests.tuning.tool import conv
-from tests.tuning.tool import workload as sole_workload
+from tests.tuning.workload.tool import conv
+from tests.tuning.workload.tool import workload as sole_workload
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.tuning.cost import Work, conv_seconds, layer_seconds
 from widthfold_onnx.tuning.targets import Target, names, target

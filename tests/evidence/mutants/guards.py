@@ -10,8 +10,17 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from tests.rewrite.guarded import CHAIN, REGION, SEVERAL, SHAPE, WEIGHTS, folded, guards, parsed
-from tests.rewrite.test_guard_shapes import CASES
+from tests.rewrite.guards.guarded import (
+    CHAIN,
+    REGION,
+    SEVERAL,
+    SHAPE,
+    WEIGHTS,
+    folded,
+    guards,
+    parsed,
+)
+from tests.rewrite.guards.test_guard_shapes import CASES
 
 DEQUANTIZED = """<ir_version: 8, opset_import: ["" : 17]>
 main (float[2, 3, 7, W] x) => (float[2, 3, 7, W] y)

@@ -11,8 +11,8 @@ from onnx import numpy_helper
 from tests.evidence.mutants.judge import Judgement
 from tests.evidence.mutants.mutant import Mutant, check, content
 from tests.folding import fold_model
-from tests.rewrite.dequantized_products import DequantizedProduct
-from tests.rewrite.quantized_products import QuantizedProduct
+from tests.rewrite.quantized.dequantized_products import DequantizedProduct
+from tests.rewrite.quantized.products import QuantizedProduct
 from widthfold_onnx.options import FoldOptions
 
 FACTOR = 3

@@ -21,7 +21,7 @@ from tests.evidence.mutants.alter import (
 )
 from tests.evidence.mutants.folded import Array, Fault, Folded, put
 from tests.folding import fold_model
-from tests.rewrite.products import Product
+from tests.operators.products import Product
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite import parameters
 

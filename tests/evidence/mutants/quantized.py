@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from tests.evidence.mutants.algebra import Planted, code
 from tests.evidence.mutants.alter import flipped, regrouped, rolled, swapped
 from tests.folding import fold_model
-from tests.rewrite.quantized import Case
+from tests.rewrite.quantized.convs import Case
 from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.rewrite import parameters

@@ -11,7 +11,7 @@ from onnx import helper
 
 from tests.evidence.mutants.integers import FACTOR, Arrays, Fault, check_faults, right_fold
 from tests.evidence.mutants.mutant import check_right
-from tests.rewrite.dequantized_products import DequantizedProduct
+from tests.rewrite.quantized.dequantized_products import DequantizedProduct
 
 BASES = {
     "matmul": DequantizedProduct(shape=[6, 3], weight=[3, 5], axis=1, quantized=False),

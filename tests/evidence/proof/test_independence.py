@@ -15,8 +15,8 @@ import pytest
 from tests.evidence.mutants.judge import Judgement, judge
 from tests.evidence.mutants.proof import difference
 from tests.folding import fold_model
-from tests.rewrite.products import Product
-from tests.tuning import tool
+from tests.operators.products import Product
+from tests.tuning.workload import tool
 from widthfold_onnx.evidence import proof
 from widthfold_onnx.operators import OPERATORS, base, conv, conv_transpose, matmul
 from widthfold_onnx.operators.base import Operator

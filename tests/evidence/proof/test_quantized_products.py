@@ -12,7 +12,7 @@ import pytest
 from tests.evidence.mutants.integers import FACTOR, Arrays, Fault, check_faults, right_fold
 from tests.evidence.mutants.judge import Judgement
 from tests.evidence.mutants.mutant import Mutant, check, check_right
-from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
+from tests.rewrite.quantized.products import INTEGER, LINEAR, QuantizedProduct
 from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
 
 BASES = {

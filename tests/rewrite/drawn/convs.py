@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.oracle import conv, conv_transpose, resolve_auto_pad, resolve_transposed_pads
 from tests.rewrite.held import ANY_GROWTH, Drawn
-from tests.rewrite.quantized import Case
+from tests.rewrite.quantized.convs import Case
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 
 OPSETS = [7, 9, 10, 11, 13, 17, 21]

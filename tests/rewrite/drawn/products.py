@@ -7,10 +7,10 @@ import onnx
 import onnxruntime as ort  # noqa: TID251 - it says which models it has no kernel for
 from hypothesis import strategies as st
 
-from tests.rewrite.dequantized_products import DequantizedProduct
+from tests.operators.products import EXTENT, Product, operands
 from tests.rewrite.held import ANY_GROWTH, Drawn
-from tests.rewrite.products import EXTENT, Product, operands
-from tests.rewrite.quantized_products import INTEGER, LINEAR, QuantizedProduct
+from tests.rewrite.quantized.dequantized_products import DequantizedProduct
+from tests.rewrite.quantized.products import INTEGER, LINEAR, QuantizedProduct
 from tests.running import LEVELS, run
 from widthfold_onnx.options import FoldOptions, NonFinite
 

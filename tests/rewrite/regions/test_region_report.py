@@ -1,0 +1,134 @@
+"""What is said of regions: who is in one, what is carried, and why it ends."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from tests.folding import read, rewriting
+from tests.rewrite.graphs import Builder
+from tests.rewrite.quantized.models import qdq_chain
+from widthfold_onnx.options import AxisName, FoldOptions
+from widthfold_onnx.results import RegionReport
+from widthfold_onnx.rewrite.rewriting import region_reports
+from widthfold_onnx.rules.selection import reformulate
+
+WIDTH = FoldOptions(factor=4, axis=AxisName.WIDTH)
+
+
+def builder(*shape: int | str) -> Builder:
+    return Builder(list(shape or (1, 3, 7, 12)), np.random.default_rng(1))
+
+
+def regions(model: onnx.ModelProto, options: FoldOptions = WIDTH) -> list[RegionReport]:
+    reading, factor = read(model, options), options.factor
+    before = reading.document.proto.SerializeToString()
+    assert factor is not None
+    choose = functools.partial(reformulate, options=options, factor=factor)
+    names = {site.node: site.name for site in reading.sites}
+    reports = region_reports(rewriting(reading, options, choose), names)
+    assert reading.document.proto.SerializeToString() == before
+    return reports
+
+
+def stops(region: RegionReport) -> list[tuple[str, str]]:
+    return [(stop.node, stop.code) for stop in region.stops]
+
+
+def test_a_chain_is_one_region_that_ends_at_the_output() -> None:
+    g = builder()
+    first = g.op("Relu", g.conv("x", 2, [3, 3]))
+    (found,) = regions(g.model([g.conv(first, 3, [3, 3])]))
+    assert found.folded == ["conv0", "conv2"]
+    assert found.carried == ["Relu relu1"]
+    assert stops(found) == [("conv2", "output")]
+    assert found.graph == ""
+
+
+def test_the_first_op_that_is_not_carried_is_named_with_its_reason() -> None:
+    g = builder()
+    value = g.op("Tanh", g.conv("x", 2, [3, 3]))
+    pooled = g.op("MaxPool", value, kernel_shape=[1, 3], pads=[0, 1, 0, 1])
+    (found,) = regions(g.model([g.op("Asinh", value), pooled]))
+    assert found.carried == ["Tanh tanh1"]
+    assert sorted(stops(found)) == [("asinh3", "not-carried"), ("maxpool2", "along-folded-axis")]
+    reasons = {stop.op: stop.reason for stop in found.stops}
+    assert reasons == {
+        "Asinh": "no rule runs Asinh on packed tensors",
+        "MaxPool": "it acts along the axes [3]",
+    }
+
+
+def test_a_conv_that_is_cut_ends_its_region_itself() -> None:
+    g = builder(1, 2, 5, 11)
+    value = g.conv("x", 3, [3, 3])
+    options = FoldOptions(factor=4, axis=AxisName.WIDTH, ragged=True)
+    (found,) = regions(g.model([g.op("Relu", value)]), options)
+    assert (found.folded, found.carried) == (["conv0"], [])
+    assert stops(found) == [("conv0", "cut")]
+    assert found.stops[0].reason == "[1, 3, 5, 12] is cut to [1, 3, 5, 11]"
+
+
+def test_layers_that_are_folded_otherwise_are_regions_of_their_own() -> None:
+    g = builder(1, 3, 8, 12)
+    first = g.conv("x", 2, [3, 3])
+    # Its width is not divisible any more, its height is.
+    second = g.conv(first, 2, [1, 2], pads=[0, 0, 0, 0])
+    found = regions(g.model([second]), FoldOptions(factor=4))
+    assert [region.folded for region in found] == [["conv0"], ["conv1"]] or stops(found[0])
+
+
+def test_branches_that_meet_are_one_region() -> None:
+    g = builder()
+    left, right = g.conv("x", 3, [3, 3]), g.conv("x", 3, [1, 3])
+    (found,) = regions(g.model([g.op("Relu", g.op("Add", left, right))]))
+    assert found.folded == ["conv0", "conv1"]
+    assert found.carried == ["Add add2", "Relu relu3"]
+    assert stops(found) == [("relu3", "output")]
+
+
+def test_an_op_that_would_move_more_stays_natural_and_says_so() -> None:
+    g = builder()
+    value = g.conv("x", 3, [3, 3])
+    copies = g.op("Concat", value, value, value, axis=1, channels=9)
+    (found,) = regions(g.model([g.op("Asinh", copies)]))
+    assert found.carried == []
+    assert stops(found) == [("concat1", "moves-more")]
+    assert found.stops[0].reason == "running it packed would copy more elements than it saves"
+
+
+def test_what_a_body_reads_ends_a_region() -> None:
+    g = builder()
+    value = g.conv("x", 3, [3, 3])
+    model = g.model([value])
+    bodies = [
+        helper.make_graph(
+            [helper.make_node(op, [value], ["r"], op.lower())],
+            op,
+            [],
+            [helper.make_tensor_value_info("r", TensorProto.FLOAT, None)],
+        )
+        for op in ("Relu", "Neg")
+    ]
+    model.graph.node.append(
+        helper.make_node("If", ["c"], ["y"], "if", then_branch=bodies[0], else_branch=bodies[1])
+    )
+    model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    model.graph.output[0].name = "y"
+    (found,) = regions(model)
+    assert sorted(stops(found)) == [("neg", "in-a-body"), ("relu", "in-a-body")]
+
+
+def test_nothing_folded_is_no_region() -> None:
+    g = builder(1, 3, 7, 11)
+    assert regions(g.model([g.conv("x", 2, [3, 3])])) == []
+
+
+def test_dequantizers_stand_inside_of_a_region() -> None:
+    (found,) = regions(qdq_chain())
+    assert found.folded == ["conv0", "conv1"]
+    assert found.carried == ["QuantizeLinear q0", "QuantizeLinear q1"]
+    assert stops(found) == [("q1", "output")]

@@ -1,0 +1,295 @@
+"""Which ops run on packed tensors between folded Convs, and which do not."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from tests.folding import fold_model
+from tests.rewrite.graphs import ops
+from tests.rewrite.regions.regions import (
+    MOVES,
+    WIDTH,
+    builder,
+    conversions,
+    folded,
+)
+from tests.running import run
+from tests.tuning.workload.tool import conv
+from widthfold_onnx.decide.decisions import read_sites
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.options import AxisName, FoldOptions
+from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rewrite.record import LAYOUT_KEY
+from widthfold_onnx.rewrite.rewriting import Rewriting
+from widthfold_onnx.rules.forms.enumeration import forms_of_split
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.match.site import LinearSite
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        *(("Relu", {}), ("Abs", {}), ("Neg", {}), ("LeakyRelu", {"alpha": 0.5}), ("Floor", {})),
+        *(("Identity", {}), ("Sign", {}), ("Round", {}), ("Cast", {"to": 1}), ("Ceil", {})),
+        ("ThresholdedRelu", {"alpha": 2.0}),
+    ],
+)
+def test_unary_ops_are_carried(op: str, attributes: dict) -> None:
+    g = builder()
+    value = g.conv(g.op(op, g.conv("x", 5, [1, 3]), **attributes), 2, [3, 3])
+    result = folded(g.model([value]), count=2)
+    assert conversions(result) == 2
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize(
+    ("op", "shape"),
+    [
+        *(
+            ("Add", (5, 1, 1)),
+            ("Sub", (1, 5, 1, 1)),
+            ("Mul", ()),
+            ("Max", (1,)),
+            ("Min", (5, 1, 1)),
+            ("Sum", (5, 1, 1)),
+        ),
+        *(("PRelu", (5, 1, 1)), ("PRelu", (1,)), ("Mul", (1, 1, 1, 1))),
+    ],
+)
+def test_constants_are_repeated_and_tiled(op: str, shape: tuple[int, ...], batch: bool) -> None:
+    g = builder()
+    value = g.op(op, g.conv("x", 5, [1, 3]), g.integers(*shape))
+    value = g.conv(value, 2, [3, 3])
+    options = FoldOptions(factor=2, axis=AxisName.BATCH) if batch else WIDTH
+    assert conversions(folded(g.model([value]), options, 2)) == 2
+
+
+def test_a_constant_on_the_left_stays_on_the_left() -> None:
+    g = builder()
+    value = g.conv("x", 5, [1, 3])
+    result = folded(g.model([g.op("Sub", g.integers(5, 1, 1), value, channels=5)]))
+    assert [kind for kind in ops(result) if kind not in MOVES] == ["Conv", "Sub"]
+    assert conversions(result) == 2
+
+
+@pytest.mark.parametrize("shape", [(12,), (7, 1), (5, 7, 1), (2, 5, 1, 1), (1, 5, 7, 12)])
+def test_constants_that_differ_along_other_axes_are_not(shape: tuple[int, ...]) -> None:
+    g = builder()
+    value = g.op("Add", g.conv("x", 5, [1, 3]), g.integers(*shape))
+    result = folded(g.model([value]))
+    assert ops(result)[-2:] == ["Reshape", "Add"]
+    assert result.graph.node[-1] == g.nodes[-1]
+
+
+@pytest.mark.parametrize("opset", [7, 10, 13, 17, 22])
+def test_the_common_ops_in_every_operator_set(opset: int) -> None:
+    g = builder()
+    value = g.conv("x", 4, [1, 3], group=1)
+    ones = np.ones(4, np.float32)
+    norm = [g.integers(4), g.integers(4), g.integers(4), ones * 4]
+    value = g.op("BatchNormalization", value, *norm, epsilon=0.0)
+    if opset < 11:
+        value = g.op("Clip", value, min=-3.0, max=6.0)
+    else:
+        value = g.op("Clip", value, np.array(-3, np.float32), np.array(6, np.float32))
+    value = g.op("PRelu", value, g.integers(4, 1, 1))
+    skip = value
+    value = g.conv(g.op("Relu", value), 4, [3, 3], group=2)
+    value = g.op("Add", value, skip)
+    result = folded(g.model([value], opset), count=2)
+    assert conversions(result) == 2
+    claiming = [any(p.key == LAYOUT_KEY for p in node.metadata_props) for node in result.graph.node]
+    assert sum(claiming) == 8
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize(
+    ("opset", "per_channel"), [(10, False), (13, False), (13, True), (21, True)]
+)
+def test_quantized_tensors(opset: int, per_channel: bool, batch: bool) -> None:
+    g = builder()
+    scale, zero = np.array(2, np.float32), np.array(3, np.int8)
+    if per_channel:
+        scale, zero = np.arange(1, 6, dtype=np.float32), np.arange(5, dtype=np.int8)
+    value = g.op("QuantizeLinear", g.conv("x", 5, [1, 3]), scale, zero)
+    value = g.conv(g.op("DequantizeLinear", value, scale, zero), 2, [3, 3])
+    options = FoldOptions(factor=2, axis=AxisName.BATCH) if batch else WIDTH
+    result = folded(g.model([value], opset), options, 2)
+    assert conversions(result) == 2
+
+
+def test_a_dequantizer_that_nobody_reads_keeps_its_integers() -> None:
+    g = builder()
+    step = (np.array(2, np.float32), np.array(3, np.int8))
+    value = g.op("QuantizeLinear", g.conv("x", 5, [1, 3]), *step)
+    g.op("DequantizeLinear", value, *step)
+    value = g.conv(g.op("DequantizeLinear", value, *step), 2, [3, 3])
+    folded(g.model([value]), count=2)
+
+
+def test_a_scale_along_another_axis_is_not_carried() -> None:
+    g = builder()
+    scale, zero = np.arange(1, 8, dtype=np.float32), np.arange(7, dtype=np.int8)
+    value = g.op("QuantizeLinear", g.conv("x", 5, [1, 3]), scale, zero, axis=2)
+    value = g.op("DequantizeLinear", value, scale, zero, axis=2)
+    assert g.nodes[1] in list(folded(g.model([value])).graph.node)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e38])
+def test_a_factor_that_would_overflow_the_weight_is_not_carried(factor: float) -> None:
+    """The runtime multiplies it into the weight where both stand side by side."""
+    g = builder()
+    scale = np.array([2, 1, 2, 1, 3], np.float32) * np.float32(factor)
+    value = g.op("Mul", g.conv("x", 5, [1, 3]), scale.reshape(5, 1, 1))
+    result, _ = fold_model(g.model([value]), WIDTH)
+    assert (g.nodes[1] in list(result.graph.node)) == (factor > 1)
+
+
+ALONG = [
+    ("MaxPool", (), {"kernel_shape": [2, 1], "strides": [2, 1]}),
+    ("MaxPool", (), {"kernel_shape": [3, 1], "pads": [1, 0, 1, 0]}),
+    ("AveragePool", (), {"kernel_shape": [2, 1], "strides": [3, 1]}),
+    ("Pad", (np.array([0, 0, 1, 0, 0, 0, 2, 0]),), {}),
+    ("Pad", (np.array([0, 0, -1, 0, 0, 0, 1, 0]), np.array(2, np.float32)), {}),
+    ("Pad", (np.array([0, 0, 2, 0, 0, 0, 1, 0]),), {"mode": "reflect"}),
+    ("Pad", (np.array([1, 0, 0, 0, 0, 0, 0, 0]),), {}),
+    ("ReduceMax", (), {"axes": [2]}),
+    ("ReduceMin", (), {"axes": [-2]}),
+    ("ReduceSum", (np.array([2]),), {}),
+    ("Resize", ("", np.array([1, 1, 2, 1], np.float32)), {"mode": "nearest"}),
+]
+
+
+@pytest.mark.parametrize(("op", "inputs", "attributes"), ALONG)
+def test_what_acts_along_other_axes_is_carried(op: str, inputs: tuple, attributes: dict) -> None:
+    g = builder()
+    value = g.op(op, g.conv("x", 5, [1, 3]), *inputs, **attributes)
+    model = g.model([g.conv(value, 2, [3, 3])])
+    assert conversions(folded(model, count=2)) == 2
+
+
+def test_a_batch_in_channels_passes_all_of_them() -> None:
+    for op, inputs, attributes in ALONG:
+        if op != "Pad":
+            g = builder()
+            value = g.op(op, g.conv("x", 5, [1, 3]), *inputs, **attributes)
+            options = FoldOptions(factor=2, axis=AxisName.BATCH)
+            assert conversions(folded(g.model([value]), options)) == 2
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes"),
+    [
+        ("MaxPool", (), {"kernel_shape": [1, 3], "pads": [0, 1, 0, 1]}),
+        ("MaxPool", (), {"kernel_shape": [1, 1], "strides": [1, 2]}),
+        ("MaxPool", (), {"kernel_shape": [2, 1], "ceil_mode": 1, "strides": [2, 1]}),
+        ("AveragePool", (), {"kernel_shape": [2, 1], "auto_pad": "SAME_UPPER"}),
+        ("Pad", (np.array([0, 0, 0, 1, 0, 0, 0, 0]),), {}),
+        ("Pad", (np.array([0, 1, 0, 0, 0, 0, 0, 0]),), {}),
+        ("ReduceMax", (), {"axes": [1]}),
+        ("ReduceMax", (), {"axes": [3]}),
+        ("ReduceMax", (), {"axes": [2, 3]}),
+        ("ReduceMax", (), {}),
+        ("ReduceSum", (), {}),
+        ("Resize", ("", np.array([1, 1, 1, 2], np.float32)), {"mode": "nearest"}),
+        ("Resize", ("", "", np.array([2, 5, 7, 24])), {"mode": "nearest"}),
+        ("Resize", ("", "", np.array([2, 10, 7, 12])), {"mode": "nearest"}),
+        ("Softmax", (), {"axis": 2}),
+        ("GlobalMaxPool", (), {}),
+        ("Transpose", (), {"perm": [0, 1, 3, 2]}),
+    ],
+)
+def test_what_acts_along_folded_axes_is_not(op: str, inputs: tuple, attributes: dict) -> None:
+    g = builder()
+    g.op(op, g.conv("x", 5, [1, 3]), *inputs, **attributes)
+    result = folded(g.model(["v1"]))
+    assert result.graph.node[-1] == g.nodes[-1]
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes", "extents"),
+    [
+        ("MaxPool", (), {"kernel_shape": [8, 1]}, (2, 5, 0, 12)),
+        ("AveragePool", (), {"kernel_shape": [9, 1], "pads": [1, 0, 0, 0]}, (2, 5, 0, 12)),
+        ("Pad", (np.array([0, 0, -3, 0, 0, 0, -4, 0]),), {}, (2, 5, 0, 12)),
+        ("Resize", ("", np.array([1, 1, 0.1, 1], np.float32)), {}, (2, 5, 0, 12)),
+    ],
+)
+def test_what_returns_no_element_is_not_carried(
+    op: str, inputs: tuple, attributes: dict, extents: tuple[int, ...]
+) -> None:
+    """A Reshape could not say its extents: 0 means that of the input there."""
+    g = builder()
+    value = g.op(op, g.conv("x", 5, [1, 3]), *inputs, **attributes)
+    result = folded(g.model([value]))
+    assert [kind for kind in ops(result) if kind not in MOVES] == ["Conv", op]
+    (empty,) = run(result, np.zeros((2, 3, 7, 12), np.float32), "ORT_ENABLE_ALL")
+    assert empty.shape == extents
+
+
+def lifted(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with every Conv lifted, which only `auto` does."""
+    document = Document(model, None, OPERATORS)
+    chosen = []
+    for _, site in read_sites(Reading(document), FoldOptions()):
+        assert isinstance(site, LinearSite)
+        ((_, form),) = forms_of_split(site, FoldOptions(), (1, 1), lift=1)
+        assert isinstance(form, Reformulation)
+        chosen.append((site, form))
+    return Rewriting.of(document, chosen).carry_out()
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("MaxPool", {"kernel_shape": [3], "strides": [2], "pads": [1, 0]}),
+        ("MaxPool", {"kernel_shape": [2], "dilations": [3]}),
+        ("AveragePool", {"kernel_shape": [4], "pads": [1, 2], "count_include_pad": 1}),
+    ],
+)
+def test_a_pool_is_lifted_with_its_neighbours(op: str, attributes: dict) -> None:
+    model = conv([1, 3, 31], (5, 3, 3), pads=[1, 1], output="c")
+    model.graph.node.append(helper.make_node(op, ["c"], ["p"], "pool", **attributes))
+    model.graph.node.append(helper.make_node("Conv", ["p", "w2"], ["y"], "second"))
+    weight = np.random.default_rng(5).integers(-2, 3, (2, 5, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w2"))
+    model.graph.output[0].name = "y"
+    x = np.random.default_rng(6).integers(-8, 9, (1, 3, 31)).astype(np.float32) * 4
+    (wanted,) = run(model, x)
+    result = lifted(model)
+    assert ops(result) == ["Reshape", "Conv", op, "Conv", "Reshape"]
+    np.testing.assert_array_equal(run(result, x)[0], wanted, strict=True)
+
+
+@pytest.mark.parametrize("opset", [10, 17])
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+def test_a_pad_is_lifted_with_its_neighbours(opset: int, mode: str) -> None:
+    model = conv([1, 3, 31], (5, 3, 3), pads=[1, 1], output="c")
+    model.opset_import[0].version = opset
+    ends = np.array([0, 0, 4, 0, 0, 1])
+    if opset < 11:
+        pad = helper.make_node("Pad", ["c"], ["p"], "pad", mode=mode, pads=ends)
+    else:
+        model.graph.initializer.append(numpy_helper.from_array(ends, "ends"))
+        pad = helper.make_node("Pad", ["c", "ends"], ["p"], "pad", mode=mode)
+    model.graph.node.append(pad)
+    model.graph.node.append(helper.make_node("Conv", ["p", "w2"], ["y"], "second"))
+    weight = np.random.default_rng(5).integers(-2, 3, (2, 5, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w2"))
+    model.graph.output[0].name = "y"
+    x = np.random.default_rng(6).integers(-8, 9, (1, 3, 31)).astype(np.float32)
+    (wanted,) = run(model, x)
+    result = lifted(model)
+    assert ops(result) == ["Reshape", "Conv", "Pad", "Conv", "Reshape"]
+    np.testing.assert_array_equal(run(result, x)[0], wanted, strict=True)
+
+
+def test_what_names_axes_is_not_lifted() -> None:
+    model = conv([1, 3, 31], (5, 3, 3), output="c")
+    model.graph.node.append(helper.make_node("ReduceMax", ["c"], ["y"], "max", axes=[2]))
+    model.graph.output[0].name = "y"
+    assert ops(lifted(model)) == ["Reshape", "Conv", "Reshape", "ReduceMax"]

@@ -1,0 +1,219 @@
+"""What is measured, what is not measured again, and when measuring ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from msgspec.structs import replace
+
+from tests.tuning.measure.races import SETUP, behaving, bench, kept, quiet, workload
+from widthfold_onnx.errors import InternalError, UnverifiedError
+from widthfold_onnx.progress import Step
+from widthfold_onnx.results.tuning import AS_IS, NO_TIME, lost, timed
+from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.tuning.measure import children
+from widthfold_onnx.tuning.measure.bench import MORE_TIME, Bench
+from widthfold_onnx.tuning.measure.children import Budget
+from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome
+from widthfold_onnx.tuning.store import Store
+
+
+@pytest.fixture
+def store():
+    with Store(None) as opened:
+        yield opened
+
+
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch):
+    """Races in this process that only say what they are told to say; a clock of our own."""
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(children, "time", clock)
+    clock.races = []
+
+    def isolated(race, workloads, setup, seconds, *, on_progress, **limits) -> None:
+        clock.races.append(([(u.subject, [f.spec for f in u.forms]) for u in workloads], seconds))
+        race(workloads, setup, seconds, report=on_progress)
+
+    monkeypatch.setattr(children, "isolated", isolated)
+    monkeypatch.setattr(children, "race", behaving)
+    return clock
+
+
+def test_a_child_that_fails_before_any_layer_is_an_error(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in (UnverifiedError("no runtime"), InternalError("a fault of ours")):
+
+        def race(*args: object, error: Exception = error, **more: object) -> None:
+            raise error
+
+        monkeypatch.setattr(children, "race", race)
+        with pytest.raises(type(error), match=str(error)):
+            bench(store).measure([workload("one", "a")], Budget(60.0), quiet)
+    assert kept(store) == {}
+
+
+def test_a_child_that_fails_between_layers_takes_nothing_back(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def race(workloads, setup, seconds, *, report) -> None:
+        behaving(workloads[:1], setup, seconds, report=report)
+        raise UnverifiedError("gone")
+
+    monkeypatch.setattr(children, "race", race)
+    with pytest.raises(UnverifiedError, match="gone"):
+        bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(60.0), quiet)
+    assert {item.status for item in kept(store).values()} == {"ok"}
+
+
+# ---------------------------------------------------------------- what is known
+
+
+def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
+    bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(60.0), quiet)
+    used = bench(store)
+    used.measure(
+        [workload("one", "a", "b"), workload("two", "a"), workload("three")], Budget(60.0), quiet
+    )
+    assert [workloads for workloads, _ in inside.races[1:]] == [[("one", ["b"]), ("three", [])]]
+    assert used.measured == 3
+    found = kept(store)["one", "b"]
+    assert (found.ratio, found.low, found.high, found.rounds) == (1.5, 1.4, 1.6, 4)
+    assert (found.seconds, found.status, found.reason) == (1e-3, "ok", "")
+
+
+def test_another_setting_or_machine_knows_nothing(store: Store, inside) -> None:
+    bench(store).measure([workload("one", "a")], Budget(60.0), quiet)
+    for setup, machine, known in (
+        (SETUP, "machine", 0),
+        (dataclasses.replace(SETUP, level=Level.EXTENDED), "machine", 2),
+        (SETUP, "other", 2),
+    ):
+        used = Bench(setup, store, machine)
+        used.measure([workload("one", "a")], Budget(60.0), quiet)
+        assert used.measured == known
+
+
+def test_what_had_no_time_gets_another_chance_with_more_of_it(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def race(workloads, setup, seconds, *, report) -> None:
+        for one in workloads:
+            report(Began(one.subject, AS_IS))
+            report(Outcome(one.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            report(Outcome(one.subject, "a", lost(NO_TIME)))
+
+    monkeypatch.setattr(children, "race", race)
+    for budget, races in ((10.0, 1), (10.0, 1), (10 * MORE_TIME - 1, 1), (10 * MORE_TIME, 2)):
+        bench(store).measure([workload("one", "a")], Budget(budget), quiet)
+        assert len(inside.races) == races
+    assert kept(store)["one", "a"].status == "lost"
+
+
+@pytest.mark.parametrize("what", [AS_IS, "a"])
+def test_what_was_lost_is_tried_again_after_a_week(store: Store, inside, what: str) -> None:
+    bench(store).measure([workload("one", "a", "b")], Budget(60.0), quiet)
+    for days, races in ((6, 0), (8, 1)):
+        taken = datetime.now(UTC) - timedelta(days=days)
+        reason = lost("out of memory")
+        old = replace(reason, taken=taken.isoformat())
+        bench(store).keep(Outcome("one", what, old))
+        inside.races.clear()
+        bench(store).measure([workload("one", "a", "b")], Budget(60.0), quiet)
+        assert len(inside.races) == races
+    assert {item.status for item in kept(store).values()} == {"ok"}
+
+
+# ---------------------------------------------------------------- how it ends
+
+
+def test_the_budget_ends_measuring_between_layers(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def race(workloads, setup, seconds, *, report) -> None:
+        for one in workloads:
+            inside.now += 4
+            behaving([one], setup, seconds, report=report)
+
+    monkeypatch.setattr(children, "race", race)
+    inside.now = 100.0
+    said: list[object] = []
+    workloads = [workload(name, "a", "b") for name in ("one", "two", "three", "four")]
+    bench(store).measure(workloads, Budget(7.0), said.append)
+    assert {subject for subject, _ in kept(store)} == {"one", "two"}
+    assert len(kept(store)) == 6
+    assert inside.races[0][1] == 7.0
+
+
+def test_no_second_passes_while_a_child_starts(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def race(workloads, setup, seconds, *, report) -> None:
+        inside.now += 100  # until the first message
+        for one in workloads:
+            behaving([one], setup, seconds, report=report)
+            inside.now += 4
+
+    monkeypatch.setattr(children, "race", race)
+    budget = Budget(9.0)
+    bench(store).measure([workload("one", "a"), workload("two", "a")], budget, quiet)
+    inside.now += 100
+    assert budget.left == 1.0
+    bench(store).measure([workload("three", "a"), workload("four", "a")], budget, quiet)
+    assert {subject for subject, _ in kept(store)} == {"one", "two", "three"}
+    assert {found.budget for found in kept(store).values()} == {9.0}
+
+
+def test_the_first_layer_races_whatever_the_time(store: Store, inside) -> None:
+    budget = Budget(1.0)
+    budget.start()
+    inside.now += 2
+    bench(store).measure([workload("one", "a"), workload("two", "a")], budget, quiet)
+    assert {subject for subject, _ in kept(store)} == {"one"}
+
+
+def test_what_a_wide_interval_left_open_is_measured_again_with_more_time(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = {"open": (1.0, 1.1), "slower": (0.9, 1.0), "faster": (1.04, 1.2)}
+
+    def race(workloads, setup, seconds, *, report) -> None:
+        for one in workloads:
+            report(Began(one.subject, AS_IS))
+            report(Outcome(one.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            for form in one.forms:
+                low, high = ends[form.spec]
+                report(Outcome(one.subject, form.spec, timed(1.0, low, high, 1.0, 4)))
+
+    monkeypatch.setattr(children, "race", race)
+    for seconds in (10.0, 10 * MORE_TIME - 1, 10 * MORE_TIME):
+        bench(store).measure([workload("one", *ends)], Budget(seconds), quiet)
+    assert [forms for ((_, forms),), _ in inside.races] == [list(ends), ["open"]]
+
+
+def test_every_layer_is_a_step(store: Store, inside) -> None:
+    said: list[Step] = []
+    inside.now = 5.0
+    bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(7.0), said.append)
+    assert said == [
+        Step("measuring layer 1 of 2", 0, 2, 7.0),
+        Step("measuring layer 2 of 2", 1, 2, 7.0),
+    ]
+
+
+def test_an_interrupt_keeps_what_was_measured(store: Store, inside) -> None:
+    def interrupt(step: object) -> None:
+        if len(kept(store)) >= 4:
+            raise KeyboardInterrupt
+
+    workloads = [workload(name, "a") for name in ("one", "two", "three", "four")]
+    with pytest.raises(KeyboardInterrupt):
+        bench(store).measure(workloads, Budget(60.0), interrupt)
+    assert {subject for subject, _ in kept(store)} == {"one", "two"}
+    bench(store).measure(workloads, Budget(60.0), quiet)
+    assert [subject for subject, _ in inside.races[1][0]] == ["three", "four"]

@@ -1,0 +1,110 @@
+"""What a form does to the child that it runs in is its own loss, and nothing else is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.tuning.measure.races import LOG, behaving, bench, kept, quiet, workload
+from widthfold_onnx.results.tuning import AS_IS
+from widthfold_onnx.tuning.measure import children
+from widthfold_onnx.tuning.measure.children import Budget
+from widthfold_onnx.tuning.store import Store
+
+ROOT = Path(__file__).parents[3]
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def store():
+    with Store(None) as opened:
+        yield opened
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Real children that race as `behaving` does; what they ran, as (child, subject, form)."""
+    path = tmp_path / "log"
+    monkeypatch.setenv(LOG, str(path))
+    monkeypatch.setattr(children, "race", behaving)
+
+    def lines() -> list[tuple[int, str, str]]:
+        rows = [line.split(" ") for line in path.read_text().splitlines()]
+        children = list(dict.fromkeys(child for child, _, _ in rows))
+        return [(children.index(child), subject, key) for child, subject, key in rows]
+
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ("exit", "ended with code 3"),
+        ("segfault", "SIGSEGV"),
+        ("hang", "silent for 8 s"),
+        ("eat", "out of memory"),
+        ("refuse", "no kernel"),
+    ],
+)
+def test_a_form_that_goes_wrong_loses_and_only_it(
+    store: Store, log, monkeypatch: pytest.MonkeyPatch, form: str, words: str
+) -> None:
+    if form == "hang":
+        monkeypatch.setattr(children, "SILENCE", 8.0)  # a child may need seconds to start
+    workloads = [workload("one", "a"), workload("two", "a", form, "b"), workload("three", "a")]
+    used = bench(store)
+    used.measure(workloads, Budget(60.0), quiet)
+    found = kept(store)
+    assert words in found["two", form].reason
+    wanted = {(u.subject, k) for u in workloads for k in (AS_IS, *(f.spec for f in u.forms))}
+    assert found.keys() == wanted
+    assert [key for key, item in found.items() if item.status == "lost"] == [("two", form)]
+    assert used.measured == len(wanted)
+    again = [(subject, key) for child, subject, key in log() if child == 1]
+    assert again == [
+        ("two", AS_IS),
+        ("two", "a"),
+        ("two", "b"),
+        ("three", AS_IS),
+        ("three", "a"),
+    ]
+    used.measure(workloads, Budget(60.0), quiet)
+    assert used.measured == len(wanted), "what is known was measured again"
+    assert max(child for child, _, _ in log()) == 1
+
+
+def test_a_layer_that_does_not_run_loses_alone(store: Store, log) -> None:
+    used = bench(store)
+    used.measure([workload("exit", "a", "b"), workload("two", "a")], Budget(60.0), quiet)
+    found = kept(store)
+    assert found.keys() == {("exit", AS_IS), ("two", AS_IS), ("two", "a")}
+    assert found["exit", AS_IS].status == "lost"
+    assert [row for row in log() if row[1] == "exit"] == [(0, "exit", AS_IS)]
+    used.measure([workload("exit", "a", "b"), workload("two", "a")], Budget(60.0), quiet)
+    assert len(log()) == 3
+
+
+@pytest.mark.parametrize("layers", [1, 7, 20])
+def test_a_kill_loses_at_most_the_layer_in_flight(tmp_path: Path, layers: int) -> None:
+    path = tmp_path / "store.sqlite"
+    count = 10_000  # more than can be done
+    script = f"from tests.tuning.measure.races import *; measure_many(Path({str(path)!r}), {count})"
+    with Store(path) as store, subprocess.Popen([sys.executable, "-c", script], cwd=ROOT) as child:
+        try:
+            while len(list(store.items())) < 3 * layers and child.poll() is None:
+                time.sleep(0.005)
+            assert child.poll() is None
+        finally:
+            child.kill()
+    with Store(path) as store:
+        found = sorted(kept(store))
+    whole = [
+        (f"layer{number:03}", key) for number in range(count) for key in (AS_IS, "brief1", "brief2")
+    ]
+    assert len(found) >= 3 * layers
+    assert found == whole[: len(found)]

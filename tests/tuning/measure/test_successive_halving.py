@@ -1,0 +1,258 @@
+"""Who runs how often in a race, on a clock and a runtime of our own."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from tests.tuning.measure.races import SETUP, workload
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.tuning import AS_IS, NO_TIME, SKIPPED
+from widthfold_onnx.runtime import settings
+from widthfold_onnx.runtime.clock import Run
+from widthfold_onnx.runtime.settings import Setting
+from widthfold_onnx.tuning.measure import successive_halving
+from widthfold_onnx.tuning.measure.successive_halving import (
+    FIRST_PAIRS,
+    FIRST_SHARE,
+    FORM_SECONDS,
+    HOPELESS,
+    PEAK_MARGIN,
+    Began,
+    Outcome,
+    _need,
+    out_of_reach,
+    race,
+)
+from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload
+
+MILLI = 1e-3
+PEAK = 1e9
+RUNGS = SETUP.spending.rungs
+
+
+class Track:
+    """A runtime whose every model takes the milliseconds that were said of it, on the clock."""
+
+    def __init__(self, seconds: Mapping[str, object]) -> None:
+        self.now = 0.0
+        self.runs: Counter[str] = Counter()
+        self.seconds = seconds
+
+    def clock(self) -> int:
+        return round(self.now * 1e9)
+
+    def random_run(self, model: bytes, setting: Setting) -> Run:
+        name = model.decode()
+        if isinstance(self.seconds[name], Exception):
+            raise self.seconds[name]
+
+        def once(count: int) -> None:
+            self.runs[name] += 1
+            time = self.seconds[name]
+            self.now += (time(self.runs[name]) if callable(time) else time) * MILLI
+
+        return once
+
+
+def reformed(workload: Workload, key: str, fold: FoldOptions) -> bytes | None:
+    """Stands in for the cut of a layer in another form."""
+    return None if key == "gone" else key.encode()
+
+
+@pytest.fixture
+def raced(monkeypatch: pytest.MonkeyPatch):
+    """A race of given milliseconds per form; returns what was reported, and the track."""
+
+    def start(*layers: Mapping[str, object], budget: float = 1e6, macs: float = 1.0):
+        track = Track({name: time for layer in layers for name, time in layer.items()})
+        monkeypatch.setattr(
+            successive_halving, "time", SimpleNamespace(perf_counter=lambda: track.now)
+        )
+        monkeypatch.setattr(successive_halving, "clock_of", lambda how: track.clock)
+        monkeypatch.setattr(successive_halving, "operations", lambda setting: PEAK)
+        monkeypatch.setattr(successive_halving, "random_run", track.random_run)
+        monkeypatch.setattr(successive_halving, "reformed", reformed)
+        workloads = [
+            Workload(
+                own, own.encode(), tuple(PredictedForm(key, macs, macs) for key in forms), 1, 1.0
+            )
+            for own, *forms in layers
+        ]
+        said: list[Began | Outcome] = []
+        race(workloads, SETUP, budget, report=said.append)
+        return said, track
+
+    return start
+
+
+def results(said: list[object]) -> dict[str, Measurement]:
+    """What ran, by form; there must be one of each."""
+    found = [item for item in said if isinstance(item, Outcome)]
+    assert len({(item.subject, item.candidate) for item in found}) == len(found)
+    return {item.candidate: item.measurement for item in found}
+
+
+def test_all_forms_run_then_the_better_ones_and_the_best_more_often(raced) -> None:
+    forms = {f"form{i}": 1 + i / 100 for i in range(9)}
+    said, _ = raced({"own": 1.0, **dict(reversed(forms.items()))})
+    found = results(said)
+    assert [found[key].rounds for key in (AS_IS, *forms)] == [4, 40, 40, *[10] * 4, *[4] * 3]
+    for key, seconds in forms.items():
+        ran = found[key]
+        wanted = (1 / seconds, seconds * MILLI)
+        assert (ran.ratio, ran.seconds) == pytest.approx(wanted, abs=1e-6)
+        assert ran.low <= ran.ratio <= ran.high
+        assert ran.reason == ""
+    assert found[AS_IS].seconds == pytest.approx(MILLI)
+
+
+def test_every_form_begins_before_it_runs_and_has_one_result_behind_its_layer(raced) -> None:
+    said, _ = raced({"one": 1.0, "a": 0.5, "b": 3.0}, {"two": 1.0, "c": 0.5})
+    second = said.index(Began("two", AS_IS))
+    begun = [(item.subject, item.candidate) for item in said if isinstance(item, Began)]
+    assert begun[:4] == [("one", AS_IS), ("one", "a"), ("one", "b"), ("one", "a")]
+    assert said[0] == Began("one", AS_IS)
+    assert list(results(said[:second])) == [AS_IS, "a", "b"]
+    assert results(said[second:]).keys() == {AS_IS, "c"}
+
+
+def test_what_is_hopeless_is_not_run_again(raced) -> None:
+    bad, meh, good = HOPELESS * 1.01, HOPELESS * 0.99, 0.5
+    forms = {"bad": bad, "meh": meh, "good": good, "behind": good * bad, "near": good * meh}
+    said, track = raced({"own": 1.0, **forms})
+    for form in ("bad", "behind"):
+        ran = results(said)[form]
+        assert (ran.rounds, track.runs[form]) == (FIRST_PAIRS, 1 + FIRST_PAIRS)  # once to warm up
+        assert ran.ratio == pytest.approx(1 / forms[form])
+    assert results(said)["meh"].rounds > FIRST_PAIRS
+    assert results(said)["near"].rounds > FIRST_PAIRS
+
+
+def test_a_form_is_not_hopeless_for_one_slow_run(raced) -> None:
+    said, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == 2 else 0.5, "next": 0.9})
+    found = results(said)
+    assert found["good"].rounds == found["next"].rounds == RUNGS[-1].pairs
+
+
+def test_a_hiccup_later_on_does_not_undo_what_was_measured(raced) -> None:
+    hiccup = 2 + RUNGS[0].pairs + 1 + 2  # the first pair of the second rung
+    said, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == hiccup else 0.5})
+    assert results(said)["good"].rounds == RUNGS[-1].pairs
+    assert results(said)["good"].ratio == pytest.approx(2.0)
+
+
+def test_what_does_not_run_or_exist_loses_alone(raced) -> None:
+    error = UnverifiedError("no kernel")
+    said, _ = raced({"own": 1.0, "broken": error, "gone": 1.0, "good": 0.5})
+    found = results(said)
+    assert (found["broken"].rounds, found["broken"].reason) == (0, "no kernel")
+    assert (found["gone"].rounds, found["gone"].ratio) == (0, 0.0)
+    assert "does not exist" in found["gone"].reason
+    assert (found["gone"].reason in SKIPPED, found["broken"].reason in SKIPPED) == (True, False)
+    assert found["good"].rounds == RUNGS[-1].pairs
+
+
+def test_a_layer_that_does_not_run_ends_the_race(raced) -> None:
+    with pytest.raises(UnverifiedError, match="no kernel"):
+        raced({"own": UnverifiedError("no kernel"), "a": 1.0})
+
+
+def test_what_cannot_win_is_not_run(raced) -> None:
+    limit = MILLI * PEAK * PEAK_MARGIN / 2
+    for macs, runs in ((limit * 0.99, True), (limit * 1.01, False)):
+        said, track = raced({"own": 1.0, "a": 0.5}, macs=macs)
+        assert (track.runs["a"] > 0) == runs
+        assert ("multiply-adds" in results(said)["a"].reason) == (not runs)
+        assert (results(said)["a"].reason in SKIPPED) == (not runs)
+
+
+@pytest.mark.parametrize("usual", [1e-6, 1e-3, 1.0])
+@pytest.mark.parametrize("peak", [1e9, 1e11, 1e14])
+def test_nothing_is_ruled_out_that_could_win(usual: float, peak: float) -> None:
+    for rate in (0.01 * peak, peak, PEAK_MARGIN * peak):
+        for share in (0.01, 0.5, 0.999):
+            macs = share * usual * rate / 2  # of a form that takes that share of the time
+            assert not out_of_reach(macs, usual, peak)
+    assert out_of_reach(1.001 * usual * PEAK_MARGIN * peak / 2, usual, peak)
+
+
+def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
+    forms = {f"form{i}": 1.0 for i in range(30)}
+    said, track = raced({"own": 1.0, **forms}, budget=0.1)
+    found = results(said)
+    assert found.keys() == {AS_IS, *forms}
+    ran = [key for key in forms if found[key].rounds]
+    late = [key for key in forms if not found[key].rounds]
+    assert ran == list(forms)[: len(ran)]
+    assert {found[key].reason for key in late} == {NO_TIME}
+    one = 2 * (1 + RUNGS[0].pairs)  # once to warm up
+    assert FIRST_SHARE * 100 <= 10 + len(ran) * one <= FIRST_SHARE * 100 + one
+    assert track.now <= (100 + 2 * (RUNGS[-1].pairs + 1)) * MILLI
+
+
+def test_the_first_form_runs_whatever_the_time(raced) -> None:
+    said, _ = raced({"own": 1.0, "first": 0.5, "second": 0.5}, budget=0.0)
+    found = results(said)
+    assert found["first"].rounds == RUNGS[0].pairs
+    assert (found["second"].rounds, found["second"].reason) == (0, NO_TIME)
+
+
+def test_a_layer_gets_time_by_the_runs_that_it_needs() -> None:
+    """The second layer has ten times as many models to run, so the first may not take half."""
+    few, many = workload("few", *"ab"), workload("many", *map(str, range(29)))
+    assert _need(many) == pytest.approx(10 * _need(few))
+    assert _need(replace(few, predicted=2.0)) == pytest.approx(2 * _need(few), rel=0.01)
+
+
+def test_time_is_shared_out_and_what_a_layer_leaves_goes_to_the_others(raced) -> None:
+    several = [{own: 1.0, **{f"{own}{i}": 1.0 for i in range(40)}} for own in "abcd"]
+    said, track = raced(*several, budget=1.2)
+    outcomes = [item for item in said if isinstance(item, Outcome)]
+    counts = Counter(one.subject for one in outcomes if one.measurement.rounds)
+    assert counts["a"] <= 41  # all of them would take 0.85 s
+    assert all(counts[own] > 5 for own in "abcd")
+    assert track.now < 1.3
+    said, _ = raced({"x": 1.0, "x0": 1.0}, several[0], budget=1.3)
+    assert not any(ran.measurement.reason for ran in said if isinstance(ran, Outcome))
+
+
+def test_a_slow_form_is_not_silent_for_long(raced) -> None:
+    said, _ = raced({"own": 1000.0, "slow": 900.0})
+    found = results(said)["slow"]
+    assert RUNGS[0].pairs <= found.rounds <= math.ceil(FORM_SECONDS / 1.9)
+    said, _ = raced({"own": 2000 * FORM_SECONDS, "slow": 2000 * FORM_SECONDS})
+    assert results(said)["slow"].rounds == RUNGS[0].pairs
+
+
+def test_a_real_race_of_a_real_layer() -> None:
+    from tests.tuning.workload.tool import conv, workload
+
+    found = workload(conv([1, 1, 4, 16], (1, 1, 3, 3), pads=[1, 1, 1, 1]))
+    said: list[object] = []
+    race([replace(found, forms=found.forms[:5])], SETUP, 60.0, report=said.append)
+    assert results(said).keys() == {AS_IS, *(form.spec for form in found.forms[:5])}
+    assert all(r.rounds or r.reason for r in results(said).values())
+    assert any(r.rounds for key, r in results(said).items() if key != AS_IS)
+
+
+def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OpenedError(Exception):
+        pass
+
+    def open_session(model: object, how: RuntimeOptions, *_: object, **others: object) -> None:
+        raise OpenedError(how.session_options)
+
+    monkeypatch.setattr(settings, "open_session", open_session)
+    chosen = {"session.disable_prepacking": "1"}
+    setup = replace(SETUP, how=SearchOptions(provider=Provider.CPU, session_options=chosen))
+    with pytest.raises(OpenedError) as caught:
+        race([workload("own")], setup, 1.0, report=print)
+    assert caught.value.args == (chosen,)

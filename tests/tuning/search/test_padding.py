@@ -1,0 +1,106 @@
+"""Which channels the search pads, given how fast the whole model is with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.cli.tool import build, save
+from tests.folding import optimize
+from tests.tuning.search import world
+from tests.tuning.search.world import World, enter
+from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
+from widthfold_onnx.reports.described.optimization import padding
+from widthfold_onnx.results import OptimizeReport, PaddedChannels
+
+NET = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,3,4,32] x) => (float[1,2,4,32] y, float[1,3,4,32] z)
+<float[5,3,1,1] w1, float[5,5,1,1] w2, float[12,5,1,1] w3, float[6,12,1,1] w4, float[2,6,1,1] w5,
+ float[3,3,1,1] w6>
+{
+    [first] a = Conv (x, w1)
+    [relu] b = Relu (a)
+    [second] c = Conv (b, w2)
+    [third] d = Conv (c, w3)
+    [fourth] e = Conv (d, w4)
+    [fifth] y = Conv (e, w5)
+    [other] f = Conv (x, w6)
+    [softmax] z = Softmax (f)
+}"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save(build(NET), tmp_path / "model.onnx")
+
+
+def widths(model: Path) -> frozenset[str]:
+    """Names of the layers with their output channels, where these are not those of `NET`."""
+    graph = onnx.load(model).graph
+    dims = {weight.name: weight.dims[0] for weight in graph.initializer}
+    original = {"first": 5, "second": 5, "third": 12, "fourth": 6, "fifth": 2, "other": 3}
+    found = {node.name: dims[node.input[1]] for node in graph.node if node.op_type == "Conv"}
+    return frozenset(f"{n} {w}" for n, w in found.items() if w != original[n])
+
+
+def found(
+    model: Path, monkeypatch: pytest.MonkeyPatch, saved: dict[str, float], **changes: object
+) -> OptimizeReport:
+    """The report of a run in which layers of some widths save so many of ten seconds."""
+    monkeypatch.setattr(world, "folded", widths)
+    every = {f"{n} {w}": 0.0 for n in ("first", "second", "third", "fourth") for w in (8, 16)}
+    enter(monkeypatch, World(lambda layer, form: (0.5, 0.4), {**every, **saved}))
+    options = SearchOptions(
+        store=model.with_name("store.sqlite"), provider=Provider.CPU, effort=Effort.THOROUGH
+    )
+    return optimize(model, model.with_name("out.onnx"), FoldOptions(**changes), None, options)
+
+
+def test_the_multiple_that_gains_most_is_taken(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = {"first 8": 1.0, "second 8": 1.0, "first 16": 2.0, "second 16": 2.0, "third 16": 1.0}
+    report = found(model, monkeypatch, saved)
+    assert widths(model.with_name("out.onnx")) == {
+        *("first 16", "second 16", "third 16", "fourth 16")
+    }
+    assert report.padding is not None
+    assert (report.padding.status, report.padding.multiple) == ("padded", 16)
+    assert report.padding.layers[0] == PaddedChannels(node="first", channels=5, padded=16)
+    assert report.padding.gain.ratio == pytest.approx(10 / 5)
+    ends = [(stop.node, stop.code) for stop in report.padding.stops]
+    assert ends == [("fifth", "output"), ("softmax", "not-carried")]
+    assert report.summary.padded == 4
+    assert {s.node: s.code for s in report.sites}["first"] == "padded"
+    alone = {site.node for site in report.sites if site.gain is not None}
+    assert alone == {"other"}, "padded layers, and what reads them, were not measured alone"
+    line = padding(report.padding)
+    assert line.label == "channels padded to multiples of 16"
+    assert "the whole model ran at 2.00x" in line.text
+    assert "Softmax softmax (no rule pads Softmax)" in line.text
+
+
+def test_a_chain_that_does_not_help_in_its_place_is_dropped(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found(model, monkeypatch, {"first 8": 2.0, "second 8": 1.0, "fourth 8": -1.0, "first 16": -5.0})
+    assert widths(model.with_name("out.onnx")) == {"first 8", "second 8"}
+
+
+def test_what_is_not_surely_faster_is_not_padded(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = found(model, monkeypatch, {"first 8": 0.02})
+    assert model.with_name("out.onnx").read_bytes() == model.read_bytes()
+    assert report.padding is not None
+    assert (report.padding.status, report.padding.reason) == ("kept", "not surely faster")
+
+
+def test_options_choose_the_multiple_or_none(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = {"first 8": 2.0, "first 16": 3.0}
+    assert found(model, monkeypatch, saved, pad_channels=8).padding.multiple == 8
+    assert found(model, monkeypatch, saved, pad_channels=0).padding is None
+    assert found(model, monkeypatch, saved, skip=("second", "f*")).padding is None

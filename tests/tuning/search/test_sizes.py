@@ -1,0 +1,111 @@
+"""A model is changed only if it gains at one size and is slower at none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.cli.tool import build, save
+from tests.tuning.search.test_search import found
+from tests.tuning.search.world import World, doubled, enter, folded
+from widthfold_onnx.results import Measurement
+from widthfold_onnx.results.tuning import lost, timed
+from widthfold_onnx.tuning.search.trials import over_sizes, pays_at_all
+
+OPEN = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,1,4,32] x) => (float[N,1,4,32] y) <float[2,1,1,3] w1, float[1,2,1,3] w2>
+{
+    [first] a = Conv <pads = [0,1,0,1]> (x, w1)
+    [second] y = Conv <pads = [0,1,0,1]> (a, w2)
+}"""
+SMALL, LARGE = {"x": (1, 1, 4, 32)}, {"x": (6, 1, 4, 32)}
+FASTER, SLOWER, ALIKE = (
+    timed(1.2, 1.1, 1.3, 1.0, 9),
+    timed(0.8, 0.7, 0.9, 1.0, 9),
+    timed(1, 1, 1, 1, 9),
+)
+
+
+class Sized(World):
+    """A world in which folds save other times at each batch, and which notes every trial."""
+
+    def __init__(self, by_batch: dict[int, dict[str, float]]) -> None:
+        super().__init__(doubled, {})
+        self.by_batch = by_batch
+        self.batches: list[int] = []
+
+    def _contest(self, base: Path, other: Path, options: Any, shapes: Any, *kind: Any) -> Any:
+        self.batches.append(shapes["x"][0])
+        self.saved = self.steady = self.by_batch[shapes["x"][0]]
+        return super()._contest(base, other, options, shapes, *kind)
+
+
+@pytest.mark.parametrize(
+    ("at_six", "verdict", "count"),
+    [(1.0, "faster", 2), (0.0, "no difference", 2), (-1.0, "slower", 0)],
+)
+def test_a_loss_at_one_size_forbids_the_change(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at_six: float,
+    verdict: str,
+    count: int,
+) -> None:
+    model = save(build(OPEN), tmp_path / "model.onnx")
+    gains = {1: {"first": 1.0, "second": 1.0}, 6: {"first": at_six, "second": at_six}}
+    enter(monkeypatch, Sized(gains))
+    report = found(model, fold={"input_shapes": (SMALL, LARGE)})
+    assert report.search is not None
+    assert [row.verdict for row in report.search.sizes] == ["faster", verdict]
+    assert [row.shapes["x"] for row in report.search.sizes] == [[1, 1, 4, 32], [6, 1, 4, 32]]
+    assert (len(folded(model.with_name("out.onnx"))), report.search.accepted) == (count, count > 0)
+
+
+def test_a_layer_that_loses_at_the_larger_size_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save(build(OPEN), tmp_path / "model.onnx")
+    gains = {1: {"first": 1.0, "second": 1.0}, 6: {"first": -2.0, "second": 1.0}}
+    enter(monkeypatch, Sized(gains))
+    found(model, fold={"input_shapes": (SMALL, LARGE)})
+    assert folded(model.with_name("out.onnx")) == {"second"}
+
+
+def test_smaller_sizes_get_the_last_trial_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save(build(OPEN), tmp_path / "model.onnx")
+    both = {"first": 1.0, "second": 1.0}
+    world = Sized({1: both, 6: both})
+    enter(monkeypatch, world)
+    found(model, fold={"input_shapes": (LARGE, SMALL)})
+    assert world.batches.count(1) == 1 < world.batches.count(6)
+
+
+@pytest.mark.parametrize(
+    ("trials", "deciding"),
+    [
+        ([FASTER, ALIKE], FASTER),
+        ([ALIKE, FASTER], FASTER),
+        ([FASTER, SLOWER], SLOWER),
+        ([FASTER, None], None),
+        ([FASTER], FASTER),
+    ],
+)
+def test_the_worst_size_decides_where_it_is_surely_slower(
+    trials: list[Measurement | None], deciding: Measurement | None
+) -> None:
+    assert over_sizes(trials) == deciding
+
+
+def test_a_model_that_stops_at_one_size_is_not_taken() -> None:
+    stopped = lost("it does not run")
+    assert over_sizes([FASTER, stopped]) == stopped
+    assert pays_at_all([FASTER, ALIKE])
+    assert pays_at_all([None, None])
+    assert not pays_at_all([FASTER, stopped])
+    assert not pays_at_all([ALIKE, replace(FASTER, low=0.99)])

@@ -1,0 +1,304 @@
+"""Whole models are compared once, and never taken for one another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from onnx import ModelProto, helper
+
+from tests.cli.tool import build, save
+from tests.tuning.measure.races import bench
+from tests.tuning.measure.workers import sleeping
+from tests.tuning.search.world import WHOLE, World, doubled, enter
+from widthfold_onnx.decide.fixed import decide_fixed
+from widthfold_onnx.model.loader import load
+from widthfold_onnx.options import Companion, FoldOptions, RuntimeOptions
+from widthfold_onnx.results import Gain
+from widthfold_onnx.rewrite.apply import Fitting, fit
+from widthfold_onnx.rewrite.plan import (
+    EMPTY,
+    CompanionPlan,
+    LayerGain,
+    Limits,
+    Measured,
+    Origin,
+    PaddedLayer,
+    PaddingPlan,
+    Plan,
+)
+from widthfold_onnx.runtime.paired_benchmark import ratios_to
+from widthfold_onnx.runtime.sessions.session import open_session
+from widthfold_onnx.tuning.search import trials
+from widthfold_onnx.tuning.search.trials import Trials
+from widthfold_onnx.tuning.store import Store
+
+TEXT = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,2,6,16] x) => (float[1,2,6,16] y)
+<float[3,2,3,3] w1, float[2,3,1,5] w2, float[1] slope = {0.25}, float k>
+{
+    [layer] a = Conv <pads = [1,1,1,1]> (x, w1)
+    [prelu] p = PRelu (a, slope)
+    [other] b = Conv <pads = [0,2,0,2]> (p, w2)
+    y = Add (b, k)
+}"""
+GAIN = Gain(ratio=2.0, low=1.9, high=2.1, pairs=40)
+
+
+def overridable(seed: int = 0) -> ModelProto:
+    """The model; its last constant is an input, too."""
+    proto = build(TEXT, seed=seed)
+    proto.graph.input.append(helper.make_tensor_value_info("k", 1, []))
+    return proto
+
+
+def plan(proto: ModelProto, *names: str) -> Plan:
+    """Fold the named layers, or all, by 2 along the width."""
+    options = FoldOptions(factor=2, axis="width", nodes=names, companions=(Companion.NONE,))
+    decided = decide_fixed(proto, None, options)
+    assert len(decided.plan.layers) == (len(names) or len(decided.sites))
+    return decided.plan
+
+
+A, B = plan(overridable(), "layer"), plan(overridable())
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save(overridable(), tmp_path / "model.onnx")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return enter(monkeypatch, World(doubled, {"layer": 2.0, "other": 3.0}))
+
+
+@pytest.fixture
+def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans of which the models were built."""
+    plans: list[Plan] = []
+
+    def spy(proto: ModelProto, folder: Path | None, fitted_plan: Plan) -> Fitting:
+        plans.append(fitted_plan)
+        return fit(proto, folder, fitted_plan)
+
+    monkeypatch.setattr(trials, "fit", spy)
+    return plans
+
+
+class Builder:
+    """Trials of a model."""
+
+    def __init__(self, model: Path, store: Store, **changes: object) -> None:
+        self.bench = bench(store)
+        folder = model.parent / "trials"
+        folder.mkdir(exist_ok=True)
+        given = {
+            "loaded": load(model),
+            "bench": self.bench,
+            "sizes": ({"x": (1, 2, 6, 16)},),
+            "folder": folder,
+        }
+        self.trials = Trials(**{**given, **changes})
+
+
+def test_a_failure_names_the_model_that_failed(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(base: Path, other: Path, *rest: object) -> None:
+        save(build(TEXT.replace("[1,2,6,16] x", "[1,2,6,9] x")), other)
+        open_session(other, RuntimeOptions(provider="cpu")).run({"x": np.ones((1, 2, 6, 8))})
+
+    monkeypatch.setattr(trials, "isolated", lambda function, *models, **limits: broken(*models))
+    with Store(None) as store:
+        found = Builder(model, store).trials.compare(EMPTY, A, 3.0)
+    assert found.reason.startswith("the folded model does not run: ")
+
+
+def test_the_ratio_is_that_of_the_first_to_the_second(model: Path, world: World) -> None:
+    with Store(None) as store:
+        builder = Builder(model, store)
+        found = builder.trials.compare(A, B, 3.0)
+        assert found.ratio == pytest.approx((WHOLE - 2) / (WHOLE - 5))
+        assert found.seconds == pytest.approx(WHOLE - 5)
+        assert (found.rounds, found.control, found.status) == (50, 0.005, "ok")
+        assert found.low < found.ratio < found.high
+        assert builder.trials.compare(B, A, 3.0).ratio == pytest.approx(1 / found.ratio)
+        assert builder.trials.compare(EMPTY, A, 3.0).ratio == pytest.approx(WHOLE / (WHOLE - 2))
+    both = {"layer", "other"}
+    assert world.compared == [({"layer"}, both), (both, {"layer"}), (set(), {"layer"})]
+
+
+@pytest.mark.parametrize("base", [EMPTY, replace(A, layers=())], ids=["empty", "emptied"])
+def test_the_original_is_compared_as_it_lies_there(
+    model: Path, monkeypatch: pytest.MonkeyPatch, world: World, base: Plan
+) -> None:
+    seen: list[Path] = []
+
+    def spy(function, first: Path, *args, **more):
+        seen.append(first)
+        return world.isolated(function, first, *args, **more)
+
+    monkeypatch.setattr("widthfold_onnx.tuning.search.trials.isolated", spy)
+    with Store(None) as store:
+        Builder(model, store).trials.compare(base, A, 3.0)
+    assert seen == [model]
+
+
+def test_nothing_is_built_or_compared_twice(model: Path, world: World, fitted: list[Plan]) -> None:
+    with Store(None) as store:
+        builder = Builder(model, store)
+        for _ in range(2):
+            for base, other in ((EMPTY, A), (EMPTY, B), (A, B)):
+                builder.trials.compare(base, other, 3.0)
+        assert fitted == [A, B]
+        assert builder.bench.measured == len(world.compared) == 3
+        known = builder.trials.compare(A, B, 3.0)
+        again = Builder(model, store)
+        assert again.trials.compare(plan(overridable(), "layer"), B, 3.0) == known
+        assert (fitted, again.bench.measured, len(world.compared)) == ([A, B], 0, 3)
+
+
+def test_another_model_shape_or_selection_is_compared_again(model: Path, world: World) -> None:
+    other = save(overridable(seed=1), model.with_name("other.onnx"))
+    with Store(None) as store:
+        for number, (changes, selection) in enumerate(
+            (
+                ({}, A),
+                ({"loaded": load(other)}, A),
+                ({"sizes": ({"x": (2, 2, 6, 16)},)}, A),
+                ({}, plan(overridable(), "other")),
+                ({}, B),
+            ),
+            1,
+        ):
+            Builder(model, store, **changes).trials.compare(EMPTY, selection, 3.0)
+            assert len(world.compared) == number
+        copy = save(overridable(), model.with_name("copy.onnx"))
+        Builder(model, store, loaded=load(copy)).trials.compare(EMPTY, A, 3.0)
+        assert len(world.compared) == 5, "the name of a file does not count"
+
+
+CHANGES = {
+    "frozen": ("k",),
+    "companions": (CompanionPlan(node="prelu", companion=Companion.PRELU),),
+    "padding": PaddingPlan(multiple=4, layers=(PaddedLayer(node="a", channels=5, padded=8),)),
+    "layers": B.layers,
+    "sizes": ({"x": (1, 2, 6, 16)},),
+    "limits": Limits(mix_samples=True, max_flops_growth=2.5),
+}
+"""Other values of the fields of a plan that change the model, or may."""
+
+ELSEWHERE = {
+    "origin": Origin(widthfold="0.0", decision="measured", device="another"),
+    "measured": Measured(
+        whole=GAIN,
+        setting="extended",
+        sizes=({"x": (9, 2, 6, 16)},),
+        layers=(LayerGain(node="layer", gain=GAIN),),
+    ),
+}
+"""Other values of the fields that say where a plan comes from."""
+
+
+def test_every_field_that_changes_the_model_makes_another_trial(
+    model: Path, world: World, fitted: list[Plan]
+) -> None:
+    assert {"schema", *CHANGES, *ELSEWHERE} == {*Plan.__struct_fields__}
+    plans = [A, *(replace(A, **{name: value}) for name, value in CHANGES.items())]
+    with Store(None) as store:
+        builder = Builder(model, store)
+        for number, other in enumerate(plans, 1):
+            builder.trials.compare(EMPTY, other, 3.0)
+            assert (fitted, len(world.compared)) == (plans[:number], number)
+
+
+def test_plans_of_equal_changes_and_other_origins_and_times_are_one_trial(
+    model: Path, world: World, fitted: list[Plan]
+) -> None:
+    with Store(None) as store:
+        builder = Builder(model, store)
+        measurement = builder.trials.compare(A, B, 3.0)
+        for name, value in ELSEWHERE.items():
+            first, second = (replace(each, **{name: value}) for each in (A, B))
+            assert (first, second) != (A, B)
+            assert builder.trials.compare(first, second, 3.0) == measurement
+    assert (fitted, len(world.compared)) == ([A, B], 1)
+
+
+@pytest.mark.parametrize("levels", [False, True], ids=["decide", "levels"])
+def test_the_other_trials_are_of_one_plan_each_as_well(
+    model: Path, world: World, levels: bool
+) -> None:
+    with Store(None) as store:
+        builder = Builder(model, store)
+        time_one = builder.trials.levels if levels else builder.trials.decide
+        times = [time_one(each, 3.0) for each in (A, B, replace(A, **ELSEWHERE), B)]
+        assert times[:2] == times[2:]
+        assert builder.bench.measured == 2
+        assert builder.trials.stored(A) == (None if levels else times[0][0])
+
+
+@pytest.mark.processes
+def test_a_model_that_hangs_is_lost(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "ratio_of", sleeping)
+    monkeypatch.setattr(trials, "PATIENCE", 1.0)
+    with Store(None) as store:
+        builder = Builder(model, store)
+        found = builder.trials.compare(EMPTY, A, 0.5)
+        assert (found.status, found.reason) == ("lost", "no result after 1.5 s; stopped")
+
+
+def chain(names: Sequence[str]) -> ModelProto:
+    """Convs in a row, of one channel and the same kernel."""
+    weights = ", ".join(f"float[1,1,1,3] w{i}" for i in range(len(names)))
+    nodes = "\n".join(
+        f"[{name}] v{i + 1} = Conv <pads = [0,1,0,1]> (v{i}, w{i})" for i, name in enumerate(names)
+    )
+    return build(f"""<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,1,4,32] v0) => (float[1,1,4,32] v{len(names)}) <{weights}> {{ {nodes} }}""")
+
+
+def test_parts_of_a_plan_are_timed_in_turn_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few at a time, each once; `compare` has results of its own, as it takes more processes."""
+    names = [f"layer{i}" for i in range(trials.AT_ONCE + 2)]
+    world = enter(monkeypatch, World(doubled, dict.fromkeys(names, 0.5)))
+    asked: list[int] = []
+
+    def spy(function, base: Path, *args, **more):
+        asked.append(len(args[0]) if function is ratios_to else 0)
+        return world.isolated(function, base, *args, **more)
+
+    monkeypatch.setattr(trials, "isolated", spy)
+    every = plan(chain(names))
+    parts = [
+        replace(every, layers=tuple(layer for layer in every.layers if layer.node != name))
+        for name in names
+    ]
+    with Store(None) as store:
+        model = save(chain(names), tmp_path / "chain.onnx")
+        builder = Builder(model, store, sizes=({"v0": (1, 1, 4, 32)},))
+        compared = builder.trials.compare(parts[0], every, 3.0)
+        found = builder.trials.without(every, parts, 4.0)
+        assert asked == [0, trials.AT_ONCE, 2]
+        assert builder.trials.compare(parts[0], every, 3.0) == compared != found[0]
+        assert found[1].ratio == pytest.approx(1 + 0.5 / (WHOLE - 0.5 * len(names)))
+        assert builder.trials.without(every, parts, 4.0) == found
+    assert len(asked) == 3
+
+
+def test_of_parts_that_do_not_run_nothing_is_known_but_that(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(monkeypatch, World(doubled, {"layer": math.nan, "other": 1.0}))
+    with Store(None) as store:
+        parts = [A, plan(overridable(), "other")]
+        found = Builder(model, store).trials.without(B, parts, 4.0)
+    assert [one.status for one in found] == ["lost", "lost"]

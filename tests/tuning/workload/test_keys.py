@@ -1,0 +1,240 @@
+"""The keys of the store hold what decides a time: every field that feeds them, or a reason."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import onnx
+import pytest
+
+from tests.folding import read
+from tests.operators.products import Product
+from tests.tuning.workload.tool import FOLD, conv
+from widthfold_onnx.decide.decisions import read_sites
+from widthfold_onnx.options import (
+    Companion,
+    Effort,
+    FoldOptions,
+    Form,
+    Layout,
+    NonFinite,
+    Provider,
+    SearchOptions,
+)
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.spec import spec_of
+from widthfold_onnx.rules.match.product_site import ProductSite
+from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.tuning.measure.bench import Bench
+from widthfold_onnx.tuning.measure.successive_halving import Setup
+from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.workload.candidates import every_form
+from widthfold_onnx.tuning.workload.cut import _subject
+
+GEOMETRY = "follows from the tiles and the layer, which the subject describes"
+EXTENTS = "follows from the fold and the extents, which the subject holds"
+LIMIT = "decides which forms exist, not how fast one is"
+SELECTION = "decides which layers are measured; a whole model's subject lists them"
+
+NOT_IN_THE_KEY = {
+    # Names of fields, of one class only where it is named.
+    # of a form
+    **dict.fromkeys(("is_view", "bytes_ratio", "flops_ratio", "channels_last"), EXTENTS),
+    **dict.fromkeys(("in_shape", "out_shape", "folded_axes", "extents"), EXTENTS),
+    **dict.fromkeys(("folding", "unfolding", "ends"), EXTENTS),
+    # of a fold
+    "Grouping.group": "is the group of the fold",
+    "before": "the channels of the layer, which its weight has in the subject",
+    **dict.fromkeys(("original_kernel", "kernel", "stride", "dilation"), GEOMETRY),
+    **dict.fromkeys(("pad_begin", "pad_end", "g", "f", "q", "k"), GEOMETRY),
+    **dict.fromkeys(("in_length", "out_length", "extent"), EXTENTS),
+}
+
+
+LAYERS = (
+    conv([2, 4, 4, 8], (6, 2, 3, 3), pads=[1, 1, 1, 1], group=2),
+    conv([2, 4, 9], (4, 3, 5), strides=[3], group=2, op="ConvTranspose"),
+    conv([1, 1, 4, 4, 8], (2, 1, 1, 1, 1)),
+    Product(shape=[2, 3, 16, 3], weight=[3, 5]).model(),
+    Product(shape=[2, 3, 64], weight=[5, 3], left=True).model(),
+)
+
+
+def layers() -> Iterator[tuple[LinearSite, Reformulation]]:
+    """A layer of every family, in all its forms."""
+    for model in LAYERS:
+        for _, site in read_sites(read(model, FOLD), FOLD):
+            assert isinstance(site, LinearSite)
+            yield from ((site, form) for form in every_form(site, FOLD))
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same type; None if it holds other fields, which are changed instead."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, str):
+        return f"{value}x"
+    return None
+
+
+def alterations(
+    value: Any, left_out: Mapping[str, str], another: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """The whole with another value in one field, for every field that is not left out."""
+    if isinstance(value, tuple):
+        for index, item in enumerate(value):
+            for name, other in alterations(item, left_out, another):
+                yield name, (*value[:index], other, *value[index + 1 :])
+    if not dataclasses.is_dataclass(value):
+        return
+    for field in dataclasses.fields(value):
+        if {field.name, f"{type(value).__name__}.{field.name}"} & left_out.keys():
+            continue
+        old = getattr(value, field.name)
+        new = another.get(field.name, changed(old))
+        inside = field.name not in another and new is None
+        found = list(alterations(old, left_out, another)) if inside else [(field.name, new)]
+        assert found, f"{type(value).__name__}.{field.name}: neither changed nor given a reason"
+        for name, other in found:
+            yield name, dataclasses.replace(value, **{field.name: other})
+
+
+def test_every_field_of_a_form_is_in_its_spec_or_has_a_reason() -> None:
+    seen = set()
+    for site, form in layers():
+        spec = spec_of(site, form)
+        for name, other in alterations(form, NOT_IN_THE_KEY, {}):
+            assert spec_of(site, other) != spec, name
+            seen.add(name)
+    assert {
+        "axis",
+        "factor",
+        "kind",
+        "group",
+        "batch",
+        "lift",
+        "blocked",
+        "merged",
+        "summed",
+    } <= seen
+
+
+IDENTITY = "which node it is, not what it computes"
+PLANNED = "decides which forms exist; the measured extents are given beside the site"
+VALUES = "layers that differ in their numbers alone take equally long"
+NOT_IN_THE_SUBJECT = {
+    **dict.fromkeys(("node", "scope", "name"), IDENTITY),
+    **dict.fromkeys(("static", "planned", "samples", "opset", "is_open", "pad_period"), PLANNED),
+    "stored": VALUES,
+    "zero": "of quantized weights only, where the subject says whether it is 0",
+    "dequantizer": "the node that is folded away; `quantization` says whether there is one",
+    "per_channel": "of quantized weights only, where the subject says whether there are any",
+    "itemsize": "follows from the element type",
+    **dict.fromkeys(("length", "stored_rank"), "the extents are given beside the site"),
+    "kernel": "the shape of the weight has it",
+    "operator": "follows from the op and the side of the weight, which the subject says",
+}
+NOT_OF_PRODUCTS = dict.fromkeys(
+    ("axes", "group", "weight_shape"),
+    "the subject has the stored shape of the weight, and its side",
+)
+CONSTANT = SimpleNamespace(dtype="DOUBLE", shape=(5,))
+ANOTHER: Mapping[str, Any] = {
+    "weight": CONSTANT,
+    "weight_shape": (7, 7),
+    "parameters": {9: SimpleNamespace(constant=CONSTANT, vectors=())},
+    "quantization": SimpleNamespace(dtype="INT8", dequantized=True),
+}
+
+
+def test_every_field_of_a_site_is_in_its_subject_or_has_a_reason() -> None:
+    layer = onnx.parser.parse_graph("g (float[1] x) => (float[1] y) { y = Neg (x) }")
+    seen = set()
+    for site in {id(site): site for site, _ in layers()}.values():
+        subject = _subject(site, [1], layer, 0)
+        left_out = NOT_IN_THE_SUBJECT | (NOT_OF_PRODUCTS if isinstance(site, ProductSite) else {})
+        for name, other in alterations(site, left_out, ANOTHER):
+            assert _subject(other, [1], layer, 0) != subject, name
+            seen.add(name)
+    assert {"op", "is_finite", "group", "stride", "base_dilation", *ANOTHER} <= seen
+
+
+SETTING: Mapping[str, Any] = {
+    "provider": Provider.CUDA,
+    "provider_options": {"a": "b"},
+    "session_options": {"a": "b"},
+    "threads": 2,
+}
+SEARCH_ALONE = {
+    "effort": "decides what is measured; a measurement says how often something ran",
+    "time_budget": "a measurement that was skipped for want of time says how much there was",
+    "store": "where the measurements are",
+    "target": "orders what is measured",
+    "measure": "decides whether anything is measured",
+    "inputs": "the shapes are in the subject, and the data in that of a whole model",
+    **dict.fromkeys(("values", "cases"), "a whole model has them in its subject"),
+}
+FOLDING: Mapping[str, Any] = {}
+FOLD_ALONE = {
+    **dict.fromkeys(
+        ("factor", "form", "axis", "layout", "ragged", "mix_samples", "nonfinite"), LIMIT
+    ),
+    **dict.fromkeys(("max_flops_growth", "max_bytes_growth", "fixed_shapes"), LIMIT),
+    **dict.fromkeys(("max_channels", "nodes", "skip"), SELECTION),
+    "input_shapes": "the subject holds the extents",
+    **dict.fromkeys(
+        ("companions", "freeze_weights", "pad_channels"), "layers are cut out of what they leave"
+    ),
+}
+OTHER: Mapping[str, Any] = {
+    "factor": 4,
+    "form": Form.STRIDES,
+    "axis": "width",
+    "pad_channels": 8,
+    "layout": Layout.NHWC,
+    "nonfinite": NonFinite.REFUSE,
+    "companions": (Companion.PRELU,),
+    "nodes": ("a",),
+    "skip": ("a",),
+    "input_shapes": {"x": (1,)},
+    "store": Path("s"),
+    "target": "a100",
+    "effort": Effort.QUICK,
+    "time_budget": 1.0,
+    "inputs": ("a",),
+    "values": {"a": (1.0,)},
+    "cases": ({"a": (1.0,)},),
+}
+
+
+def stored(fold: Mapping[str, Any], search: Mapping[str, Any]) -> tuple[str, ...]:
+    """The key of a form that is measured with these options."""
+    options = SearchOptions(**{"provider": Provider.CPU, **search})
+    with Store(None) as store:
+        setup = Setup(options, FoldOptions(**fold))
+        key = Bench(setup, store, "machine")._key("subject", "form")
+    return msgspec.structs.astuple(key)
+
+
+@pytest.mark.parametrize(
+    ("kind", "keyed", "alone"),
+    [(SearchOptions, SETTING, SEARCH_ALONE), (FoldOptions, FOLDING, FOLD_ALONE)],
+)
+def test_every_option_is_in_the_key_or_has_a_reason(
+    kind: type, keyed: Mapping[str, Any], alone: Mapping[str, str]
+) -> None:
+    assert not keyed.keys() & alone.keys()
+    plain = kind(provider=Provider.CPU) if kind is SearchOptions else kind()
+    for field in dataclasses.fields(kind):
+        assert field.name in {*keyed, *alone}, f"{field.name}: in the key, or give a reason"
+        new = {**OTHER, **keyed}.get(field.name, changed(getattr(plain, field.name)))
+        assert new not in (None, getattr(plain, field.name)), field.name
+        given = ({}, {field.name: new}) if kind is SearchOptions else ({field.name: new}, {})
+        assert (stored(*given) != stored({}, {})) == (field.name in keyed), field.name

@@ -1,0 +1,91 @@
+"""Layers of quantized convolutions: cut out with what dequantizes and quantizes, in every form."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.rewrite.quantized.convs import Case
+from tests.rewrite.quantized.models import qdq_chain
+from tests.tuning.workload.tool import FOLD, layers, run, workload
+from widthfold_onnx.tuning.workload.workloads import reformed
+
+LINE = {"shape": (4, 3, 24), "weight": (5, 3, 4), "attributes": {"pads": [2, 1]}, "pads": (2, 1)}
+POOL = onnx.helper.make_node("MaxPool", ["xf"], ["m"], kernel_shape=[1])
+CASES = {
+    "qlinear": Case(op="QLinearConv", **LINE),
+    "integer": Case(op="ConvInteger", per_channel=False, kinds=(np.int8, np.uint8), **LINE),
+    "qdq": Case(op="QDQ Conv", **LINE),
+    "qdq_behind_pool": Case(op="QDQ Conv", behind=POOL, **LINE),
+    "qdq_weight_of_floats": Case(op="QDQ Conv", plain=True, **LINE),
+    "qdq_without_bias": Case(op="QDQ Conv", bias=False, per_channel=False, **LINE),
+}
+
+
+def returned(layer: bytes, case: Case, x: np.ndarray) -> np.ndarray:
+    """What a layer makes of integers: without the operators at its ends, which no form pays for."""
+    graph = onnx.ModelProto.FromString(layer).graph
+    if graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+        kept = case.constants()
+        x = (x.astype(np.float32) - kept["xz"].astype(np.float32)) * kept["xs"]
+    y = run(layer, x)
+    return -y if graph.node[-1].op_type == "Neg" else y
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
+    case = CASES[name]
+    found = workload(case.model())
+    x = case.data()
+    expected = case.expected(x)
+    np.testing.assert_array_equal(returned(found.model, case, x), expected)
+    assert {form.spec.factor for form in found.forms} >= {2, 4, 8}
+    assert found.predicted > 0
+    for form in found.forms:
+        model = reformed(found, form.spec, FOLD)
+        assert model is not None
+        np.testing.assert_array_equal(returned(model, case, x), expected, err_msg=form.spec.text)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_dequantized_layers_take_their_quantizers_along(kind: type) -> None:
+    """Where no QuantizeLinear stands before signed bytes, the runtime computes with floats."""
+    case = Case(op="QDQ Conv", kinds=(kind, np.int8), **LINE)
+    model = onnx.ModelProto.FromString(workload(case.model()).model)
+    ops = [node.op_type for node in model.graph.node]
+    dequantized = ["DequantizeLinear"] * 3
+    assert ops[:-1] == ["QuantizeLinear", *dequantized, "Conv", "QuantizeLinear"]
+    assert model.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+
+
+def test_a_layer_behind_a_pool_is_one_of_integers_without_the_pool() -> None:
+    model = onnx.ModelProto.FromString(workload(CASES["qdq_behind_pool"].model()).model)
+    ops = [node.op_type for node in model.graph.node]
+    dequantized = ["DequantizeLinear"] * 3
+    assert ops[:-1] == ["QuantizeLinear", *dequantized, "Conv", "QuantizeLinear"]
+
+
+def test_layers_that_take_other_times_have_other_subjects() -> None:
+    cases = [
+        Case(op="QLinearConv", kinds=kinds, per_channel=several, **LINE)
+        for kinds in ((np.uint8, np.int8), (np.uint8, np.uint8), (np.int8, np.int8))
+        for several in (False, True)
+    ]
+    cases += [Case(op="QDQ Conv", **LINE), Case(op="ConvInteger", per_channel=False, **LINE)]
+    assert len({workload(case.model()).subject for case in cases}) == len(cases)
+    one, other = (Case(op="QLinearConv", seed=seed, **LINE) for seed in (1, 2))
+    assert workload(one.model()).subject == workload(other.model()).subject
+
+
+def test_layers_between_quantizers_share_a_link() -> None:
+    found = layers(qdq_chain())
+    assert len(found.workloads) == 2
+    assert any(link.makers and link.readers for link in found.links)
+    assert found.inside
+    for between in found.inside.values():
+        for form in between.forms:
+            model = onnx.ModelProto.FromString(reformed(between, form.spec, FOLD) or b"")
+            assert "Conv" in {node.op_type for node in model.graph.node}
+            integers = onnx.TensorProto.UINT8 if form.input_layout else onnx.TensorProto.FLOAT
+            assert model.graph.input[0].type.tensor_type.elem_type == integers
