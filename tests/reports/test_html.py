@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
-from tests.browser import browse, needs_browser, sticking_out
+from tests.reports.browser import browse, needs_browser, sticking_out
 from tests.reports.sample import (
     DIFFERENT,
     EQUAL,

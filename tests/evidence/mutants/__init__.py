@@ -12,8 +12,11 @@ from itertools import islice
 
 import onnx
 
-from tests.evidence.mutants import (
-    algebra,
+from tests.evidence.mutants import algebra
+from tests.evidence.mutants.algebra import Planted
+from tests.evidence.mutants.base import folded, original
+from tests.evidence.mutants.bases import CONVS
+from tests.evidence.mutants.convs import (
     attributes,
     borders,
     geometry,
@@ -22,13 +25,10 @@ from tests.evidence.mutants import (
     twins,
     weights,
 )
-from tests.evidence.mutants.algebra import Planted
-from tests.evidence.mutants.base import folded, original
-from tests.evidence.mutants.bases import CONVS
+from tests.evidence.mutants.convs.geometry import Change
+from tests.evidence.mutants.convs.transposed import TRANSPOSED
 from tests.evidence.mutants.folded import Fault, Folded
-from tests.evidence.mutants.geometry import Change
 from tests.evidence.mutants.mutant import Mutant, content
-from tests.evidence.mutants.transposed import TRANSPOSED
 
 BASES = CONVS | TRANSPOSED
 

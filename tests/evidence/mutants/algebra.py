@@ -11,8 +11,8 @@ from unittest.mock import patch
 import numpy as np
 
 from tests.evidence.mutants.alter import Alter
+from tests.evidence.mutants.convs.weights import ARRAY, BIAS, WEIGHT
 from tests.evidence.mutants.folded import Array
-from tests.evidence.mutants.weights import ARRAY, BIAS, WEIGHT
 from widthfold_onnx.algebra import conv
 from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.algebra.channels import Regrouping, regroup_weight

@@ -3,8 +3,8 @@
 `run_reference` runs one node on arrays: constants, extents and proofs need it.
 
 `evaluated` computes constants that become part of the new model. So it takes only operators and
-element types for which ONNX Runtime computes the very same bits (tests/model/test_constants.py
-compares them). Moves of elements take any type.
+element types for which ONNX Runtime computes the very same bits (compared in
+tests/model/graph/test_constants.py). Moves of elements take any type.
 """
 
 from __future__ import annotations

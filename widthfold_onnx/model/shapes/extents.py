@@ -2,7 +2,7 @@
 
 Inference needs shapes whose numbers are all known. Here a shape with some open elements gives
 the extents of the others. For some operators inference says too much: measured on onnx 1.23.2 and
-onnxruntime 1.31.1 (tests/model/test_extents.py).
+onnxruntime 1.31.1 (tests/model/shapes/test_extents.py).
 
 The extents of a value that a Loop or Scan carries must be invariants, since a declared extent may
 hold for one turn only. An extent is an invariant if the first value has it, and the body returns it

@@ -1,0 +1,135 @@
+"""The one rule: what outputs are compared with, and how far off they may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from tests.evidence.compared import compare_models
+from tests.evidence.parity.reference import reference
+from widthfold_onnx.evidence.parity import models
+from widthfold_onnx.evidence.parity.outputs import Distance
+from widthfold_onnx.evidence.parity.rule import MULTIPLE, STRICT, Cells, Rule, failed
+from widthfold_onnx.evidence.parity.runs import Outputs
+from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
+from widthfold_onnx.runtime.inputs.recorded import InputSet
+
+TRUTH = np.array([1.0, 0.25])
+EPS = float(np.finfo(np.float32).eps)
+
+
+def away(distance: float) -> Outputs:
+    """float32 values of which the second is that far from the truth, relative to the largest."""
+    values = TRUTH.astype(np.float32)
+    values[1] += np.float32(distance)
+    return {"y": values}
+
+
+def judged(
+    original: float,
+    rewritten: float,
+    moved: float = 0.0,
+    *,
+    is_proved: bool = False,
+    tolerance: Tolerance | None = None,
+    truth: np.ndarray | None = TRUTH,
+    unsteady: bool = False,
+) -> tuple[Rule, Cells]:
+    """Compare two models that are that far from the truth, where rounding moves the original."""
+    options = VerifyOptions(provider=Provider.CPU, tolerance=tolerance or Tolerance())
+    run = reference(Path("a.onnx"), options, [InputSet("s", {})])
+    run.outputs.append(away(original))
+    run.unsteady.update(["y"] if unsteady else [])
+    truths: list[Outputs] = [{} if truth is None else {"y": truth}]
+    rule = Rule(run, truths, is_proved, [{"y": Distance(moved, moved)}])
+    return rule, rule.cells([away(rewritten)], "not run", lambda: "")
+
+
+def passes(*distances: float, **given: object) -> bool:
+    return not failed(judged(*distances, **given)[1])
+
+
+@pytest.mark.parametrize(
+    ("is_proved", "multiple", "least"), [(True, MULTIPLE, 1e-5), (False, STRICT, 4 * EPS)]
+)
+def test_a_multiple_of_the_movement_is_the_limit(
+    is_proved: bool, multiple: float, least: float
+) -> None:
+    for factor, passed in ((0.9, True), (1.1, False)):
+        assert passes(0.0, factor * multiple * 1e-4, 1e-4, is_proved=is_proved) is passed
+        assert passes(0.0, factor * least, is_proved=is_proved) is passed
+
+
+def test_the_error_of_the_original_is_a_movement_as_well() -> None:
+    for factor, passed in ((0.97, True), (1.03, False)):
+        assert passes(2e-6, factor * STRICT * 2e-6) is passed
+    rule, cells = judged(2e-6, 0.0)
+    assert rule.moved[0]["y"].largest == pytest.approx(2e-6, rel=0.05)
+    assert cells["disabled", "y", 0].movement == pytest.approx(2e-6, rel=0.05)
+
+
+def test_without_a_truth_the_default_tolerance_is_the_least_that_is_allowed() -> None:
+    assert passes(0.0, 9e-6, truth=None)
+    assert not passes(0.0, 1.1e-5, truth=None)
+
+
+def test_a_tolerance_of_the_caller_is_all_that_counts() -> None:
+    for tolerance in (
+        Tolerance(rtol=1e-5),
+        Tolerance(per_output={"y": 1e-5}),
+        Tolerance(atol=1e-5),
+    ):
+        assert passes(0.0, 9e-6, tolerance=tolerance)
+        assert not passes(0.0, 3e-5, 1e-3, is_proved=True, tolerance=tolerance)
+    assert not passes(0.0, 9e-6, tolerance=Tolerance(per_output={"z": 1e-5}))
+
+
+def test_an_output_that_cannot_be_judged_fails_nobody() -> None:
+    assert passes(0.0, 0.5, unsteady=True)
+
+
+@pytest.mark.parametrize(("moved", "used"), [(0.0, False), (1e-6, False), (1.1e-5, True)])
+def test_a_truth_further_away_needs_rounding_to_explain_it(moved: float, used: bool) -> None:
+    rule, cells = judged(1e-4, 1e-4, moved)
+    cell = cells["disabled", "y", 0]
+    assert cell.max_rel == pytest.approx(1e-4 if used else 0.0, rel=0.01)
+    assert bool(rule.limits()) is not used
+    if not used:
+        (why,) = rule.limits()
+        assert "output y: the original is 0.0001 away from it" in why
+
+
+def test_a_truth_of_another_shape_is_no_truth() -> None:
+    rule, _ = judged(0.0, 0.0, truth=np.ones(4))
+    assert "an unknown amount away" in rule.limits()[0]
+
+
+def pair(folder: Path, *weights: str) -> list[Path]:
+    head = '<ir_version: 8, opset_import: ["" : 17]>\n'
+    text = "g (float[N, 4] x) => (float[N, 4] y) <float w = {%s}> { y = Mul(x, w) }"
+    paths = [folder / f"{i}.onnx" for i in range(len(weights))]
+    for path, weight in zip(paths, weights, strict=True):
+        path.write_bytes(parser.parse_model(head + text % weight).SerializeToString())
+    return paths
+
+
+@pytest.mark.parametrize(("broken", "verdict"), [(False, "fail"), (True, "pass")])
+def test_a_broken_reference_calls_no_model_wrong(
+    broken: bool, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_outputs = models.true_outputs
+
+    def reference(*arguments):
+        runs, why = true_outputs(*arguments)
+        return [{"y": run["y"] * (1.2 if broken else 1.0)} for run in runs], why
+
+    monkeypatch.setattr(models, "true_outputs", reference)
+    options = VerifyOptions(provider=Provider.CPU, seeds=2, truth_budget=20)
+    result = compare_models(*pair(tmp_path, "2", "2.000014"), options)
+    assert result.verdict == verdict
+    unused = [line for line in result.reasons if line.startswith("float64 reference not used")]
+    assert len(unused) == broken
+    assert compare_models(*pair(tmp_path, "2", "2.1"), options).verdict == "fail"

@@ -1,0 +1,247 @@
+"""Quantized models where kernels of 8 bits saturate, and where they do not: both CPUs run these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.cli.tool import MODELS
+from tests.evidence.compared import compare_models
+from tests.evidence.parity.reference import reference
+from tests.folding import fold_model
+from tests.lacking import IS_OLD
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.files import verify_files
+from widthfold_onnx.evidence.parity import saturated
+from widthfold_onnx.evidence.parity.reference import check_judged
+from widthfold_onnx.evidence.parity.saturated import Deviation, as_deployed
+from widthfold_onnx.options import AxisName, FoldOptions, Provider, VerifyOptions
+from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.kernels import u8s8_error
+from widthfold_onnx.runtime.sessions.session_options import PRECISION
+
+SATURATES = "this CPU's 8-bit kernels saturate (no VNNI)"
+FURTHER = "further from the definition than the original: output y"
+VALUES = VerifyOptions(provider=Provider.CPU, thorough=False, exact=False, timing=False)
+EXACT = VerifyOptions(
+    provider=Provider.CPU, thorough=False, timing=False, session_options={PRECISION: "1"}
+)
+
+
+def alternating(weight: list[int]) -> onnx.ModelProto:
+    """A QLinearConv of one channel; the runtime adds the products of taps 0 and 1, and of 2 and 3.
+
+    Where the weights of such a pair have two signs, no data makes their sum leave 16 bits.
+    """
+    constants = {
+        "one": np.float32(1),
+        "zero": np.uint8(0),
+        "w": np.array(weight, np.int8).reshape(1, 1, 4),
+        "wz": np.int8(0),
+        "ys": np.float32(600),
+        "yz": np.uint8(128),
+    }
+    inputs = ["x", "one", "zero", "w", "one", "wz", "ys", "yz"]
+    graph = helper.make_graph(
+        [helper.make_node("QLinearConv", inputs, ["y"], "conv")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, (1, 1, 67))],
+        [helper.make_tensor_value_info("y", TensorProto.UINT8, (1, 1, 64))],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def alternating_floats() -> onnx.ModelProto:
+    """The same between dequantizers; normal data come to 13 + 5 / 0.05, and saturate nothing."""
+    model = alternating([-127, 127, 127, -127])
+    graph, node = model.graph, helper.make_node
+    tensors = {"xs": np.float32(0.05), "xz": np.uint8(13)}
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in tensors.items())
+    del graph.node[:]
+    graph.node.extend(
+        [
+            node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+            node("DequantizeLinear", ["q", "xs", "xz"], ["d"]),
+            node("DequantizeLinear", ["w", "one", "wz"], ["v"]),
+            node("Conv", ["d", "v"], ["c"], "conv"),
+            node("QuantizeLinear", ["c", "ys", "yz"], ["y"]),
+        ]
+    )
+    graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    next(t for t in graph.initializer if t.name == "ys").float_data[:] = []
+    next(t for t in graph.initializer if t.name == "ys").raw_data = np.float32(30).tobytes()
+    return model
+
+
+def pair(model: onnx.ModelProto, folder: Path, factor: int = 2) -> tuple[Path, Path]:
+    """A model and its fold, as files."""
+    options = FoldOptions(factor=factor, axis=AxisName.WIDTH, ragged=True)
+    folded, sites = fold_model(model, options)
+    assert any(site.status == "folded" for site in sites)
+    paths = folder / "a.onnx", folder / "b.onnx"
+    for path, item in zip(paths, (model, folded), strict=True):
+        onnx.save(item, path)
+    return paths
+
+
+def test_a_fold_that_saturates_where_the_original_does_not_fails(tmp_path: Path) -> None:
+    files = pair(alternating([-127, 127, 127, -127]), tmp_path)
+    found = compare_models(*files, VALUES)
+    assert all(row.passed for row in found.outputs), "the values are those of the definition"
+    if not u8s8_error():
+        assert (found.verdict, found.reasons) == ("pass", ())
+        return
+    assert found.verdict == "fail"
+    further, told = found.reasons
+    assert further == FURTHER
+    assert told.startswith(f"{SATURATES}: from its own definition the original is at most 0 steps ")
+    assert told.endswith(f"(output y); {PRECISION}=1 makes both exact")
+
+
+@pytest.mark.parametrize("worse", [[], [FURTHER]])
+def test_on_any_cpu_what_saturates_further_fails_and_is_said_so(
+    worse: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "widthfold_onnx.evidence.parity.models"
+    monkeypatch.setattr(f"{module}.may_saturate", lambda *given: True)
+    monkeypatch.setattr(f"{module}.as_deployed", lambda *given: (worse, [SATURATES]))
+    found = compare_models(*pair(alternating([-127, 127, 127, -127]), tmp_path), VALUES)
+    assert found.saturates_further is bool(worse)
+    assert (found.verdict, found.reasons) == ("fail" if worse else "pass", (*worse, SATURATES))
+
+
+def test_data_that_fill_the_range_show_what_others_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = pair(alternating_floats(), tmp_path)
+    found = compare_models(*files, VALUES)
+    assert (found.verdict, found.input_sets) == ("fail" if u8s8_error() else "pass", 6)
+    assert (FURTHER in found.reasons) is found.saturates_further is bool(u8s8_error())
+    monkeypatch.setattr("widthfold_onnx.evidence.parity.reference.filling", lambda *given: None)
+    found = compare_models(*files, VALUES)
+    assert (found.verdict, found.reasons, found.input_sets) == ("pass", (), 5)
+
+
+def test_with_the_option_it_is_exact_everywhere(tmp_path: Path) -> None:
+    files = pair(alternating([-127, 127, 127, -127]), tmp_path)
+    found = verify_files(*files, EXACT, lambda line: None)
+    assert (found.verdict, found.reasons) == ("pass", [])
+    assert found.environment.session_options == {PRECISION: "1"}
+    assert found.environment.u8s8_error == u8s8_error()
+
+
+def test_weights_of_seven_bits_say_nothing(tmp_path: Path) -> None:
+    found = compare_models(*pair(alternating([63, -64, 63, 63]), tmp_path), VALUES)
+    assert (found.verdict, found.reasons) == ("pass", ())
+
+
+def test_what_saturates_on_both_sides_passes_and_is_told(tmp_path: Path) -> None:
+    model = onnx.load(MODELS / "quantized_cnn.onnx")
+    found = compare_models(*pair(model, tmp_path, factor=8), VALUES)
+    assert found.verdict == "pass"
+    assert [SATURATES in reason for reason in found.reasons] == [True] * bool(u8s8_error())
+
+
+@pytest.mark.parametrize(("steps", "said"), [(0, False), (1, False), (2, True)])
+def test_distances_within_the_slack_are_not_told(
+    steps: int, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = pair(alternating([63, -64, 63, 63]), tmp_path)
+    feeds = [InputSet("seed 0", {"x": np.zeros((1, 1, 67), np.uint8)}, random=True)]
+    exact = [{"y": np.full((1, 1, 64), 100, np.uint8)}]
+    run = [{"y": exact[0]["y"] + np.uint8(steps)}]
+    monkeypatch.setattr(saturated, "attempt", lambda *given, **more: run)
+    worse, told = as_deployed(reference(files[0], VALUES, feeds), files[1], (exact, exact))
+    assert (worse, bool(told)) == ([], said)
+
+
+@pytest.mark.parametrize("options", [VALUES, EXACT])
+@pytest.mark.parametrize("model", ["alternating", "quantized_cnn"])
+def test_values_alone_show_a_fault_of_one_weight(
+    model: str, options: VerifyOptions, tmp_path: Path
+) -> None:
+    if model == "quantized_cnn":
+        if options is EXACT:
+            pytest.skip("the runtime does not load it so: its weights share a zero point")
+        source = onnx.load(MODELS / f"{model}.onnx")
+    else:
+        source = alternating([-127, 127, 127, -127])
+    original, rewritten = pair(source, tmp_path)
+    folded = onnx.load(rewritten)
+    held = next(
+        t for t in folded.graph.initializer if t.data_type == TensorProto.INT8 and len(t.dims) > 1
+    )
+    array = numpy_helper.to_array(held).copy()
+    place = np.unravel_index(np.abs(array.astype(int)).argmax(), array.shape)
+    array[place] -= 9 * np.sign(array[place])
+    held.CopyFrom(numpy_helper.from_array(array, held.name))
+    onnx.save(folded, rewritten)
+    found = compare_models(original, rewritten, options)
+    assert found.verdict == "fail"
+    assert any(reason.startswith("output y: ") for reason in found.reasons)
+
+
+def test_options_with_which_the_original_does_not_load_leave_nothing_to_judge(
+    tmp_path: Path,
+) -> None:
+    files = pair(onnx.load(MODELS / "quantized_cnn.onnx"), tmp_path, 8)
+    found = compare_models(*files, EXACT)
+    if IS_OLD and not found.reasons:
+        pytest.skip(f"ONNX Runtime loads a QLinearConv of signed data with {PRECISION}")
+    (told,) = found.reasons
+    assert (found.verdict, found.unrun) == ("unverified", "")
+    assert told.startswith(f"with {PRECISION}=1 a.onnx does not load: ")
+    with pytest.raises(UnverifiedError, match=f"with {PRECISION}=1 a.onnx does not load: "):
+        check_judged(files[0], EXACT)
+
+
+def test_models_of_floats_ask_nothing_of_the_cpu(tmp_path: Path) -> None:
+    path = MODELS / "signal_1d.onnx"
+    found = verify_files(path, path, VALUES, lambda line: None)
+    assert found.environment.u8s8_error is None
+
+
+INTEGERS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (uint8[3,16] x) => (int32[3,5] y) <int8[16,5] w> { y = MatMulInteger (x, w) }"""
+FLOATS = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (uint8[3,16] x) => (int32[3,5] y) <int8[16,5] w> {
+  xf = Cast <to = 1> (x)
+  wf = Cast <to = 1> (w)
+  yf = MatMul (xf, wf)
+  y = Cast <to = 6> (yf)
+}"""
+
+
+@pytest.mark.parametrize("texts", [(INTEGERS, FLOATS), (FLOATS, INTEGERS)])
+def test_either_model_may_hold_the_integers(texts: tuple[str, str], tmp_path: Path) -> None:
+    files = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    weight = np.random.default_rng(1).integers(100, 127, (16, 5)).astype(np.int8)
+    for path, text in zip(files, texts, strict=True):
+        model = onnx.parser.parse_model(text)
+        model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+        onnx.save(model, path)
+    found = verify_files(*files, VALUES, lambda line: None)
+    assert found.environment.u8s8_error == u8s8_error()
+    worse = bool(u8s8_error()) and texts[1] == INTEGERS
+    assert (found.verdict, FURTHER in found.reasons) == ("fail" if worse else "pass", worse)
+    assert found.saturates_further is worse
+    assert any(SATURATES in reason for reason in found.reasons) is bool(u8s8_error())
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "grew"),
+    [(0, 1, False), (0, 2, True), (5, 11, False), (5, 12, True), (9, 3, False)],
+)
+def test_twice_as_far_and_a_step_is_the_limit(
+    original: float, rewritten: float, grew: bool
+) -> None:
+    distance = Deviation("y", True, original, rewritten, 255.0, 1.0)
+    assert distance.grew is grew
+    assert distance.shown(rewritten) == f"{rewritten} steps"

@@ -1,0 +1,61 @@
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from tests.evidence.timing.machine import NODES, Limits, Machine
+from widthfold_onnx.evidence.timing import speed
+from widthfold_onnx.evidence.timing.cost import Cost
+from widthfold_onnx.evidence.timing.speed import time_models
+from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.progress import quiet
+from widthfold_onnx.runtime import clock, paired_benchmark, settings
+from widthfold_onnx.runtime.inputs import input_sets
+
+UNTOLD = Cost(12.3, None, None)
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """Times two models on a machine of our own; returns what is said of them, and the machine."""
+    paths = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    for path in paths:
+        path.write_bytes(b"")
+
+    def measure(
+        costs,
+        *,
+        provider=Provider.CPU,
+        load=0.0,
+        before=math.inf,
+        cores=2,
+        same_file=False,
+        first=None,
+        cache=0,
+        taken=UNTOLD,
+        **options,
+    ):
+        machine = Machine(costs, first)
+        fakes = {
+            "open_session": machine.open_session,
+            "time": SimpleNamespace(perf_counter=machine.seconds),
+            "clock_of": lambda *given: lambda: machine.now,
+            "isolated": lambda function, *arguments: function(*arguments),
+            "profile": lambda open_with, feeds, least: NODES,
+            "Roofline": Limits,
+            "resolved": lambda options: options,
+            "cost": lambda *arguments: taken,
+            "file_bytes": lambda model: 5 if model.name == "a.onnx" else 6,
+            "load_average": lambda: load,
+            "cores": lambda: cores,
+        }
+        for name, fake in fakes.items():
+            for module in (clock, settings, paired_benchmark, speed):
+                if hasattr(module, name):
+                    monkeypatch.setattr(module, name, fake)
+        monkeypatch.setattr(input_sets, "last_cache_bytes", lambda: cache)
+        pair = (paths[0], paths[0]) if same_file else paths
+        options = VerifyOptions(provider=provider, **options)
+        return time_models(*pair, options, ({"x": (1, 256)},), load=before, report=quiet), machine
+
+    return measure

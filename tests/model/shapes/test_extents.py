@@ -1,0 +1,146 @@
+"""Extents where onnx's own inference errs or knows less."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import onnx
+import onnxruntime as ort  # noqa: TID251 - the runtime is the oracle
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests import lacking
+from tests.model.shapes.shaped import parsed, shape
+
+PADS = {f"pads = [{begin}, {end}]": (begin, end) for begin in (0, 1) for end in (0, 1, 2)}
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4])
+@pytest.mark.parametrize(("stride", "more"), [(2, 1), (3, 1), (3, 2)])
+@pytest.mark.parametrize("side", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("told", ["kernel_shape = [{}], ", ""])
+def test_a_transposed_convolution_with_same_padding(kernel, stride, more, side, told):
+    """Inference adds all of the output padding; the runtime what the kernel does not reach."""
+    site = f"""ConvTranspose <{told.format(kernel)}strides = [{stride}],
+      output_padding = [{more}], auto_pad = "{side}"> (x, w)"""
+    w = np.ones((3, 7, kernel), np.float32)
+    alone = parsed(f"(float[2, 3, 5] x) => (float[a, b, c] y) {{ y = {site} }}", w=w)
+    session = ort.InferenceSession(alone.SerializeToString(), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": np.ones((2, 3, 5), np.float32)})
+    inside = parsed(
+        f"""(float[2, 3, 5] x, bool flag) => (float[a, b, c] y) {{
+          y = If (flag) <
+            then_branch = one () => (float[a, b, c] t) {{ s = {site}
+              t = Relu (s) }},
+            else_branch = two () => (float[a, b, c] e) {{ e = Neg (x) }}
+          >
+        }}""",
+        w=w,
+    )
+    assert y.shape == shape(alone, "y") == shape(inside, "t", "y/then_branch")
+
+
+@pytest.mark.parametrize("wanted", [[1, 9], [2, 5], [1, 5]])
+def test_a_transposed_convolution_with_an_output_smaller_than_its_input(wanted):
+    text = f"ConvTranspose <strides = [1, 2], output_shape = {wanted}> (x, w)"
+    given = "(float[N, 3, 2, 6] x) => (float[a, b] y)"
+    model = parsed(
+        f"{given} {{ s = {text}\n y = Flatten (s) }}", w=np.ones((3, 5, 2, 2), np.float32)
+    )
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": np.ones((7, 3, 2, 6), np.float32)})
+    assert y.shape == (7, 5 * wanted[0] * wanted[1])
+    assert shape(model, "s") == (None, 5, *wanted)
+    assert shape(model, "y") == (None, y.shape[1])
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    bare.graph.node.pop()
+    bare.graph.output[0].CopyFrom(onnx.ValueInfoProto(name="s"))
+    bare.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    assert shape(bare, "s", x=(7, 3, 2, 6)) == (7, 5, *wanted)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("given", [*PADS, 'auto_pad = "VALID"', 'auto_pad = "SAME_UPPER"'])
+@pytest.mark.parametrize("kernel", [1, 2, 3])
+@pytest.mark.skipif(
+    not lacking.ends_windows_in_the_data(),
+    reason="ONNX Runtime counts windows of a pool that lie in the pad behind the data",
+)
+def test_a_pool_that_rounds_up(op, given, kernel):
+    """Inference counts windows that lie in the pad behind the data; the runtime does not."""
+    for extent, stride in product((3, 4, 5, 6), (1, 2, 3)):
+        # Pads are below the kernel; ONNX Runtime refuses negative ones, which SAME gives here.
+        if kernel <= max(PADS.get(given, (0,))) or ("SAME" in given and kernel < stride):
+            continue
+        said = f"kernel_shape = [{kernel}], strides = [{stride}], ceil_mode = 1, {given}"
+        nodes = f"t = {op} <{said}> (x)  y = Neg (t)"
+        text = f"(float[2, 3, {extent}] x) => (float[a, b, c] y) {{ {nodes} }}"
+        model = parsed(text, opset=18)
+        session = ort.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        (y,) = session.run(None, {"x": np.ones((2, 3, extent), np.float32)})
+        assert shape(model, "t") == y.shape, (extent, stride)
+
+
+STFT = """(float[N, t, 1] x) => (float[a, b, c, d] y) {{
+  step = Constant <value = int64 {{128}}> ()
+  {length}
+  y = STFT <onesided = {onesided}> (x, step, {inputs})
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("length", "inputs", "onesided", "bins"),
+    [
+        ("", "w", 1, 129),
+        ("", "w", 0, 256),
+        ("n = Constant <value = int64 {64}> ()", ", n", 1, 33),
+        ("n = Constant <value = int64[1] {64}> ()", ", n", 1, 33),
+        ("n = Constant <value = int64[2] {64, 64}> ()", ", n", 1, None),
+        ("n = Constant <value_int = 64> ()", ", n", 1, 33),
+    ],
+)
+def test_the_bins_of_a_transform(length, inputs, onesided, bins):
+    text = STFT.format(length=length, inputs=inputs, onesided=onesided)
+    if inputs.startswith(","):
+        text = text.replace("step, ,", 'step, "",')
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> main ' + text.replace('"",', "absent,")
+    )
+    for node in model.graph.node:
+        if "absent" in node.input:
+            node.input[2] = ""
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(256, np.float32), "w"))
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    dims = shape(model, "y")
+    assert dims == (None if bins is None else (None, None, bins, 2))
+
+
+@pytest.mark.parametrize("opset", [18, 21])
+def test_a_normalization_of_groups(opset):
+    scales = np.ones(2 if opset == 18 else 4, np.float32)
+    model = parsed(
+        """(float[N, 4, 6] x) => (float[a, b, c] y) {
+          v = GroupNormalization <num_groups = 2> (x, s, s)
+          u = MeanVarianceNormalization <axes = [2]> (v)
+          y = Relu (u)
+        }""",
+        opset=opset,
+        s=scales,
+    )
+    assert shape(model, "y") == (None, 4, 6)
+
+
+def test_a_transform_of_another_domain_is_left_alone():
+    model = parsed("(float[1] x) => (float[1] y) { y = Relu (x) }")
+    model.opset_import.append(helper.make_opsetid("com.acme", 1))
+    for inputs in ([], ["x", "x", "x", "x"]):
+        for outputs in ([], ["k"]):
+            node = helper.make_node("STFT", inputs, outputs, domain="com.acme")
+            del model.graph.node[1:]
+            model.graph.node.append(node)
+            assert shape(model, "k") is None

@@ -1,0 +1,204 @@
+"""Modules import downwards only, without cycles, and no folder holds too many of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "widthfold_onnx"
+LARGEST_FOLDER = 12
+
+ORDER = (
+    ("arrays", "errors", "progress", "refusal", "system", "text"),
+    ("options", "results"),
+    ("algebra", "model"),
+    ("operators",),
+    ("rules", "runtime"),
+    ("rewrite",),
+    ("decide",),
+    ("evidence", "tuning"),
+    ("delivery", "interop", "mlir"),
+    ("pipeline", "reports"),
+    ("api", "cli"),
+    ("olive", "passes"),
+)
+"""Parts of the package, lowest first; a part imports those before its row, and itself."""
+
+LEVEL = {part: level for level, row in enumerate(ORDER) for part in row}
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in PACKAGE.rglob("*.py")}
+
+
+def imports(text: str) -> Iterator[str]:
+    """Yield the modules of the package that a module imports, anywhere in it."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in MODULES else node.module for name in names)
+
+
+IMPORTS = {name: set(imports(path.read_text())) for name, path in MODULES.items()}
+
+
+def upward(name: str, imported: str) -> bool:
+    part, other = name.split(".")[1], imported.split(".")[1]
+    return part != other and LEVEL[other] >= LEVEL[part]
+
+
+def test_no_module_imports_upwards() -> None:
+    root = PACKAGE.name  # offers the names of all parts
+    found = [
+        (name, other)
+        for name, others in IMPORTS.items()
+        for other in others
+        if name != root and upward(name, other)
+    ]
+    assert found == []
+
+
+def test_no_modules_import_each_other() -> None:
+    assert len(list(TopologicalSorter(IMPORTS).static_order())) == len(MODULES)
+
+
+NAMED = ("rules.match", "tuning.cost")
+LONGEST = 9
+FOLDERS = {name: path for name, path in MODULES.items() if path.name == "__init__.py"}
+del FOLDERS[PACKAGE.name]  # its `__init__` offers the names of all parts
+
+IMPORTED_BY = re.compile(
+    r"(?P<names>(?:`[\w.]+`(?:, | and | ))*)(?P<above>everything above )?imports? it"
+)
+
+
+def inside(name: str, folder: str) -> bool:
+    return name == folder or name.startswith(f"{folder}.")
+
+
+def importers_of(folder: str) -> set[str]:
+    return {
+        name
+        for name, others in IMPORTS.items()
+        if not inside(name, folder) and any(inside(other, folder) for other in others)
+    } - {PACKAGE.name}
+
+
+def misstated(docstring: str, importers: set[str]) -> list[str]:
+    """Return what is wrong with the sentence on who imports a folder."""
+    sentences = list(IMPORTED_BY.finditer(" ".join(docstring.split())))
+    if len(sentences) != 1:
+        return [f"{len(sentences)} sentences say who imports it"]
+    names = re.findall(r"`([\w.]+)`", sentences[0]["names"])
+    stale = [n for n in names if not any(inside(i, f"{PACKAGE.name}.{n}") for i in importers)]
+    least = min((LEVEL[n.split(".")[0]] for n in names), default=0)
+    missing = [
+        importer
+        for importer in sorted(importers)
+        if not any(inside(importer, f"{PACKAGE.name}.{name}") for name in names)
+        and not (sentences[0]["above"] and LEVEL[importer.split(".")[1]] >= least)
+    ]
+    return [*(f"{n} does not import it" for n in stale), *(f"{n} imports it" for n in missing)]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_says_who_imports_it(folder: str) -> None:
+    docstring = ast.get_docstring(ast.parse(FOLDERS[folder].read_text())) or ""
+    assert misstated(docstring, importers_of(folder)) == []
+
+
+@pytest.mark.parametrize(
+    ("docstring", "wrong"),
+    [
+        ("It is `a`. `rules` and `tuning.cost` import it.", []),
+        ("`rules` and everything above import it.", []),
+        ("`rules` imports it.", ["widthfold_onnx.tuning.cost imports it"]),
+        ("`api`, `rules` and `tuning` import it.", ["api does not import it"]),
+        ("`tuning` and everything above import it.", ["widthfold_onnx.rules.match imports it"]),
+        ("Nothing imports it.", [f"widthfold_onnx.{n} imports it" for n in NAMED]),
+        ("It says nothing.", ["0 sentences say who imports it"]),
+    ],
+)
+def test_a_wrong_list_of_importers_is_seen(docstring: str, wrong: list[str]) -> None:
+    assert misstated(docstring, {f"widthfold_onnx.{name}" for name in NAMED}) == wrong
+
+
+def test_a_folder_says_in_a_few_lines_what_it_holds() -> None:
+    long = {
+        folder
+        for folder, path in FOLDERS.items()
+        if len((ast.get_docstring(ast.parse(path.read_text())) or "").splitlines()) > LONGEST
+    }
+    assert long == set()
+
+
+NAMED_PARTS = re.compile(rf"`((?:{'|'.join(LEVEL)})(?:\.\w+)+)`")
+
+
+def unresolved(text: str) -> list[str]:
+    """Return the dotted names in backticks that name nothing of the package."""
+    names = []
+    for name in NAMED_PARTS.findall(text):
+        parts = f"{PACKAGE.name}.{name}".split(".")
+        paths = [".".join(parts[:end]) for end in range(len(parts), 1, -1)]
+        module = next((path for path in paths if path in MODULES), "")
+        rest = parts[module.count(".") + 1 :]
+        source = MODULES[module].read_text() if module else ""
+        if not module or any(not re.search(rf"\b{part}\b", source) for part in rest):
+            names.append(name)
+    return names
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_and_functions_that_a_file_names_exist(name: str) -> None:
+    assert unresolved(MODULES[name].read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("`rules.match.site`, `options.folding.MAX_FACTOR` and `rules`", []),
+        ("`rules.match.nowhere` and `options.NOTHING`", ["rules.match.nowhere", "options.NOTHING"]),
+    ],
+)
+def test_a_name_of_nothing_is_seen(text: str, wrong: list[str]) -> None:
+    assert unresolved(text) == wrong
+
+
+DIFFERENCES = re.compile(
+    r"sys\.platform|os\.name\b|/proc|hasattr\((os|signal)|getattr\((os|signal)"
+)
+
+
+def test_one_file_knows_where_systems_differ() -> None:
+    files = {name for name, path in MODULES.items() if DIFFERENCES.search(path.read_text())}
+    assert files == {"widthfold_onnx.system"}
+
+
+def test_no_folder_holds_more_modules_than_can_be_overlooked() -> None:
+    folders = {path.parent for path in MODULES.values()}
+    sizes = {folder.name: len(list(folder.glob("[!_]*.py"))) for folder in folders}
+    assert {name: size for name, size in sizes.items() if size > LARGEST_FOLDER} == {}
+
+
+@pytest.mark.parametrize(
+    ("importing", "text", "wrong"),
+    [
+        ("widthfold_onnx.rules.selection", "from widthfold_onnx.rewrite import rewriting", True),
+        ("widthfold_onnx.tuning.search.trials", "import widthfold_onnx.evidence.run", True),
+        ("widthfold_onnx.tuning.search.trials", "from widthfold_onnx.rewrite import chain", False),
+    ],
+)
+def test_an_import_is_judged_by_its_parts(importing: str, text: str, wrong: bool) -> None:
+    assert [upward(importing, name) for name in imports(text)] == [wrong]

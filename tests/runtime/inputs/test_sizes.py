@@ -1,0 +1,96 @@
+from pathlib import Path
+
+import pytest
+from onnx import parser
+
+from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.options import Provider, RuntimeOptions
+from widthfold_onnx.runtime.inputs.dimensions import Dimensions
+from widthfold_onnx.runtime.inputs.sizes import find_shapes, other_shapes
+from widthfold_onnx.runtime.sessions import session as session_module
+from widthfold_onnx.runtime.sessions.ports import Port
+from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
+
+SHARED = Path(__file__).parents[3].parent / "shared" / "models"
+REAL = sorted(SHARED.glob("*.onnx"))
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+IMAGE = [Port("image", "float32", ("N", 3, "H", "W"))]
+
+
+def opened(folder, text):
+    path = folder / "model.onnx"
+    path.write_bytes(parser.parse_model(HEAD + text).SerializeToString())
+    return open_session(path, RuntimeOptions(provider=Provider.CPU), Level.DISABLED)
+
+
+def test_open_dimensions_lead_at_axis_0():
+    ports = [*IMAGE, Port("state", "float32", (2, "N", None))]
+    expected = {"N": True, "H": False, "W": False, ("state", 2): False}
+    assert Dimensions(ports, {}).opened == expected
+    assert Dimensions(ports, {"image": (5, 3, 8, 9)}).opened == {("state", 2): False}
+
+
+@pytest.mark.parametrize(
+    ("fixed", "words"),
+    [
+        ({"picture": (1,)}, "picture, which is no input; there are: image"),
+        ({"image": (1, 3)}, "2 dimensions; the model has 4"),
+        ({"image": (1, 4, 8, 8)}, "size 4 where 3 holds"),
+    ],
+)
+def test_a_fixed_shape_must_fit(fixed, words):
+    with pytest.raises(UsageError, match=words):
+        Dimensions(IMAGE, fixed)
+
+
+def test_a_symbol_has_one_size_everywhere(tmp_path):
+    session = opened(
+        tmp_path, "g (float[A, B] x, float[B, A] y) => (float[A, A] z) { z = MatMul(x, y) }"
+    )
+    shapes = find_shapes(session, {})
+    assert shapes["x"] == shapes["y"][::-1]
+    assert find_shapes(session, {"x": (3, 7)}) == {"x": (3, 7), "y": (7, 3)}
+
+
+def test_other_shapes_differ_in_every_open_dimension(tmp_path):
+    session = opened(tmp_path, "g (float[N, 3, L] x) => (float[N, 3, L] y) { y = Neg(x) }")
+    first = find_shapes(session, {})
+    second = other_shapes(session, {}, first)
+    assert second is not None
+    assert first["x"][1] == second["x"][1] == 3
+    assert first["x"][0] != second["x"][0]
+    assert first["x"][2] != second["x"][2]
+    assert other_shapes(session, {"x": (1, 3, 8)}, {"x": (1, 3, 8)}) is None
+
+
+def test_a_long_input_is_preferred_to_a_large_batch(tmp_path):
+    wave = opened(tmp_path, "g (float[N, L] x) => (float[N, L] y) { y = Neg(x) }")
+    assert find_shapes(wave, {}) == {"x": (1, 4096)}
+    rows = opened(tmp_path, "g (float[N, 4] x) => (float[N, 4] y) { y = Neg(x) }")
+    assert find_shapes(rows, {}) == {"x": (1, 4)}
+
+
+def test_no_size_that_runs_says_what_to_pass(tmp_path):
+    session = opened(
+        tmp_path,
+        "g (float[N] x) => (float[N] y) <int64[1] s = {777}> { z = Reshape(x, s)\n y = Neg(z) }",
+    )
+    with pytest.raises(UnverifiedError, match=r"--input-shape NAME:SIZE,\.\.\. or --inputs"):
+        find_shapes(session, {})
+    assert find_shapes(session, {"x": (777,)}) == {"x": (777,)}
+
+
+@pytest.mark.skipif(not REAL, reason="the shared models are not here")
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+def test_real_models_run_without_hints(path, monkeypatch):
+    tries = []
+    run = Session.run
+    monkeypatch.setattr(
+        session_module.Session, "run", lambda self, *args: tries.append(1) or run(self, *args)
+    )
+    session = open_session(path, RuntimeOptions(provider=Provider.CPU), Level.DISABLED)
+    shapes = find_shapes(session, {})
+    assert len(tries) <= 40
+    for port in session.inputs:
+        for dim, size in zip(port.dims, shapes[port.name], strict=True):
+            assert dim == size or not isinstance(dim, int)

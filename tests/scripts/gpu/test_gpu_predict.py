@@ -1,0 +1,77 @@
+"""What is expected of a GPU is what the script prints, of the layers that are measured."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnx
+import pytest
+
+from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.tuning.cost import Work
+from widthfold_onnx.tuning.targets import target
+from widthfold_onnx.tuning.workload.cut import only_site
+
+FILE = Path(__file__).resolve().parents[3] / "benchmarks" / "gpu" / "predicted.md"
+
+
+@pytest.fixture
+def predict(scripts: Path) -> ModuleType:
+    return importlib.import_module("gpu_predict")
+
+
+def test_the_file_is_what_the_script_prints_and_says_that_it_is_predicted(predict) -> None:
+    text = FILE.read_text(encoding="utf-8")
+    assert text == predict.text()
+    titles = [line for line in text.splitlines() if line.startswith("#")]
+    assert len(titles) == 14
+    assert titles.pop() == "## Published times"
+    assert all("PREDICTED" in title for title in titles)
+
+
+@pytest.mark.parametrize("device", ["a100", "h100", "h200"])
+def test_nothing_is_predicted_below_its_floor(predict, device) -> None:
+    aim = target(device)
+    layers = [*predict.paper("float16", 512 << 20), *predict.users("float16")]
+    for layer in [*layers, *predict.published("float16"), *predict.published("float32")]:
+        for form in (predict.AS_IS, *predict.forms(layer)):
+            least = max(predict.floors(layer, form, aim))
+            assert predict.predicted(layer, form, aim) >= least, (layer, form.name)
+
+
+def test_floors_are_those_of_a_sheet_of_paper(predict) -> None:
+    h200, (layer, *_) = target("h200"), predict.paper("float16", 512 << 20)
+    positions = 64 * 1024 * 2048
+    moved = 2 * (4 * positions + 5) / 4.8e12
+    per_position = {
+        "none": 64 * 16,
+        "pad 8": 64 * 48,
+        "batch 8": 64 * 5 / 8,
+        "block 16": 64 * 80 / 16,
+    }
+    forms = {form.name: form for form in (predict.AS_IS, *predict.forms(layer))}
+    for name, macs in per_position.items():
+        found = predict.floors(layer, forms[name], h200)
+        assert found == pytest.approx((moved, positions * macs / 494.5e12)), name
+
+
+@pytest.mark.parametrize("index", [0, 3, 13, 35, 37, 41, 42, 43, -10, -7, -4])
+def test_the_work_is_that_of_the_model_that_is_measured(predict, index) -> None:
+    layers = predict.paper("float16", 1 << 16)
+    layers += predict.published("float16", quick=True) + predict.users("float16", quick=True)
+    graphs = importlib.import_module("gpu.graphs")
+    layer = layers[index]
+    weight = np.ones(layer.weight_shape, layer.dtype)
+    forms = [predict.AS_IS, *predict.forms(layer)]
+    assert len(forms) > 2
+    for form in forms:
+        model = onnx.ModelProto.FromString(graphs.model(layer, weight, form, last=False))
+        site = only_site(Document(model, None, OPERATORS))
+        assert isinstance(site, LinearSite)
+        found = Work.of(site, *(list(map(int, dims)) for dims in (site.planned, site.output)))
+        assert predict.work_of(layer, form) == found, form.name
