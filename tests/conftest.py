@@ -32,7 +32,7 @@ if not READS_NAMES:
 PACKAGE = Path(widthfold_onnx.__file__).parent
 ISOLATED = "from widthfold_onnx.runtime.child import isolated"
 
-collect_ignore = ["bare"]
+collect_ignore = ["bare/path"]
 """A folder whose sitecustomize.py takes modules from a process that starts with it."""
 
 SLOW_SECONDS = 3600

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
-from tests.reports.browser import browse, needs_browser, sticking_out
 from tests.reports.sample import (
     DIFFERENT,
     EQUAL,
@@ -23,6 +22,7 @@ from tests.reports.sample import (
     passing,
     pattern,
 )
+from tests.repository.browser import browse, needs_browser, sticking_out
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.reports.page import html
 from widthfold_onnx.results import Proof, VerifyReport

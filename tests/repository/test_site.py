@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import widthfold_onnx
-from tests.reports.browser import needs_browser, sticking_out
+from tests.repository.browser import needs_browser, sticking_out
 
 ROOT = Path(__file__).parents[2]
 

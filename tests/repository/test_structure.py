@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "widthfold_onnx"
+TESTS = Path(__file__).parents[1]
+PACKAGE = TESTS.parent / "widthfold_onnx"
 LARGEST_FOLDER = 12
 
 ORDER = (
@@ -186,9 +188,10 @@ def test_one_file_knows_where_systems_differ() -> None:
     assert files == {"widthfold_onnx.system"}
 
 
-def test_no_folder_holds_more_modules_than_can_be_overlooked() -> None:
-    folders = {path.parent for path in MODULES.values()}
-    sizes = {folder.name: len(list(folder.glob("[!_]*.py"))) for folder in folders}
+@pytest.mark.parametrize("root", [PACKAGE, TESTS], ids=lambda path: path.name)
+def test_no_folder_holds_more_modules_than_can_be_overlooked(root: Path) -> None:
+    paths = [path for path in root.rglob("[!_]*.py") if path.name != "conftest.py"]
+    sizes = Counter(str(path.parent.relative_to(root.parent)) for path in paths)
     assert {name: size for name, size in sizes.items() if size > LARGEST_FOLDER} == {}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.cli.tool import COMMAND, LAYER, MODELS, ROOT, build, save
 
-BARE = Path(__file__).parent / "bare"
+BARE = Path(__file__).parent / "path"
 
 TAKEN = """
 import os, pathlib, signal, sys
