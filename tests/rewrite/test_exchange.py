@@ -1,0 +1,84 @@
+"""Companions stand wherever nodes stand, by name, and every one has a rule of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from tests.folding import fold_model
+from tests.rewrite.proved import assert_proved
+from tests.rules.companions.test_prelu import LEAKY, MAX, PRELU, WHERE, net, outcome
+from tests.rules.companions.test_prelu import keeping_inf as keeping_inf
+from tests.running import run
+from widthfold_onnx import UsageError
+from widthfold_onnx.options import Companion, FoldOptions
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite.exchange import exchanged
+from widthfold_onnx.rules.companions import COMPANIONS
+
+SHARED = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+net (float[1,3,7] x, bool b) => (float[1,3,7] y, float[1,3,7] a, float[1,3,7] i)
+<float[1] t = {0.5}, float[3,1] u = {0.5, -0.5, 2.0}, int8[3,1] q = {1, 2, 3}, float f = {0.25}>
+{ s = DequantizeLinear (q, f)
+  a = PRelu (x, s)  c = PRelu (a, s)  d = PRelu (c, t)  g = own.act (d)
+  i = If (b) <then_branch = one () => (float[1,3,7] p) { p = PRelu (d, u) },
+              else_branch = two () => (float[1,3,7] r) { k = PRelu (g, t)  r = PRelu (k, u) }>
+  y = Neg (i) }
+<domain: "own", opset_import: ["" : 17]> act (m) => (n)
+{ v = Constant<value_float = 0.3> ()  n = PRelu (m, v) }"""
+
+
+OTHER_OPSET = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+net (float[2,3] x) => (float[2,3] y) { y = own.act (x) }
+<domain: "own", opset_import: ["" : 13]> act (m) => (n)
+{ v = Constant<value_float = 0.3> ()  n = PRelu (m, v) }"""
+
+
+def test_companions_stand_in_bodies_and_functions_and_share_constants() -> None:
+    before = parser.parse_model(SHARED)
+    after, matches = exchanged(before, None, PRELU)
+    assert sorted(match.outcome for match in matches) == sorted(
+        [MAX, MAX, LEAKY, LEAKY, LEAKY, WHERE, WHERE]
+    )
+    onnx.checker.check_model(after, full_check=True)
+    assert_proved(before, after, 0)
+    rng = np.random.default_rng(0)
+    for chosen in (True, False):
+        feeds = {"x": rng.standard_normal((1, 3, 7)).astype(np.float32), "b": np.array(chosen)}
+        for wanted, found in zip(run(before, feeds), run(after, feeds), strict=True):
+            assert wanted.tobytes() == found.tobytes()
+    names = [tensor.name for tensor in after.graph.initializer]
+    assert "t" not in names  # LeakyRelu does not read it
+    assert "u" in names
+    assert exchanged(after, None, PRELU) == (after, [])
+
+
+def test_a_function_that_cannot_be_inlined_is_refused() -> None:
+    found = outcome(parser.parse_model(OTHER_OPSET))
+    assert isinstance(found, Refusal)
+    assert found.code == Code.IN_FUNCTION
+
+
+def test_a_companion_is_asked_for_by_its_name() -> None:
+    model = net("float[3,1] s = {0.5, 0.25, 0.75}")
+    for name in ("prelu", Companion.PRELU):
+        found, _ = fold_model(model, FoldOptions(factor=8, companions=(name,)))
+        assert [node.op_type for node in found.graph.node] == list(MAX)
+    assert fold_model(model, FoldOptions(factor=8))[0] == model
+    assert set(FoldOptions().exchanges) == set(COMPANIONS)
+    assert FoldOptions(companions=("none",)).exchanges == ()
+    for wrong in ("prelu", ("relu",), ("none", "prelu")):
+        with pytest.raises(UsageError, match="companion"):
+            FoldOptions(companions=wrong)
+
+
+def test_every_companion_has_a_rule() -> None:
+    assert set(COMPANIONS) == set(Companion) - {Companion.NONE}
+    assert len(COMPANIONS) <= 5
+
+
+def test_no_two_companions_match_the_same_operator() -> None:
+    op_types = [op_type for rule in COMPANIONS.values() for op_type in rule.op_types]
+    assert len(op_types) == len(set(op_types))
