@@ -1,4 +1,4 @@
-"""Folds of weights that a model computes from constants, from file to file."""
+"""Folded weights: of constants that a model computes, from file to file, and shared by nodes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.folding import fold_model, optimize
+from tests.rewrite.guards import guarded
+from tests.rewrite.proved import assert_proved
 from widthfold_onnx.options import FoldOptions, VerifyOptions
 
 RNG = np.random.default_rng(7)
@@ -261,3 +263,20 @@ def test_a_weight_that_depends_on_an_input_is_refused_with_its_root() -> None:
     assert result == model
     assert site.code == "weight-not-constant"
     assert site.reason == "the weight v is no constant: w is an input"
+
+
+@pytest.mark.parametrize(("samples", "count"), [(4, 1), (3, 2)])
+def test_only_nodes_that_are_folded_alike_share_a_weight(samples: int, count: int) -> None:
+    """Of 4 samples the batch is folded; of 3 it cannot be, so the rows are."""
+    model = guarded.parsed(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[4, 2, 8, 5] a, float[{samples}, 2, 8, 5] b)
+          => (float[4, 3, 8, 5] y, float[{samples}, 3, 8, 5] z) {{
+          y = Conv (a, w) z = Conv (b, w) }}""",
+        w=(3, 2, 1, 1),
+    )
+    after, sites = fold_model(model, FoldOptions(factor=4))
+    assert [site.axis for site in sites] == ["batch", "batch" if count == 1 else "height"]
+    weights = [t for t in after.graph.initializer if len(t.dims) == 4]
+    assert len(weights) == count
+    assert_proved(model, after, 2)

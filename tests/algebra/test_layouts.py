@@ -1,13 +1,74 @@
-"""The layouts of tensors between products of matrices, one element at a time."""
+"""The layouts of packed tensors between Convs and between products, one element at a time."""
 
 from __future__ import annotations
+
+import itertools
+import math
 
 import numpy as np
 import pytest
 
-from widthfold_onnx.algebra.layouts import RowLayout, applied
+from widthfold_onnx.algebra.layouts import ConvLayout, RowLayout, applied
 
-CASES = [
+CONVS = [
+    (ConvLayout(1, ((3, False),)), (2, 5, 21)),
+    (ConvLayout(1, ((3, True),)), (2, 5, 21)),
+    (ConvLayout(2, ((1, False),)), (6, 5, 7)),
+    (ConvLayout(2, ((3, True), (5, False))), (6, 7, 33, 65)),
+    (ConvLayout(3, ((2, False), (1, False), (3, True))), (3, 2, 10, 7, 15)),
+    (ConvLayout(2, ((3, True), (5, False)), tile_major=True), (6, 7, 33, 65)),
+]
+
+
+@pytest.mark.parametrize(("layout", "shape"), CONVS)
+def test_every_element_lies_where_its_tiles_say(layout: ConvLayout, shape: tuple[int, ...]) -> None:
+    packed = layout.packed(np.arange(np.prod(shape)).reshape(shape))
+    rests = [extent // count for extent, (count, _) in zip(shape[2:], layout.tiles, strict=True)]
+    assert packed.shape == (shape[0] // layout.batch, shape[1] * math.prod(layout.factors), *rests)
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        n, c, *places = (int(rng.integers(extent)) for extent in shape)
+        sample, tile = divmod(n, layout.batch)
+        order, there = [], []
+        for place, rest, (count, blocked) in zip(places, rests, layout.tiles, strict=True):
+            q, r = divmod(place, rest if blocked else count)
+            there.append(r if blocked else q)
+            order.append((q if blocked else r, count))
+        order.insert(len(order) if layout.tile_major else 0, (c, shape[1]))
+        channel = tile
+        for number, count in order:
+            channel = channel * count + number
+        wanted = np.ravel_multi_index((n, c, *places), shape)
+        assert packed[(sample, channel, *there)] == wanted
+        assert layout.channels(shape[1])[channel] == c
+
+
+@pytest.mark.parametrize(("layout", "shape"), CONVS)
+def test_conv_layouts_there_and_back(layout: ConvLayout, shape: tuple[int, ...]) -> None:
+    array = np.arange(np.prod(shape)).reshape(shape)
+    back = applied(layout.packed(array), layout.steps(shape, inverse=True))
+    np.testing.assert_array_equal(back, array)
+    assert not layout.is_logical
+    assert layout.fits(shape)
+    opened = [
+        None if factor == 1 and i != 1 else e
+        for i, (e, factor) in enumerate(zip(shape, layout.factors, strict=True))
+    ]
+    assert layout.fits(opened)
+    back = applied(layout.packed(array), layout.steps(opened, inverse=True))
+    np.testing.assert_array_equal(back, array)
+
+
+def test_what_fits_no_conv_layout_is_an_error() -> None:
+    for (layout, shape), axis in itertools.product(CONVS, (0, 2)):
+        if layout.factors[axis] > 1:
+            wrong = [extent + (i == axis) for i, extent in enumerate(shape)]
+            assert not layout.fits(wrong)
+            with pytest.raises(ValueError, match="reshape"):
+                layout.packed(np.zeros(wrong))
+
+
+ROWS = [
     (RowLayout(3), (21, 5)),
     (RowLayout(3), (2, 21, 5)),
     (RowLayout(5), (3, 2, 35, 1)),
@@ -18,7 +79,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("layout", "shape"), CASES)
+@pytest.mark.parametrize(("layout", "shape"), ROWS)
 def test_every_element_lies_where_its_digit_says(layout: RowLayout, shape: tuple[int, ...]) -> None:
     packed = layout.packed(np.arange(np.prod(shape)).reshape(shape))
     axes = 1 if layout.weight_on_left else layout.merged
@@ -41,8 +102,8 @@ def test_every_element_lies_where_its_digit_says(layout: RowLayout, shape: tuple
     assert packed.ndim == layout.rank(len(shape))
 
 
-@pytest.mark.parametrize(("layout", "shape"), CASES)
-def test_there_and_back(layout: RowLayout, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("layout", "shape"), ROWS)
+def test_row_layouts_there_and_back(layout: RowLayout, shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape)).reshape(shape)
     kept = len(shape) - 1 - layout.merged
     opened = (*(None for _ in range(kept)), *shape[kept:])
@@ -53,7 +114,7 @@ def test_there_and_back(layout: RowLayout, shape: tuple[int, ...]) -> None:
         np.testing.assert_array_equal(back, array)
 
 
-@pytest.mark.parametrize(("layout", "shape"), CASES)
+@pytest.mark.parametrize(("layout", "shape"), ROWS)
 def test_a_constant_meets_the_same_channels(layout: RowLayout, shape: tuple[int, ...]) -> None:
     channels = shape[layout.channel_axis]
     numbers = np.arange(1, channels + 1)
@@ -92,5 +153,5 @@ def test_which_axis_the_channels_are() -> None:
         (RowLayout(3, weight_on_left=True), (21,)),
     ],
 )
-def test_what_does_not_fit(layout: RowLayout, shape: tuple[int | None, ...]) -> None:
+def test_what_fits_no_row_layout(layout: RowLayout, shape: tuple[int | None, ...]) -> None:
     assert not layout.fits(shape)
