@@ -76,7 +76,9 @@ def test_a_model_is_optimized_verified_and_measured(tmp_path: Path) -> None:
 
 
 LIMITED = """
-from tests.runtime.test_child import UnverifiedError, isolated, leave
+from tests.runtime.called import leave
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.runtime.child import isolated
 try:
     isolated(leave, memory=1 << 40)
 except UnverifiedError as error:
@@ -87,7 +89,8 @@ except UnverifiedError as error:
 def test_a_limit_that_cannot_be_set_is_not_named() -> None:
     assert "limit" not in bare(sys.executable, "-c", LIMITED).stdout
     code = (
-        "from tests.runtime.test_child import add, isolated; print(isolated(add, 1, 2, memory=9))"
+        "from tests.runtime.called import add; from widthfold_onnx.runtime.child import isolated\n"
+        "print(isolated(add, 1, 2, memory=9))"
     )
     assert bare(sys.executable, "-c", code).stdout == "3\n"
 

@@ -15,117 +15,36 @@ from types import MappingProxyType, SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.runtime.called import (
+    abort,
+    add,
+    count,
+    divide,
+    echo,
+    hoard,
+    kept_times,
+    lambda_result,
+    leave,
+    nothing,
+    process_id,
+    read_stdin,
+    refuse,
+    segfault,
+    shout,
+    spin,
+    unreadable,
+)
 from widthfold_onnx.errors import (
     CheckFailedError,
     InternalError,
     UnverifiedError,
     UsageError,
 )
-from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.runtime import child
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.sessions.descriptions import description_of
-from widthfold_onnx.runtime.sessions.providers import chain
 
 ROOT = Path(__file__).parents[2]
-
-
-def add(a, b):
-    return a + b
-
-
-def echo(value):
-    return value
-
-
-def process_id():
-    return os.getpid()
-
-
-def shout():
-    os.write(1, b"to stdout\n")
-    os.write(2, b"to stderr\n")
-    print("from python", flush=True)
-    return "done"
-
-
-def abort():
-    os.write(2, b"assertion of the runtime failed\n")
-    os.abort()
-
-
-def segfault():
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def leave():
-    os._exit(7)
-
-
-def spin():
-    while True:
-        pass
-
-
-def sleep_and_mark(path):
-    tempfile.mkstemp()
-    Path(path).write_text(str(os.getpid()))
-    time.sleep(600)
-
-
-def hoard():
-    return np.ones(1 << 31, np.uint8).sum()
-
-
-def refuse(kind, words="one line\twith a tab"):
-    raise kind(words)
-
-
-def divide():
-    return 1 // 0
-
-
-def count(*, report):
-    for number in range(3):
-        report(f"step {number}")
-    return 3
-
-
-def lambda_result():
-    return lambda: 0
-
-
-class Unreadable:
-    """Travels, and fails where it arrives."""
-
-    def __init__(self, kind):
-        self.kind = kind
-
-    def __reduce__(self):
-        return refuse, (self.kind, "unreadable")
-
-
-def unreadable(kind):
-    return Unreadable(kind), bytes(1 << 20)
-
-
-def read_stdin():
-    return sys.stdin.read()
-
-
-def kept_times(end, *, report):
-    """Reports where TensorRT would keep the times of its kernels, with a file there."""
-    options = dict(chain(Provider.TENSORRT, {}, 1, tf32=True))[
-        description_of(Provider.TENSORRT).name
-    ]
-    times = Path(options["trt_timing_cache_path"], "times")
-    times.write_text("of kernels")
-    report(str(times))
-    end()
-
-
-def nothing():
-    pass
 
 
 def test_the_result_comes_from_another_process():
@@ -263,10 +182,10 @@ def test_an_unguarded_script_can_call_it(tmp_path):
     command, environment = run_script(
         tmp_path,
         """
-        from tests.runtime import test_child
+        from tests.runtime import called
         from widthfold_onnx.runtime.child import isolated
         print("main runs")
-        print(isolated(test_child.add, 1, 2))
+        print(isolated(called.add, 1, 2))
         """,
     )
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -314,9 +233,9 @@ def test_the_child_dies_with_an_interrupted_parent(tmp_path, number):
         tmp_path,
         """
         import sys
-        from tests.runtime import test_child
+        from tests.runtime import called
         from widthfold_onnx.runtime.child import isolated
-        isolated(test_child.sleep_and_mark, sys.argv[1])
+        isolated(called.sleep_and_mark, sys.argv[1])
         """,
         str(mark),
     )

@@ -1,0 +1,110 @@
+"""Functions that a child process runs; it imports this module, so nothing is imported beside it."""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+
+def add(a, b):
+    return a + b
+
+
+def echo(value):
+    return value
+
+
+def process_id():
+    return os.getpid()
+
+
+def shout():
+    os.write(1, b"to stdout\n")
+    os.write(2, b"to stderr\n")
+    print("from python", flush=True)
+    return "done"
+
+
+def abort():
+    os.write(2, b"assertion of the runtime failed\n")
+    os.abort()
+
+
+def segfault():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leave():
+    os._exit(7)
+
+
+def spin():
+    while True:
+        pass
+
+
+def sleep_and_mark(path):
+    tempfile.mkstemp()
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def hoard():
+    return len(b"\1" * (1 << 31))
+
+
+def refuse(kind, words="one line\twith a tab"):
+    raise kind(words)
+
+
+def divide():
+    return 1 // 0
+
+
+def count(*, report):
+    for number in range(3):
+        report(f"step {number}")
+    return 3
+
+
+def lambda_result():
+    return lambda: 0
+
+
+class Unreadable:
+    """Travels, and fails where it arrives."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __reduce__(self):
+        return refuse, (self.kind, "unreadable")
+
+
+def unreadable(kind):
+    return Unreadable(kind), bytes(1 << 20)
+
+
+def read_stdin():
+    return sys.stdin.read()
+
+
+def kept_times(end, *, report):
+    """Reports where TensorRT would keep the times of its kernels, with a file there."""
+    from widthfold_onnx.options import Provider
+    from widthfold_onnx.runtime.sessions.descriptions import description_of
+    from widthfold_onnx.runtime.sessions.providers import chain
+
+    options = dict(chain(Provider.TENSORRT, {}, 1, tf32=True))[
+        description_of(Provider.TENSORRT).name
+    ]
+    times = Path(options["trt_timing_cache_path"], "times")
+    times.write_text("of kernels")
+    report(str(times))
+    end()
+
+
+def nothing():
+    pass
