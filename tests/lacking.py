@@ -103,8 +103,8 @@ def lacking(error: BaseException) -> str | None:
     if isinstance(error, BaseExceptionGroup):
         reasons = [lacking(each) for each in error.exceptions]
         return None if None in reasons else reasons[0]
-    said = f"{error}\n{error.__cause__}"
+    line = f"{error}\n{error.__cause__}"
     for pattern, reason in MESSAGES.items() if IS_OLD else ():
-        if match := re.search(pattern, said, re.MULTILINE):
+        if match := re.search(pattern, line, re.MULTILINE):
             return match.expand(reason)
     return None

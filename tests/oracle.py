@@ -145,11 +145,11 @@ def resolve_transposed_pads(
     SAME_UPPER, else off the begin. What an output_shape wants more than there is is a negative pad
     at the end.
     """
-    wanted = output_shape
-    if wanted is None:
-        wanted = [extent * stride for extent, stride in zip(extents, strides, strict=True)]
+    expected = output_shape
+    if expected is None:
+        expected = [extent * stride for extent, stride in zip(extents, strides, strict=True)]
     begins, ends = [], []
-    for i, positions in enumerate(wanted):
+    for i, positions in enumerate(expected):
         taps = dilations[i] * (kernel[i] - 1) + 1
         total = strides[i] * (extents[i] - 1) + taps + output_padding[i] - positions
         if total < 0 and output_shape is None:
@@ -173,9 +173,9 @@ def matmul(a: npt.ArrayLike, b: npt.ArrayLike) -> Array:
     y = np.zeros((*batches, a.shape[-2], b.shape[-1]), wide)
     for at in np.ndindex(*y.shape):
         *batch, m, n = at
-        one, other = (_matrix(value, batch) for value in (a, b))
+        first, other = (_matrix(value, batch) for value in (a, b))
         for k in range(a.shape[-1]):
-            y[at] += one[m, k] * other[k, n]
+            y[at] += first[m, k] * other[k, n]
     if vector[0]:
         y = y[..., 0, :]
     return y[..., 0] if vector[1] else y

@@ -147,8 +147,8 @@ def test_weights_that_are_frozen() -> None:
 def test_a_file_that_does_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verify_files = delivery.verify_files
 
-    def failing(*given: object, **named: object) -> VerifyReport:
-        report = verify_files(*given, **named)
+    def failing(*arguments: object, **named: object) -> VerifyReport:
+        report = verify_files(*arguments, **named)
         verdict = {"verdict": "fail", "reasons": ["it differs"]}
         return msgspec.structs.replace(report, **verdict)
 

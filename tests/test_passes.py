@@ -43,10 +43,10 @@ def outputs(model: ir.Model, seed: int = 0) -> list[np.ndarray]:
     session = ort.InferenceSession(ir.to_proto(whole).SerializeToString())
     draws = np.random.default_rng(seed)
     feeds = {}
-    for given in session.get_inputs():
-        shape = [extent if isinstance(extent, int) else 2 for extent in given.shape]
+    for port in session.get_inputs():
+        shape = [extent if isinstance(extent, int) else 2 for extent in port.shape]
         data = draws.integers(-3, 4, shape).astype(np.float32)
-        feeds[given.name] = np.array(seed % 2 == 0) if "bool" in given.type else data
+        feeds[port.name] = np.array(seed % 2 == 0) if "bool" in port.type else data
     return session.run(None, feeds)
 
 
@@ -164,12 +164,12 @@ def test_weights_in_files_of_two_folders(tmp_path: Path) -> None:
         where = tmp_path / name / "m.onnx"
         onnx.save(proto, where, save_as_external_data=True, size_threshold=0, location="w")
         models.append(ir.load(where))
-    one, other = models
-    expected = outputs(one)
-    for value in one.graph.initializers.values():
+    first, other = models
+    expected = outputs(first)
+    for value in first.graph.initializers.values():
         if value is not None and len(value.const_value.shape) == 1:
             value.const_value = other.graph.initializers[value.name].const_value
-    result = WidthFold(factor=8)(one)
+    result = WidthFold(factor=8)(first)
     assert result.modified
     np.testing.assert_allclose(outputs(result.model), expected, rtol=0, atol=1e-4)
 

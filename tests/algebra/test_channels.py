@@ -30,9 +30,9 @@ def regroupings(draw: st.DrawFn) -> Regrouping:
     outputs = before.outputs + draw(st.sampled_from([0, 0, 2, 3]))
     common = math.gcd(inputs, outputs)
     count = draw(st.sampled_from([n for n in range(1, common + 1) if common % n == 0]))
-    found = Regrouping(before, Grouping(inputs, outputs, count))
-    assert found.is_possible
-    return found
+    regrouping = Regrouping(before, Grouping(inputs, outputs, count))
+    assert regrouping.is_possible
+    return regrouping
 
 
 def in_one_group(weight: np.ndarray, group: int) -> np.ndarray:
@@ -67,8 +67,8 @@ def test_a_regrouped_conv_is_the_conv(found: Regrouping, seed: int) -> None:
     wider = np.pad(x, [(0, 0), (0, after.inputs - before.inputs), (0, 0)])
     weight, bias = regroup_weight(w, found), regroup_bias(b, found)
     result = conv(wider, weight, bias, pads=[1, 2], group=after.group)
-    wanted = conv(x, dense, b, pads=[1, 2])
-    np.testing.assert_array_equal(result[:, : before.outputs], wanted)
+    expected = conv(x, dense, b, pads=[1, 2])
+    np.testing.assert_array_equal(result[:, : before.outputs], expected)
     assert not result[:, before.outputs :].any()  # channels of padding stay zero
     assert found.channels(before.inputs, before.outputs) == (after.inputs, after.outputs)
     assert found.shape(*w.shape[:2]) == weight.shape[:2]
@@ -79,9 +79,9 @@ def test_a_regrouped_conv_is_the_conv(found: Regrouping, seed: int) -> None:
 
 
 @given(regroupings(), st.integers(0, 2**32 - 1))
-def test_the_groups_of_a_weight_are_found_again(found: Regrouping, seed: int) -> None:
+def test_the_groups_of_a_weight_are_found_again(regrouping: Regrouping, seed: int) -> None:
     """A dense weight made of G groups falls into G groups, and into no more."""
-    before = found.before
+    before = regrouping.before
     w = np.random.default_rng(seed).integers(
         1, 9, (before.outputs, before.inputs // before.group, 2)
     )

@@ -179,7 +179,7 @@ def test_what_the_taps_of_an_axis_give_adds_up_to_the_conv(case, seed: int) -> N
     stuffed = np.zeros((*x.shape[:2], axis.base_dilation * (axis.length - 1) + 1, *x.shape[3:]))
     stuffed[:, :, :: axis.base_dilation] = x
     axes = [axis, *others]
-    wanted = conv(
+    expected = conv(
         stuffed,
         w,
         b,
@@ -204,8 +204,8 @@ def test_what_the_taps_of_an_axis_give_adds_up_to_the_conv(case, seed: int) -> N
     _, back = pack_positions(
         (2, 5, total.shape[1] * taps.out_tile, *total.shape[3:]), taps.out_tile
     )
-    found = run(back.steps(tile_major=False, inverse=True), total)
-    np.testing.assert_array_equal(found[:, :, : axis.out_length], wanted)
+    result = run(back.steps(tile_major=False, inverse=True), total)
+    np.testing.assert_array_equal(result[:, :, : axis.out_length], expected)
 
 
 @given(cases())

@@ -38,8 +38,8 @@ def test_every_element_lies_where_its_tiles_say(layout: ConvLayout, shape: tuple
         channel = tile
         for number, count in order:
             channel = channel * count + number
-        wanted = np.ravel_multi_index((n, c, *places), shape)
-        assert packed[(sample, channel, *there)] == wanted
+        expected = np.ravel_multi_index((n, c, *places), shape)
+        assert packed[(sample, channel, *there)] == expected
         assert layout.channels(shape[1])[channel] == c
 
 

@@ -82,7 +82,7 @@ def test_a_fold_needs_neither_the_runtime_nor_what_renders_other_reports(
 
 
 @pytest.mark.parametrize(
-    ("statement", "wanted"),
+    ("statement", "expected"),
     [
         ("import widthfold_onnx as wf; dir(wf), wf.UsageError", set()),
         ("import widthfold_onnx as wf; wf.optimize, wf.verify, wf.inspect", TO_FOLD),
@@ -103,6 +103,6 @@ def test_a_fold_needs_neither_the_runtime_nor_what_renders_other_reports(
     ],
 )
 def test_a_module_imports_no_library_that_it_does_not_use(
-    statement: str, wanted: set[str], report: Path
+    statement: str, expected: set[str], report: Path
 ) -> None:
-    assert imported(statement, report) == (wanted, 0)
+    assert imported(statement, report) == (expected, 0)

@@ -44,8 +44,8 @@ def test_a_row_for_each_model(store: Path) -> None:
     layers, forms, now, before, skipped, failed = map(int, table[SIGNAL.name])
     assert (layers, now, before, skipped, failed) == (1, forms + 1, 0, 0, 0)
     assert int(table[THREE.name][0]) == 3
-    with Store(store) as kept:
-        assert f"{len(list(kept.items()))} measurement(s) on cpu: {{" in first.out
+    with Store(store) as opened:
+        assert f"{len(list(opened.items()))} measurement(s) on cpu: {{" in first.out
     again = rows(widthfold("tune", SIGNAL, THREE, "--provider", "cpu").out)
     assert list(map(int, again[SIGNAL.name])) == [1, forms, 0, now, 0, 0]
 
@@ -59,8 +59,8 @@ def test_what_was_not_run_is_no_failure(store: Path, monkeypatch: pytest.MonkeyP
     printed = widthfold("tune", SIGNAL, "--format", "json")
     (model,) = json.loads(printed.out)["models"]
     assert (model["known"], model["skipped"], model["failed"]) == (now, 3, forms - 3)
-    with Store(store) as kept:
-        measurements = [measurement for _, measurement in kept.items()]
+    with Store(store) as opened:
+        measurements = [measurement for _, measurement in opened.items()]
     assert Counter(m.status for m in measurements) == {"ok": 1, "lost": forms}
     assert sum(m.skipped for m in measurements) == 3
 
@@ -110,7 +110,7 @@ def test_one_broken_model_is_refused_on_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ((), "Missing argument 'MODELS...'"),
         ((SIGNAL, "--factor", 8), "No such option"),
@@ -126,10 +126,10 @@ def test_one_broken_model_is_refused_on_one_line(tmp_path: Path) -> None:
         ((SIGNAL, "--report", "x.xml"), "no junit report of this command; it offers json"),
     ],
 )
-def test_what_does_not_fit_is_said_on_one_line(words: tuple[object, ...], said: str) -> None:
+def test_what_does_not_fit_is_said_on_one_line(words: tuple[object, ...], message: str) -> None:
     run = widthfold("tune", *words)
     assert run.code == 2
-    assert said in run.line
+    assert message in run.line
     assert run.out == ""
 
 
@@ -148,8 +148,8 @@ def test_ctrl_c_keeps_what_was_measured(store: Path) -> None:
     while child.poll() is None and time.monotonic() < end:
         time.sleep(0.1)
         if store.exists():
-            with Store(store) as kept:
-                if len(list(kept.items())):
+            with Store(store) as opened:
+                if len(list(opened.items())):
                     child.send_signal(signal.SIGINT)
                     break
     out, err = child.communicate(timeout=60)
@@ -158,5 +158,5 @@ def test_ctrl_c_keeps_what_was_measured(store: Path) -> None:
         "widthfold: interrupted; the measurements are kept\n",
     )
     assert {"luma_sr.onnx", THREE.name} <= rows(out.decode()).keys()
-    with Store(store) as kept:
-        assert len(list(kept.items())) > 0
+    with Store(store) as opened:
+        assert len(list(opened.items())) > 0

@@ -95,10 +95,10 @@ def test_a_planted_fault_is_found_without_a_run(name: str, tmp_path: Path) -> No
     array.flat[np.flatnonzero(array)[:2]] = array.flat[np.flatnonzero(array)[1::-1]]
     weight.CopyFrom(numpy_helper.from_array(array, weight.name))
     out.write_bytes(model.SerializeToString())
-    found = verify(source, out, VerifyOptions(timing=False))
-    assert (found.verdict, found.unrun) == ("fail", "")
-    assert found.proof is not None
-    assert found.proof.verdict == "different"
+    verification = verify(source, out, VerifyOptions(timing=False))
+    assert (verification.verdict, verification.unrun) == ("fail", "")
+    assert verification.proof is not None
+    assert verification.proof.verdict == "different"
 
 
 @WITHOUT_KERNEL
@@ -109,9 +109,9 @@ def test_a_change_beside_the_fold_is_not_called_proved(name: str, tmp_path: Path
     (scale,) = (t for t in model.graph.initializer if t.name.startswith("k"))
     scale.raw_data = bytes(len(scale.raw_data))
     out.write_bytes(model.SerializeToString())
-    found = verify(source, out, VerifyOptions(timing=False))
-    assert found.verdict in ("fail", "unverified")
-    assert found.unrun == ""
+    verification = verify(source, out, VerifyOptions(timing=False))
+    assert verification.verdict in ("fail", "unverified")
+    assert verification.unrun == ""
 
 
 @WITHOUT_KERNEL

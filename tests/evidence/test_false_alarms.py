@@ -76,13 +76,13 @@ def proved_equal(
             if digest in seen:
                 break
             seen.add(digest)
-            found = proved(before, program(result, folder), choice.input_shapes, {})
-            if found.unseen:
-                unproved = set().union(*(guarded[value] for value in found.unseen))
+            size_proof = proved(before, program(result, folder), choice.input_shapes, {})
+            if size_proof.unseen:
+                unproved = set().union(*(guarded[value] for value in size_proof.unseen))
                 decided = decided.without(unproved, NOT_PROVED, model, folder)
                 continue
-            assert found.verdict == "equal", (choice, found.reason)
-            assert found.error_bits >= ERROR_BITS
+            assert size_proof.verdict == "equal", (choice, size_proof.reason)
+            assert size_proof.error_bits >= ERROR_BITS
             break
     return len(seen)
 

@@ -28,11 +28,11 @@ def constant(model: onnx.ModelProto, name: str) -> float:
     return float(next(numpy_helper.to_array(t) for t in model.graph.initializer if t.name == name))
 
 
-def quantized(found: InputSet | None, model: onnx.ModelProto) -> np.ndarray:
-    assert found is not None
-    assert (found.label, found.random) == (LABEL, True)
-    assert found.feeds["x"].dtype == np.float32
-    return np.round(found.feeds["x"] / constant(model, "s")) + constant(model, "z")
+def quantized(inputs: InputSet | None, model: onnx.ModelProto) -> np.ndarray:
+    assert inputs is not None
+    assert (inputs.label, inputs.random) == (LABEL, True)
+    assert inputs.feeds["x"].dtype == np.float32
+    return np.round(inputs.feeds["x"] / constant(model, "s")) + constant(model, "z")
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
@@ -52,9 +52,9 @@ def test_a_quantizer_without_a_zero_point(kind: int, least: int, tmp_path: Path)
     if kind:  # since opset 21
         model.opset_import[0].version, model.ir_version = 21, 10
         model.graph.node[0].attribute.append(helper.make_attribute("output_dtype", kind))
-    found = filled(model, tmp_path)
-    assert found is not None
-    steps = np.unique(np.round(found.feeds["x"] / constant(model, "s")))
+    inputs = filled(model, tmp_path)
+    assert inputs is not None
+    steps = np.unique(np.round(inputs.feeds["x"] / constant(model, "s")))
     np.testing.assert_array_equal(steps, np.arange(least, least + 256))
 
 
@@ -74,9 +74,9 @@ def test_the_widest_of_two_quantizers(tmp_path: Path) -> None:
     model = rounding(1)
     model.graph.node.append(helper.make_node("QuantizeLinear", ["x", "wide", "z"], ["other"]))
     model.graph.initializer.append(helper.make_tensor("wide", onnx.TensorProto.FLOAT, [], [1.0]))
-    found = filled(model, tmp_path)
-    assert found is not None
-    assert np.ptp(found.feeds["x"]) > 254
+    inputs = filled(model, tmp_path)
+    assert inputs is not None
+    assert np.ptp(inputs.feeds["x"]) > 254
 
 
 def test_other_inputs_stay_as_they_are(tmp_path: Path) -> None:

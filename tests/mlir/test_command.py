@@ -41,11 +41,11 @@ def test_an_onnx_model_is_imported_and_folded(
     assert run.exit_code == 0, run.output
     assert f"{folded} of {folded} Conv layers folded; wrote out.mlir" in run.output
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    (given,) = session.get_inputs()
-    shape = [extent if isinstance(extent, int) else 2 for extent in given.shape]
+    (port,) = session.get_inputs()
+    shape = [extent if isinstance(extent, int) else 2 for extent in port.shape]
     x = np.random.default_rng(1).integers(-3, 4, shape).astype(np.float32)
     _, result = build.loaded(build.compiled(out.read_text()), x)
-    np.testing.assert_array_equal(result(), session.run(None, {given.name: x})[0])
+    np.testing.assert_array_equal(result(), session.run(None, {port.name: x})[0])
 
 
 @pytest.mark.parametrize("backend", TARGETS)
@@ -94,7 +94,7 @@ def test_a_layer_can_be_left_alone(build: ModuleType, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "code", "said"),
+    ("name", "content", "code", "message"),
     [
         ("in.mlir", b"not mlir", 3, "no MLIR module"),
         ("in.mlir", b"\xff\xfe\x00", 3, "no MLIR module"),
@@ -104,13 +104,13 @@ def test_a_layer_can_be_left_alone(build: ModuleType, tmp_path: Path) -> None:
     ],
 )
 def test_errors_are_one_line(
-    tmp_path: Path, name: str, content: bytes | None, code: int, said: str
+    tmp_path: Path, name: str, content: bytes | None, code: int, message: str
 ) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     run = command(tmp_path / name, tmp_path / "out.mlir")
     assert run.exit_code == code
-    assert said in run.output
+    assert message in run.output
     assert run.output.count("\n") == 1
     assert not (tmp_path / "out.mlir").exists()
 

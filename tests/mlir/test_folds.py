@@ -66,14 +66,14 @@ def onnx_conv(
     return y.transpose([in_order.index(letter) for letter in letters])
 
 
-def check(build: ModuleType, text: str, x: np.ndarray, wanted: np.ndarray, **options: Any) -> str:
+def check(build: ModuleType, text: str, x: np.ndarray, expected: np.ndarray, **options: Any) -> str:
     """Fold by 4 as the options say, compare both modules with what is wanted; return the fold."""
     groups = options.pop("groups", False)
     folded, (site,) = fold_module(text, FoldOptions(factor=4, **options), groups=groups)
     assert site.status == "folded", site.reason
     for module in (text, folded):
         _, result = build.loaded(build.compiled(module), x)
-        np.testing.assert_array_equal(result(), wanted)
+        np.testing.assert_array_equal(result(), expected)
     return folded
 
 
@@ -89,8 +89,8 @@ def test_every_operation_along_every_axis(
     rank = sum(letter in "hw" for letter in CONVOLUTIONS[kind][0])
     ends = [(1, 1), (0, 1)][-rank:]
     text = build.module(kind, x.shape, w, pads=ends)
-    wanted = onnx_conv(kind, x, w, pads=[pad for end in zip(*ends, strict=True) for pad in end])
-    folded = check(build, text, x, wanted, axis=axis, groups=groups)
+    expected = onnx_conv(kind, x, w, pads=[pad for end in zip(*ends, strict=True) for pad in end])
+    folded = check(build, text, x, expected, axis=axis, groups=groups)
     assert "tensor.expand_shape" in folded
 
 
@@ -117,8 +117,8 @@ def test_strides_dilations_and_pads(
     x, kernel = numbers(*shape(kind, w=w)), weight(kind)
     text = build.module(kind, x.shape, kernel, pads=ends, **geometry)
     listed = [pad for end in zip(*ends, strict=True) for pad in end]
-    wanted = onnx_conv(kind, x, kernel, pads=listed, **geometry)
-    check(build, text, x, wanted, axis=AxisName.WIDTH)
+    expected = onnx_conv(kind, x, kernel, pads=listed, **geometry)
+    check(build, text, x, expected, axis=AxisName.WIDTH)
 
 
 @pytest.mark.parametrize("kind", CONVOLUTIONS)
@@ -126,16 +126,16 @@ def test_a_bias_is_folded_and_any_other_start_is_moved(build: ModuleType, kind: 
     w, x = weight(kind, w=1), numbers(*shape(kind))
     outputs = SIZES["f"] if "f" in CONVOLUTIONS[kind][1] else SIZES["g"]
     if "g" in CONVOLUTIONS[kind][0] and outputs == SIZES["f"]:
-        wanted = onnx_conv(kind, x, w)  # a bias of groups has two axes; the module below has one
-        start = numbers(*wanted.shape, seed=2)
+        expected = onnx_conv(kind, x, w)  # a bias of groups has two axes; the module below has one
+        start = numbers(*expected.shape, seed=2)
     else:
         bias = numbers(outputs, seed=2)
         letters = CONVOLUTIONS[kind][0].replace("c", "f")
         along = [-1 if letter in "gf" else 1 for letter in letters]
-        wanted = onnx_conv(kind, x, w)
-        check(build, build.module(kind, x.shape, w, bias=bias), x, wanted + bias.reshape(along))
-        start = numbers(*wanted.shape, seed=3)
-    check(build, build.module(kind, x.shape, w, init=start), x, wanted + start)
+        expected = onnx_conv(kind, x, w)
+        check(build, build.module(kind, x.shape, w, bias=bias), x, expected + bias.reshape(along))
+        start = numbers(*expected.shape, seed=3)
+    check(build, build.module(kind, x.shape, w, init=start), x, expected + start)
 
 
 def test_the_number_of_samples_may_be_open(build: ModuleType) -> None:
@@ -144,21 +144,21 @@ def test_the_number_of_samples_may_be_open(build: ModuleType) -> None:
     text = build.module("conv_2d_nchw_fchw", [None, 2, 8, 12], w, bias=bias, pads=((1, 1), (0, 1)))
     for samples in (1, 3):
         x = numbers(samples, 2, 8, 12)
-        wanted = onnx_conv("conv_2d_nchw_fchw", x, w, bias, pads=[1, 0, 1, 1])
-        check(build, text, x, wanted)
+        expected = onnx_conv("conv_2d_nchw_fchw", x, w, bias, pads=[1, 0, 1, 1])
+        check(build, text, x, expected)
 
 
 @pytest.mark.parametrize("right", [False, True])
 def test_products(build: ModuleType, right: bool) -> None:
     x, w = (numbers(24, 3), numbers(3, 5)) if right else (numbers(3, 24), numbers(5, 3))
     bias = numbers(5, seed=4)
-    wanted = x @ w if right else w @ x
+    expected = x @ w if right else w @ x
     text = build.module("matmul", x.shape, w, right=right)
-    folded = check(build, text, x, wanted, mix_samples=True)
+    folded = check(build, text, x, expected, mix_samples=True)
     assert "linalg.transpose" not in folded
     text = build.module("matmul", x.shape, w, bias=bias, right=right)
     along = bias if right else bias[:, None]
-    check(build, text, x, wanted + along, mix_samples=True)
+    check(build, text, x, expected + along, mix_samples=True)
 
 
 def test_halves_are_summed_in_floats_if_the_result_is_one(build: ModuleType) -> None:
@@ -168,10 +168,10 @@ def test_halves_are_summed_in_floats_if_the_result_is_one(build: ModuleType) -> 
     text = build.module(kind, x.shape, w.astype(np.float16), sums="f32", **ends)
     folded, (site,) = fold_module(text, FoldOptions(factor=4))
     assert site.status == "folded"
-    wanted = onnx_conv(kind, x, w, pads=[1, 0, 1, 1])
+    expected = onnx_conv(kind, x, w, pads=[1, 0, 1, 1])
     for module in (text, folded):
         _, result = build.loaded(build.compiled(module), x.astype(np.float16))
-        np.testing.assert_array_equal(result(), wanted)
+        np.testing.assert_array_equal(result(), expected)
 
 
 def test_the_papers_case_folds_to_views_alone(build: ModuleType) -> None:
@@ -188,8 +188,8 @@ def test_the_papers_case_folds_to_views_alone(build: ModuleType) -> None:
     held = build.dense(wide)
     assert held in folded
     _, result = build.loaded(build.compiled(folded), x)
-    wanted = onnx_conv("conv_2d_nhwc_hwcf", x, w, b)
-    np.testing.assert_array_equal(result(), wanted)
+    expected = onnx_conv("conv_2d_nhwc_hwcf", x, w, b)
+    np.testing.assert_array_equal(result(), expected)
     grouped, _ = fold_module(text, FoldOptions(factor=8), groups=True)
     assert "linalg.depthwise_conv_2d_nhwc_hwc" in grouped
 
@@ -211,9 +211,9 @@ def test_layers_that_follow_each_other_are_all_folded(build: ModuleType) -> None
     assert [site.status for site in sites] == ["folded", "folded"]
     x = numbers(1, 1, 8, 8)
     kind = "conv_2d_nchw_fchw"
-    wanted = onnx_conv(kind, onnx_conv(kind, x, one) + 1, two) + 2
+    expected = onnx_conv(kind, onnx_conv(kind, x, one) + 1, two) + 2
     for module in (text, folded):
-        np.testing.assert_array_equal(build.loaded(build.compiled(module), x)[1](), wanted)
+        np.testing.assert_array_equal(build.loaded(build.compiled(module), x)[1](), expected)
 
 
 def views_only(value: Any, order: Any) -> Any:
@@ -233,8 +233,8 @@ def test_a_fault_is_seen(
 ) -> None:
     w, x = weight("conv_2d_nchw_fchw"), numbers(2, 2, 8, 12)
     text = build.module("conv_2d_nchw_fchw", x.shape, w, pads=((1, 1), (0, 1)))
-    wanted = onnx_conv("conv_2d_nchw_fchw", x, w, pads=[1, 0, 1, 1])
-    check(build, text, x, wanted)
+    expected = onnx_conv("conv_2d_nchw_fchw", x, w, pads=[1, 0, 1, 1])
+    check(build, text, x, expected)
     monkeypatch.setattr(emission, name, fault)
     with pytest.raises(AssertionError, match="not equal"):
-        check(build, text, x, wanted)
+        check(build, text, x, expected)

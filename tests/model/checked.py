@@ -47,15 +47,15 @@ CONDITION = numpy_helper.from_array(np.array(True), "c")
 SIN = [node("Sin", ["X"], ["Y"], "sin")]
 
 
-def accepts(made, folder=None):
-    before = made.SerializeToString(deterministic=True)
-    check_model(made, folder)
-    assert made.SerializeToString(deterministic=True) == before
+def accepts(proto, folder=None):
+    before = proto.SerializeToString(deterministic=True)
+    check_model(proto, folder)
+    assert proto.SerializeToString(deterministic=True) == before
 
 
-def refuses(made, message, folder=None):
+def refuses(proto, message, folder=None):
     with pytest.raises(InvalidModelError, match=message) as caught:
-        check_model(made, folder)
+        check_model(proto, folder)
     assert str(caught.value).isprintable()
 
 

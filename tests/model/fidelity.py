@@ -98,12 +98,12 @@ def _assert_list(
     new: Sequence[str],
 ) -> None:
     """The same messages in the same order; those that may go are left out, new ones come last."""
-    kept = [item for item in after if item.name not in new]
-    assert [item.name for item in after[len(kept) :]] == list(new)
-    names = {item.name for item in kept}
+    others = [item for item in after if item.name not in new]
+    assert [item.name for item in after[len(others) :]] == list(new)
+    names = {item.name for item in others}
     missing = [item.name for item in before if item.name not in names]
     assert all(may_go(name) for name in missing), missing
-    assert [wire(i) for i in before if i.name in names] == [wire(i) for i in kept]
+    assert [wire(i) for i in before if i.name in names] == [wire(i) for i in others]
 
 
 def _assert_nodes(

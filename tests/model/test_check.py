@@ -21,17 +21,17 @@ def test_refuses_an_unknown_opset(opset):
 
 
 def test_refuses_an_unknown_ml_opset_but_takes_foreign_domains():
-    made = model(SIN)
-    made.opset_import.append(helper.make_opsetid("com.example", 12345))
-    accepts(made)
-    made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 99))
-    refuses(made, "ai.onnx.ml")
+    proto = model(SIN)
+    proto.opset_import.append(helper.make_opsetid("com.example", 12345))
+    accepts(proto)
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 99))
+    refuses(proto, "ai.onnx.ml")
 
 
 def test_refuses_two_versions_of_one_operator_set():
-    made = model(SIN)
-    made.opset_import.append(helper.make_opsetid("ai.onnx", 16))
-    refuses(made, "two versions")
+    proto = model(SIN)
+    proto.opset_import.append(helper.make_opsetid("ai.onnx", 16))
+    refuses(proto, "two versions")
 
 
 def test_refuses_an_op_that_came_later():
@@ -46,7 +46,7 @@ def test_leaves_nodes_of_foreign_domains_alone():
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("proto", "message"),
     [
         (tensor([3], float_data=[1, 2]), "2 entries in float_data, its dims need 3"),
         (tensor([3], float_data=[1, 2, 3, 4]), "4 entries"),
@@ -68,18 +68,18 @@ def test_leaves_nodes_of_foreign_domains_alone():
         (tensor([1], 0, raw_data=bytes(4)), "element type 0"),
     ],
 )
-def test_refuses_data_that_are_not_what_the_dims_say(made, message):
-    refuses(model(SIN, [made]), message)
-    made.ClearField("name")
+def test_refuses_data_that_are_not_what_the_dims_say(proto, message):
+    refuses(model(SIN, [proto]), message)
+    proto.ClearField("name")
     constant = node("Constant", [], ["k"])
     constant.attribute.append(
-        onnx.AttributeProto(name="value", type=onnx.AttributeProto.TENSOR, t=made)
+        onnx.AttributeProto(name="value", type=onnx.AttributeProto.TENSOR, t=proto)
     )
     refuses(model([constant, *SIN]), message)
 
 
 @pytest.mark.parametrize(
-    "made",
+    "proto",
     [
         tensor([], float_data=[1]),
         tensor([0, 7]),
@@ -94,26 +94,26 @@ def test_refuses_data_that_are_not_what_the_dims_say(made, message):
         tensor([2], TensorProto.STRING, string_data=[b"a", b"\xff"]),
     ],
 )
-def test_takes_data_of_every_kind(made):
-    accepts(model(SIN, [made]))
+def test_takes_data_of_every_kind(proto):
+    accepts(model(SIN, [proto]))
 
 
 def test_refuses_a_negative_input_dim_but_takes_minus_one():
-    made = model(SIN)
-    made.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
-    accepts(made)
-    made.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -2
-    refuses(made, "dim -2")
+    proto = model(SIN)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    accepts(proto)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -2
+    refuses(proto, "dim -2")
 
 
 def test_takes_sparse_initializers():
-    made = model([node("Add", ["X", "S"], ["Y"])])
-    sparse = made.graph.sparse_initializer.add(dims=[4])
+    proto = model([node("Add", ["X", "S"], ["Y"])])
+    sparse = proto.graph.sparse_initializer.add(dims=[4])
     sparse.values.CopyFrom(tensor([1], float_data=[1], name="S"))
     sparse.indices.CopyFrom(tensor([1], TensorProto.INT64, name="", int64_data=[3]))
-    accepts(made)
+    accepts(proto)
     sparse.indices.dims[0] = 2
-    refuses(made, "1 entries")
+    refuses(proto, "1 entries")
 
 
 @pytest.mark.parametrize(
@@ -126,27 +126,27 @@ def test_takes_sparse_initializers():
     ],
 )
 def test_refuses_insane_attributes(attribute, message):
-    made = node("Frobnicate", ["X"], ["Y"], domain="x")
-    made.attribute.append(attribute)
-    refuses(model([made]), message)
+    new_node = node("Frobnicate", ["X"], ["Y"], domain="x")
+    new_node.attribute.append(attribute)
+    refuses(model([new_node]), message)
 
 
 def test_refuses_an_attribute_given_twice():
-    made = node("Frobnicate", ["X"], ["Y"], domain="x", a=1)
-    made.attribute.append(made.attribute[0])
-    refuses(model([made]), "two attributes named 'a'")
+    new_node = node("Frobnicate", ["X"], ["Y"], domain="x", a=1)
+    new_node.attribute.append(new_node.attribute[0])
+    refuses(model([new_node]), "two attributes named 'a'")
 
 
 def test_refuses_a_word_that_is_no_text():
-    made = node("Conv", ["X", "X"], ["Y"], "c", auto_pad=b"\xff")
-    refuses(model([made]), "^node 'c': attribute 'auto_pad' is not UTF-8$")
+    new_node = node("Conv", ["X", "X"], ["Y"], "c", auto_pad=b"\xff")
+    refuses(model([new_node]), "^node 'c': attribute 'auto_pad' is not UTF-8$")
     accepts(model([node("Frobnicate", ["X"], ["Y"], domain="x", cache=b"\xff")]))
 
 
 def test_refuses_a_split_into_fewer_parts_than_it_has_outputs():
     """Inference and the runtime both write behind the end of a list of parts."""
-    made = node("Split", ["X"], ["Y", "Z"], "cut", num_outputs=1)
-    refuses(model([made], opset=18), "^node 'cut': num_outputs is 1, but it has 2 outputs$")
+    new_node = node("Split", ["X"], ["Y", "Z"], "cut", num_outputs=1)
+    refuses(model([new_node], opset=18), "^node 'cut': num_outputs is 1, but it has 2 outputs$")
 
 
 @pytest.mark.parametrize("parts", [2, 3])
@@ -156,9 +156,9 @@ def test_leaves_other_splits_to_the_runtime(parts):
 
 def test_refuses_a_negative_number_of_batch_dimensions():
     """Inference and the runtime both read before the start of a list of extents."""
-    made = node("GatherND", ["X", "I"], ["Y"], batch_dims=-9)
+    new_node = node("GatherND", ["X", "I"], ["Y"], batch_dims=-9)
     indices = numpy_helper.from_array(np.zeros((2, 1), np.int64), "I")
-    refuses(model([made], [indices]), "^GatherND node of 'Y': batch_dims is negative$")
+    refuses(model([new_node], [indices]), "^GatherND node of 'Y': batch_dims is negative$")
 
 
 @pytest.mark.parametrize("equation", ["", "->", " . . . i , ic - > ... c", "Zi,ic", "...,->..."])
@@ -176,6 +176,6 @@ def test_leaves_other_equations_to_the_runtime(equation: str) -> None:
 )
 def test_an_einsum_without_an_equation_is_refused(equation: str) -> None:
     """onnx 1.23 never ends to infer some of them."""
-    made = node("Einsum", ["X", "W"], ["Y"], equation=equation)
+    new_node = node("Einsum", ["X", "W"], ["Y"], equation=equation)
     weight = numpy_helper.from_array(np.zeros((3, 5), np.float32), "W")
-    refuses(model([made], [weight]), "^Einsum node of 'Y': '.*' is no equation$")
+    refuses(model([new_node], [weight]), "^Einsum node of 'Y': '.*' is no equation$")

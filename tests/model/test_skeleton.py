@@ -32,11 +32,11 @@ def test_the_skeleton_drops_large_data_and_keeps_shapes():
     nodes = [node("Reshape", ["u", "s"], ["Y"]), constant, node("MatMul", ["W", "X"], ["t"])]
     nodes.append(if_node(then, other, "v"))
     nodes.append(node("Concat", ["t", "v"], ["u"], axis=0))
-    made = model(nodes, [large, small, CONDITION])
-    made.graph.output[0].CopyFrom(value("Y", ["n"]))
-    accepts(made)
-    light = skeleton(made)
-    assert light.ByteSize() < 2000 < made.ByteSize()
+    proto = model(nodes, [large, small, CONDITION])
+    proto.graph.output[0].CopyFrom(value("Y", ["n"]))
+    accepts(proto)
+    light = skeleton(proto)
+    assert light.ByteSize() < 2000 < proto.ByteSize()
     onnx.checker.check_model(light)
     assert [n.op_type for n in light.graph.node] == [
         "Constant",
@@ -58,14 +58,14 @@ def test_the_skeleton_drops_large_data_and_keeps_shapes():
 
 def test_the_skeleton_does_not_touch_the_data():
     large = tensor([1 << 20], raw_data=bytes(4 << 20))
-    made = model([node("Sin", ["W"], ["Y"])], [large], inputs=())
-    made.graph.output[0].CopyFrom(value("Y", [1 << 20]))
-    light = skeleton(made)
+    proto = model([node("Sin", ["W"], ["Y"])], [large], inputs=())
+    proto.graph.output[0].CopyFrom(value("Y", [1 << 20]))
+    light = skeleton(proto)
     assert light.ByteSize() < 500
 
 
 def test_large_constants_of_functions_do_not_reach_the_checker():
     constant = node("Constant", [], ["k"], value=tensor([4000], raw_data=bytes(16000)))
-    made = model(CALL, functions=[function("f", [constant, node("Add", ["a", "k"], ["b"])])])
-    accepts(made)
-    assert skeleton(made).ByteSize() < 1000
+    proto = model(CALL, functions=[function("f", [constant, node("Add", ["a", "k"], ["b"])])])
+    accepts(proto)
+    assert skeleton(proto).ByteSize() < 1000

@@ -51,8 +51,8 @@ def external_model(folder, location="weights.bin"):
 
 
 def numbers(path):
-    made = onnx.load(path)
-    return {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
+    proto = onnx.load(path)
+    return {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
 
 
 def assert_same_numbers(path):
@@ -142,20 +142,20 @@ def test_the_same_model_gives_the_same_bytes(source, out):
 def test_another_content_gets_another_name_and_the_old_file_stays(source, out):
     write_model(load(source).proto, out, source_folder=source.parent, check=check)
     before = set(files(out.parent))
-    made = plain_model()
-    made.graph.initializer[0].raw_data = bytes(160)
-    write_model(made, out, source_folder=None, check=check, externalize=["a", "b"])
+    document = plain_model()
+    document.graph.initializer[0].raw_data = bytes(160)
+    write_model(document, out, source_folder=None, check=check, externalize=["a", "b"])
     assert before < set(files(out.parent))
     np.testing.assert_array_equal(numbers(out)["a"], np.zeros(40))
     np.testing.assert_array_equal(numbers(out)["c"], NUMBERS["c"])
 
 
 def test_tensors_that_share_bytes_go_on_sharing(source, out):
-    made = load(source).proto
-    twin = made.graph.initializer.add()
-    twin.CopyFrom(made.graph.initializer[1])
+    document = load(source).proto
+    twin = document.graph.initializer.add()
+    twin.CopyFrom(document.graph.initializer[1])
     twin.name = "d"
-    write_model(made, out, source_folder=source.parent, check=check)
+    write_model(document, out, source_folder=source.parent, check=check)
     size = sum(path.stat().st_size for path in out.parent.iterdir())
     assert size < 1.1 * 4 * sum(SIZES.values())
 

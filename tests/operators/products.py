@@ -109,12 +109,12 @@ class Product:
         pair = (arrays["w"], x) if self.left else (x, arrays["w"])
         if self.op == "MatMul":
             return matmul(*pair)
-        given = self.attributes
+        settings = self.attributes
         return gemm(
             *pair,
             arrays.get("c"),
-            alpha=given.get("alpha", 1),
-            beta=given.get("beta", 1),
-            trans_a=bool(given.get("transA", 0)),
-            trans_b=bool(given.get("transB", 0)),
+            alpha=settings.get("alpha", 1),
+            beta=settings.get("beta", 1),
+            trans_a=bool(settings.get("transA", 0)),
+            trans_b=bool(settings.get("transB", 0)),
         )

@@ -74,9 +74,9 @@ def with_constant_weights(
     parameters = {name for n in result.graph.node if n.op_type in WINDOWED for name in n.input[1:]}
     for name in parameters & feeds.keys():
         result.graph.initializer.append(numpy_helper.from_array(feeds.pop(name), name))
-        kept = [value for value in result.graph.input if value.name != name]
+        others = [value for value in result.graph.input if value.name != name]
         del result.graph.input[:]
-        result.graph.input.extend(kept)
+        result.graph.input.extend(others)
     return result, feeds
 
 
@@ -121,8 +121,8 @@ def test_folds_at_every_legal_factor_on_every_axis(case) -> None:
                     continue
                 folded += 1
                 onnx.checker.check_model(result, full_check=True)
-                for actual, wanted in zip(computed(result, feeds), expected, strict=True):
-                    near = TOLERANCE[wanted.dtype.name]
-                    np.testing.assert_allclose(actual, wanted, rtol=near, atol=near)
+                for actual, reference in zip(computed(result, feeds), expected, strict=True):
+                    near = TOLERANCE[reference.dtype.name]
+                    np.testing.assert_allclose(actual, reference, rtol=near, atol=near)
     # Two cases have one position of one sample.
     assert folded or codes == {"too-short"}

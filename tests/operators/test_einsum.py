@@ -88,14 +88,14 @@ def test_every_form_returns_the_same_bits(
     assert isinstance(site, LinearSite)
     operands = (x, numbers(weight)) if equation[0] != "!" else (numbers(weight), x)
     whole = [operand.astype(np.int64) for operand in operands]
-    wanted = np.einsum(equation.lstrip("!").replace(" ", ""), *whole)
+    expected = np.einsum(equation.lstrip("!").replace(" ", ""), *whole)
     forms = forms_of(before)
     assert 1 in forms
     for factor, form in forms.items():
         after = rewritten(before, ALL, lambda _, form=form: form)
-        found = run(after, x)[0]
-        assert np.array_equal(found, wanted), factor
-        assert found.tobytes() == run(before, x)[0].tobytes()
+        result = run(after, x)[0]
+        assert np.array_equal(result, expected), factor
+        assert result.tobytes() == run(before, x)[0].tobytes()
         assert_proved(before, after, 1)
         names = [node.op_type for node in after.graph.node]
         assert "Einsum" not in names
@@ -165,19 +165,19 @@ def test_another_einsum_is_refused_by_name(
 def test_two_inputs_are_no_weight_and_unknown_labels_are_refused() -> None:
     before = net(GROUPED, "1,4,5,3", (5, 3, 7))
     before.graph.input.append(onnx.helper.make_tensor_value_info("w", 1, [5, 3, 7]))
-    found = layer(before)
-    assert isinstance(found, Refusal)
-    assert found.reason.startswith("neither operand is a constant weight")
+    result = layer(before)
+    assert isinstance(result, Refusal)
+    assert result.reason.startswith("neither operand is a constant weight")
     for data in ("1,4,G,3", "1,4,5,I"):
-        found = layer(net(GROUPED, data, (5, 3, 7)))
-        assert isinstance(found, Refusal)
-        assert (found.code, "ONNX Runtime broadcasts it" in found.reason) == (
+        result = layer(net(GROUPED, data, (5, 3, 7)))
+        assert isinstance(result, Refusal)
+        assert (result.code, "ONNX Runtime broadcasts it" in result.reason) == (
             Code.UNKNOWN_EXTENT,
             True,
         )
-    found = layer(net(GROUPED, "1,4,5,1", (5, 3, 7)))  # ONNX Runtime would broadcast it
-    assert isinstance(found, Refusal)
-    assert found.code == Code.INCONSISTENT_SHAPES
+    result = layer(net(GROUPED, "1,4,5,1", (5, 3, 7)))  # ONNX Runtime would broadcast it
+    assert isinstance(result, Refusal)
+    assert result.code == Code.INCONSISTENT_SHAPES
 
 
 def test_samples_of_a_batch_do_not_mix() -> None:

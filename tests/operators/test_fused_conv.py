@@ -106,9 +106,9 @@ def other_slope(node: onnx.NodeProto) -> None:
 
 
 def no_activation(node: onnx.NodeProto) -> None:
-    kept = [a for a in node.attribute if not a.name.startswith("activation")]
+    others = [a for a in node.attribute if not a.name.startswith("activation")]
     del node.attribute[:]
-    node.attribute.extend(kept)
+    node.attribute.extend(others)
 
 
 def no_bias(node: onnx.NodeProto) -> None:
@@ -147,11 +147,11 @@ def test_its_forms_are_measured_with_the_activation(tmp_path: Path) -> None:
     del model.graph.node[1]
     model.graph.output[0].name = "a0"
     del model.graph.output[0].type.tensor_type.shape.dim[:]
-    found = workload(model)
+    unit = workload(model)
     x = np.random.default_rng(2).integers(-3, 4, SHAPE).astype(np.float32)
-    wanted = run(found.model, x)
-    assert (wanted == 0).any()
-    for form in found.forms[:5]:
-        made = reformed(found, form.spec, FOLD)
+    expected = run(unit.model, x)
+    assert (expected == 0).any()
+    for form in unit.forms[:5]:
+        made = reformed(unit, form.spec, FOLD)
         assert made is not None
-        np.testing.assert_array_equal(run(made, x), wanted)
+        np.testing.assert_array_equal(run(made, x), expected)

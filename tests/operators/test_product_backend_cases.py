@@ -41,9 +41,9 @@ def with_constant(
     (node,) = result.graph.node
     for name in (node.input[0 if side == "left" else 1], *node.input[2:]):
         result.graph.initializer.append(numpy_helper.from_array(feeds.pop(name), name))
-    kept = [value for value in result.graph.input if value.name in feeds]
+    others = [value for value in result.graph.input if value.name in feeds]
     del result.graph.input[:]
-    result.graph.input.extend(kept)
+    result.graph.input.extend(others)
     return result, feeds
 
 
@@ -73,8 +73,8 @@ def test_folds_at_every_legal_factor(case, side: str) -> None:
         )
         result, (site,) = fold_model(model, options)
         if site.status != "folded":
-            wanted = "one-position" if (name, side) in POSITIONLESS else "factor-does-not-divide"
-            assert site.code == wanted, site.reason
+            code = "one-position" if (name, side) in POSITIONLESS else "factor-does-not-divide"
+            assert site.code == code, site.reason
             continue
         positions.add(factor)
         onnx.checker.check_model(result, full_check=True)

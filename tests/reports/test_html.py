@@ -112,21 +112,21 @@ def test_a_result_without_time_proof_or_folds_is_a_page_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tiles", "said", "pictures"),
+    ("tiles", "message", "pictures"),
     [
         ((4, 1), "the input is read as it is and 4 of the output come back from channels", 1),
         ((1, 4), "4 neighbouring positions of the input become channels and the output is", 2),
     ],
 )
 def test_a_side_that_is_not_folded_is_said_to_be_as_it_is(
-    tiles: tuple[int, int], said: str, pictures: int
+    tiles: tuple[int, int], message: str, pictures: int
 ) -> None:
     """There is no picture of an input that nothing happens to."""
     stride = max(1, tiles[1])
     axis = pattern("width", ConvAxis(length=32, kernel=5, stride=stride, pad_begin=2), *tiles)
     report = replace(passing(), folds=[folded("one", [axis])], outputs=[], timing=None)
     page = Page(html.page(report))
-    assert said in page.text
+    assert message in page.text
     assert page.tags["svg"] == pictures
 
 

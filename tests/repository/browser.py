@@ -64,6 +64,6 @@ def sticking_out(pages: list[Path], widths: list[int], selector: str, folder: Pa
     dom = browse(frames, "--allow-file-access-from-files", "--dump-dom").stdout
     told = re.search('data-found="([^"]*)"', dom)
     assert told is not None, dom
-    opened, found = json.loads(html.unescape(told[1]))
+    opened, offenders = json.loads(html.unescape(told[1]))
     assert opened == len(pages) * len(widths)
-    return list(found)
+    return list(offenders)

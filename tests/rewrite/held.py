@@ -48,8 +48,8 @@ def held(drawn: Drawn) -> tuple[onnx.ModelProto, list[SiteReport]]:
     onnx.checker.check_model(folded, full_check=True)
     expected = drawn.expected()
     for level in drawn.levels:
-        for found, wanted in zip(run(folded, drawn.x, level), expected, strict=True):
-            np.testing.assert_array_equal(found, wanted, strict=True)
+        for result, reference in zip(run(folded, drawn.x, level), expected, strict=True):
+            np.testing.assert_array_equal(result, reference, strict=True)
     again, later = fold_model(folded, options)
     assert again.SerializeToString() == same
     assert [site.code for site in later].count("already-folded") >= count

@@ -20,7 +20,7 @@ def proof(
     old: onnx.ModelProto,
     new: onnx.ModelProto,
     shapes: Shapes | None = None,
-    known: Shapes | None = None,
+    ran_at: Shapes | None = None,
 ) -> SizeProof:
     """The proof at the first extents at which the models differ, at any if they are equal.
 
@@ -28,11 +28,13 @@ def proof(
         old: the original.
         new: the rewritten model.
         shapes: extents of inputs, where those that the original leaves open are not to vary.
-        known: extents at which the original runs, where not all do.
+        ran_at: extents at which the original runs, where not all do.
     """
-    ran = {name: tuple(extents) for name, extents in (known or {}).items()}
-    found = prove_at_sizes(program(old, None), program(new, None), sizes_of(shapes or {}), ran)
-    return next((item for item in found if item.verdict != "equal"), found[0])
+    ran = {name: tuple(extents) for name, extents in (ran_at or {}).items()}
+    size_proofs = prove_at_sizes(
+        program(old, None), program(new, None), sizes_of(shapes or {}), ran
+    )
+    return next((item for item in size_proofs if item.verdict != "equal"), size_proofs[0])
 
 
 def assert_proved(
@@ -40,11 +42,11 @@ def assert_proved(
     new: onnx.ModelProto,
     count: int,
     shapes: Shapes | None = None,
-    known: Shapes | None = None,
+    ran_at: Shapes | None = None,
 ) -> None:
     """Both are the same function, and `count` nodes of the new one say how they are folded."""
-    found = proof(old, new, shapes, known)
-    assert found.verdict == "equal", found
+    size_proof = proof(old, new, shapes, ran_at)
+    assert size_proof.verdict == "equal", size_proof
     folds = recorded_folds(Document(new, None, OPERATORS))
     assert len(folds) == count
     assert all(fold.channels for fold in folds), folds

@@ -47,8 +47,8 @@ def test_companions_stand_in_bodies_and_functions_and_share_constants() -> None:
     rng = np.random.default_rng(0)
     for chosen in (True, False):
         feeds = {"x": rng.standard_normal((1, 3, 7)).astype(np.float32), "b": np.array(chosen)}
-        for wanted, found in zip(run(before, feeds), run(after, feeds), strict=True):
-            assert wanted.tobytes() == found.tobytes()
+        for expected, result in zip(run(before, feeds), run(after, feeds), strict=True):
+            assert expected.tobytes() == result.tobytes()
     names = [tensor.name for tensor in after.graph.initializer]
     assert "t" not in names  # LeakyRelu does not read it
     assert "u" in names
@@ -56,9 +56,9 @@ def test_companions_stand_in_bodies_and_functions_and_share_constants() -> None:
 
 
 def test_a_function_that_cannot_be_inlined_is_refused() -> None:
-    found = outcome(parser.parse_model(OTHER_OPSET))
-    assert isinstance(found, Refusal)
-    assert found.code == Code.IN_FUNCTION
+    result = outcome(parser.parse_model(OTHER_OPSET))
+    assert isinstance(result, Refusal)
+    assert result.code == Code.IN_FUNCTION
 
 
 def test_a_companion_is_asked_for_by_its_name() -> None:

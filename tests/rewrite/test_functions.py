@@ -96,9 +96,9 @@ def test_a_fault_in_the_fold_of_a_call_is_found(tmp_path: Path) -> None:
     convs = [node for node in result.graph.node if node.op_type == "Conv"]
     convs[0].input[1], convs[1].input[1] = convs[1].input[1], convs[0].input[1]
     (tmp_path / "out.onnx").write_bytes(result.SerializeToString())
-    found = verify(source, tmp_path / "out.onnx", PROVE)
-    assert found.verdict == "fail"
-    assert found.proof.verdict == "different"
+    verification = verify(source, tmp_path / "out.onnx", PROVE)
+    assert verification.verdict == "fail"
+    assert verification.proof.verdict == "different"
 
 
 def test_where_nothing_is_folded_out_is_a_copy_with_its_functions(tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ def test_graphs_of_convs(drawn: Drawn, reference: bool) -> None:
     folded, _ = held(drawn)
     assert folded_ops(folded).count("Conv") == ops(drawn.model).count("Conv")
     if reference:
-        found = ReferenceEvaluator(folded).run(None, {"x": drawn.x})
-        for actual, wanted in zip(found, drawn.expected(), strict=True):
+        result = ReferenceEvaluator(folded).run(None, {"x": drawn.x})
+        for actual, wanted in zip(result, drawn.expected(), strict=True):
             np.testing.assert_array_equal(actual, wanted)
 
 

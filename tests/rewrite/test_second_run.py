@@ -73,7 +73,7 @@ def model(case: str) -> onnx.ModelProto:
     """x -> nodes -> m -> Gemm -> y; the Gemm is not folded where its rows are open."""
     nodes, dims, _, _ = CASES[case]
     shown = ", ".join(map(str, dims))
-    made = onnx.parser.parse_model(
+    proto = onnx.parser.parse_model(
         f'<ir_version: 8, opset_import: ["" : 17]> g (float[{shown}] x) => (float[p, q] y) '
         f"{{ {nodes} y = Gemm(m, last) }}"
     )
@@ -93,12 +93,12 @@ def model(case: str) -> onnx.ModelProto:
         "w57": rng.integers(-9, 9, (5, 7)).astype(np.float32),
         "w5": rng.integers(-9, 9, 5).astype(np.float32),
     }
-    made.graph.initializer.extend(
+    proto.graph.initializer.extend(
         numpy_helper.from_array(np.asarray(array), name)
         for name, array in arrays.items()
         if name in nodes or name == "last"
     )
-    return made
+    return proto
 
 
 def run(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
@@ -141,10 +141,10 @@ def test_without_its_metadata_it_is_folded_again_and_right(case: str) -> None:
     np.testing.assert_array_equal(run(again, x), run(original, x))
     x = np.random.default_rng(1).integers(-9, 10, other).astype(np.float32)
     try:
-        found = run(again, x)
+        result = run(again, x)
     except REFUSALS:
         return
-    np.testing.assert_array_equal(found, run(original, x))
+    np.testing.assert_array_equal(result, run(original, x))
 
 
 def test_a_fold_in_a_body_or_function_counts() -> None:
@@ -180,10 +180,10 @@ def test_what_was_assumed_is_right_and_so_is_anything_else(case: str) -> None:
     for shape in (other, odd):
         x = np.random.default_rng(1).integers(-9, 10, shape).astype(np.float32)
         try:
-            wanted = run(original, x)
+            expected = run(original, x)
         except REFUSALS:
             continue  # the model itself takes no such size
-        np.testing.assert_array_equal(run(folded, x), wanted)
+        np.testing.assert_array_equal(run(folded, x), expected)
 
 
 # Nodes between "x" and "y" whose folds infer an extent, the extents of x, and two that fit.
@@ -238,10 +238,10 @@ def test_the_proof_sees_an_inferred_extent_that_is_wrong(case: str) -> None:
         mutant = onnx.ModelProto.FromString(folded.SerializeToString())
         mutant.graph.initializer[index].CopyFrom(numpy_helper.from_array(wrong, tensor.name))
         for shape in sizes:
-            found = proof(original, mutant, {"x": tuple(shape)})
+            size_proof = proof(original, mutant, {"x": tuple(shape)})
             # The next Reshape may mend the value: the runtime says whether this is a fault.
-            assert (found.verdict == "equal") == alike(original, mutant, shape), tensor.name
-            planted += found.verdict == "different"
+            assert (size_proof.verdict == "equal") == alike(original, mutant, shape), tensor.name
+            planted += size_proof.verdict == "different"
     assert planted >= 2
 
 
@@ -283,13 +283,13 @@ def networks(draw: st.DrawFn) -> tuple[onnx.ModelProto, int, FoldOptions]:
         [helper.make_tensor_value_info(value, TensorProto.FLOAT, [None] * 3)],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     options = FoldOptions(
         factor=draw(st.integers(2, 4)),
         ragged=draw(st.booleans()),
         input_shapes={"x": (1, channels, length)},
     )
-    return made, length, options
+    return proto, length, options
 
 
 @given(networks())
@@ -302,13 +302,13 @@ def test_another_extent_is_refused_by_the_runtime_or_right(
     for other in (length, length + 1, length - 1, length + (options.factor or 0), 2 * length):
         x = np.random.default_rng(other).integers(-3, 4, (1, 2, other)).astype(np.float32)
         try:
-            wanted = run(original, x)
+            expected = run(original, x)
         except REFUSALS:
             continue
         for rewritten in (folded, again):
             try:
-                found = run(rewritten, x)
+                result = run(rewritten, x)
             except REFUSALS:
                 assert other != length
                 continue
-            np.testing.assert_array_equal(found, wanted)
+            np.testing.assert_array_equal(result, expected)

@@ -45,13 +45,13 @@ def test_every_second_round_runs_backwards_and_all_sides_see_the_same_round() ->
     sides = [machine.side(name, 1) for name in "abcd"]
     alternate(sides, 40, machine.clock, warm=True)
     rounds = [machine.calls[i : i + 4] for i in range(0, len(machine.calls), 4)]
-    assert [{count for _, count in one} for one in rounds] == [{count} for count in range(40)]
-    orders = ["".join(name for name, _ in one) for one in rounds]
-    assert all(two == one[::-1] for one, two in zip(orders[::2], orders[1::2], strict=True))
+    assert [{count for _, count in entry} for entry in rounds] == [{count} for count in range(40)]
+    orders = ["".join(name for name, _ in entry) for entry in rounds]
+    assert all(two == entry[::-1] for entry, two in zip(orders[::2], orders[1::2], strict=True))
     assert len(set(orders[::2])) > 5
     for place in range(4):
         assert set(Counter(order[place] for order in orders)) == set("abcd")
-    assert any(one[-1] != two[0] for one, two in pairwise(orders))
+    assert any(entry[-1] != two[0] for entry, two in pairwise(orders))
 
 
 def test_each_side_gets_its_own_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,13 +67,13 @@ def test_each_side_gets_its_own_times(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("opening", [0.001, 0.04, 1.0])
 def test_a_process_takes_no_longer_than_it_may(run: float, opening: float) -> None:
     seconds = 1.5
-    found = repeats(run, opening, seconds)
-    assert found.sessions in SESSIONS
-    assert found.runs >= 1
-    taken = 2 * found.sessions * (opening + (1 + WARMUP_ROUNDS + found.runs) * run)
-    assert found.runs == 1 or START + taken <= seconds + found.sessions * run
+    plan = repeats(run, opening, seconds)
+    assert plan.sessions in SESSIONS
+    assert plan.runs >= 1
+    taken = 2 * plan.sessions * (opening + (1 + WARMUP_ROUNDS + plan.runs) * run)
+    assert plan.runs == 1 or START + taken <= seconds + plan.sessions * run
     if run < 1e-3:
-        assert 2 * found.sessions * found.runs * run >= 0.9 * SHORTEST or opening == 1.0
+        assert 2 * plan.sessions * plan.runs * run >= 0.9 * SHORTEST or opening == 1.0
 
 
 def test_what_is_costly_is_repeated_less() -> None:

@@ -25,13 +25,13 @@ def machine(monkeypatch):
 def test_a_change_during_the_work_shows(machine):
     before = Before(load=machine["load_average"], mhz=machine["clock_mhz"])
     machine |= {"clock_mhz": 1500.3, "load_average": 3.006}
-    found = environment(OPTIONS, before)
-    assert (found.load_before, found.load_after) == (1.23, 3.01)
-    assert (found.mhz_before, found.mhz_after) == (2500.3, 1500.3)
-    assert (found.provider, found.command) == ("cpu", "")
-    assert found.machine.endswith(" Some CPU @ 2 GHz")
-    assert json.dumps(found.machine).count("\\") == 0
-    assert found.widthfold == metadata.version("widthfold-onnx")
+    facts = environment(OPTIONS, before)
+    assert (facts.load_before, facts.load_after) == (1.23, 3.01)
+    assert (facts.mhz_before, facts.mhz_after) == (2500.3, 1500.3)
+    assert (facts.provider, facts.command) == ("cpu", "")
+    assert facts.machine.endswith(" Some CPU @ 2 GHz")
+    assert json.dumps(facts.machine).count("\\") == 0
+    assert facts.widthfold == metadata.version("widthfold-onnx")
 
 
 @pytest.mark.parametrize(
@@ -49,5 +49,5 @@ def test_either_runtime_is_named_and_none_is_no_error(machine, monkeypatch, inst
         return installed[name]
 
     monkeypatch.setattr(metadata, "version", find)
-    found = environment(OPTIONS, Before())
-    assert (found.onnxruntime, found.widthfold) == (version, "")
+    facts = environment(OPTIONS, Before())
+    assert (facts.onnxruntime, facts.widthfold) == (version, "")

@@ -49,8 +49,8 @@ def simulated(
 def coverage(spreads: tuple[float, float, float], **sizes: int) -> float:
     """How often the interval holds the ratio."""
     random = np.random.default_rng(1)
-    found = [Pairing.of(simulated(random, spreads, ratio=1.3, **sizes)) for _ in range(200)]
-    return float(np.mean([one.low <= 1.3 <= one.high for one in found]))
+    pairing = [Pairing.of(simulated(random, spreads, ratio=1.3, **sizes)) for _ in range(200)]
+    return float(np.mean([entry.low <= 1.3 <= entry.high for entry in pairing]))
 
 
 @pytest.mark.parametrize("spreads", [SMALL, STEADY, DRIFTING])
@@ -99,8 +99,8 @@ def test_identical_models_are_never_faster_or_slower(spreads: tuple[float, float
     random = np.random.default_rng(3)
     for processes in (1, 2, MIN_PROCESSES):
         for _ in range(100):
-            found = Pairing.of(simulated(random, spreads, processes=processes))
-            assert found.verdict in ("no difference", "inconclusive")
+            pairing = Pairing.of(simulated(random, spreads, processes=processes))
+            assert pairing.verdict in ("no difference", "inconclusive")
 
 
 @pytest.mark.parametrize("percent", [3, 5, 10])

@@ -83,9 +83,9 @@ def test_each_setting_comes_first_in_its_turn(measured):
     _, machine = measured(costs(5, 6, 5, 6))
     numbers = [number for number, _ in machine.runs[: 4 * settings.CHOICE_ROUNDS[0]]]
     rounds = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
-    assert all(sorted(one) == [1, 2, 3, 4] for one in rounds)
+    assert all(sorted(entry) == [1, 2, 3, 4] for entry in rounds)
     for place in range(4):
-        counts = [[one[place] for one in rounds[1:]].count(number) for number in (1, 2, 3, 4)]
+        counts = [[entry[place] for entry in rounds[1:]].count(number) for number in (1, 2, 3, 4)]
         assert max(counts) - min(counts) <= 1
 
 

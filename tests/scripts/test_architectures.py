@@ -68,9 +68,9 @@ def test_every_run_writes_the_same_bytes(scripts: Path, tmp_path: Path) -> None:
         )
         return {path.stem: path.read_bytes() for path in out.iterdir()}
 
-    found = run("1")
-    assert set(found) == set(CHEAP)
-    assert run("2") == found
+    result = run("1")
+    assert set(result) == set(CHEAP)
+    assert run("2") == result
 
 
 @pytest.mark.parametrize(

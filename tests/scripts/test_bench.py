@@ -232,7 +232,7 @@ def test_a_model_that_is_measured_again_replaces_its_row_alone(
     path = tmp_path / "suite.json"
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(kept, rows=rows)))
     again = report.Row(model="chain", layers=7, cells=kept.rows[0].cells)
-    monkeypatch.setattr(bench, "measure", lambda *given: (again, []))
+    monkeypatch.setattr(bench, "measure", lambda *arguments: (again, []))
     monkeypatch.setattr(sys, "argv", f"bench.py --out {tmp_path} chain.onnx".split())
     bench.main()
     assert bench.read(path).rows == [again, rows[1]]
@@ -251,10 +251,13 @@ def test_published_layers_are_models_of_one_node(scripts: Path) -> None:
         assert [tuple(dims) for dims in found] == list(layer.shapes)
         assert tuple(weight.dims) == layer.weight_shape
         assert node.op_type == ("ConvTranspose" if layer.transposed else "Conv")
-        given = {it.name: onnx.helper.get_attribute_value(it) for it in node.attribute}
+        attributes = {it.name: onnx.helper.get_attribute_value(it) for it in node.attribute}
         rank = len(layer.kernel)
-        assert (given["group"], given["strides"]) == (layer.group, [layer.stride] * rank)
-        assert list(zip(given["pads"][:rank], given["pads"][rank:], strict=True)) == layer.ends
+        assert (attributes["group"], attributes["strides"]) == (layer.group, [layer.stride] * rank)
+        assert (
+            list(zip(attributes["pads"][:rank], attributes["pads"][rank:], strict=True))
+            == layer.ends
+        )
 
 
 def test_the_page_of_published_layers_ends_with_what_was_published(

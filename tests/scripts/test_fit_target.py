@@ -82,28 +82,28 @@ def run(*, quick: bool = False) -> dict[str, Any]:
 
 
 def test_what_made_the_results_is_found_and_named(fit: ModuleType) -> None:
-    found = fit.fitted([run(), *ceilings(), *grid(fit, DEVICE)], BASE, "x")
+    target = fit.fitted([run(), *ceilings(), *grid(fit, DEVICE)], BASE, "x")
     for name, value in REAL.items():
-        assert getattr(found, name) == pytest.approx(value, rel=0.02), name
+        assert getattr(target, name) == pytest.approx(value, rel=0.02), name
         start = "measured by gpu_bench.py on NVIDIA H200, 2026-11-21, "
-        assert found.source[name].startswith(start)
-    assert found.rate == pytest.approx(RATE, rel=1e-3)
+        assert target.source[name].startswith(start)
+    assert target.rate == pytest.approx(RATE, rel=1e-3)
     measured = {*REAL, "rate"}
     for name, words in BASE.source.items():
-        assert (found.source[name] == words) == (name not in measured)
+        assert (target.source[name] == words) == (name not in measured)
 
 
 def test_what_was_not_measured_stays_that_of_the_base(fit: ModuleType) -> None:
     broken = [{**entry, "us": None, "error": "x"} for entry in ceilings()]
     for entry in broken:
         del entry["us"]
-    found = fit.fitted([run(), *broken], BASE, "h200")
-    assert found == BASE
+    target = fit.fitted([run(), *broken], BASE, "h200")
+    assert target == BASE
     fast = msgspec.structs.replace(DEVICE, efficiency=1.0, rate={"FLOAT": 1e18, "FLOAT16": 1e18})
     known = [entry for entry in ceilings() if entry["what"] != "product"]
     aim = msgspec.structs.replace(BASE, rate=fast.rate)
-    found = fit.fitted([run(), *known, *grid(fit, fast)], aim, "h200")
-    assert found.efficiency == BASE.efficiency  # bandwidth alone decided
+    target = fit.fitted([run(), *known, *grid(fit, fast)], aim, "h200")
+    assert target.efficiency == BASE.efficiency  # bandwidth alone decided
 
 
 def test_a_quick_run_is_refused(

@@ -91,9 +91,11 @@ def test_the_picture_shows_a_fold_by_four_as_a_band(pictures: ModuleType) -> Non
 def test_each_picture_says_what_becomes_of_its_layer(
     pictures: ModuleType, name: str, before: str, packs: str, after: str, unpacks: str
 ) -> None:
-    said = [f"Before: {before}:", packs, f"After: {after}, elsewhere zeros:", unpacks]
-    assert [line for line in words((IMAGES / f"{name}.svg").read_text()) if line in said] == said
-    assert [line for line in words(pictures.PICTURES[name]()) if line in said] == said
+    message = [f"Before: {before}:", packs, f"After: {after}, elsewhere zeros:", unpacks]
+    assert [
+        line for line in words((IMAGES / f"{name}.svg").read_text()) if line in message
+    ] == message
+    assert [line for line in words(pictures.PICTURES[name]()) if line in message] == message
 
 
 def test_the_chart_of_the_readme_is_that_of_the_published_models(pictures: ModuleType) -> None:

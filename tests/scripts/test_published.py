@@ -66,9 +66,9 @@ def test_the_list_names_models_of_many_fields_once(scripts: Path) -> None:
     assert not [name for name, count in Counter(it.name for it in models).items() if count > 1]
     assert len(models) >= 20
     assert {str(it.client) for it in models} == {"pip", "npm"}
-    said = " ".join(it.field for it in models)
+    message = " ".join(it.field for it in models)
     for field in ("music", "voice", "EEG", "OCR", "faces", "wake words", "traffic", "noise"):
-        assert field in said
+        assert field in message
     assert all(it.inputs and not Path(it.path).is_absolute() for it in models)
 
 
@@ -159,19 +159,19 @@ def test_a_right_fold_is_timed_at_any_size(judge: ModuleType, tmp_path: Path) ->
     fold = tmp_path / "fold.onnx"
     onnx.save(wf.fold(model, factor=2, axis="height", form="fold"), fold)
     assert fold.read_bytes() != model.read_bytes()
-    found = judge.judged(model, fold, inputs, 0.1)
-    assert (found.wrong, found.size) == ("", "x 1x2x6x16, gain 2.0")
-    assert found.distance <= found.allowed == judge.FLOOR
-    assert found.auto.low <= found.auto.ratio <= found.auto.high
-    assert found.openvino.note == "not installed"
+    judgement = judge.judged(model, fold, inputs, 0.1)
+    assert (judgement.wrong, judgement.size) == ("", "x 1x2x6x16, gain 2.0")
+    assert judgement.distance <= judgement.allowed == judge.FLOOR
+    assert judgement.auto.low <= judgement.auto.ratio <= judgement.auto.high
+    assert judgement.openvino.note == "not installed"
     kept = judge.judged(model, None, inputs, 0.1)
     assert (kept.auto.note, kept.auto.ratio, kept.wrong) == ("as it is", None, "")
 
 
 def test_a_wrong_fold_is_wrong(judge: ModuleType, tmp_path: Path) -> None:
     other = net(tmp_path, "other.onnx", [*WEIGHTS[:-1], WEIGHTS[-1] + 1e-3])
-    found = judge.judged(net(tmp_path), other, {"x": (1, 2, 6, 16), "gain": 1.0}, 0.1)
-    assert found.wrong.startswith("outputs differ by ")
+    judgement = judge.judged(net(tmp_path), other, {"x": (1, 2, 6, 16), "gain": 1.0}, 0.1)
+    assert judgement.wrong.startswith("outputs differ by ")
 
 
 def test_a_fold_that_stops_at_a_size_is_wrong(judge: ModuleType, tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ def test_a_fold_that_stops_at_a_size_is_wrong(judge: ModuleType, tmp_path: Path)
     proto.graph.input[0].type.tensor_type.shape.dim[3].dim_value = 16
     onnx.save(proto, tmp_path / "fixed.onnx")
     inputs = {"x": (1, 2, 6, 8), "gain": 1.0}
-    found = judge.judged(tmp_path / "model.onnx", tmp_path / "fixed.onnx", inputs, 0.1)
-    assert found.wrong.startswith("fixed.onnx does not run: ")
-    assert found.auto.ratio is None
+    judgement = judge.judged(tmp_path / "model.onnx", tmp_path / "fixed.onnx", inputs, 0.1)
+    assert judgement.wrong.startswith("fixed.onnx does not run: ")
+    assert judgement.auto.ratio is None
 
 
 @pytest.mark.parametrize(
@@ -328,11 +328,11 @@ def test_a_line_per_size_and_what_is_wrong_below(report: ModuleType) -> None:
 def test_the_readme_shows_the_models_that_gain_and_counts_the_others(report: ModuleType) -> None:
     gains, kept = row(report), row(report, "c 1 d.onnx", changed=False)
     wrong = row(report, "e 1 f.onnx", failed="it stopped")
-    found = campaign(report, gains, kept, wrong)
-    *lines, _, _, last = found.summary().splitlines()
+    tables = campaign(report, gains, kept, wrong)
+    *lines, _, _, last = tables.summary().splitlines()
     assert [line[:16] for line in lines[2:]] == ["| a 1 b.onnx | f"]
     assert last == "Of 3 published models that were tried, 2 do not gain."
-    assert [str(it) for it in found.suite().rows] == ["a 1\nb.onnx"]
+    assert [str(it) for it in tables.suite().rows] == ["a 1\nb.onnx"]
 
 
 def test_a_run_goes_on_where_it_was_stopped(

@@ -44,9 +44,9 @@ def test_predictions_are_compared_with_what_was_measured(ranking: ModuleType) ->
         return Measurement("ok", ratio, ratio, ratio, 2 * layer.predicted, 9, "", taken)
 
     store = {AS_IS: measured(1.0), first.spec.text: measured(2.0), third.spec.text: measured(3.0)}
-    (found,) = ranking.compare([layer], lambda subject, form: store.get(form))
-    assert found.subject == layer.subject
-    assert found.scale == 2.0
-    assert found.measured == [2.0, 3.0]
-    assert found.predicted == [layer.predicted / form.predicted for form in (first, third)]
+    (measurement,) = ranking.compare([layer], lambda subject, form: store.get(form))
+    assert measurement.subject == layer.subject
+    assert measurement.scale == 2.0
+    assert measurement.measured == [2.0, 3.0]
+    assert measurement.predicted == [layer.predicted / form.predicted for form in (first, third)]
     assert list(ranking.compare([layer], lambda subject, form: None)) == []

@@ -106,8 +106,8 @@ def test_the_real_command_understands_what_the_action_says(tmp_path: Path) -> No
     )
     assert done.returncode == 1, done.stderr
     assert done.stdout.count("::warning file=") == 4
-    said = "<code>4 of 4 Conv nodes folded&#59; nothing written</code>"
-    assert f"**pitch&#95;cnn&#46;onnx:** {said}\n" in summary.read_text()
+    message = "<code>4 of 4 Conv nodes folded&#59; nothing written</code>"
+    assert f"**pitch&#95;cnn&#46;onnx:** {message}\n" in summary.read_text()
 
 
 # ---------------------------------------------------------------- pre-commit

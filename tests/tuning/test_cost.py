@@ -35,8 +35,8 @@ def workload(shape: list[int], weight: list[int], attributes: str, aim: Target =
         y = Relu (c)
     }}""".replace("'", "")
     layers = Layers.of(read(build(text), EVERY), EVERY, {"x": tuple(shape)}, aim)
-    (found,) = layers.workloads.values()
-    return found
+    (unit,) = layers.workloads.values()
+    return unit
 
 
 def gains(layer: Workload) -> dict[str, float]:
@@ -86,22 +86,22 @@ def test_what_is_known_to_win_is_predicted_to(case: str) -> None:
 def test_a_depthwise_layer_of_one_axis_is_predicted_to_gain_by_a_lift(channels, taps) -> None:
     """Measured 4.3x, 3.9x and 3.8x."""
     attributes = f"group = {channels}, {same(taps | 1)}"
-    found = gains(workload([1, channels, 1000], [channels, 1, taps], attributes))
-    assert max(found, key=lambda name: found[name]) == "rank 1 lifted"
-    assert found["rank 1 lifted"] > MARGIN
+    unit = gains(workload([1, channels, 1000], [channels, 1, taps], attributes))
+    assert max(unit, key=lambda name: unit[name]) == "rank 1 lifted"
+    assert unit["rank 1 lifted"] > MARGIN
 
 
 @pytest.mark.parametrize("case", TRAPS)
 def test_no_form_of_a_trap_is_predicted_to_win(case: str) -> None:
-    found = gains(workload(*TRAPS[case]))
-    assert max(found.values(), default=0.0) < MARGIN, found
+    unit = gains(workload(*TRAPS[case]))
+    assert max(unit.values(), default=0.0) < MARGIN, unit
 
 
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("case", ["3 -> 64, 7x7 at stride 2", "64 -> 64, 3x3"])
 def test_no_target_falls_for_a_stem_or_a_wide_layer(case: str, name: str) -> None:
-    found = gains(workload(*TRAPS[case], aim=target(name)))
-    assert max(found.values(), default=0.0) < MARGIN, found
+    unit = gains(workload(*TRAPS[case], aim=target(name)))
+    assert max(unit.values(), default=0.0) < MARGIN, unit
 
 
 def test_a_product_reads_a_weight_once_that_a_conv_reads_again() -> None:
@@ -121,8 +121,8 @@ def test_a_product_reads_a_weight_once_that_a_conv_reads_again() -> None:
 
 def test_a_fold_that_moves_single_elements_is_predicted_to_lose() -> None:
     """Measured 1.36x for four columns and 0.35x for two rows by two columns."""
-    found = gains(workload([16, 1, 64, 64], [4, 1, 3, 3], same(3, 3)))
-    assert found["width 4"] > 1 > found["height+width 4"]
+    unit = gains(workload([16, 1, 64, 64], [4, 1, 3, 3], same(3, 3)))
+    assert unit["width 4"] > 1 > unit["height+width 4"]
 
 
 def test_short_rows_are_moved_one_by_one_though_no_reshape_told_their_length() -> None:
@@ -166,8 +166,8 @@ def test_the_sub_pixel_form_is_no_gain_unmeasured(channels, extent, kernel, pad)
     )
     layer = sole_workload(model)
     keys = {form: msgspec.to_builtins(form.spec) for form in layer.forms}
-    wanted = ("sub-pixel+sub-pixel", 1)
-    plain = [form for form, key in keys.items() if (key["kind"], key["factor"]) == wanted]
+    expected = ("sub-pixel+sub-pixel", 1)
+    plain = [form for form, key in keys.items() if (key["kind"], key["factor"]) == expected]
     assert plain
     assert all(layer.predicted / form.predicted < MARGIN for form in plain)
 

@@ -70,16 +70,16 @@ def test_a_copied_store_is_enough(store: Path, out: Path, tmp_path: Path) -> Non
     run = widthfold("optimize", MODEL, out, *CPU, "--store", store, *reports)
     assert (run.code, run.err) == (0, "")
     assert folded(out) == PAYS
-    found = json.loads(report.read_text())
-    jsonschema.validate(found, schema_of("optimize"))
-    search = found["search"]
+    content = json.loads(report.read_text())
+    jsonschema.validate(content, schema_of("optimize"))
+    search = content["search"]
     assert (search["measured"], search["accepted"], search["threads"]) == (0, True, 1)
     assert search["whole"]["ratio"] == pytest.approx(10 / 6.5)
     assert search["sizes"][0]["shapes"] == {"audio": [1, 1, 16384]}
-    assert found["verification"]["verdict"] == "pass"
-    assert found["verification"]["proof"]["verdict"] == "equal"
-    assert {fold["node"] for fold in found["verification"]["folds"]} == set(PAYS)
-    codes = {site["node"]: (site["code"], site["gain"] is None) for site in found["sites"]}
+    assert content["verification"]["verdict"] == "pass"
+    assert content["verification"]["proof"]["verdict"] == "equal"
+    assert {fold["node"] for fold in content["verification"]["folds"]} == set(PAYS)
+    codes = {site["node"]: (site["code"], site["gain"] is None) for site in content["sites"]}
     assert codes == {**dict.fromkeys(PAYS, ("folded", False)), "head": ("no-gain", False)}
     for text in (run.out, html.unescape(page.read_text())):
         assert "all measured before" in text
@@ -175,8 +175,8 @@ def test_an_interrupt_while_measuring_writes_the_best_that_is_known(
     finally:
         child.kill()
         child.communicate()
-    said = b"widthfold: interrupted; decided with what had been measured\n"
-    assert (child.returncode, error) == (130, said)
+    message = b"widthfold: interrupted; decided with what had been measured\n"
+    assert (child.returncode, error) == (130, message)
     assert b"ended early" in printed
     assert folded(out) - {"onset"} == {"context", "bands", "head"}  # a form of onset may have run
     assert not Path(f"/proc/{worker}").exists()
@@ -197,12 +197,12 @@ def test_of_a_model_whose_outputs_show_nothing_the_proof_decides(tmp_path: Path,
     words = (*CPU, "--time-budget", 5, "--store", tmp_path / "s.sqlite", "--report", report)
     run = widthfold("optimize", path, out, *words)
     assert (run.code, run.err) == (0, "")
-    found = json.loads(report.read_text())
-    jsonschema.validate(found, schema_of("optimize"))
-    good, bad = found["sites"]
+    content = json.loads(report.read_text())
+    jsonschema.validate(content, schema_of("optimize"))
+    good, bad = content["sites"]
     assert good["status"] == "folded"
     assert (bad["status"], bad["code"]) == ("refused", "weight-not-finite")
-    checks = found["verification"]
+    checks = content["verification"]
     assert (checks["verdict"], checks["proof"]["verdict"]) == ("pass", "equal")
     assert "no output shows anything" in "; ".join(checks["reasons"])
     assert widthfold("optimize", path, out, *CPU, "--factor", 8).code == 0

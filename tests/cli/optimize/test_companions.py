@@ -71,9 +71,9 @@ def operators(model: Path) -> list[str]:
     return [node.op_type for node in onnx.load(model).graph.node]
 
 
-def same(one: Path, other: Path) -> bool:
+def same(first: Path, other: Path) -> bool:
     x = np.random.default_rng(0).integers(-9, 9, (1, 1, 4, 32)).astype(np.float32)
-    return run(one, x)[0].tobytes() == run(other, x)[0].tobytes()
+    return run(first, x)[0].tobytes() == run(other, x)[0].tobytes()
 
 
 def test_a_fixed_factor_exchanges_what_is_asked_for(model: Path, tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_a_fixed_factor_exchanges_what_is_asked_for(model: Path, tmp_path: Path)
     assert "proof: equal" in asked.out
     assert operators(out) == ["Conv", "Mul", "Max", "Conv"]
     assert same(model, out)
-    found = json.loads(report.read_text())
-    assert found["companions"] == [
+    content = json.loads(report.read_text())
+    assert content["companions"] == [
         {
             "name": "prelu",
             "status": "exchanged",
@@ -103,7 +103,7 @@ def test_a_fixed_factor_exchanges_what_is_asked_for(model: Path, tmp_path: Path)
             "gain_on_smooth": None,
         }
     ]
-    assert (found["summary"]["folded"], found["summary"]["exchanged"]) == (0, 1)
+    assert (content["summary"]["folded"], content["summary"]["exchanged"]) == (0, 1)
     folded = widthfold("optimize", model, out, "--factor", 8, "--companion", "prelu", "--seeds", 1)
     assert folded.code == 0, folded.err
     assert same(model, out)
@@ -152,8 +152,8 @@ def test_a_refusal_is_told(tmp_path: Path) -> None:
         *("optimize", save(build(text), tmp_path / "m.onnx"), *ODD),
         *("--companion", "prelu", "--details"),
     )
-    said = "companion prelu: refused: PRelu PRelu -> b (not-constant: the slope t is"
-    assert said in run.out
+    message = "companion prelu: refused: PRelu PRelu -> b (not-constant: the slope t is"
+    assert message in run.out
 
 
 @pytest.mark.parametrize("form", ["markdown", "github", "json"])

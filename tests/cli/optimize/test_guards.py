@@ -71,8 +71,8 @@ def test_one_size_only_is_fixed(model: Path, tmp_path: Path) -> None:
     several = ("--input-shape", "x:1,3,12,28", "--input-shape", "x:1,3,24,28")
     run = widthfold("optimize", model, "--factor", "4", "--fixed-shapes", *several)
     assert run.code == 2
-    said = "--fixed-shapes declares one size of each input, and --input-shape gives 2: give one"
-    assert said in run.err
+    message = "--fixed-shapes declares one size of each input, and --input-shape gives 2: give one"
+    assert message in run.err
     out, flags = tmp_path / "out.onnx", ("--factor", "12", "--axis", "height", "--fixed-shapes")
     assert widthfold("optimize", model, out, *flags, *several[:2]).code == 0
     wider = widthfold("verify", model, out, *QUICK, "--no-timing", *several)
@@ -93,8 +93,8 @@ def test_verify_sees_a_wrong_branch(model: Path, tmp_path: Path) -> None:
     quick = (*QUICK, "--truth-budget", "0", "--no-timing")
     run = widthfold("verify", model, out, *quick, "--input-shape", "x:1,3,8,28")
     assert run.code == 1
-    said = " ".join(run.out.split())
-    assert "proof: different: " in said
+    message = " ".join(run.out.split())
+    assert "proof: different: " in message
 
 
 def test_auto_measures_and_writes_what_is_guarded(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_auto_measures_and_writes_what_is_guarded(tmp_path: Path) -> None:
     before, after = opened(original), opened(onnx.load(out))
     for length in (8192, 64, 37):
         x = draw((1, 1, length))
-        found, wanted = after.run(None, {"x": x})[0], before.run(None, {"x": x})[0]
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+        result, expected = after.run(None, {"x": x})[0], before.run(None, {"x": x})[0]
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
 
 
 NEVER_EVEN = """<ir_version: 8, opset_import: ["" : 17]>

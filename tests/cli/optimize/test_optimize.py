@@ -148,8 +148,8 @@ def test_a_second_run_folds_nothing_and_gives_the_same_bytes(model: Path, out: P
     assert widthfold("optimize", model, out, "--factor", 8, *FAST).code == 0
     run = widthfold("optimize", out, again, "--factor", 8, "--report", report)
     assert run.code == 0
-    said = "out.onnx carries folds of an earlier run and is not folded again; fold the original"
-    assert run.out.count(said) == 1
+    message = "out.onnx carries folds of an earlier run and is not folded again; fold the original"
+    assert run.out.count(message) == 1
     assert again.read_bytes() == out.read_bytes()
     assert [(s["status"], s["code"]) for s in optimize_report(report)["sites"]] == [
         ("kept", "already-folded"),

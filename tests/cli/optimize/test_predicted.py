@@ -168,10 +168,10 @@ def the_layer() -> Workload:
 def put(store: Path, machine: str, ratio: float) -> None:
     """Measurements of the layer as it is and in its last form, which none would predict."""
     workload = the_layer()
-    with Store(store) as kept:
+    with Store(store) as opened:
         for candidate, value in ((AS_IS, 1.0), (workload.forms[-1].spec.text, ratio)):
             measured = Measurement("ok", value, value, value, 1e-3, 10, "", now())
-            kept.put(Key(workload.subject, candidate, SETTING, machine), measured)
+            opened.put(Key(workload.subject, candidate, SETTING, machine), measured)
 
 
 def test_a_batch_of_no_samples_is_not_open(tmp_path: Path) -> None:
@@ -210,8 +210,8 @@ def test_measurements_of_another_device_or_setting_do_not_count(store: Path) -> 
 
 def test_a_layer_that_did_not_run_is_not_predicted(store: Path) -> None:
     workload = the_layer()
-    with Store(store) as kept:
-        kept.put(Key(workload.subject, AS_IS, SETTING, "elsewhere"), lost("it hung"))
+    with Store(store) as opened:
+        opened.put(Key(workload.subject, AS_IS, SETTING, "elsewhere"), lost("it hung"))
     (site,) = planned(WIDE, *CPU)["sites"]
     assert (site["status"], site["gain"]) == ("kept", None)
 

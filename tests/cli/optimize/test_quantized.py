@@ -59,13 +59,13 @@ def test_a_model_quantized_by_the_runtime_folds_and_verifies(form: str, tmp_path
     report = tmp_path / "report.json"
     done = widthfold("optimize", model, out, "--factor", 4, "--report", report)
     assert done.code == 0, done.err
-    found = json.loads(report.read_text())
-    assert [site["op"] for site in found["sites"]] == [OPS[form]] * 4
-    assert {site["status"] for site in found["sites"]} == {"folded"}
-    assert {site["spread"] for site in found["sites"]} == {1.0}
-    assert found["verification"]["verdict"] == "pass"
-    assert found["verification"]["proof"]["verdict"] == "equal"
-    assert found["verification"]["integers"]["verdict"] != "different"
+    content = json.loads(report.read_text())
+    assert [site["op"] for site in content["sites"]] == [OPS[form]] * 4
+    assert {site["status"] for site in content["sites"]} == {"folded"}
+    assert {site["spread"] for site in content["sites"]} == {1.0}
+    assert content["verification"]["verdict"] == "pass"
+    assert content["verification"]["proof"]["verdict"] == "equal"
+    assert content["verification"]["integers"]["verdict"] != "different"
     # What a rewritten file says of itself is enough to verify it again.
     again = widthfold("verify", model, out, "--no-timing", "--seeds", 2)
     assert again.code == 0, again.err

@@ -115,28 +115,28 @@ def outputs(path: Path, folder: Path, x: np.ndarray) -> tuple[list[np.ndarray], 
 @pytest.mark.parametrize("kind", KINDS)
 def test_from_inspect_to_verify(kind: str, models: dict[str, Path], tmp_path: Path) -> None:
     model, out, report = models[kind], tmp_path / "out.onnx", tmp_path / "report.json"
-    wanted = 1 if kind in UNKNOWN else 2
+    expected = 1 if kind in UNKNOWN else 2
     shown = widthfold("inspect", model, "--factor", 8)
     assert shown.code == 0
     assert f"2 {KINDS[kind]}" in shown.out
-    assert shown.out.count("rows by 8") == wanted
+    assert shown.out.count("rows by 8") == expected
     assert widthfold("optimize", model, "--factor", 8).code == 0
     assert widthfold("optimize", model, "--factor", 8, "--check").code == 1
     assert not out.exists()
     quick = ("--provider", "cpu", "--seeds", 2)
     done = widthfold("optimize", model, out, "--factor", 8, "--report", report, *quick)
     assert done.code == 0, done.err
-    assert f"{wanted} of 2 {KINDS[kind]} nodes folded" in done.out
+    assert f"{expected} of 2 {KINDS[kind]} nodes folded" in done.out
     assert {site["spread"] for site in json.loads(report.read_text())["sites"]} <= {1.0, None}
     checked = widthfold("verify", model, out, "--no-timing", "--truth-budget", 0, *quick)
     assert checked.code == 0, checked.out + checked.err
     assert "proof: equal" in checked.out
     x = np.random.default_rng(7).standard_normal((ROWS, WIDTHS[0])).astype(np.float32)
     (before, kernels), (after, folded) = (outputs(path, tmp_path, x) for path in (model, out))
-    for one, other in zip(before, after, strict=True):
-        np.testing.assert_array_equal(other, one, strict=True)
+    for first, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(other, first, strict=True)
     if kind != "dynamic":  # a DynamicQuantizeMatMul is two operators when a Reshape lies between
-        assert sorted(folded) == sorted([*kernels, *["Reshape"] * 2 * wanted])
+        assert sorted(folded) == sorted([*kernels, *["Reshape"] * 2 * expected])
     assert widthfold("optimize", out, "--factor", 8, "--check").code == 0, "nothing is left to fold"
 
 

@@ -96,9 +96,9 @@ def test_open_sizes_are_folded_and_leave_the_interface(shape: tuple, tmp_path: P
     for n, h, w in [(1, 8, 64), (3, 8, 64), (1, 5, 64), (1, 8, 63), (8, 5, 7), (1, 1, 1)]:
         x = np.random.default_rng(n).standard_normal((n, 1, h, w)).astype(np.float32)
         (result,) = session.run(None, {"x": x})
-        (wanted,) = original.run(None, {"x": x})
-        assert result.shape == wanted.shape
-        assert np.abs(result - wanted).max() <= 1e-5 * np.abs(wanted).max()
+        (expected,) = original.run(None, {"x": x})
+        assert result.shape == expected.shape
+        assert np.abs(result - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def test_absurd_input_shapes_are_no_fault_of_ours(tmp_path: Path) -> None:

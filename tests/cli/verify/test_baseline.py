@@ -14,9 +14,9 @@ def test_verify_judges_itself_against_a_report(pair: tuple[Path, Path], tmp_path
     assert widthfold("verify", *pair, *quick, "--report", saved).code == 0
     run = widthfold("verify", *pair, *quick, "--baseline", saved, "--report", again)
     assert run.code == 0
-    found = json.loads(again.read_text())["timing"]["baseline"]
-    assert (found["report"], found["differs"]) == ("saved.json", [])
-    assert found["low"] < found["ratio"] < found["high"]
+    comparison = json.loads(again.read_text())["timing"]["baseline"]
+    assert (comparison["report"], comparison["differs"]) == ("saved.json", [])
+    assert comparison["low"] < comparison["ratio"] < comparison["high"]
     for least, code in ((1e-4, 0), (1e4, 1)):
         run = widthfold("verify", *pair, *quick, "--baseline", saved, "--fail-under", least)
         assert run.code == code, run

@@ -59,9 +59,9 @@ def biases(alter: Alter) -> Planted:
 
 
 def regrouped(alter: Callable[[Array, Regrouping], Array]) -> Planted:
-    def wrong(weight: Array, found: Regrouping) -> Array:
-        right = regroup_weight(weight, found)
-        return right if found.before == found.after else alter(right, found)
+    def wrong(weight: Array, regrouping: Regrouping) -> Array:
+        right = regroup_weight(weight, regrouping)
+        return right if regrouping.before == regrouping.after else alter(right, regrouping)
 
     return code((conv, "regroup_weight"), by=wrong)
 

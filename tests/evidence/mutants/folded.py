@@ -100,8 +100,8 @@ def attribute(node: onnx.NodeProto, name: str) -> list[int]:
 
 def put(node: onnx.NodeProto, name: str, value: int | float | str | Sequence[int] | None) -> None:
     """Set an attribute; None removes it."""
-    kept = [a for a in node.attribute if a.name != name]
+    others = [a for a in node.attribute if a.name != name]
     del node.attribute[:]
-    node.attribute.extend(kept)
+    node.attribute.extend(others)
     if value is not None:
         node.attribute.append(helper.make_attribute(name, value))

@@ -25,18 +25,21 @@ class ConvTranspose(OpRun):
     op_domain = ""
 
     def _run(
-        self, x: Any, w: Any, b: Any = None, auto_pad: str = "NOTSET", **given: Any
+        self, x: Any, w: Any, b: Any = None, auto_pad: str = "NOTSET", **arguments: Any
     ) -> tuple[Any]:
-        given = {name: value for name, value in given.items() if value is not None}
-        kernel, shape = given.pop("kernel_shape", w.shape[2:]), given.pop("output_shape", None)
+        arguments = {name: value for name, value in arguments.items() if value is not None}
+        kernel, shape = (
+            arguments.pop("kernel_shape", w.shape[2:]),
+            arguments.pop("output_shape", None),
+        )
         rank = len(kernel)
         if shape or auto_pad.startswith("SAME"):
-            strides, dilations = (given.get(n, [1] * rank) for n in ("strides", "dilations"))
-            more = given.get("output_padding", [0] * rank)
-            given["pads"] = resolve_transposed_pads(
+            strides, dilations = (arguments.get(n, [1] * rank) for n in ("strides", "dilations"))
+            more = arguments.get("output_padding", [0] * rank)
+            arguments["pads"] = resolve_transposed_pads(
                 auto_pad, x.shape[2:], kernel, strides, dilations, more, shape
             )
-        return (conv_transpose(x, w, b, **given),)
+        return (conv_transpose(x, w, b, **arguments),)
 
 
 class ConvInteger(OpRun):
@@ -44,8 +47,8 @@ class ConvInteger(OpRun):
 
     op_domain = ""
 
-    def _run(self, x: Any, w: Any, zx: Any = None, zw: Any = None, **given: Any) -> tuple[Any]:
-        return (sums(x, w, zx, zw, None, given).astype(np.int32),)
+    def _run(self, x: Any, w: Any, zx: Any = None, zw: Any = None, **arguments: Any) -> tuple[Any]:
+        return (sums(x, w, zx, zw, None, arguments).astype(np.int32),)
 
 
 class QLinearConv(OpRun):
@@ -55,9 +58,9 @@ class QLinearConv(OpRun):
 
     def _run(
         self, x: Any, sx: Any, zx: Any, w: Any, sw: Any, zw: Any, sy: Any, zy: Any, b: Any = None,
-        **given: Any,
+        **arguments: Any,
     ) -> tuple[Any]:  # fmt: skip
-        total = sums(x, w, zx, zw, b, given)
+        total = sums(x, w, zx, zw, b, arguments)
         scale = (sx * sw / sy).reshape(-1, *[1] * (total.ndim - 2))
         limits = np.iinfo(zy.dtype)
         stepped = np.rint(total * scale) + zy.astype(np.int64)

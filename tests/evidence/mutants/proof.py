@@ -10,13 +10,15 @@ from widthfold_onnx.evidence.proof.sizes import Shapes
 
 
 def proofs(
-    before: onnx.ModelProto, after: onnx.ModelProto, known: Shapes | None = None
+    before: onnx.ModelProto, after: onnx.ModelProto, ran_at: Shapes | None = None
 ) -> list[SizeProof]:
     """Prove two models that are held in memory, at every set of extents."""
-    return prove_at_sizes(program(before, None), program(after, None), ({},), known or {})
+    return prove_at_sizes(program(before, None), program(after, None), ({},), ran_at or {})
 
 
-def difference(before: onnx.ModelProto, after: onnx.ModelProto, known: Shapes | None = None) -> str:
+def difference(
+    before: onnx.ModelProto, after: onnx.ModelProto, ran_at: Shapes | None = None
+) -> str:
     """What the proof finds, "" where both models are equal."""
-    found = proofs(before, after, known)
-    return "; ".join(f"{p.verdict}: {p.reason}" for p in found if p.verdict != "equal")
+    size_proofs = proofs(before, after, ran_at)
+    return "; ".join(f"{p.verdict}: {p.reason}" for p in size_proofs if p.verdict != "equal")

@@ -46,8 +46,8 @@ def test_a_fault_in_the_branch_of_another_rate_is_found_by_values(tmp_path: Path
 
 
 def test_a_branch_of_other_sizes_is_compared_at_these(tmp_path: Path) -> None:
-    one, other = pair(tmp_path, OF_ITS_OWN_SIZE)
-    report = verify(one, other, **QUICK, input_shape={"x": (1, 1, 512)})
+    first, other = pair(tmp_path, OF_ITS_OWN_SIZE)
+    report = verify(first, other, **QUICK, input_shape={"x": (1, 1, 512)})
     assert (report.verdict, report.input_sets) == ("pass", 6)
     assert not any("reached" in reason for reason in report.reasons)
 
@@ -70,10 +70,10 @@ def test_a_branch_that_extents_choose_is_not_named(tmp_path: Path) -> None:
 
 
 def test_stored_inputs_reach_branches_too(tmp_path: Path) -> None:
-    one, other = pair(tmp_path)
+    first, other = pair(tmp_path)
     x = np.ones((1, 1, 300), np.float32)
     np.savez(tmp_path / "stored.npz", x=x, sr=np.int64(1))
-    report = verify(one, other, **QUICK, inputs=tmp_path / "stored.npz", value={"sr": 16000})
+    report = verify(first, other, **QUICK, inputs=tmp_path / "stored.npz", value={"sr": 16000})
     assert not any("reached" in reason for reason in report.reasons)
 
 
@@ -87,7 +87,7 @@ def test_a_value_gives_the_size_of_its_input(tmp_path: Path) -> None:
 
 
 def test_the_type_of_a_value_is_that_of_its_input(tmp_path: Path) -> None:
-    one, other = pair(tmp_path)
+    first, other = pair(tmp_path)
     with pytest.raises(UsageError, match="value is"):
-        verify(one, other, **QUICK, value={"sr": "fast"})
-    assert onnx.load(one).graph.input[1].name == "sr"
+        verify(first, other, **QUICK, value={"sr": "fast"})
+    assert onnx.load(first).graph.input[1].name == "sr"

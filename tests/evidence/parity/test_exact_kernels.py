@@ -169,9 +169,9 @@ def test_data_that_the_runtime_leaves_signed(
     opened: list[onnx.ModelProto] = []
     usual = exact_kernels.open_session
 
-    def open_session(model: onnx.ModelProto, *given: Any, **named: Any) -> Session:
+    def open_session(model: onnx.ModelProto, *arguments: Any, **named: Any) -> Session:
         opened.append(model)
-        return usual(model, *given, **named)
+        return usual(model, *arguments, **named)
 
     monkeypatch.setattr(exact_kernels, "open_session", open_session)
     path = tmp_path / "model.onnx"
@@ -191,7 +191,7 @@ def test_other_providers_have_kernels_of_their_own(
     provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exact_kernels, "u8s8_error", lambda: 99)
-    monkeypatch.setattr(exact_kernels, "open_session", lambda model, *given, **named: model)
+    monkeypatch.setattr(exact_kernels, "open_session", lambda model, *arguments, **named: model)
     path = tmp_path / "model.onnx"
     onnx.save(CASES["qlinear"].model(), path)
     assert may_saturate(CPU, path)
@@ -206,10 +206,10 @@ def test_the_convolution_of_the_runtime_itself() -> None:
     model = case.model()
     model.graph.node[0].domain = "com.microsoft"
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    made = with_exact_products(copied(model))
-    assert made != model
+    proto = with_exact_products(copied(model))
+    assert proto != model
     for x, level in product(extremes(U8, case.shape), LEVELS):
-        np.testing.assert_array_equal(run(made, x, level), case.expected(x))
+        np.testing.assert_array_equal(run(proto, x, level), case.expected(x))
 
 
 def test_a_dequantized_weight_without_zero_points() -> None:
@@ -273,8 +273,8 @@ def test_names_that_a_model_has_are_not_taken_again() -> None:
     model = case.model()
     model.graph.input[0].name = "widthfold/exact/0"
     model.graph.node[0].input[0] = "widthfold/exact/0"
-    made = with_exact_products(model)
-    onnx.checker.check_model(made, full_check=True)
+    proto = with_exact_products(model)
+    onnx.checker.check_model(proto, full_check=True)
 
 
 def test_weights_that_lie_in_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,9 +285,9 @@ def test_weights_that_lie_in_another_file(tmp_path: Path, monkeypatch: pytest.Mo
     loaded: list[Path] = []
     usual = onnx.load
 
-    def load(file: Path, *given: object, **options: object) -> onnx.ModelProto:
+    def load(file: Path, *arguments: object, **options: object) -> onnx.ModelProto:
         loaded.append(file)
-        return usual(file, *given, **options)
+        return usual(file, *arguments, **options)
 
     monkeypatch.setattr(onnx, "load", load)
     session = open_exact(path, CPU, Level.DISABLED)

@@ -100,10 +100,10 @@ def test_the_truth_of_a_loop_is_that_of_the_runtime(tmp_path, case):
     rng = np.random.default_rng(0)
     feeds = {name: rng.normal(size=shape).astype("f4") for name, shape in (("x", (2, 3)), ("w", 3))}
     ((result,), why) = evaluate(path, ["y", "z"], [feeds], 10.0)
-    wanted = ort.InferenceSession(path).run(None, feeds)
+    expected = ort.InferenceSession(path).run(None, feeds)
     assert why == ""
     assert result["z"].shape == (4, 2, 3)
-    for name, array in zip(["y", "z"], wanted, strict=True):
+    for name, array in zip(["y", "z"], expected, strict=True):
         np.testing.assert_allclose(result[name], array, rtol=1e-4, atol=1e-5)
 
 

@@ -27,9 +27,9 @@ def stored(folder, name, text):
     return path
 
 
-def compared(folder, original, rewritten, options=OPTIONS, **given):
+def compared(folder, original, rewritten, options=OPTIONS, **arguments):
     paths = stored(folder, "a.onnx", original), stored(folder, "b.onnx", rewritten)
-    return compare_models(*paths, options, **given)
+    return compare_models(*paths, options, **arguments)
 
 
 def test_equal_models_pass_at_both_levels(tmp_path):
@@ -141,12 +141,12 @@ def test_an_anonymous_extent_of_an_input_may_get_a_name_of_its_own(tmp_path):
         dim.Clear()
     onnx.save(model, path)
     result = compare_models(path, named, OPTIONS)
-    said = "input x is declared float[L, M] instead of float[?, ?]"
-    assert (result.verdict, result.reasons) == ("pass", (said,))
+    message = "input x is declared float[L, M] instead of float[?, ?]"
+    assert (result.verdict, result.reasons) == ("pass", (message,))
     square = stored(tmp_path, "b.onnx", text % ("L", "L"))
     result = compare_models(path, square, OPTIONS)
-    said = "input x is declared float[L, L] instead of float[?, ?]"
-    assert (result.verdict, result.reasons) == ("fail", (said,))
+    message = "input x is declared float[L, L] instead of float[?, ?]"
+    assert (result.verdict, result.reasons) == ("fail", (message,))
     result = compare_models(square, path, OPTIONS)
     assert result.verdict == "fail"
 

@@ -191,8 +191,8 @@ def test_a_row_is_the_set_that_was_nearest_to_failing():
 
 
 def test_a_row_says_something_when_one_set_does():
-    ones, varied = np.ones(3, np.float32), np.arange(3, dtype=np.float32)
-    dull = compare("y", ones, ones + np.float32(1e-6), NORMAL)
+    flat, varied = np.ones(3, np.float32), np.arange(3, dtype=np.float32)
+    dull = compare("y", flat, flat + np.float32(1e-6), NORMAL)
     good = compare("y", varied, varied, NORMAL)
     assert rows(dull, dull)[0].caveat == "meaningless"
     assert rows(dull, good) == rows(good, dull) == [good]
@@ -250,9 +250,9 @@ def test_blocks_change_no_figure(dtype, hole, monkeypatch):
     monkeypatch.setattr(outputs, "BLOCK", 7)
     parts = compare("y", *sides, NORMAL)
     for field in msgspec.structs.fields(whole):
-        one, other = getattr(whole, field.name), getattr(parts, field.name)
-        exact = field.name != "mean_abs" or one is None
-        assert other == (one if exact else pytest.approx(one, rel=1e-9)), field.name
+        first, other = getattr(whole, field.name), getattr(parts, field.name)
+        exact = field.name != "mean_abs" or first is None
+        assert other == (first if exact else pytest.approx(first, rel=1e-9)), field.name
 
 
 def test_a_distance_is_that_of_finite_elements():
@@ -264,7 +264,7 @@ def test_a_distance_is_that_of_finite_elements():
 
 
 def test_a_distance_says_nothing_where_nothing_can_be_said():
-    ones = np.ones(3)
-    assert distance(ones, np.ones(4)) is None
-    assert distance(ones, np.ones(3, int)) is None
-    assert distance(ones, ones * np.nan) is None
+    flat = np.ones(3)
+    assert distance(flat, np.ones(4)) is None
+    assert distance(flat, np.ones(3, int)) is None
+    assert distance(flat, flat * np.nan) is None

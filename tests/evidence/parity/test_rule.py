@@ -48,8 +48,8 @@ def judged(
     return rule, rule.cells([away(rewritten)], "not run", lambda: "")
 
 
-def passes(*distances: float, **given: object) -> bool:
-    return not failed(judged(*distances, **given)[1])
+def passes(*distances: float, **arguments: object) -> bool:
+    return not failed(judged(*distances, **arguments)[1])
 
 
 @pytest.mark.parametrize(

@@ -91,13 +91,13 @@ def pair(model: onnx.ModelProto, folder: Path, factor: int = 2) -> tuple[Path, P
 
 def test_a_fold_that_saturates_where_the_original_does_not_fails(tmp_path: Path) -> None:
     files = pair(alternating([-127, 127, 127, -127]), tmp_path)
-    found = compare_models(*files, VALUES)
-    assert all(row.passed for row in found.outputs), "the values are those of the definition"
+    parity = compare_models(*files, VALUES)
+    assert all(row.passed for row in parity.outputs), "the values are those of the definition"
     if not u8s8_error():
-        assert (found.verdict, found.reasons) == ("pass", ())
+        assert (parity.verdict, parity.reasons) == ("pass", ())
         return
-    assert found.verdict == "fail"
-    further, told = found.reasons
+    assert parity.verdict == "fail"
+    further, told = parity.reasons
     assert further == FURTHER
     assert told.startswith(f"{SATURATES}: from its own definition the original is at most 0 steps ")
     assert told.endswith(f"(output y); {PRECISION}=1 makes both exact")
@@ -108,8 +108,8 @@ def test_on_any_cpu_what_saturates_further_fails_and_is_said_so(
     worse: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = "widthfold_onnx.evidence.parity.models"
-    monkeypatch.setattr(f"{module}.may_saturate", lambda *given: True)
-    monkeypatch.setattr(f"{module}.as_deployed", lambda *given: (worse, [SATURATES]))
+    monkeypatch.setattr(f"{module}.may_saturate", lambda *arguments: True)
+    monkeypatch.setattr(f"{module}.as_deployed", lambda *arguments: (worse, [SATURATES]))
     found = compare_models(*pair(alternating([-127, 127, 127, -127]), tmp_path), VALUES)
     assert found.saturates_further is bool(worse)
     assert (found.verdict, found.reasons) == ("fail" if worse else "pass", (*worse, SATURATES))
@@ -122,29 +122,29 @@ def test_data_that_fill_the_range_show_what_others_do_not(
     found = compare_models(*files, VALUES)
     assert (found.verdict, found.input_sets) == ("fail" if u8s8_error() else "pass", 6)
     assert (FURTHER in found.reasons) is found.saturates_further is bool(u8s8_error())
-    monkeypatch.setattr("widthfold_onnx.evidence.parity.reference.filling", lambda *given: None)
+    monkeypatch.setattr("widthfold_onnx.evidence.parity.reference.filling", lambda *arguments: None)
     found = compare_models(*files, VALUES)
     assert (found.verdict, found.reasons, found.input_sets) == ("pass", (), 5)
 
 
 def test_with_the_option_it_is_exact_everywhere(tmp_path: Path) -> None:
     files = pair(alternating([-127, 127, 127, -127]), tmp_path)
-    found = verify_files(*files, EXACT, lambda line: None)
-    assert (found.verdict, found.reasons) == ("pass", [])
-    assert found.environment.session_options == {PRECISION: "1"}
-    assert found.environment.u8s8_error == u8s8_error()
+    verification = verify_files(*files, EXACT, lambda line: None)
+    assert (verification.verdict, verification.reasons) == ("pass", [])
+    assert verification.environment.session_options == {PRECISION: "1"}
+    assert verification.environment.u8s8_error == u8s8_error()
 
 
 def test_weights_of_seven_bits_say_nothing(tmp_path: Path) -> None:
-    found = compare_models(*pair(alternating([63, -64, 63, 63]), tmp_path), VALUES)
-    assert (found.verdict, found.reasons) == ("pass", ())
+    parity = compare_models(*pair(alternating([63, -64, 63, 63]), tmp_path), VALUES)
+    assert (parity.verdict, parity.reasons) == ("pass", ())
 
 
 def test_what_saturates_on_both_sides_passes_and_is_told(tmp_path: Path) -> None:
     model = onnx.load(MODELS / "quantized_cnn.onnx")
-    found = compare_models(*pair(model, tmp_path, factor=8), VALUES)
-    assert found.verdict == "pass"
-    assert [SATURATES in reason for reason in found.reasons] == [True] * bool(u8s8_error())
+    parity = compare_models(*pair(model, tmp_path, factor=8), VALUES)
+    assert parity.verdict == "pass"
+    assert [SATURATES in reason for reason in parity.reasons] == [True] * bool(u8s8_error())
 
 
 @pytest.mark.parametrize(("steps", "said"), [(0, False), (1, False), (2, True)])
@@ -155,7 +155,7 @@ def test_distances_within_the_slack_are_not_told(
     feeds = [InputSet("seed 0", {"x": np.zeros((1, 1, 67), np.uint8)}, random=True)]
     exact = [{"y": np.full((1, 1, 64), 100, np.uint8)}]
     run = [{"y": exact[0]["y"] + np.uint8(steps)}]
-    monkeypatch.setattr(saturated, "attempt", lambda *given, **more: run)
+    monkeypatch.setattr(saturated, "attempt", lambda *arguments, **more: run)
     worse, told = as_deployed(reference(files[0], VALUES, feeds), files[1], (exact, exact))
     assert (worse, bool(told)) == ([], said)
 
@@ -181,20 +181,20 @@ def test_values_alone_show_a_fault_of_one_weight(
     array[place] -= 9 * np.sign(array[place])
     held.CopyFrom(numpy_helper.from_array(array, held.name))
     onnx.save(folded, rewritten)
-    found = compare_models(original, rewritten, options)
-    assert found.verdict == "fail"
-    assert any(reason.startswith("output y: ") for reason in found.reasons)
+    parity = compare_models(original, rewritten, options)
+    assert parity.verdict == "fail"
+    assert any(reason.startswith("output y: ") for reason in parity.reasons)
 
 
 def test_options_with_which_the_original_does_not_load_leave_nothing_to_judge(
     tmp_path: Path,
 ) -> None:
     files = pair(onnx.load(MODELS / "quantized_cnn.onnx"), tmp_path, 8)
-    found = compare_models(*files, EXACT)
-    if IS_OLD and not found.reasons:
+    parity = compare_models(*files, EXACT)
+    if IS_OLD and not parity.reasons:
         pytest.skip(f"ONNX Runtime loads a QLinearConv of signed data with {PRECISION}")
-    (told,) = found.reasons
-    assert (found.verdict, found.unrun) == ("unverified", "")
+    (told,) = parity.reasons
+    assert (parity.verdict, parity.unrun) == ("unverified", "")
     assert told.startswith(f"with {PRECISION}=1 a.onnx does not load: ")
     with pytest.raises(UnverifiedError, match=f"with {PRECISION}=1 a.onnx does not load: "):
         check_judged(files[0], EXACT)
@@ -202,8 +202,8 @@ def test_options_with_which_the_original_does_not_load_leave_nothing_to_judge(
 
 def test_models_of_floats_ask_nothing_of_the_cpu(tmp_path: Path) -> None:
     path = MODELS / "signal_1d.onnx"
-    found = verify_files(path, path, VALUES, lambda line: None)
-    assert found.environment.u8s8_error is None
+    verification = verify_files(path, path, VALUES, lambda line: None)
+    assert verification.environment.u8s8_error is None
 
 
 INTEGERS = """
@@ -227,12 +227,15 @@ def test_either_model_may_hold_the_integers(texts: tuple[str, str], tmp_path: Pa
         model = onnx.parser.parse_model(text)
         model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
         onnx.save(model, path)
-    found = verify_files(*files, VALUES, lambda line: None)
-    assert found.environment.u8s8_error == u8s8_error()
+    verification = verify_files(*files, VALUES, lambda line: None)
+    assert verification.environment.u8s8_error == u8s8_error()
     worse = bool(u8s8_error()) and texts[1] == INTEGERS
-    assert (found.verdict, FURTHER in found.reasons) == ("fail" if worse else "pass", worse)
-    assert found.saturates_further is worse
-    assert any(SATURATES in reason for reason in found.reasons) is bool(u8s8_error())
+    assert (verification.verdict, FURTHER in verification.reasons) == (
+        "fail" if worse else "pass",
+        worse,
+    )
+    assert verification.saturates_further is worse
+    assert any(SATURATES in reason for reason in verification.reasons) is bool(u8s8_error())
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,8 @@ def test_a_change_elsewhere_is_found_and_named(
     change: Callable[[onnx.ModelProto], None],
     value: str,
 ) -> None:
-    found = difference(pair[0], changed(pair[1], change))
-    assert found.startswith(f"different: {value}")
+    reason = difference(pair[0], changed(pair[1], change))
+    assert reason.startswith(f"different: {value}")
 
 
 @pytest.mark.parametrize("change", [node_more, constant_more])

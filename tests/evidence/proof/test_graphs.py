@@ -139,10 +139,10 @@ def test_open_sizes_are_tried_twice_and_what_holds_at_one_only_is_found() -> Non
     assert len(proofs(keeps, keeps)) == 2
     assert difference(keeps, open_model("0, -1, 6")) == ""
     known = {"x": (2, 24, 6)}
-    found = proofs(keeps, open_model("2, -1, 6"), known)
-    assert [proof.verdict for proof in found] == ["equal", "different"]
-    found = proofs(keeps, open_model("0, 24, 6"), known)
-    assert [proof.verdict for proof in found] == ["equal", "different"]
+    size_proofs = proofs(keeps, open_model("2, -1, 6"), known)
+    assert [proof.verdict for proof in size_proofs] == ["equal", "different"]
+    size_proofs = proofs(keeps, open_model("0, 24, 6"), known)
+    assert [proof.verdict for proof in size_proofs] == ["equal", "different"]
 
 
 def test_extents_that_are_demanded_are_the_only_ones() -> None:
@@ -219,8 +219,8 @@ def test_a_value_of_another_element_type_is_named_with_both() -> None:
         parsed(f"{MAIN} {{ v = Cast <to = {to}> (x) r = Relu (v) y = Cast <to = 1> (r) }}")
         for to in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
     )
-    found = difference(single, double)
-    assert found == "different: v (Cast node of 'v'): elements of type DOUBLE instead of FLOAT"
+    reason = difference(single, double)
+    assert reason == "different: v (Cast node of 'v'): elements of type DOUBLE instead of FLOAT"
 
 
 def test_outputs_that_no_node_writes_are_compared() -> None:
@@ -228,14 +228,14 @@ def test_outputs_that_no_node_writes_are_compared() -> None:
     weight = np.arange(3, dtype=np.float32)
     original = parsed(text, w=weight)
     assert difference(original, parsed(text, w=weight)) == ""
-    found = difference(original, parsed(text, w=weight[::-1].copy()))
-    assert found == "different: w: 2 of 3 elements differ, the first at [0]"
+    reason = difference(original, parsed(text, w=weight[::-1].copy()))
+    assert reason == "different: w: 2 of 3 elements differ, the first at [0]"
 
 
 def test_an_input_that_is_declared_with_other_extents_is_found() -> None:
     other = parsed(f"{HEAD} g (float[2,4] x, bool c) => (float[2,4] y) {{ y = Relu (x) }}")
-    found = difference(PLAIN, other)
-    assert found == "different: the new model declares other extents of its inputs"
+    reason = difference(PLAIN, other)
+    assert reason == "different: the new model declares other extents of its inputs"
 
 
 def test_an_output_that_only_one_model_has_is_found() -> None:
@@ -251,13 +251,13 @@ def test_a_model_that_does_not_fit_into_memory_is_not_proved(
     def fail(*_: object) -> None:
         raise MemoryError
 
-    one, other = (
+    first, other = (
         program(parsed(f"{MAIN} {{ s = {op} (x, w)  y = Relu (s) }}", w=np.ones(3)), None)
         for op in ("Add", "Sub")
     )
     monkeypatch.setattr(f"widthfold_onnx.evidence.proof.{where}", fail)
-    found = proved(one, other, ({},), {})
-    assert (found.verdict, found.reason) == (
+    size_proof = proved(first, other, ({},), {})
+    assert (size_proof.verdict, size_proof.reason) == (
         "skipped",
         "the proof needs more memory than there is",
     )

@@ -30,14 +30,14 @@ NESTED = """<ir_version: 8, opset_import: ["": 17]>
             b = Identity (a)  v = Add ({read}, s) }}> }}> }}"""
 
 
-def verdicts(one: str, other: str) -> list[str]:
-    both = (program(onnx.parser.parse_model(text), None) for text in (one, other))
+def verdicts(first: str, other: str) -> list[str]:
+    both = (program(onnx.parser.parse_model(text), None) for text in (first, other))
     return [proof.verdict for proof in prove_at_sizes(*both, ({},), {})]
 
 
-def verdict(one: str, other: str) -> str:
-    (found,) = verdicts(one, other)
-    return found
+def verdict(first: str, other: str) -> str:
+    (text,) = verdicts(first, other)
+    return text
 
 
 @pytest.mark.parametrize("opset", [2, 10])
@@ -60,8 +60,10 @@ def test_a_run_that_leaves_an_input_to_its_default(is_open: bool) -> None:
         both = [onnx.parser.parse_model(t) for t in (one, one.replace("Add (x, w)", other))]
         for model in both if is_open else ():
             model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "N"
-        found = prove_at_sizes(*(program(model, None) for model in both), ({},), {"x": (2, 2)})
-        assert found[0].verdict == expected
+        size_proofs = prove_at_sizes(
+            *(program(model, None) for model in both), ({},), {"x": (2, 2)}
+        )
+        assert size_proofs[0].verdict == expected
 
 
 def test_an_output_that_is_a_constant() -> None:

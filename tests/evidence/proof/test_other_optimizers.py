@@ -57,18 +57,18 @@ def proof(model: Path, other: Path) -> Proof:
 def test_our_models(model: Path, optimizer: Optimizer, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     optimizer(model, out)
-    found = proof(model, out)
+    size_proof = proof(model, out)
     lost = {value.name for value in onnx.load(model).graph.input}
     lost -= {value.name for value in onnx.load(out).graph.input}
     if lost:  # a weight that a caller may override is one no more
-        assert found.verdict == "different"
-        assert found.reason.startswith(f"the new model has no input {sorted(lost)[0]}")
+        assert size_proof.verdict == "different"
+        assert size_proof.reason.startswith(f"the new model has no input {sorted(lost)[0]}")
     elif model.stem in MERGED:
-        assert found.verdict == "not provable"
-        assert "rounded what BatchNormalization make of constants" in found.reason
+        assert size_proof.verdict == "not provable"
+        assert "rounded what BatchNormalization make of constants" in size_proof.reason
     else:
-        assert found.verdict == "equal"
-        assert found.error_bits >= 50
+        assert size_proof.verdict == "equal"
+        assert size_proof.error_bits >= 50
 
 
 @optimizers

@@ -50,8 +50,8 @@ FUNCTION = (
 )
 
 
-def compared(one: str | onnx.ModelProto, other: str | onnx.ModelProto) -> SizeProof:
-    protos = [onnx.parser.parse_model(m) if isinstance(m, str) else m for m in (one, other)]
+def compared(first: str | onnx.ModelProto, other: str | onnx.ModelProto) -> SizeProof:
+    protos = [onnx.parser.parse_model(m) if isinstance(m, str) else m for m in (first, other)]
     proofs = prove_at_sizes(*(program(proto, None) for proto in protos), ({},), {})
     return next((proof for proof in proofs if proof.verdict != "equal"), proofs[0])
 
@@ -70,16 +70,16 @@ def test_the_type_of_a_zero_point_says_where_integers_end(domain: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "one", "other"),
+    ("text", "first", "other"),
     [
         (CAST_LIKE, "float", "int32"),
         (GATHERED, "uint8", "int32"),
         (CHOSEN, "uint32", "int32"),
     ],
 )
-def test_whole_numbers_of_another_type(text: str, one: str, other: str) -> None:
-    assert compared(typed(text, one), typed(text, one)).verdict == "equal"
-    assert compared(typed(text, one), typed(text, other)).verdict == "different"
+def test_whole_numbers_of_another_type(text: str, first: str, other: str) -> None:
+    assert compared(typed(text, first), typed(text, first)).verdict == "equal"
+    assert compared(typed(text, first), typed(text, other)).verdict == "different"
 
 
 def test_a_name_may_stand_for_another_type_in_the_new_model() -> None:
@@ -109,7 +109,7 @@ def test_a_function_of_another_operator_set_is_not_inlined() -> None:
 
 
 def test_what_a_function_assumes_where_a_call_states_nothing() -> None:
-    one, other = (
+    first, other = (
         FUNCTION.format(
             opset=17,
             own=17,
@@ -118,8 +118,8 @@ def test_what_a_function_assumes_where_a_call_states_nothing() -> None:
         )
         for alpha in (0.1, 0.5)
     )
-    assert compared(one, one).verdict == "equal"
-    assert compared(one, other).verdict == "different"
+    assert compared(first, first).verdict == "equal"
+    assert compared(first, other).verdict == "different"
 
 
 @pytest.mark.parametrize("place", ["Constant", "If"])
@@ -166,9 +166,9 @@ def test_rounds_are_drawn_until_the_bound_holds(squarings: int, verdict: str) ->
         nets.append(
             f"{head} {a}0 = Identity (x) {' '.join(squares)} y = Mul (x, {a}{squarings}) }}"
         )
-    found = compared(*nets)
-    assert found.verdict == verdict
-    assert (found.error_bits >= LEAST_BITS) is (verdict == "equal")
+    size_proof = compared(*nets)
+    assert size_proof.verdict == verdict
+    assert (size_proof.error_bits >= LEAST_BITS) is (verdict == "equal")
 
 
 def test_a_degree_that_leaves_no_bound_proves_nothing() -> None:
@@ -181,12 +181,12 @@ def test_a_degree_that_leaves_no_bound_proves_nothing() -> None:
             nodes.append(f"m{i} = Mul ({power}, x)")
             power = f"m{i}"
     head = HEAD.format(opset=17) + " g (float[2] x) => (float[2] y) {"
-    found = compared(
+    size_proof = compared(
         head + "y = Identity (x) }", f"{head} {' '.join(nodes)} y = Identity ({power}) }}"
     )
-    assert found.verdict == "not provable"
-    assert "may agree in all draws" in found.reason
-    assert found.error_bits < LEAST_BITS
+    assert size_proof.verdict == "not provable"
+    assert "may agree in all draws" in size_proof.reason
+    assert size_proof.error_bits < LEAST_BITS
 
 
 @pytest.mark.parametrize("version", [11, 13])
@@ -219,8 +219,8 @@ def test_dropouts_in_training_are_sources_of_their_own() -> None:
 
 def test_a_mask_that_nobody_reads() -> None:
     head = HEAD.format(opset=17) + " g (float[8] x) => (float[8] y)"
-    one, other = "{ a, m = Dropout (x)  y = Relu (a) }", "{ y = Relu (x) }"
-    assert compared(head + one, head + other).verdict == "equal"
+    first, other = "{ a, m = Dropout (x)  y = Relu (a) }", "{ y = Relu (x) }"
+    assert compared(head + first, head + other).verdict == "equal"
 
 
 def test_two_ways_to_write_one_node() -> None:
@@ -239,10 +239,10 @@ def test_two_ways_to_write_one_node() -> None:
 
 def test_operators_that_fell_back_are_named() -> None:
     head = HEAD.format(opset=17) + " g (float[8] x, int64[8] i) => (float[8] y)"
-    one, other = "{ a = Gather (x, i)  y = Neg (a) }", "{ b = Gather (x, i)  y = Neg (b) }"
-    found = compared(head + one, head + other)
-    assert found.verdict == "equal"
-    assert found.functions == {"Gather"}
+    first, other = "{ a = Gather (x, i)  y = Neg (a) }", "{ b = Gather (x, i)  y = Neg (b) }"
+    size_proof = compared(head + first, head + other)
+    assert size_proof.verdict == "equal"
+    assert size_proof.functions == {"Gather"}
 
 
 def test_both_halves_of_a_fingerprint_are_random() -> None:

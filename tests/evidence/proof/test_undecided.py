@@ -29,15 +29,15 @@ def model(nodes: str, constants: dict[str, np.ndarray]) -> onnx.ModelProto:
     return proto
 
 
-def proof(one: onnx.ModelProto, other: onnx.ModelProto) -> SizeProof:
-    (found,) = prove_at_sizes(program(one, None), program(other, None), ({},), {})
-    return found
+def proof(first: onnx.ModelProto, other: onnx.ModelProto) -> SizeProof:
+    (size_proof,) = prove_at_sizes(program(first, None), program(other, None), ({},), {})
+    return size_proof
 
 
 def test_a_merged_normalization_is_named() -> None:
-    found = proof(model(BEFORE, NORMAL), model(AFTER, MERGED))
-    assert found.verdict == "not provable"
-    assert "BatchNormalization" in found.reason
+    size_proof = proof(model(BEFORE, NORMAL), model(AFTER, MERGED))
+    assert size_proof.verdict == "not provable"
+    assert "BatchNormalization" in size_proof.reason
 
 
 @pytest.mark.parametrize("name", MERGED)
@@ -56,9 +56,9 @@ def test_constants_that_were_computed_in_another_order() -> None:
                    {"w": W, "t": np.float32([0.3]), "u": np.float32([0.7])})  # fmt: skip
     once = W * (np.float32([0.3]) * np.float32([0.7]))
     assert (once != W * np.float32(0.3) * np.float32(0.7)).any()
-    found = proof(before, model("y = Conv (x, l)", {"l": once}))
-    assert found.verdict == "not provable"
-    assert "Mul" in found.reason
+    size_proof = proof(before, model("y = Conv (x, l)", {"l": once}))
+    assert size_proof.verdict == "not provable"
+    assert "Mul" in size_proof.reason
 
 
 def test_as_many_constants_are_no_rounding() -> None:
@@ -107,34 +107,34 @@ LAWS = {
 
 @pytest.mark.parametrize(("before", "after"), LAWS.values(), ids=LAWS)
 def test_a_law_that_the_proof_does_not_know(before: str, after: str) -> None:
-    for one, other in ((before, after), (after, before)):
-        found = proof(model(one, HALF), model(other, HALF))
-        assert found.verdict == "not provable"
-        assert "the numbers agree, but" in found.reason
+    for first, other in ((before, after), (after, before)):
+        size_proof = proof(model(first, HALF), model(other, HALF))
+        assert size_proof.verdict == "not provable"
+        assert "the numbers agree, but" in size_proof.reason
 
 
 @pytest.mark.parametrize(("before", "after"), LAWS.values(), ids=LAWS)
 def test_a_fault_beside_a_law(before: str, after: str) -> None:
     wrong = W.copy()
     wrong[0, 0, 0] = np.nextafter(wrong[0, 0, 0], np.float32(9))
-    found = proof(model(before, HALF), model(after, {**HALF, "w": wrong}))
-    assert found.verdict == "different"
+    size_proof = proof(model(before, HALF), model(after, {**HALF, "w": wrong}))
+    assert size_proof.verdict == "different"
 
 
 @pytest.mark.parametrize("after", ["LeakyRelu", "Abs", "Sigmoid"])
 def test_another_function_is_no_law(after: str) -> None:
     before = model("c = Conv (x, w)  y = Relu (c)", {"w": W})
-    found = proof(before, model(f"c = Conv (x, w)  y = {after} (c)", {"w": W}))
-    assert found.verdict == "different"
+    size_proof = proof(before, model(f"c = Conv (x, w)  y = {after} (c)", {"w": W}))
+    assert size_proof.verdict == "different"
 
 
 def test_an_operator_that_nobody_here_knows() -> None:
     before = model("c = Conv (x, w)  y = Relu (c)", {"w": W})
     after = model('y = com.microsoft.FusedConv <activation = "Relu"> (x, w)', {"w": W})
     after.opset_import.add(domain="com.microsoft", version=1)
-    found = proof(before, after)
-    assert found.verdict == "not provable"
-    assert "what com.microsoft.FusedConv computes is not known" in found.reason
+    size_proof = proof(before, after)
+    assert size_proof.verdict == "not provable"
+    assert "what com.microsoft.FusedConv computes is not known" in size_proof.reason
     assert proof(after, after).verdict == "equal"
 
 
@@ -155,12 +155,12 @@ def test_a_law_in_a_branch_whose_extents_are_not_known(after: str) -> None:
         y = If (b) <then_branch = t () => (a) {{ t = some.where.Made (x)  {} }},
                     else_branch = e () => (d) {{ d = Conv (x, w) }}>"""
     constants = {"w": W, "m": np.float32([-1])}
-    one, other = (model(branches.format(nodes), constants) for nodes in ("a = Neg (t)", after))
-    for proto in (one, other):
+    first, other = (model(branches.format(nodes), constants) for nodes in ("a = Neg (t)", after))
+    for proto in (first, other):
         proto.opset_import.add(domain="some.where", version=1)
-    found = proof(one, other)
-    assert found.verdict == "not provable"
-    assert found.reason.endswith("its extents are not known")
+    size_proof = proof(first, other)
+    assert size_proof.verdict == "not provable"
+    assert size_proof.reason.endswith("its extents are not known")
 
 
 def test_a_law_behind_a_cast_to_fewer_digits() -> None:

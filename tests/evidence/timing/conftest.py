@@ -39,7 +39,7 @@ def measured(monkeypatch, tmp_path):
         fakes = {
             "open_session": machine.open_session,
             "time": SimpleNamespace(perf_counter=machine.seconds),
-            "clock_of": lambda *given: lambda: machine.now,
+            "clock_of": lambda *rest: lambda: machine.now,
             "isolated": lambda function, *arguments: function(*arguments),
             "profile": lambda open_with, feeds, least: NODES,
             "Roofline": Limits,

@@ -51,16 +51,16 @@ def test_the_speed_up_is_judged_against_the_saved_one(
 ) -> None:
     width = 0.005 if verdict == "no difference" else 0.01
     judged = against(report(then, width), report(now, width), "old.json", 1.0)
-    found = compared(judged)
-    assert found.verdict == verdict
-    assert found.ratio == pytest.approx(now / then)
+    comparison = compared(judged)
+    assert comparison.verdict == verdict
+    assert comparison.ratio == pytest.approx(now / then)
     assert judged.verdict == outcome
     assert judged.timing is not None
     assert (judged.timing.fail_under, judged.timing.fail_under_verdict) == (1.0, outcome)
     assert judged.timing.speedup == now, "the speed-up itself stays that of the report"
     assert ("beside old.json" in " ".join(judged.reasons)) == (outcome != "pass")
     unasked = against(report(then, width), report(now, width), "old.json", None)
-    assert (unasked.verdict, compared(unasked)) == ("pass", found)
+    assert (unasked.verdict, compared(unasked)) == ("pass", comparison)
 
 
 def test_the_interval_allows_for_both() -> None:
@@ -70,10 +70,10 @@ def test_the_interval_allows_for_both() -> None:
     for _ in range(500):
         then, now = np.exp(0.7 + np.array([0.015, 0.015]) * random.standard_normal(2))
         widths = np.expm1(1.96 * np.array([0.015, 0.015]))
-        found = compared(against(report(then, widths[0]), report(now, widths[1]), "a", None))
-        assert found.low is not None
-        assert found.high is not None
-        held += found.low <= 1 <= found.high
+        comparison = compared(against(report(then, widths[0]), report(now, widths[1]), "a", None))
+        assert comparison.low is not None
+        assert comparison.high is not None
+        held += comparison.low <= 1 <= comparison.high
     assert 0.92 * 500 <= held <= 0.98 * 500
 
 
@@ -105,12 +105,12 @@ def test_what_differs_is_named_and_nothing_is_judged(changes: dict[str, Any]) ->
     else:
         name = part
     judged = against(replace(saved, **{part: value}), report(1.0), "old.json", 1.0)
-    found = compared(judged)
-    assert (found.verdict, found.ratio) == (None, None)
-    assert [text.partition(":")[0] for text in found.differs] == [name]
+    comparison = compared(judged)
+    assert (comparison.verdict, comparison.ratio) == (None, None)
+    assert [text.partition(":")[0] for text in comparison.differs] == [name]
     assert judged.verdict == "unverified"
     assert f"not comparable with old.json: {name}" in " ".join(judged.reasons)
-    assert baseline(found).startswith("not judged against old.json")
+    assert baseline(comparison).startswith("not judged against old.json")
 
 
 def test_another_version_of_widthfold_or_rewritten_model_is_compared() -> None:

@@ -52,10 +52,10 @@ def details(op, inputs, outputs, kind="float"):
     ],
 )
 def test_multiply_adds_are_counted_by_shape(op, weight, inputs, output, macs):
-    said = details(op, inputs, [output])
-    assert multiply_adds(np.ones(weight, np.float32), said) == macs
+    event = details(op, inputs, [output])
+    assert multiply_adds(np.ones(weight, np.float32), event) == macs
     if len(inputs) > 1:  # as a computed weight is listed
-        assert multiply_adds(None, said) == macs
+        assert multiply_adds(None, event) == macs
 
 
 def test_multiply_adds_with_zeros_do_not_count():
@@ -112,9 +112,9 @@ def test_a_model_and_its_fold_have_the_same_work(tmp_path, monkeypatch, name, le
         found = {}
         least = Roofline(CPU).of(model, Setting(level, CPU))
 
-        def spied(node, said):
-            if said["op_name"] in WEIGHTS:
-                found[node] = least(node, said)
+        def spied(node, event):
+            if event["op_name"] in WEIGHTS:
+                found[node] = least(node, event)
 
         ports = open_session(model).inputs
         shapes = {p.name: tuple(d if isinstance(d, int) else 1 for d in p.dims) for p in ports}

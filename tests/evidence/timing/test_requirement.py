@@ -24,7 +24,7 @@ def measured(low: float, high: float, control: float = 0.005, **fields) -> Timin
 
 
 @pytest.mark.parametrize(
-    ("made", "least", "outcome"),
+    ("timing", "least", "outcome"),
     [
         (measured(0.995, 1.004), 1.0, "pass"),  # identical models
         (measured(0.985, 0.990), 1.0, "pass"),  # a percent is noise
@@ -48,12 +48,16 @@ def measured(low: float, high: float, control: float = 0.005, **fields) -> Timin
         (measured(0.5, 0.6, crowded=True, threads=1), 1.0, "fail"),
     ],
 )
-def test_the_rule(made: Timing, least: float, outcome: str) -> None:
-    found, why = gate(made, least)
+def test_the_rule(timing: Timing, least: float, outcome: str) -> None:
+    found, why = gate(timing, least)
     assert found == outcome
     assert bool(why) == (outcome != "pass")
     if why:
-        for part in (f"--fail-under {least:g}", f"[{made.low:.3f}, {made.high:.3f}]", "control"):
+        for part in (
+            f"--fail-under {least:g}",
+            f"[{timing.low:.3f}, {timing.high:.3f}]",
+            "control",
+        ):
             assert part in why
 
 

@@ -55,30 +55,30 @@ def document(nodes: Sequence[onnx.NodeProto], stored: Arrays, opset: int) -> Doc
     return Document(helper.make_model(graph, opset_imports=opsets, ir_version=10), None, OPERATORS)
 
 
-def found(made: Document) -> np.ndarray | Refusal:
-    (value,) = [v for s in made.scopes for n in s.graph for v in n.outputs if v.name == "o"]
-    constant = made.constant(value)
-    return constant if isinstance(constant, Refusal) else made.read(constant)
+def found(linked: Document) -> np.ndarray | Refusal:
+    (value,) = [v for s in linked.scopes for n in s.graph for v in n.outputs if v.name == "o"]
+    constant = linked.constant(value)
+    return constant if isinstance(constant, Refusal) else linked.read(constant)
 
 
-def by_the_runtime(made: Document) -> np.ndarray:
+def by_the_runtime(linked: Document) -> np.ndarray:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(made.proto.SerializeToString(), options)
+    session = ort.InferenceSession(linked.proto.SerializeToString(), options)
     return session.run(["o"], {"x": np.zeros(1, np.float32)})[0]
 
 
 def assert_same(nodes: Sequence[onnx.NodeProto], stored: Arrays, opset: int = 21) -> None:
-    made = document(nodes, stored, opset)
-    ours = found(made)
+    linked = document(nodes, stored, opset)
+    ours = found(linked)
     assert isinstance(ours, np.ndarray), ours
     if ours.dtype.name == "bfloat16":  # which numpy cannot be given; every one is a float32
         ours = ours.astype(np.float32)
         nodes[-1].output[0] = "narrow"
         nodes = [*nodes, helper.make_node("Cast", ["narrow"], ["o"], to=TensorProto.FLOAT)]
-        made = document(nodes, stored, opset)
-    theirs = by_the_runtime(made)
+        linked = document(nodes, stored, opset)
+    theirs = by_the_runtime(linked)
     assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
     assert ours.tobytes() == theirs.tobytes()
 

@@ -110,15 +110,15 @@ def test_refuses_links_on_the_way(external):
 
 def test_refuses_external_data_without_a_folder_twice_or_of_strings(external):
     refuses(external(), "no folder", None)
-    made = external()
-    made.graph.initializer[0].external_data.add(key="offset", value="0")
-    refuses(made, "twice", external.folder)
-    made = external()
-    made.graph.initializer[0].raw_data = bytes(16)
-    refuses(made, "both", external.folder)
-    made = external()
-    made.graph.initializer[0].data_type = TensorProto.STRING
-    refuses(made, "strings", external.folder)
+    proto = external()
+    proto.graph.initializer[0].external_data.add(key="offset", value="0")
+    refuses(proto, "twice", external.folder)
+    proto = external()
+    proto.graph.initializer[0].raw_data = bytes(16)
+    refuses(proto, "both", external.folder)
+    proto = external()
+    proto.graph.initializer[0].data_type = TensorProto.STRING
+    refuses(proto, "strings", external.folder)
 
 
 @pytest.mark.parametrize("where", ["subgraph", "attribute", "function", "training"])
@@ -127,12 +127,12 @@ def test_finds_external_data_everywhere(external, where):
     constant = node("Constant", [], ["k"], value=weight)
     if where == "subgraph":
         then = branch("then", [node("Add", ["X", "W"], ["a"])], "a", [weight])
-        made = model([if_node(then)], [CONDITION])
+        proto = model([if_node(then)], [CONDITION])
     elif where == "attribute":
-        made = model([constant, *SIN])
+        proto = model([constant, *SIN])
     elif where == "function":
-        made = model(CALL, functions=[function("f", [constant, node("Sin", ["a"], ["b"])])])
+        proto = model(CALL, functions=[function("f", [constant, node("Sin", ["a"], ["b"])])])
     else:
-        made = model(SIN)
-        made.training_info.add().algorithm.initializer.append(weight)
-    refuses(made, "12 external bytes", external.folder)
+        proto = model(SIN)
+        proto.training_info.add().algorithm.initializer.append(weight)
+    refuses(proto, "12 external bytes", external.folder)

@@ -38,9 +38,11 @@ def test_bounds_what_functions_grow_to():
 
 
 def test_a_long_chain_of_functions_needs_no_stack():
-    made = [function(f"f{i}", [node(f"f{i + 1}", ["a"], ["b"], domain="l")]) for i in range(3000)]
-    made.append(function("f3000", [node("Sin", ["a"], ["b"])]))
-    refuses(model(CALL[:0], functions=made), "'Y' is written by no node")
+    functions = [
+        function(f"f{i}", [node(f"f{i + 1}", ["a"], ["b"], domain="l")]) for i in range(3000)
+    ]
+    functions.append(function("f3000", [node("Sin", ["a"], ["b"])]))
+    refuses(model(CALL[:0], functions=functions), "'Y' is written by no node")
 
 
 def test_refuses_a_broken_function_body():

@@ -28,18 +28,18 @@ def test_takes_an_order_that_only_a_subgraph_needs():
 
 
 def test_takes_an_output_without_a_shape():
-    made = model(SIN)
-    made.graph.output[0].type.tensor_type.ClearField("shape")
-    accepts(made)
+    proto = model(SIN)
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    accepts(proto)
 
 
 def test_takes_initializers_that_are_inputs_or_outputs():
     weight = tensor([4], float_data=[1, 2, 3, 4])
     accepts(model(SIN, [weight], inputs=("X", "W"), outputs=("Y", "W")))
     large = tensor([4000], raw_data=bytes(16000))
-    made = model(SIN, [large], outputs=("Y", "W"))
-    made.graph.output[1].CopyFrom(value("W", [4000]))
-    accepts(made)
+    proto = model(SIN, [large], outputs=("Y", "W"))
+    proto.graph.output[1].CopyFrom(value("W", [4000]))
+    accepts(proto)
 
 
 def test_refuses_cycles_inside_subgraphs_and_through_them():
@@ -96,9 +96,9 @@ def test_refuses_values_written_twice():
     refuses(model(SIN, [twin, twin]), "two initializers")
     sparse = onnx.SparseTensorProto(values=twin, dims=[5])
     sparse.indices.CopyFrom(tensor([1], TensorProto.INT64, name="", int64_data=[3]))
-    made = model(SIN, [twin])
-    made.graph.sparse_initializer.append(sparse)
-    refuses(made, "two initializers")
+    proto = model(SIN, [twin])
+    proto.graph.sparse_initializer.append(sparse)
+    refuses(proto, "two initializers")
 
 
 def test_node_names_are_unique_in_a_graph_but_may_be_empty():
@@ -114,10 +114,10 @@ def test_refuses_names_that_are_not_text():
 
 @pytest.mark.parametrize("mark", ["graph-name", "some-note", "some-dim", "some-tool"])
 def test_refuses_other_strings_that_are_not_text(mark):
-    made = model(SIN)
-    made.graph.name, made.graph.node[0].doc_string = "graph-name", "some-note"
-    made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "some-dim"
-    made.producer_name = "some-tool"
-    accepts(made)
-    data = made.SerializeToString().replace(mark.encode(), mark[:-1].encode() + b"\xff")
+    proto = model(SIN)
+    proto.graph.name, proto.graph.node[0].doc_string = "graph-name", "some-note"
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "some-dim"
+    proto.producer_name = "some-tool"
+    accepts(proto)
+    data = proto.SerializeToString().replace(mark.encode(), mark[:-1].encode() + b"\xff")
     refuses(onnx.ModelProto.FromString(data), "not UTF-8")

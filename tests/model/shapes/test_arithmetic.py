@@ -146,7 +146,7 @@ def test_pads_computed_of_known_extents_are_evaluated_in_every_graph():
 
 
 @pytest.mark.parametrize(
-    ("bounds", "taken"),
+    ("bounds", "piece"),
     [
         ("", [2, 3, 5]),
         ("<start = 1>", [3, 5]),
@@ -155,7 +155,7 @@ def test_pads_computed_of_known_extents_are_evaluated_in_every_graph():
         ("<start = 2, end = 1>", []),
     ],
 )
-def test_a_shape_takes_what_a_slice_takes(bounds, taken):
+def test_a_shape_takes_what_a_slice_takes(bounds, piece):
     model = parsed(
         f"""(float[2, 3, 5] x) => (float[a] y) {{
           s = Shape {bounds} (x)
@@ -163,7 +163,7 @@ def test_a_shape_takes_what_a_slice_takes(bounds, taken):
           y = Relu (x)
         }}"""
     )
-    assert shape(model, "z") == tuple(taken)
+    assert shape(model, "z") == tuple(piece)
 
 
 def test_what_is_evaluated_has_a_type_before_initializers_stood_alone():

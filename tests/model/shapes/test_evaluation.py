@@ -153,8 +153,8 @@ def test_a_function_that_is_given_its_graphs():
         branch = onnx.parser.parse_graph(f"{name} () => (float[4] {name}) {{ {name} = Sin (x) }}")
         call.attribute.append(helper.make_attribute(name, branch))
     opsets = [helper.make_opsetid("", 17)]
-    made = helper.make_function("own", "f", ["c"], ["r"], [choice], opsets, names)
-    model.functions.append(made)
+    function = helper.make_function("own", "f", ["c"], ["r"], [choice], opsets, names)
+    model.functions.append(function)
     check_model(model, None)
     assert shape(model, "y") == (None,)
     assert shape(model, "z") == (4,)
@@ -167,8 +167,8 @@ def chain(calls: int) -> onnx.ModelProto:
     for i in range(calls):
         inner = [helper.make_node(f"f{i + 1}", [a], [b], domain="own") for a, b in ("ab", "bc")]
         last = [helper.make_node("Neg", ["a"], ["c"])]
-        made = helper.make_function("own", f"f{i}", ["a"], ["c"], inner, opsets)
-        model.functions.append(made)
+        function = helper.make_function("own", f"f{i}", ["a"], ["c"], inner, opsets)
+        model.functions.append(function)
     model.functions.append(helper.make_function("own", f"f{calls}", ["a"], ["c"], last, opsets))
     return model
 

@@ -41,24 +41,24 @@ def test_a_transposed_convolution_with_same_padding(kernel, stride, more, side, 
     assert y.shape == shape(alone, "y") == shape(inside, "t", "y/then_branch")
 
 
-@pytest.mark.parametrize("wanted", [[1, 9], [2, 5], [1, 5]])
-def test_a_transposed_convolution_with_an_output_smaller_than_its_input(wanted):
-    text = f"ConvTranspose <strides = [1, 2], output_shape = {wanted}> (x, w)"
+@pytest.mark.parametrize("expected", [[1, 9], [2, 5], [1, 5]])
+def test_a_transposed_convolution_with_an_output_smaller_than_its_input(expected):
+    text = f"ConvTranspose <strides = [1, 2], output_shape = {expected}> (x, w)"
     given = "(float[N, 3, 2, 6] x) => (float[a, b] y)"
     model = parsed(
         f"{given} {{ s = {text}\n y = Flatten (s) }}", w=np.ones((3, 5, 2, 2), np.float32)
     )
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (y,) = session.run(None, {"x": np.ones((7, 3, 2, 6), np.float32)})
-    assert y.shape == (7, 5 * wanted[0] * wanted[1])
-    assert shape(model, "s") == (None, 5, *wanted)
+    assert y.shape == (7, 5 * expected[0] * expected[1])
+    assert shape(model, "s") == (None, 5, *expected)
     assert shape(model, "y") == (None, y.shape[1])
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     bare.graph.node.pop()
     bare.graph.output[0].CopyFrom(onnx.ValueInfoProto(name="s"))
     bare.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
-    assert shape(bare, "s", x=(7, 3, 2, 6)) == (7, 5, *wanted)
+    assert shape(bare, "s", x=(7, 3, 2, 6)) == (7, 5, *expected)
 
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
@@ -74,8 +74,8 @@ def test_a_pool_that_rounds_up(op, given, kernel):
         # Pads are below the kernel; ONNX Runtime refuses negative ones, which SAME gives here.
         if kernel <= max(PADS.get(given, (0,))) or ("SAME" in given and kernel < stride):
             continue
-        said = f"kernel_shape = [{kernel}], strides = [{stride}], ceil_mode = 1, {given}"
-        nodes = f"t = {op} <{said}> (x)  y = Neg (t)"
+        attributes = f"kernel_shape = [{kernel}], strides = [{stride}], ceil_mode = 1, {given}"
+        nodes = f"t = {op} <{attributes}> (x)  y = Neg (t)"
         text = f"(float[2, 3, {extent}] x) => (float[a, b, c] y) {{ {nodes} }}"
         model = parsed(text, opset=18)
         session = ort.InferenceSession(

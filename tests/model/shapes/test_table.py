@@ -105,7 +105,7 @@ def test_a_pin_fixes_what_follows_and_leaves_the_model_alone():
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted", "says"),
+    ("name", "expected", "says"),
     [
         ("q", (3, 2, 5, 8), "no input q; inputs are x, z"),
         ("x", (3, 2, 5), "x is declared"),
@@ -114,10 +114,10 @@ def test_a_pin_fixes_what_follows_and_leaves_the_model_alone():
         ("w", (1,), "no input w"),
     ],
 )
-def test_a_pin_that_does_not_fit(name, wanted, says):
+def test_a_pin_that_does_not_fit(name, expected, says):
     model = parsed(OPEN, w=np.zeros(1, np.float32))
     with pytest.raises(UsageError, match=says) as caught:
-        shape(model, "y", **{name: wanted})
+        shape(model, "y", **{name: expected})
     assert "\n" not in str(caught.value)
 
 

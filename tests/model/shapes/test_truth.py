@@ -75,8 +75,10 @@ def exposures(
                     none = onnx.helper.make_node("Constant", [], [f"no {label}"], value=empty)
                     other.node.append(none)
                     for body, word in ((branch, "is"), (other, "no")):
-                        said = onnx.helper.make_tensor_value_info(f"{word} {label}", kind, None)
-                        body.output.append(said)
+                        declaration = onnx.helper.make_tensor_value_info(
+                            f"{word} {label}", kind, None
+                        )
+                        body.output.append(declaration)
                     node.output.append(label)
                     yield label, (where, name)
 

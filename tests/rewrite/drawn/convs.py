@@ -123,8 +123,8 @@ def conv_transposes(draw: st.DrawFn):
         assume(all(s * n <= f for s, n, f in zip(strides, extents, full, strict=True)))
         attributes["auto_pad"] = way
         pads = resolve_transposed_pads(way, *geometry)
-    kept = [f - a - b for f, a, b in zip(full, pads[:rank], pads[rank:], strict=True)]
-    assume(min(kept) >= 1)
+    others = [f - a - b for f, a, b in zip(full, pads[:rank], pads[rank:], strict=True)]
+    assume(min(others) >= 1)
     options = FoldOptions(
         factor=draw(st.integers(2, 6)),
         axis=draw(st.sampled_from([AxisName.AUTO, 0, *range(2, rank + 2)])),
@@ -163,9 +163,9 @@ def quantized_convs(draw: st.DrawFn, op: str):
     """A quantized convolution of any rank, and the options of a fold."""
     rank = draw(st.integers(1, 2 if op == "QDQ ConvTranspose" else 3))
     group = draw(st.sampled_from([1, 1, 2, 3]))
-    one, other = (draw(st.integers(1, 3)) for _ in range(2))
+    first, other = (draw(st.integers(1, 3)) for _ in range(2))
     kernel = draw(st.lists(st.integers(1, 4), min_size=rank, max_size=rank))
-    weight = (group * one, other) if op == "QDQ ConvTranspose" else (group * other, one)
+    weight = (group * first, other) if op == "QDQ ConvTranspose" else (group * other, first)
     transposed = op == "QDQ ConvTranspose"
     # Its results have as many positions as strides divide, or it is refused, every other time.
     most = draw(st.sampled_from([1, 3])) if transposed else 3
@@ -195,7 +195,7 @@ def quantized_convs(draw: st.DrawFn, op: str):
     several = op != "ConvInteger" and not (opset < 13 and op.startswith("QDQ"))
     case = Case(
         op=op,
-        shape=(samples, group * one, *extents),
+        shape=(samples, group * first, *extents),
         weight=(*weight, *kernel),
         kinds=draw(st.sampled_from(KINDS[op])),
         per_channel=several and draw(st.booleans()),

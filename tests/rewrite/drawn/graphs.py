@@ -42,7 +42,7 @@ def of_convs(draw: st.DrawFn):
     for _ in range(rng.integers(2, 9)):
         value, kind = one_of(*pool[-2:]), one_of(*OF_CONVS)
         count = g.channels[value]
-        ones = (count, *[1] * rank)
+        flat = (count, *[1] * rank)
         if kind == "conv":
             value = conv(value)
         elif kind == "unary":
@@ -55,9 +55,9 @@ def of_convs(draw: st.DrawFn):
             value = g.op("BatchNormalization", value, *scales, *plain, epsilon=0.0)
             value = g.op("Floor", value)
         elif kind == "slope":
-            value = g.op("PRelu", value, g.integers(*one_of(ones, (1,))))
+            value = g.op("PRelu", value, g.integers(*one_of(flat, (1,))))
         elif kind == "constant":
-            numbers = g.integers(*one_of(ones, (1, *ones), (), shape[-1:]))
+            numbers = g.integers(*one_of(flat, (1, *flat), (), shape[-1:]))
             value = g.op(one_of("Add", "Sub", "Mul", "Max"), value, numbers)
         elif kind == "two":
             other = one_of(*(v for v in pool if g.channels[v] == count))
@@ -146,8 +146,8 @@ def of_products(draw: st.DrawFn):
             op = one_of(*UNARY)
             value = g.known(g.op(op, value), UNARY[op](array))
         elif kind == "constant":
-            ones = [1] * int(rng.integers(0, len(shape) - 1))
-            numbers = one_of(g.column(*ones, count), g.integers(*ones, 1), g.integers())
+            flat = [1] * int(rng.integers(0, len(shape) - 1))
+            numbers = one_of(g.column(*flat, count), g.integers(*flat, 1), g.integers())
             op, turned = one_of(*BINARY), rng.random() < 0.3
             pair = (numbers, array) if turned else (array, numbers)
             names = (numbers, value) if turned else (value, numbers)

@@ -58,12 +58,12 @@ def model(body: str, dims: str = "1, 2, H, 13", outputs: str = "y") -> onnx.Mode
     return result
 
 
-def same(one: onnx.ModelProto, other: onnx.ModelProto, shape: tuple[int, ...]) -> None:
+def same(first: onnx.ModelProto, other: onnx.ModelProto, shape: tuple[int, ...]) -> None:
     """Both load at every level, and return the same."""
     x = np.random.default_rng(7).integers(-4, 5, shape).astype(np.float32)
     for level in LEVELS:
         for a, b in zip(
-            opened(one, level).run(None, {"x": x}),
+            opened(first, level).run(None, {"x": x}),
             opened(other, level).run(None, {"x": x}),
             strict=True,
         ):
@@ -121,10 +121,12 @@ def test_two_guards_behind_one_dequantizer() -> None:
     result, sites = fold_model(plain, OPEN)
     assert [site.code for site in sites] == ["folded", "guard-not-loadable", "folded"]
     assert len(guards(result)) == 2
-    for height, taken in ((6, True), (7, False)):
+    for height, is_folded in ((6, True), (7, False)):
         same(plain, result, (1, 2, height, 13))
         x = np.zeros((1, 2, height, 13), np.float32)
-        assert [bool(c) for c in opened(watched(result)).run(None, {"x": x})[-2:]] == [taken] * 2
+        assert [bool(c) for c in opened(watched(result)).run(None, {"x": x})[-2:]] == [
+            is_folded
+        ] * 2
 
 
 def test_in_a_loop() -> None:
@@ -160,14 +162,14 @@ def test_a_group_that_would_read_it_is_guarded_node_by_node() -> None:
     (original,) = (a.g for a in guard.attribute if a.name == "else_branch")
     assert [node.op_type for node in original.node] == ["Conv"]
     rng = np.random.default_rng(7)
-    for height, taken in ((6, True), (1, False)):
+    for height, is_folded in ((6, True), (1, False)):
         shapes = {"x": (1, 2, height, 12), "k": (1, 2, 6, 12)}
         feeds = {n: rng.integers(-4, 5, s).astype(np.float32) for n, s in shapes.items()}
         for level in LEVELS:
-            (wanted,) = opened(plain, level).run(None, feeds)
-            found, chosen = opened(watched(result), level).run(None, feeds)
-            np.testing.assert_array_equal(found, wanted)
-            assert bool(chosen) == taken
+            (expected,) = opened(plain, level).run(None, feeds)
+            actual, chosen = opened(watched(result), level).run(None, feeds)
+            np.testing.assert_array_equal(actual, expected)
+            assert bool(chosen) == is_folded
 
 
 def test_moves_behind_the_dequantizer_of_another_layer_are_refused() -> None:

@@ -121,14 +121,14 @@ def test_every_size_runs_and_the_right_nodes_compute(case: str, level: str) -> N
     model, options, sizes = CASES[case]
     result = folded(model, options, 1)
     before, after = opened(model, level), opened(watched(result), level)
-    for shape, taken in sizes.items():
+    for shape, is_folded in sizes.items():
         x = draw(shape)
-        (wanted,), (found, chosen) = before.run(None, {"x": x}), after.run(None, {"x": x})
-        assert bool(chosen) == taken, shape
-        if taken:
-            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+        (expected,), (actual, chosen) = before.run(None, {"x": x}), after.run(None, {"x": x})
+        assert bool(chosen) == is_folded, shape
+        if is_folded:
+            np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
         else:
-            np.testing.assert_array_equal(found, wanted)
+            np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("case", ["height", "batch", "both assumed", "rows of a transposed Gemm"])
@@ -245,11 +245,11 @@ def test_several_layers_share_a_test_of_what_a_region_reads() -> None:
     assert [n.op_type for n in result.graph.node if n.op_type == "Shape"] == ["Shape"]
     assert guard.attribute[0].name == "else_branch"
     before, after = opened(model), opened(watched(result))
-    for shape, taken in (((1, 3, 7, 28), True), ((1, 3, 11, 29), False)):
+    for shape, is_folded in (((1, 3, 7, 28), True), ((1, 3, 11, 29), False)):
         x = draw(shape)
-        found, chosen = after.run(None, {"x": x})
-        np.testing.assert_allclose(found, before.run(None, {"x": x})[0], rtol=1e-4, atol=1e-4)
-        assert bool(chosen) == taken
+        actual, chosen = after.run(None, {"x": x})
+        np.testing.assert_allclose(actual, before.run(None, {"x": x})[0], rtol=1e-4, atol=1e-4)
+        assert bool(chosen) == is_folded
 
 
 def test_what_every_run_can_use_goes_before_what_a_guard_keeps_for_some() -> None:
@@ -272,8 +272,8 @@ def test_every_operator_set_from_10_on_can_say_it(opset: int) -> None:
     model = onnx.ModelProto.FromString(model.SerializeToString())
     model.opset_import[0].version = opset
     session = opened(watched(folded(model, options, 1)))
-    for shape, taken in sizes.items():
-        assert bool(session.run(None, {"x": draw(shape)})[1]) == taken
+    for shape, is_folded in sizes.items():
+        assert bool(session.run(None, {"x": draw(shape)})[1]) == is_folded
 
 
 def test_opset_9_has_no_mod() -> None:
@@ -306,8 +306,8 @@ def test_the_other_name_of_the_default_domain(level: str) -> None:
     assert site.status == "folded"
     for samples in (4, 7):
         x = np.round(draw((samples, 3, 11, 13)) * 4)
-        expected, found = (opened(m, level).run(None, {"x": x}) for m in (model, result))
-        np.testing.assert_array_equal(found[0], expected[0])
+        expected, actual = (opened(m, level).run(None, {"x": x}) for m in (model, result))
+        np.testing.assert_array_equal(actual[0], expected[0])
 
 
 def test_in_a_loop_and_in_a_function() -> None:

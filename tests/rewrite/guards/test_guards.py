@@ -41,13 +41,13 @@ def same(
 ) -> list[bool]:
     """Compare all outputs of two models; returns what the guards of the second one choose."""
     for level in LEVELS:
-        wanted = opened(model, level).run(None, feeds)
-        found = opened(watched(result), level).run(None, feeds)
-        chosen = [bool(condition) for condition in found[len(wanted) :]]
-        for one, other in zip(wanted, found, strict=False):
-            np.testing.assert_allclose(other, one, rtol=0, atol=1e-5 * np.abs(one).max())
+        expected = opened(model, level).run(None, feeds)
+        actual = opened(watched(result), level).run(None, feeds)
+        chosen = [bool(condition) for condition in actual[len(expected) :]]
+        for first, other in zip(expected, actual, strict=False):
+            np.testing.assert_allclose(other, first, rtol=0, atol=1e-5 * np.abs(first).max())
             if level == LEVELS[0] and not any(chosen):  # else the runtime may fuse otherwise
-                np.testing.assert_array_equal(other, one)
+                np.testing.assert_array_equal(other, first)
     return chosen
 
 
@@ -65,8 +65,8 @@ def test_a_region_has_one_guard_and_one_test_of_what_it_reads() -> None:
     assert bodies["else_branch"] == ["Conv", "Relu", "Conv", "Add", "Conv"]
     assert bodies["then_branch"].count("Conv") == 3
     assert bodies["then_branch"][0] == "Reshape" == bodies["then_branch"][-1]
-    for width, taken in SIZES.items():
-        assert same(model, result, {"x": draw((*SHAPE[:3], width))}) == [taken]
+    for width, is_folded in SIZES.items():
+        assert same(model, result, {"x": draw((*SHAPE[:3], width))}) == [is_folded]
 
 
 def test_every_input_of_a_region_is_tested() -> None:
@@ -82,8 +82,8 @@ def test_a_region_of_extents_that_nobody_told_has_the_same_guard() -> None:
     model = chain()
     result = folded(model, replace(CHAINED, input_shapes={}), 3)
     assert len(guards(result)) == 1
-    for width, taken in SIZES.items():
-        assert same(model, result, {"x": draw((*SHAPE[:3], width))}) == [taken]
+    for width, is_folded in SIZES.items():
+        assert same(model, result, {"x": draw((*SHAPE[:3], width))}) == [is_folded]
 
 
 def test_a_way_out_of_a_region_and_back_splits_it() -> None:
@@ -98,8 +98,8 @@ def test_a_way_out_of_a_region_and_back_splits_it() -> None:
     ]
     result = folded(model, CHAINED, 3)
     assert len(guards(result)) == 3
-    for width, taken in SIZES.items():
-        assert same(model, result, {"x": draw((*SHAPE[:3], width))}) == [taken] * 3
+    for width, is_folded in SIZES.items():
+        assert same(model, result, {"x": draw((*SHAPE[:3], width))}) == [is_folded] * 3
 
 
 def test_reports_say_what_is_guarded() -> None:
@@ -131,8 +131,8 @@ def test_inside_of_bodies() -> None:
     for width in SIZES:
         for flag in (True, False):
             feeds = {"x": draw((*SHAPE[:3], width)), "f": np.array(flag)}
-            wanted, found = (opened(m).run(None, feeds)[0] for m in (model, result))
-            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+            expected, actual = (opened(m).run(None, feeds)[0] for m in (model, result))
+            np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
     assert fold_model(result, CHAINED)[0] == result
 
 
@@ -160,8 +160,8 @@ def test_ir_version_3_keeps_its_constants_in_the_main_graph() -> None:
     assert [site.status for site in sites] == ["folded"] * 3
     onnx.checker.check_model(result)
     assert result.graph.initializer
-    for width, taken in SIZES.items():
-        assert same(model, result, {"x": draw((*SHAPE[:3], width))}) == [taken]
+    for width, is_folded in SIZES.items():
+        assert same(model, result, {"x": draw((*SHAPE[:3], width))}) == [is_folded]
 
 
 @pytest.mark.parametrize("rows", [40, 24, 13])
@@ -190,5 +190,5 @@ def test_an_op_of_two_results_stands_once_in_each_branch() -> None:
     result = folded(model, CHAINED, 2)
     (guard,) = guards(result)
     assert [[n.op_type for n in a.g.node].count("Split") for a in guard.attribute] == [1, 1]
-    for width, taken in SIZES.items():
-        assert same(model, result, {"x": draw((*SHAPE[:3], width))}) == [taken]
+    for width, is_folded in SIZES.items():
+        assert same(model, result, {"x": draw((*SHAPE[:3], width))}) == [is_folded]

@@ -91,7 +91,7 @@ class Case:
         return {name: np.asarray(array) for name, array in found.items()}
 
     def model(self) -> onnx.ModelProto:
-        kept = self.constants()
+        numbers = self.constants()
         bias = ["b"] if self.bias else []
         if self.node == "ConvInteger":
             nodes = [helper.make_node("ConvInteger", ["x", "w", "xz", "wz"], ["y"], "c")]
@@ -107,14 +107,14 @@ class Case:
                 helper.make_node("QuantizeLinear", ["yf", "ys", "yz"], ["y"]),
             ]
             if bias:
-                kept["bs"] = np.asarray(kept["xs"] * kept["ws"])
+                numbers["bs"] = np.asarray(numbers["xs"] * numbers["ws"])
                 if self.per_channel:
-                    kept["bs"] = np.tile(kept["bs"], self.group if self.out_axis else 1)
+                    numbers["bs"] = np.tile(numbers["bs"], self.group if self.out_axis else 1)
                 along = {"axis": 0} if self.per_channel else {}
                 nodes.insert(0, helper.make_node("DequantizeLinear", ["b", "bs"], ["bf"], **along))
             if self.plain:
                 nodes = [node for node in nodes if node.output[0] != "wf"]
-                kept["wf"] = self.weight_of_floats()
+                numbers["wf"] = self.weight_of_floats()
             if self.behind is not None:
                 nodes = [self._moved(node) for node in nodes]
                 nodes.insert(-2, self.behind)
@@ -130,18 +130,18 @@ class Case:
             "g",
             [helper.make_tensor_value_info("x", kind, dims)],
             [helper.make_tensor_value_info("y", out, [None] * len(dims))],
-            [numpy_helper.from_array(a, name) for name, a in kept.items() if name in used],
+            [numpy_helper.from_array(a, name) for name, a in numbers.items() if name in used],
         )
         opset = helper.make_opsetid("", self.opset)
         return helper.make_model(graph, opset_imports=[opset], ir_version=8)
 
     def weight_of_floats(self) -> Array:
         """The weight, dequantized."""
-        kept, shape = self.constants(), [1] * len(self.weight)
+        numbers, shape = self.constants(), [1] * len(self.weight)
         if self.per_channel:
             shape[self.out_axis] = -1
-        less = kept["w"].astype(np.float32) - kept["wz"].reshape(shape).astype(np.float32)
-        return np.asarray(less * kept["ws"].reshape(shape))
+        less = numbers["w"].astype(np.float32) - numbers["wz"].reshape(shape).astype(np.float32)
+        return np.asarray(less * numbers["ws"].reshape(shape))
 
     def _moved(self, node: onnx.NodeProto) -> onnx.NodeProto:
         """A node that reads what `behind` returns instead of what it reads."""
@@ -157,27 +157,27 @@ class Case:
 
     def sums(self, data: Array) -> Array:
         """What the accumulators hold, by the oracle."""
-        kept = {name: array.astype(np.int64) for name, array in self.constants().items()}
-        x = data.astype(np.int64) - kept["xz"]
+        numbers = {name: array.astype(np.int64) for name, array in self.constants().items()}
+        x = data.astype(np.int64) - numbers["xz"]
         shape = [1] * len(self.weight)
         if self.per_channel:
             shape[self.out_axis] = -1
-        w = kept["w"] - kept["wz"].reshape(shape)
-        bias = kept["b"] if self.bias and self.node != "ConvInteger" else None
+        w = numbers["w"] - numbers["wz"].reshape(shape)
+        bias = numbers["b"] if self.bias and self.node != "ConvInteger" else None
         names = ("strides", "dilations", "group")
-        given = {name: self.attributes[name] for name in names if name in self.attributes}
+        settings = {name: self.attributes[name] for name in names if name in self.attributes}
         function = conv_transpose if self.node == "ConvTranspose" else conv
-        return np.asarray(function(x, w, bias, pads=list(self.pads) or None, **given))
+        return np.asarray(function(x, w, bias, pads=list(self.pads) or None, **settings))
 
     def expected(self, data: Array) -> Array:
         """What the oracle returns for some data."""
-        sums, kept = self.sums(data), self.constants()
+        sums, numbers = self.sums(data), self.constants()
         if self.node == "ConvInteger":
             return sums.astype(np.int32)
         assert np.abs(sums).max() < 1 << 24
-        scale = np.tile(kept["ws"].ravel(), self.outputs // kept["ws"].size)
-        real = sums * (scale * kept["xs"] / kept["ys"]).reshape(-1, *[1] * (sums.ndim - 2))
-        stepped = np.rint(real) + kept["yz"].astype(np.int64)
+        scale = np.tile(numbers["ws"].ravel(), self.outputs // numbers["ws"].size)
+        real = sums * (scale * numbers["xs"] / numbers["ys"]).reshape(-1, *[1] * (sums.ndim - 2))
+        stepped = np.rint(real) + numbers["yz"].astype(np.int64)
         return np.clip(stepped, *limits(self.kinds[0], 8)).astype(self.kinds[0])
 
 

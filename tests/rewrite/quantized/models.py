@@ -94,8 +94,8 @@ def quantized_first(case: Case) -> onnx.ModelProto:
 
 
 def steps(case: Case) -> np.ndarray:
-    kept, x = case.constants(), case.data()
-    return (x.astype(np.float32) - kept["xz"].astype(np.float32)) * kept["xs"]
+    numbers, x = case.constants(), case.data()
+    return (x.astype(np.float32) - numbers["xz"].astype(np.float32)) * numbers["xs"]
 
 
 def joined(kind: type[np.integer], opset: int, *, is_open: bool = False) -> onnx.ModelProto:

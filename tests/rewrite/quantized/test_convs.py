@@ -100,8 +100,8 @@ def test_a_dequantized_input_and_a_weight_of_floats_are_folded_in_floats() -> No
     proto = case.model()
     maker = next(n for n in proto.graph.node if n.output[0] == "wf")
     proto.graph.node.remove(maker)
-    kept = case.constants()
-    weight = (kept["w"].astype(np.float32) - kept["wz"]) * kept["ws"]
+    numbers = case.constants()
+    weight = (numbers["w"].astype(np.float32) - numbers["wz"]) * numbers["ws"]
     proto.graph.initializer.append(numpy_helper.from_array(weight, "wf"))
     folded, (site,) = fold_model(proto, FOLD)
     assert site.status == "folded"

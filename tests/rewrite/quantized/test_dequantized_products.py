@@ -85,8 +85,8 @@ def test_integers_stay_integers() -> None:
     blocks = tensors["w/widthfold"].reshape(4, 5, 4, 3)
     assert blocks.dtype == np.int8
     for i, j in np.ndindex(4, 4):
-        wanted = given["w"] if i == j else np.broadcast_to(given["zw"][:, None], (5, 3))
-        np.testing.assert_array_equal(blocks[i, :, j], wanted)
+        expected = given["w"] if i == j else np.broadcast_to(given["zw"][:, None], (5, 3))
+        np.testing.assert_array_equal(blocks[i, :, j], expected)
     for name in ("sw", "zw", "c", "sc", "zc"):
         np.testing.assert_array_equal(tensors[f"{name}/widthfold"], list(given[name]) * 4)
 
@@ -97,9 +97,9 @@ BASE: dict[str, Any] = {"shape": [8, 3], "weight": [3, 5]}
 def replaced(product: DequantizedProduct, **arrays: np.ndarray) -> onnx.ModelProto:
     """The model with other constants."""
     model = product.model()
-    kept = [t for t in model.graph.initializer if t.name not in arrays]
+    others = [t for t in model.graph.initializer if t.name not in arrays]
     del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
+    model.graph.initializer.extend(others)
     model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
     return model
 

@@ -167,13 +167,13 @@ def test_only_what_needs_a_guard_leaves_its_region(layout: Layout) -> None:
     assert ("both/widthfold/packed" in makers) == (layout is Layout.NCHW)
     rng = np.random.default_rng(5)
     x = rng.normal(0, 3, (1, 3, 24)).astype(np.float32)
-    for length, taken in ((24, True), (1, False)):
+    for length, is_folded in ((24, True), (1, False)):
         feeds = {"x": x, "k": rng.normal(0, 3, (1, 3, length)).astype(np.float32)}
         for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
-            (wanted,) = opened(model, level).run(None, feeds)
-            found, chosen = opened(watched(folded), level).run(None, feeds)
-            np.testing.assert_array_equal(found, wanted)
-            assert bool(chosen) == taken
+            (expected,) = opened(model, level).run(None, feeds)
+            result, chosen = opened(watched(folded), level).run(None, feeds)
+            np.testing.assert_array_equal(result, expected)
+            assert bool(chosen) == is_folded
 
 
 @OPSETS

@@ -71,8 +71,8 @@ def test_the_gaps_hold_the_zero_point_and_one_number_is_not_copied() -> None:
     arrays = product.arrays()
     blocks = tensors["b/widthfold"].reshape(4, 3, 4, 5)
     for i, j in np.ndindex(4, 4):
-        wanted = arrays["b"] if i == j else np.broadcast_to(arrays["zb"], (3, 5))
-        np.testing.assert_array_equal(blocks[i, :, j], wanted)
+        expected = arrays["b"] if i == j else np.broadcast_to(arrays["zb"], (3, 5))
+        np.testing.assert_array_equal(blocks[i, :, j], expected)
     np.testing.assert_array_equal(tensors["zb/widthfold"], list(arrays["zb"]) * 4)
 
 
@@ -114,9 +114,9 @@ def with_constants(
     for name, array in zip(names, arrays, strict=True):
         if name != data:
             result.graph.initializer.append(numpy_helper.from_array(array, name))
-    kept = [value for value in result.graph.input if value.name == data]
+    others = [value for value in result.graph.input if value.name == data]
     del result.graph.input[:]
-    result.graph.input.extend(kept)
+    result.graph.input.extend(others)
     return result, {data: arrays[names.index(data)]}
 
 

@@ -34,8 +34,8 @@ def folded(model: onnx.ModelProto, options: FoldOptions = WIDTH, count: int = 1)
     x = np.random.default_rng(0).integers(-3, 4, dims).astype(np.float32)
     for level in LEVELS:
         pairs = zip(run(model, x, level), run(result, x, level), strict=True)
-        for wanted, actual in pairs:
-            np.testing.assert_array_equal(actual, wanted)
+        for expected, actual in pairs:
+            np.testing.assert_array_equal(actual, expected)
     again, _ = fold_model(result, options)
     assert again.SerializeToString() == result.SerializeToString()
     assert_proved(model, result, count, options.input_shapes)

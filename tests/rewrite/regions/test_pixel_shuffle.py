@@ -42,8 +42,8 @@ def folded(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
     x = np.random.default_rng(0).integers(-3, 4, dims).astype(np.float32)
     for level in LEVELS:
         pairs = zip(run(model, x, level), run(result, x, level), strict=True)
-        for wanted, actual in pairs:
-            np.testing.assert_array_equal(actual, wanted)
+        for expected, actual in pairs:
+            np.testing.assert_array_equal(actual, expected)
     assert_proved(model, result, count)
     return result
 

@@ -41,21 +41,21 @@ def stops(region: RegionReport) -> list[tuple[str, str]]:
 def test_a_chain_is_one_region_that_ends_at_the_output() -> None:
     g = builder()
     first = g.op("Relu", g.conv("x", 2, [3, 3]))
-    (found,) = regions(g.model([g.conv(first, 3, [3, 3])]))
-    assert found.folded == ["conv0", "conv2"]
-    assert found.carried == ["Relu relu1"]
-    assert stops(found) == [("conv2", "output")]
-    assert found.graph == ""
+    (region,) = regions(g.model([g.conv(first, 3, [3, 3])]))
+    assert region.folded == ["conv0", "conv2"]
+    assert region.carried == ["Relu relu1"]
+    assert stops(region) == [("conv2", "output")]
+    assert region.graph == ""
 
 
 def test_the_first_op_that_is_not_carried_is_named_with_its_reason() -> None:
     g = builder()
     value = g.op("Tanh", g.conv("x", 2, [3, 3]))
     pooled = g.op("MaxPool", value, kernel_shape=[1, 3], pads=[0, 1, 0, 1])
-    (found,) = regions(g.model([g.op("Asinh", value), pooled]))
-    assert found.carried == ["Tanh tanh1"]
-    assert sorted(stops(found)) == [("asinh3", "not-carried"), ("maxpool2", "along-folded-axis")]
-    reasons = {stop.op: stop.reason for stop in found.stops}
+    (region,) = regions(g.model([g.op("Asinh", value), pooled]))
+    assert region.carried == ["Tanh tanh1"]
+    assert sorted(stops(region)) == [("asinh3", "not-carried"), ("maxpool2", "along-folded-axis")]
+    reasons = {stop.op: stop.reason for stop in region.stops}
     assert reasons == {
         "Asinh": "no rule runs Asinh on packed tensors",
         "MaxPool": "it acts along the axes [3]",
@@ -66,10 +66,10 @@ def test_a_conv_that_is_cut_ends_its_region_itself() -> None:
     g = builder(1, 2, 5, 11)
     value = g.conv("x", 3, [3, 3])
     options = FoldOptions(factor=4, axis=AxisName.WIDTH, ragged=True)
-    (found,) = regions(g.model([g.op("Relu", value)]), options)
-    assert (found.folded, found.carried) == (["conv0"], [])
-    assert stops(found) == [("conv0", "cut")]
-    assert found.stops[0].reason == "[1, 3, 5, 12] is cut to [1, 3, 5, 11]"
+    (region,) = regions(g.model([g.op("Relu", value)]), options)
+    assert (region.folded, region.carried) == (["conv0"], [])
+    assert stops(region) == [("conv0", "cut")]
+    assert region.stops[0].reason == "[1, 3, 5, 12] is cut to [1, 3, 5, 11]"
 
 
 def test_layers_that_are_folded_otherwise_are_regions_of_their_own() -> None:
@@ -84,20 +84,20 @@ def test_layers_that_are_folded_otherwise_are_regions_of_their_own() -> None:
 def test_branches_that_meet_are_one_region() -> None:
     g = builder()
     left, right = g.conv("x", 3, [3, 3]), g.conv("x", 3, [1, 3])
-    (found,) = regions(g.model([g.op("Relu", g.op("Add", left, right))]))
-    assert found.folded == ["conv0", "conv1"]
-    assert found.carried == ["Add add2", "Relu relu3"]
-    assert stops(found) == [("relu3", "output")]
+    (region,) = regions(g.model([g.op("Relu", g.op("Add", left, right))]))
+    assert region.folded == ["conv0", "conv1"]
+    assert region.carried == ["Add add2", "Relu relu3"]
+    assert stops(region) == [("relu3", "output")]
 
 
 def test_an_op_that_would_move_more_stays_natural_and_says_so() -> None:
     g = builder()
     value = g.conv("x", 3, [3, 3])
     copies = g.op("Concat", value, value, value, axis=1, channels=9)
-    (found,) = regions(g.model([g.op("Asinh", copies)]))
-    assert found.carried == []
-    assert stops(found) == [("concat1", "moves-more")]
-    assert found.stops[0].reason == "running it packed would copy more elements than it saves"
+    (region,) = regions(g.model([g.op("Asinh", copies)]))
+    assert region.carried == []
+    assert stops(region) == [("concat1", "moves-more")]
+    assert region.stops[0].reason == "running it packed would copy more elements than it saves"
 
 
 def test_what_a_body_reads_ends_a_region() -> None:
@@ -118,8 +118,8 @@ def test_what_a_body_reads_ends_a_region() -> None:
     )
     model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
     model.graph.output[0].name = "y"
-    (found,) = regions(model)
-    assert sorted(stops(found)) == [("neg", "in-a-body"), ("relu", "in-a-body")]
+    (region,) = regions(model)
+    assert sorted(stops(region)) == [("neg", "in-a-body"), ("relu", "in-a-body")]
 
 
 def test_nothing_folded_is_no_region() -> None:
@@ -128,7 +128,7 @@ def test_nothing_folded_is_no_region() -> None:
 
 
 def test_dequantizers_stand_inside_of_a_region() -> None:
-    (found,) = regions(qdq_chain())
-    assert found.folded == ["conv0", "conv1"]
-    assert found.carried == ["QuantizeLinear q0", "QuantizeLinear q1"]
-    assert stops(found) == [("q1", "output")]
+    (region,) = regions(qdq_chain())
+    assert region.folded == ["conv0", "conv1"]
+    assert region.carried == ["QuantizeLinear q0", "QuantizeLinear q1"]
+    assert stops(region) == [("q1", "output")]

@@ -282,9 +282,9 @@ def test_other_element_types(kind: type) -> None:
     assert ops(result) == ["Reshape", *["MatMul", "Add", "Relu"] * 4, "Reshape"]
     x = np.random.default_rng(0).integers(-1, 2, (21, 5)).astype(kind)
     for level in LEVELS:
-        (found,), (wanted,) = run(result, x, level), run(model, x, level)
-        assert found.dtype == kind
-        np.testing.assert_array_equal(found, wanted)
+        (actual,), (expected,) = run(result, x, level), run(model, x, level)
+        assert actual.dtype == kind
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_another_number_of_rows_than_assumed_runs() -> None:

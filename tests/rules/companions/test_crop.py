@@ -33,7 +33,7 @@ def net(
     weight: tuple[int, ...] = (5, 3, 7),
     *,
     opset: int = 17,
-    **given: Sequence[int],
+    **arguments: Sequence[int],
 ) -> onnx.ModelProto:
     """A net from x to y of a body; w is the weight, and other constants are of int64."""
     outputs = ",".join("ABCDEFG"[: data.count(",") + 1])
@@ -41,7 +41,7 @@ def net(
     net (float[{data}] x) => (float[{outputs}] y) {{ {body} }}"""
     model = parser.parse_model(text)
     model.graph.initializer.append(numpy_helper.from_array(numbers(weight), "w"))
-    for name, value in given.items():
+    for name, value in arguments.items():
         model.graph.initializer.append(numpy_helper.from_array(np.array(value, np.int64), name))
     return model
 
@@ -71,12 +71,12 @@ def assert_same(
     count = 0
     for shape in shapes:
         x = numbers(shape)
-        wanted = result(before, x)
-        if wanted is not None:
+        expected = result(before, x)
+        if expected is not None:
             found = result(after, x)
             assert found is not None, shape
-            assert found.shape == wanted.shape
-            assert found.tobytes() == wanted.tobytes()
+            assert found.shape == expected.shape
+            assert found.tobytes() == expected.tobytes()
             count += 1
     return count
 
@@ -95,8 +95,8 @@ def test_a_causal_conv_loses_its_slice_at_every_length() -> None:
     assert assert_same(before, after, [(1, 3, n) for n in (1, 2, 11, 13)]) == 4
     assert_proved(before, after, 0)
     x = numbers((1, 3, 11))
-    wanted = oracle.conv(x, numbers((5, 3, 7)), pads=[12, 0], dilations=[2])
-    assert np.array_equal(run(after, x)[0], wanted)
+    expected = oracle.conv(x, numbers((5, 3, 7)), pads=[12, 0], dilations=[2])
+    assert np.array_equal(run(after, x)[0], expected)
 
 
 def test_the_new_conv_keeps_name_and_documentation() -> None:
@@ -375,8 +375,8 @@ def test_statistics_of_all_positions_keep_a_slice() -> None:
     n = BatchNormalization%s (c, b, b, b, b) {SLICE % "n"}"""
     for attributes, count in (("", 1), ("<training_mode=1>", 0)):
         before = net(body % attributes, "1,3,41", **ENDS)
-        ones = numpy_helper.from_array(np.ones(5, np.float32), "b")
-        before.graph.initializer.append(ones)
+        flat = numpy_helper.from_array(np.ones(5, np.float32), "b")
+        before.graph.initializer.append(flat)
         assert len(exchanged(before, None, CROP)[1]) == count
 
 
@@ -404,7 +404,7 @@ def test_inf_and_nan_stay_where_they_were() -> None:
     after, _ = exchanged(before, None, CROP)
     x = numbers((1, 3, 19))
     x[0, 0, 3], x[0, 1, 11], x[0, 2, 18] = np.inf, np.nan, -np.inf
-    wanted, found = run(before, x)[0], run(after, x)[0]
-    np.testing.assert_array_equal(found, wanted)
-    assert not np.isfinite(wanted).all()
+    expected, result = run(before, x)[0], run(after, x)[0]
+    np.testing.assert_array_equal(result, expected)
+    assert not np.isfinite(expected).all()
     assert proof(before, after).verdict == "equal"

@@ -57,9 +57,9 @@ def keeping_inf(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_prelu_stays_where_the_runtime_makes_nan_of_inf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "prelu_keeps_inf", lambda: False)
-    found = outcome(net("float[3,1] s = {0.3, 0.5, 1.0}"))
-    assert isinstance(found, Refusal)
-    assert (found.code, "NaN for an Inf" in found.reason) == (Code.INEXACT, True)
+    result = outcome(net("float[3,1] s = {0.3, 0.5, 1.0}"))
+    assert isinstance(result, Refusal)
+    assert (result.code, "NaN for an Inf" in result.reason) == (Code.INEXACT, True)
 
 
 @needs_prelu
@@ -92,10 +92,10 @@ def test_every_form_returns_the_same_bits(
     before.graph.initializer[0].CopyFrom(numpy_helper.from_array(s, "s"))
     after, (match,) = exchanged(before, None, PRELU)
     assert match.outcome == became
-    (wanted,), (found,) = run(before, x), run(after, x, level)
+    (expected,), (result,) = run(before, x), run(after, x, level)
     with np.errstate(all="ignore"):
         defined = np.where(x < 0, x * s, x)
-    assert bits(found) == bits(wanted) == bits(defined)
+    assert bits(result) == bits(expected) == bits(defined)
     if np.isfinite(s).all():
         assert_proved(before, after, 0)
 
@@ -107,9 +107,9 @@ def test_only_the_sign_of_zeros_at_the_end_differs_from_prelu() -> None:
     after, (match,) = exchanged(before, None, PRELU)
     assert match.outcome == MAX
     x = np.array([0.0, -0.0, -1.5] * 14, np.float32).reshape(2, 3, 7)
-    (wanted,), (found,) = run(before, x), run(after, x)
-    np.testing.assert_array_equal(found, wanted)
-    assert bits(found.ravel()[:40]) == bits(wanted.ravel()[:40])
+    (expected,), (result,) = run(before, x), run(after, x)
+    np.testing.assert_array_equal(result, expected)
+    assert bits(result.ravel()[:40]) == bits(expected.ravel()[:40])
 
 
 @needs_prelu
@@ -140,8 +140,8 @@ def test_a_fused_companion_returns_the_same_bits(slope: float, level: str) -> No
     ],
 )
 def test_slopes_are_broadcast_to_the_data_alone(slope: str, became: tuple[str, ...] | Code) -> None:
-    found = outcome(net(slope))
-    assert (found.code if isinstance(found, Refusal) else found) == became
+    result = outcome(net(slope))
+    assert (result.code if isinstance(result, Refusal) else result) == became
 
 
 @pytest.mark.parametrize(
@@ -154,25 +154,25 @@ def test_slopes_are_broadcast_to_the_data_alone(slope: str, became: tuple[str, .
     ],
 )
 def test_refusals(model: onnx.ModelProto, code: Code) -> None:
-    found = outcome(model)
-    assert isinstance(found, Refusal)
-    assert found.code == code
+    result = outcome(model)
+    assert isinstance(result, Refusal)
+    assert result.code == code
 
 
 def test_an_overridable_slope_is_refused_and_one_of_ir_version_3_is_not() -> None:
     for ir, became in ((3, LEAKY), (4, Code.OVERRIDABLE)):
         model = net("float s = {0.5}", opset=9, ir=ir)
         model.graph.input.append(helper.make_tensor_value_info("s", 1, []))
-        found = outcome(model)
-        assert (found.code if isinstance(found, Refusal) else found) == became
+        result = outcome(model)
+        assert (result.code if isinstance(result, Refusal) else result) == became
 
 
 def test_a_computed_slope_is_refused() -> None:
     model = net("float t = {0.5}")
     model.graph.node.insert(0, helper.make_node("ReduceMax", ["x"], ["s"], keepdims=0))
-    found = outcome(model)
-    assert isinstance(found, Refusal)
-    assert found.code == Code.NOT_CONSTANT
+    result = outcome(model)
+    assert isinstance(result, Refusal)
+    assert result.code == Code.NOT_CONSTANT
 
 
 @pytest.mark.parametrize("kind", ["float16", "double"])

@@ -40,9 +40,9 @@ def test_a_number_beside_a_column_becomes_a_matrix(op: str, operands: str, kind:
     x = np.array([1, -4, 7, 8, 2, -9], np.int32).reshape(2, 3, 1)
     feed = x if kind == "int32" else np.where(x == 7, np.nan, x).astype(np.float32)
     for level in LEVELS:
-        (wanted,), (found,) = run(before, feed), run(after, feed, level)
-        assert wanted.shape == found.shape
-        assert wanted.tobytes() == found.tobytes()
+        (expected,), (result,) = run(before, feed), run(after, feed, level)
+        assert expected.shape == result.shape
+        assert expected.tobytes() == result.tobytes()
 
 
 @pytest.mark.parametrize(

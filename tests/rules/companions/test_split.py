@@ -53,8 +53,8 @@ def test_a_conv_computes_each_part_of_a_split(body: str, opset: int, level: str)
     onnx.checker.check_model(after, full_check=True)
     assert_proved(before, after, 0)
     x = np.random.default_rng(4).integers(-4, 5, (2, 3, 9)).astype(np.float32)
-    for wanted, found in zip(run(before, x), run(after, x, level), strict=True):
-        np.testing.assert_array_equal(found, wanted, strict=True)
+    for expected, result in zip(run(before, x), run(after, x, level), strict=True):
+        np.testing.assert_array_equal(result, expected, strict=True)
 
 
 def test_each_part_has_the_pad_before_the_conv() -> None:

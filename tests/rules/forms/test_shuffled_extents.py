@@ -74,8 +74,8 @@ def test_the_proof_sees_a_cut_at_an_extent_that_is_open(layer, verdict, open_axi
     for proto in (model, result):
         proto.graph.input[0].type.tensor_type.shape.dim[open_axis].dim_param = "open"
         del proto.graph.value_info[:]
-    found = proof(model, result)
-    assert found.verdict == verdict, found
+    size_proof = proof(model, result)
+    assert size_proof.verdict == verdict, size_proof
 
 
 def test_groups_that_lie_apart_are_no_pixel_shuffle() -> None:

@@ -98,15 +98,15 @@ def test_folds(case: str, layout: Layout) -> None:
     assert f"became {channels}" in site.reason
     (node,) = (node for node in folded.graph.node if node.op_type.startswith("Conv"))
     assert node.op_type == "Conv"
-    given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    assert set(given["strides"]) == {1}
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    assert set(attributes["strides"]) == {1}
     (weight,) = (t.dims for t in folded.graph.initializer if t.name == node.input[1])
     assert kernel is None or list(weight[2:]) == kernel
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(1).integers(-3, 4, shape).astype(np.float32)
-    (wanted,) = run(model, x)
-    assert np.abs(wanted).max() > 1
-    np.testing.assert_array_equal(run(folded, x)[0], wanted, strict=True)
+    (expected,) = run(model, x)
+    assert np.abs(expected).max() > 1
+    np.testing.assert_array_equal(run(folded, x)[0], expected, strict=True)
 
 
 RAGGED_CASES = {

@@ -97,13 +97,13 @@ def test_every_one_is_the_conv_and_proved(attributes: dict[str, object]) -> None
     for initializer, array in zip(model.graph.initializer, (weight, bias), strict=True):
         initializer.CopyFrom(onnx.numpy_helper.from_array(array, initializer.name))
     x = rng.integers(-3, 4, (2, 3, 11, 13)).astype(np.float32)
-    wanted = conv(x, weight, bias, **attributes)
+    expected = conv(x, weight, bias, **attributes)
     results = in_sub_pixels(model, OPTIONS)
     assert len(results) == SMALLEST
     for number, result in enumerate(results):
         for level in LEVELS:
             (actual,) = run(result, x, level)
-            np.testing.assert_array_equal(actual, wanted)
+            np.testing.assert_array_equal(actual, expected)
         if number % 5 == 0:
             assert_proved(model, result, 1)
 
@@ -116,9 +116,9 @@ def test_what_folds_both_sides_reads_it_packed() -> None:
 
     def by_4(site: LinearSite) -> Reformulation:
         kind = "sub-pixel" if site.name == "conv0" else "interleaved"
-        wanted = (kind, "width", 4)
+        expected = (kind, "width", 4)
         forms = every_form(site, OPTIONS)
-        return next(f for f in forms if (f.kind, f.axis, f.factor) == wanted)
+        return next(f for f in forms if (f.kind, f.axis, f.factor) == expected)
 
     result = rewritten(model, OPTIONS, by_4)
     assert ops(result)[:4] == ["Conv", "Relu", "Conv", "Relu"]
@@ -155,7 +155,7 @@ def test_at_other_extents_than_the_assumed_it_is_right_or_fails(
     for height, width in ((6, 14), (6, 15), (6, 16), (6, 17), (6, 19), (4, 16), (7, 16), (8, 16)):
         x = np.random.default_rng(2).integers(-3, 4, (2, 1, height, width)).astype(np.float32)
         try:
-            (wanted,) = original.run(None, {"x": x})
+            (expected,) = original.run(None, {"x": x})
         except ort.capi.onnxruntime_pybind11_state.InvalidArgument:
             continue  # the model fixes this extent
         for session in sessions:
@@ -163,8 +163,8 @@ def test_at_other_extents_than_the_assumed_it_is_right_or_fails(
                 (actual,) = session.run(None, {"x": x})
             except FAILURES:
                 continue
-            assert actual.shape == wanted.shape
-            np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-5)
+            assert actual.shape == expected.shape
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
             ran += 1
     assert ran >= len(sessions)
 
@@ -259,7 +259,7 @@ def test_what_is_carried_opens_with_the_conv_or_not_at_all(dims, assumed, kernel
         session = ort.InferenceSession(result.SerializeToString(), silent)
         for shape in (assumed, *others):
             x = np.random.default_rng(4).integers(-3, 4, shape).astype(np.float32)
-            (wanted,) = run(model, x, LEVELS[0])
+            (expected,) = run(model, x, LEVELS[0])
             try:
                 (actual,) = session.run(None, {"x": x})
             except (
@@ -269,5 +269,5 @@ def test_what_is_carried_opens_with_the_conv_or_not_at_all(dims, assumed, kernel
             ):
                 assert shape != assumed
                 continue
-            assert actual.shape == wanted.shape, (form.kind, form.axis, form.factor, shape)
-            np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-5)
+            assert actual.shape == expected.shape, (form.kind, form.axis, form.factor, shape)
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)

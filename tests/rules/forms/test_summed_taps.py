@@ -72,8 +72,8 @@ def test_it_is_the_layer(model: onnx.ModelProto, taps: int) -> None:
     weight = next(t for t in new.graph.initializer if t.name == folded.input[1])
     assert len(weight.dims) == len(model.graph.initializer[0].dims) - 1
     x = integers(model.SerializeToString())
-    found = run(new.SerializeToString(), x)
-    np.testing.assert_array_equal(found, run(model.SerializeToString(), x), strict=True)
+    result = run(new.SerializeToString(), x)
+    np.testing.assert_array_equal(result, run(model.SerializeToString(), x), strict=True)
     assert_proved(model, new, 1)
 
 

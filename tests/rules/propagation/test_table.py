@@ -89,8 +89,8 @@ def test_constants_that_differ_along_other_axes_are_not(shape: tuple[int, ...]) 
 def test_the_common_ops_in_every_operator_set(opset: int) -> None:
     g = builder()
     value = g.conv("x", 4, [1, 3], group=1)
-    ones = np.ones(4, np.float32)
-    norm = [g.integers(4), g.integers(4), g.integers(4), ones * 4]
+    flat = np.ones(4, np.float32)
+    norm = [g.integers(4), g.integers(4), g.integers(4), flat * 4]
     value = g.op("BatchNormalization", value, *norm, epsilon=0.0)
     if opset < 11:
         value = g.op("Clip", value, min=-3.0, max=6.0)
@@ -259,10 +259,10 @@ def test_a_pool_is_lifted_with_its_neighbours(op: str, attributes: dict) -> None
     model.graph.initializer.append(numpy_helper.from_array(weight, "w2"))
     model.graph.output[0].name = "y"
     x = np.random.default_rng(6).integers(-8, 9, (1, 3, 31)).astype(np.float32) * 4
-    (wanted,) = run(model, x)
+    (expected,) = run(model, x)
     result = lifted(model)
     assert ops(result) == ["Reshape", "Conv", op, "Conv", "Reshape"]
-    np.testing.assert_array_equal(run(result, x)[0], wanted, strict=True)
+    np.testing.assert_array_equal(run(result, x)[0], expected, strict=True)
 
 
 @pytest.mark.parametrize("opset", [10, 17])
@@ -282,10 +282,10 @@ def test_a_pad_is_lifted_with_its_neighbours(opset: int, mode: str) -> None:
     model.graph.initializer.append(numpy_helper.from_array(weight, "w2"))
     model.graph.output[0].name = "y"
     x = np.random.default_rng(6).integers(-8, 9, (1, 3, 31)).astype(np.float32)
-    (wanted,) = run(model, x)
+    (expected,) = run(model, x)
     result = lifted(model)
     assert ops(result) == ["Reshape", "Conv", "Pad", "Conv", "Reshape"]
-    np.testing.assert_array_equal(run(result, x)[0], wanted, strict=True)
+    np.testing.assert_array_equal(run(result, x)[0], expected, strict=True)
 
 
 def test_what_names_axes_is_not_lifted() -> None:

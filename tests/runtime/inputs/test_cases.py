@@ -46,8 +46,8 @@ def values(proto: onnx.ModelProto, fixed: dict[str, tuple[float, ...]] | None = 
 def test_each_side_of_a_comparison_is_reached_and_the_one_that_holds_comes_first(
     op: str, constant: int, expected: list[int]
 ) -> None:
-    found = values(model("int64 sr", f"c = {op} {CHOOSE}", k=np.int64(constant)))
-    assert found == [{"sr": value} for value in expected]
+    choices = values(model("int64 sr", f"c = {op} {CHOOSE}", k=np.int64(constant)))
+    assert choices == [{"sr": value} for value in expected]
     holds = {"Equal": np.equal, "Less": np.less, "LessOrEqual": np.less_equal}
     holds |= {"Greater": np.greater, "GreaterOrEqual": np.greater_equal}
     name, _, operands = op.partition(" ")
@@ -61,22 +61,22 @@ def test_a_mask_of_many_constants_hides_nothing() -> None:
     body = (
         "m = GreaterOrEqual (k, low) n = LessOrEqual (k, high) b = And (m, n) y = Where (b, x, x)"
     )
-    found = values(model("float low, float high", body, k=np.float32([46.875, 2093.75])))
-    assert found == [{"low": 46.875, "high": 2093.75}]
+    choices = values(model("float low, float high", body, k=np.float32([46.875, 2093.75])))
+    assert choices == [{"low": 46.875, "high": 2093.75}]
 
 
 def test_a_value_that_is_compared_twice_reaches_three_branches() -> None:
     body = f"c = Equal (sr, k) d = Equal (sr, l) {CHOOSE}"
-    found = values(model("int64 sr", body, k=np.int64(16000), l=np.int64(8000)))
-    assert found == [{"sr": 16000}, {"sr": 8000}, {"sr": 4000}]
+    choices = values(model("int64 sr", body, k=np.int64(16000), l=np.int64(8000)))
+    assert choices == [{"sr": 16000}, {"sr": 8000}, {"sr": 4000}]
 
 
 def test_indices_lie_in_their_table_and_flags_take_both_values() -> None:
     body = "r = Gather (table, mode) z = Add (x, r) c = Cast <to = 9> (flag) " + CHOOSE
-    found = values(model("int64 mode, int64 flag", body, table=np.zeros((6, 2), np.float32)))
-    assert {case["mode"] for case in found} == {0, 1, 2, 5}
-    assert {case["flag"] for case in found} == {0, 1}
-    assert found[0] == {"flag": 1, "mode": 0}
+    choices = values(model("int64 mode, int64 flag", body, table=np.zeros((6, 2), np.float32)))
+    assert {case["mode"] for case in choices} == {0, 1, 2, 5}
+    assert {case["flag"] for case in choices} == {0, 1}
+    assert choices[0] == {"flag": 1, "mode": 0}
 
 
 def test_a_constant_and_an_input_are_known_behind_ops_that_only_move_them() -> None:
@@ -108,8 +108,8 @@ def test_signals_and_texts_stay_random(inputs: str) -> None:
 def test_many_combinations_become_few_in_which_each_value_occurs() -> None:
     names = [f"s{i}" for i in range(4)]
     body = " ".join(f"c{n} = Equal ({n}, k)" for n in names) + " y = Abs (x)"
-    found = values(model(", ".join(f"int64 {n}" for n in names), body, k=np.int64(4)))
-    assert found == [dict.fromkeys(names, 4), dict.fromkeys(names, 2)]
+    choices = values(model(", ".join(f"int64 {n}" for n in names), body, k=np.int64(4)))
+    assert choices == [dict.fromkeys(names, 4), dict.fromkeys(names, 2)]
 
 
 def test_a_function_that_cannot_be_inlined_stays_unread() -> None:

@@ -56,7 +56,7 @@ def test_a_test_data_set_in_the_order_of_its_numbers(tmp_path):
     (item,) = stored_feeds(folder, ports)
     assert [float(item.feeds[f"i{number}"][0]) for number in range(11)] == list(range(11))
     assert [array.tolist() for array in item.expected] == [[99]]
-    assert [one.label for one in stored_feeds(tmp_path, ports)] == ["test_data_set_0"]
+    assert [entry.label for entry in stored_feeds(tmp_path, ports)] == ["test_data_set_0"]
 
 
 def test_string_tensors(tmp_path):

@@ -120,8 +120,8 @@ def test_a_search_takes_no_more_memory_than_it_may(
 def test_every_size_has_an_input_set(tmp_path: Path) -> None:
     session = opened(tmp_path, model("g (float[N, 3] x) => (float[N, 3] y) { y = Neg(x) }"))
     named = tuple({"x": (n, 3)} for n in (4, 9, 2))
-    made = random_sets(session, named, 1)
-    assert (made.sizes, [s.feeds["x"].shape for s in made.sets]) == (
+    random_inputs = random_sets(session, named, 1)
+    assert (random_inputs.sizes, [s.feeds["x"].shape for s in random_inputs.sets]) == (
         named,
         [(4, 3), (9, 3), (2, 3)],
     )

@@ -37,8 +37,8 @@ def test_all_sides_take_the_input_sets_in_turn(measured):
     _, machine = measured(costs(10, 90, 8, 90), time_budget=100)
     timed = machine.runs[-32:]
     rounds = [timed[i : i + 8] for i in range(0, 32, 8)]  # four sessions of each model
-    assert all(len({value for _, value in one}) == 1 for one in rounds)
-    assert len({one[0][1] for one in rounds}) == input_sets.INPUT_SETS[0]
+    assert all(len({value for _, value in entry}) == 1 for entry in rounds)
+    assert len({entry[0][1] for entry in rounds}) == input_sets.INPUT_SETS[0]
 
 
 def test_without_random_inputs_the_stored_ones_are_timed(measured, tmp_path):

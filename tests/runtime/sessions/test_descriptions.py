@@ -137,7 +137,7 @@ def test_providers_are_told_apart_by_their_descriptions_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("provider", "code", "said"),
+    ("provider", "code", "message"),
     [
         ("FooExecutionProvider", 4, "has no FooExecutionProvider; it has "),
         ("OpenVINOExecutionProvider", 4, "provider openvino cannot be used: this ONNX Runtime has"),
@@ -146,13 +146,13 @@ def test_providers_are_told_apart_by_their_descriptions_alone() -> None:
         ("a\x1bExecutionProvider", 2, "is not one of"),
     ],
 )
-def test_one_that_cannot_be_used_is_one_line(provider: str, code: int, said: str) -> None:
+def test_one_that_cannot_be_used_is_one_line(provider: str, code: int, message: str) -> None:
     if provider.startswith("OpenVINO") and "OpenVINOExecutionProvider" in _available():
         pytest.skip("this runtime has OpenVINO")
     model = MODELS / "paper_conv.onnx"
     run = widthfold("verify", model, model, "--provider", provider)
     assert run.code == code, run
-    assert said in run.err
+    assert message in run.err
     assert run.err.count("\n") == 1
 
 

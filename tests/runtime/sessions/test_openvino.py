@@ -44,11 +44,11 @@ def test_models_are_folded_and_verified_there(name: str, tmp_path: Path) -> None
     there = VerifyOptions(provider=Provider.OPENVINO, time_budget=1)
     report = optimize(model, out, FoldOptions(factor=8), there)
     assert report.summary.folded
-    found = verify(model, out, there)
-    assert found.verdict == "pass", found.reasons
-    assert found.timing is not None
-    assert (found.timing.provider, found.timing.clock) == ("openvino", "thread")
-    for side in (found.timing.original, found.timing.rewritten):
+    verification = verify(model, out, there)
+    assert verification.verdict == "pass", verification.reasons
+    assert verification.timing is not None
+    assert (verification.timing.provider, verification.timing.clock) == ("openvino", "thread")
+    for side in (verification.timing.original, verification.timing.rewritten):
         assert side.fallbacks == []
         assert set(side.providers) == {NAME}
 
@@ -79,9 +79,9 @@ def test_the_tool_stores_what_it_measured(tmp_path: Path) -> None:
     [("precision", "FP99"), ("device_type", "XYZ"), ("nonsense", "1"), ("num_of_threads", "x")],
 )
 def test_what_it_would_silently_leave_to_the_cpu_is_refused(option: str, value: str) -> None:
-    wanted = VerifyOptions(provider=Provider.OPENVINO, provider_options={option: value})
+    expected = VerifyOptions(provider=Provider.OPENVINO, provider_options={option: value})
     with pytest.raises(UsageError, match=f"openvino does not run with {option}={value}: "):
-        resolved(wanted)
+        resolved(expected)
 
 
 def test_the_inputs_of_a_binding_stay() -> None:

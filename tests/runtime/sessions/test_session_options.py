@@ -21,8 +21,8 @@ MODEL = """
 g (float[2,3] x) => (float[2,5] y) <float[3,5] w> { y = MatMul (x, w) }"""
 
 
-def with_options(**given: str) -> VerifyOptions:
-    return VerifyOptions(provider=Provider.CPU, session_options=given)
+def with_options(**arguments: str) -> VerifyOptions:
+    return VerifyOptions(provider=Provider.CPU, session_options=arguments)
 
 
 OTHERS = ("session.force_spinning_stop", "ep.a.b_2", "session.add_initializer")

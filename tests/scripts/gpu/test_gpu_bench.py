@@ -68,12 +68,12 @@ def test_a_second_run_measures_only_what_is_not_there(finished: Path, tmp_path: 
     rows = [json.loads(line) for line in lines]
     gone = next(i for i, row in enumerate(rows) if row.get("form") == "sub-pixel")
     failed = next(i for i, row in enumerate(rows) if row.get("form") == "band 8")
-    kept = [*lines[:gone], *lines[gone + 1 :]]
-    kept[failed - (failed > gone)] = json.dumps(
+    others = [*lines[:gone], *lines[gone + 1 :]]
+    others[failed - (failed > gone)] = json.dumps(
         {key: rows[failed][key] for key in ("part", "layer", "dtype", "layout", "form")}
         | {"error": "out of memory"}
     )
-    start = "".join(f"{line}\n" for line in kept)
+    start = "".join(f"{line}\n" for line in others)
     (tmp_path / "results.jsonl").write_text(start + '{"part": "gri')
     command = ("--provider", "cpu", "--quick", "--out", tmp_path)
     done = bench(*command)
@@ -83,10 +83,10 @@ def test_a_second_run_measures_only_what_is_not_there(finished: Path, tmp_path: 
     again = [json.loads(line) for line in text[len(start) :].splitlines()]
     measured = [row for row in again if row["part"] not in ("run", "conv", "state", "end")]
     subjects = [(row.get("layer"), row.get("layout"), row.get("form")) for row in measured]
-    wanted = [(rows[i]["layer"], rows[i]["layout"], rows[i]["form"]) for i in (failed, gone)]
+    expected = [(rows[i]["layer"], rows[i]["layout"], rows[i]["form"]) for i in (failed, gone)]
     if importlib.util.find_spec("torch") is None:  # which is said again
-        wanted.insert(1, (None, None, None))
-    assert sorted(map(str, subjects)) == sorted(map(str, wanted))
+        expected.insert(1, (None, None, None))
+    assert sorted(map(str, subjects)) == sorted(map(str, expected))
     table = (tmp_path / "table.md").read_text()
     assert "out of memory" not in table
     assert (finished / "table.md").read_text().count("\n") == table.count("\n")
@@ -98,8 +98,8 @@ def test_a_folder_holds_the_results_of_one_device(finished: Path, tmp_path: Path
     (tmp_path / "results.jsonl").write_text(json.dumps(row | {"onnxruntime": "1.2"}) + "\n")
     done = bench("--provider", "cpu", "--quick", "--out", tmp_path)
     assert done.returncode == 2
-    said = f"gpu_bench: {tmp_path} holds results of onnxruntime 1.2; choose another --out\n"
-    assert done.stderr == said
+    message = f"gpu_bench: {tmp_path} holds results of onnxruntime 1.2; choose another --out\n"
+    assert done.stderr == message
 
 
 @pytest.mark.parametrize("key", ["device", "provider", "onnxruntime", "quick"])

@@ -53,15 +53,15 @@ def check_every_form(layers, graphs, folder: Path, layer) -> Counter[str]:
     pads = [pad for side in zip(*layer.ends, strict=True) for pad in side]
     operator = oracle.conv_transpose if layer.transposed else oracle.conv
     strides = [layer.stride] * len(layer.kernel)
-    wanted = -operator(x, weight, strides=strides, pads=pads, group=layer.group)
-    assert wanted.shape == layer.shapes[1]
+    expected = -operator(x, weight, strides=strides, pads=pads, group=layer.group)
+    assert expected.shape == layer.shapes[1]
     found = [layers.AS_IS, *layers.forms(layer)]
     order = graphs.to_last(len(layer.kernel))
     for form in found:
         first = run(folder, graphs.model(layer, weight, form, last=False), x)
-        np.testing.assert_array_equal(first, wanted, err_msg=form.name)
+        np.testing.assert_array_equal(first, expected, err_msg=form.name)
         last = run(folder, graphs.model(layer, weight, form, last=True), x.transpose(order))
-        np.testing.assert_array_equal(last, wanted.transpose(order), err_msg=form.name)
+        np.testing.assert_array_equal(last, expected.transpose(order), err_msg=form.name)
     names = Counter(form.name for form in found)
     assert max(names.values()) == 1
     return names
@@ -109,8 +109,8 @@ def test_the_layers_of_users_have_their_forms_and_fit_a_device(layers) -> None:
         assert len(set(map(str, found))) == len(found) == 10
         for layer, small in zip(found, layers.users(dtype, quick=True), strict=True):
             names = {form.name for form in layers.forms(layer)}
-            wanted = USERS[str(small)]
-            assert wanted - {"batch 8"} <= names  # the one of Mamba has one sample
+            expected = USERS[str(small)]
+            assert expected - {"batch 8"} <= names  # the one of Mamba has one sample
             for form in layers.forms(layer):
                 assert form.fold is None or form.fold.weight_growth() <= layer.bytes / (
                     np.prod(layer.weight_shape) * layer.itemsize

@@ -219,10 +219,10 @@ def test_a_lost_device_ends_a_part_and_what_lost_it_is_tried_last(
         lost = lost or form.name == "batch 8"
         return real(layer, weight, form, last=last)
 
-    def load(self: Any, *given: Any) -> Any:
+    def load(self: Any, *arguments: Any) -> Any:
         if lost:
             raise UnverifiedError("illegal access")
-        return loaded(self, *given)
+        return loaded(self, *arguments)
 
     loaded = type(stage).load
     monkeypatch.setattr(module, "model", model)

@@ -105,5 +105,5 @@ def test_a_line_that_was_cut_off_is_replaced(scripts: Path, tmp_path: Path) -> N
     results.add("ceilings", what="cached", us=2.0)
     assert results.known("ceilings", what="cached")
     results.close()
-    found = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    assert found == [row | {"us": 1.0}, failed, {"part": "ceilings", "what": "cached", "us": 2.0}]
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert lines == [row | {"us": 1.0}, failed, {"part": "ceilings", "what": "cached", "us": 2.0}]

@@ -43,13 +43,13 @@ def kept(store: Store) -> dict[tuple[str, str], Measurement]:
 
 def behaving(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report) -> None:
     """Says of every form that it ran, after it did what its name says."""
-    for one in workloads:
-        for key in (AS_IS, *(form.spec for form in one.forms)):
-            report(Began(one.subject, key))
-            _note(f"{os.getpid()} {one.subject} {key}")
-            _do(one.subject if key == AS_IS else key)
-        for key in (AS_IS, *(form.spec for form in one.forms)):
-            report(Outcome(one.subject, key, timed(1.5, 1.4, 1.6, 1e-3, 4)))
+    for item in workloads:
+        for key in (AS_IS, *(form.spec for form in item.forms)):
+            report(Began(item.subject, key))
+            _note(f"{os.getpid()} {item.subject} {key}")
+            _do(item.subject if key == AS_IS else key)
+        for key in (AS_IS, *(form.spec for form in item.forms)):
+            report(Outcome(item.subject, key, timed(1.5, 1.4, 1.6, 1e-3, 4)))
 
 
 def _do(name: str) -> None:

@@ -82,9 +82,9 @@ def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
     )
     assert [workloads for workloads, _ in inside.races[1:]] == [[("one", ["b"]), ("three", [])]]
     assert used.measured == 3
-    found = kept(store)["one", "b"]
-    assert (found.ratio, found.low, found.high, found.rounds) == (1.5, 1.4, 1.6, 4)
-    assert (found.seconds, found.status, found.reason) == (1e-3, "ok", "")
+    stored = kept(store)["one", "b"]
+    assert (stored.ratio, stored.low, stored.high, stored.rounds) == (1.5, 1.4, 1.6, 4)
+    assert (stored.seconds, stored.status, stored.reason) == (1e-3, "ok", "")
 
 
 def test_another_setting_or_machine_knows_nothing(store: Store, inside) -> None:
@@ -103,10 +103,10 @@ def test_what_had_no_time_gets_another_chance_with_more_of_it(
     store: Store, inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def race(workloads, setup, seconds, *, report) -> None:
-        for one in workloads:
-            report(Began(one.subject, AS_IS))
-            report(Outcome(one.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
-            report(Outcome(one.subject, "a", lost(NO_TIME)))
+        for item in workloads:
+            report(Began(item.subject, AS_IS))
+            report(Outcome(item.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            report(Outcome(item.subject, "a", lost(NO_TIME)))
 
     monkeypatch.setattr(children, "race", race)
     for budget, races in ((10.0, 1), (10.0, 1), (10 * MORE_TIME - 1, 1), (10 * MORE_TIME, 2)):
@@ -136,15 +136,15 @@ def test_the_budget_ends_measuring_between_layers(
     store: Store, inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def race(workloads, setup, seconds, *, report) -> None:
-        for one in workloads:
+        for item in workloads:
             inside.now += 4
-            behaving([one], setup, seconds, report=report)
+            behaving([item], setup, seconds, report=report)
 
     monkeypatch.setattr(children, "race", race)
     inside.now = 100.0
-    said: list[object] = []
+    reports: list[object] = []
     workloads = [workload(name, "a", "b") for name in ("one", "two", "three", "four")]
-    bench(store).measure(workloads, Budget(7.0), said.append)
+    bench(store).measure(workloads, Budget(7.0), reports.append)
     assert {subject for subject, _ in kept(store)} == {"one", "two"}
     assert len(kept(store)) == 6
     assert inside.races[0][1] == 7.0
@@ -155,8 +155,8 @@ def test_no_second_passes_while_a_child_starts(
 ) -> None:
     def race(workloads, setup, seconds, *, report) -> None:
         inside.now += 100  # until the first message
-        for one in workloads:
-            behaving([one], setup, seconds, report=report)
+        for item in workloads:
+            behaving([item], setup, seconds, report=report)
             inside.now += 4
 
     monkeypatch.setattr(children, "race", race)
@@ -166,7 +166,7 @@ def test_no_second_passes_while_a_child_starts(
     assert budget.left == 1.0
     bench(store).measure([workload("three", "a"), workload("four", "a")], budget, quiet)
     assert {subject for subject, _ in kept(store)} == {"one", "two", "three"}
-    assert {found.budget for found in kept(store).values()} == {9.0}
+    assert {stored.budget for stored in kept(store).values()} == {9.0}
 
 
 def test_the_first_layer_races_whatever_the_time(store: Store, inside) -> None:
@@ -183,12 +183,12 @@ def test_what_a_wide_interval_left_open_is_measured_again_with_more_time(
     ends = {"open": (1.0, 1.1), "slower": (0.9, 1.0), "faster": (1.04, 1.2)}
 
     def race(workloads, setup, seconds, *, report) -> None:
-        for one in workloads:
-            report(Began(one.subject, AS_IS))
-            report(Outcome(one.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
-            for form in one.forms:
+        for item in workloads:
+            report(Began(item.subject, AS_IS))
+            report(Outcome(item.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            for form in item.forms:
                 low, high = ends[form.spec]
-                report(Outcome(one.subject, form.spec, timed(1.0, low, high, 1.0, 4)))
+                report(Outcome(item.subject, form.spec, timed(1.0, low, high, 1.0, 4)))
 
     monkeypatch.setattr(children, "race", race)
     for seconds in (10.0, 10 * MORE_TIME - 1, 10 * MORE_TIME):
@@ -197,10 +197,10 @@ def test_what_a_wide_interval_left_open_is_measured_again_with_more_time(
 
 
 def test_every_layer_is_a_step(store: Store, inside) -> None:
-    said: list[Step] = []
+    reports: list[Step] = []
     inside.now = 5.0
-    bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(7.0), said.append)
-    assert said == [
+    bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(7.0), reports.append)
+    assert reports == [
         Step("measuring layer 1 of 2", 0, 2, 7.0),
         Step("measuring layer 2 of 2", 1, 2, 7.0),
     ]

@@ -53,8 +53,8 @@ def running(**options: object) -> Iterator[LocalCluster]:
             dashboard_address="127.0.0.1:0",
             worker_dashboard_address="127.0.0.1:0",
             **options,
-        ) as made:
-            yield made
+        ) as started:
+            yield started
     end = time.monotonic() + 60
     while (left := marked(mark)) and time.monotonic() < end:
         time.sleep(0.1)
@@ -76,8 +76,8 @@ def marked(mark: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with running(n_workers=3, threads_per_worker=2, resources={"device": 1}) as made:
-        yield made
+    with running(n_workers=3, threads_per_worker=2, resources={"device": 1}) as started:
+        yield started
 
 
 @pytest.fixture
@@ -92,8 +92,8 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def measured(
     address: str, todo: list[Workload], say: Callable[[str], None] = lambda line: None
 ) -> dict[Key, Measurement]:
-    with Store(None) as store, Cluster(address, RuntimeOptions()) as found:
-        ClusterPool(found, SMALL, FoldOptions(), store).measure(todo, Budget(50.0), say)
+    with Store(None) as store, Cluster(address, RuntimeOptions()) as machines:
+        ClusterPool(machines, SMALL, FoldOptions(), store).measure(todo, Budget(50.0), say)
         return dict(store.items())
 
 
@@ -119,14 +119,14 @@ def test_the_units_of_a_killed_worker_are_measured_elsewhere(tmp_path: Path) -> 
     narrow = FoldOptions(axis="width", max_flops_growth=4)
     killed: list[int] = []
 
-    with running(n_workers=3, threads_per_worker=1) as made:
+    with running(n_workers=3, threads_per_worker=1) as started:
 
         def kill(step: Step) -> None:
-            if step.text.startswith("measuring") and not killed and (pids := busy(made)):
+            if step.text.startswith("measuring") and not killed and (pids := busy(started)):
                 os.kill(pids[0], signal.SIGKILL)
                 killed.append(pids[0])
 
-        report = tune(models, narrow, options, dask=made.scheduler_address, on_progress=kill)
+        report = tune(models, narrow, options, dask=started.scheduler_address, on_progress=kill)
     assert killed
     assert not report.interrupted
     assert all((row.left, row.known, row.reason) == (0, 0, "") for row in report.models)
@@ -141,8 +141,8 @@ def test_the_units_of_a_killed_worker_are_measured_elsewhere(tmp_path: Path) -> 
 
 def test_every_worker_measures_one_unit_at_a_time(cluster: LocalCluster, log: Path) -> None:
     todo = workloads(log, 9)
-    found = measured(cluster.scheduler_address, todo)
-    assert {key.subject for key in found} == {workload.subject for workload in todo}
+    measurements = measured(cluster.scheduler_address, todo)
+    assert {key.subject for key in measurements} == {workload.subject for workload in todo}
     assert Counter(subject for _, subject, _, _ in runs(log)) == {u.subject: 1 for u in todo}
     by_worker = defaultdict(list)
     for pid, _, begin, end in runs(log):
@@ -158,9 +158,9 @@ def test_the_unit_of_a_worker_that_died_is_measured_by_another(
 ) -> None:
     todo = workloads(log, 6)
     todo[1] = replace(todo[1], subject="fatal once")
-    found = measured(cluster.scheduler_address, todo)
-    assert {key.subject for key in found} == {workload.subject for workload in todo}
-    assert {value.status for value in found.values()} == {"ok"}
+    measurements = measured(cluster.scheduler_address, todo)
+    assert {key.subject for key in measurements} == {workload.subject for workload in todo}
+    assert {value.status for value in measurements.values()} == {"ok"}
     tries = defaultdict(list)
     for pid, subject, _, _ in runs(log):
         tries[subject].append(pid)
@@ -202,12 +202,14 @@ def test_a_unit_that_kills_workers_is_given_up_and_no_other(
 ) -> None:
     todo = workloads(log, 6)
     todo.insert(2, replace(todo[0], subject="deadly"))
-    found = {key.subject: value for key, value in measured(cluster.scheduler_address, todo).items()}
-    assert found.keys() == {workload.subject for workload in todo}
-    lost = found.pop("deadly")
+    measurements = {
+        key.subject: value for key, value in measured(cluster.scheduler_address, todo).items()
+    }
+    assert measurements.keys() == {workload.subject for workload in todo}
+    lost = measurements.pop("deadly")
     assert lost.status == "lost"
     assert lost.reason == f"{MOST_FAILURES} workers failed at it; the last: the worker ended"
-    assert {value.status for value in found.values()} == {"ok"}
+    assert {value.status for value in measurements.values()} == {"ok"}
     tries = Counter(subject for _, subject, _, _ in runs(log))
     assert tries.pop("deadly") == MOST_FAILURES
     assert set(tries.values()) == {1}
@@ -217,9 +219,9 @@ def test_a_worker_without_a_device_is_asked_once(cluster: LocalCluster, log: Pat
     todo = [
         replace(workload, subject=f"{workload.subject} claims") for workload in workloads(log, 6)
     ]
-    found = measured(cluster.scheduler_address, todo)
-    assert {key.subject for key in found} == {workload.subject for workload in todo}
-    assert {value.status for value in found.values()} == {"ok"}
+    measurements = measured(cluster.scheduler_address, todo)
+    assert {key.subject for key in measurements} == {workload.subject for workload in todo}
+    assert {value.status for value in measurements.values()} == {"ok"}
     broken = log.with_name("broken").read_text().splitlines()[0]
     assert [pid for pid, *_ in runs(log)].count(broken) == 1
 
@@ -233,8 +235,8 @@ def test_an_interrupt_keeps_what_was_measured(
         if len(runs(log)) >= 4:
             raise KeyboardInterrupt
 
-    with Store(None) as store, Cluster(cluster.scheduler_address, SMALL) as found:
-        pool = ClusterPool(found, SMALL, FoldOptions(), store)
+    with Store(None) as store, Cluster(cluster.scheduler_address, SMALL) as machines:
+        pool = ClusterPool(machines, SMALL, FoldOptions(), store)
         with pytest.raises(KeyboardInterrupt):
             pool.measure(todo, Budget(50.0), interrupt)
         kept = {key.subject for key, _ in store.items()}
@@ -246,8 +248,8 @@ def test_an_interrupt_keeps_what_was_measured(
 
 
 def test_no_time_no_measurement(cluster: LocalCluster, log: Path) -> None:
-    with Store(None) as store, Cluster(cluster.scheduler_address, SMALL) as found:
-        ClusterPool(found, SMALL, FoldOptions(), store).measure(
+    with Store(None) as store, Cluster(cluster.scheduler_address, SMALL) as machines:
+        ClusterPool(machines, SMALL, FoldOptions(), store).measure(
             workloads(log, 2), Budget(0.0), lambda line: None
         )
         assert len(list(store.items())) == 0
@@ -280,11 +282,11 @@ def test_a_cluster_without_workers_is_not_waited_for_forever(
 ) -> None:
     monkeypatch.setattr(cluster_pool, "LONELY", 0.5)
     short = replace(SMALL, time_budget=0.1)
-    with running(n_workers=0) as made:
+    with running(n_workers=0) as started:
         with pytest.raises(UnverifiedError, match=r"no worker .* is left that can measure$"):
-            measured(made.scheduler_address, workloads(log, 1))
+            measured(started.scheduler_address, workloads(log, 1))
         model = MODELS / "signal_1d.onnx"
-        report = tune([model], search_options=short, dask=made.scheduler_address)
+        report = tune([model], search_options=short, dask=started.scheduler_address)
     assert report.machines == []
     assert (report.models[0].layers, report.models[0].left) == (1, 1)
 
@@ -293,14 +295,14 @@ def test_a_scheduler_that_ends_meanwhile_is_no_fault_of_ours(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_module, "PATIENCE", 1.0)
-    with running(n_workers=1, threads_per_worker=1) as made:
+    with running(n_workers=1, threads_per_worker=1) as started:
 
         def end(line: str) -> None:
             if runs(log):
-                made.close()
+                started.close()
 
         with pytest.raises(UnverifiedError, match="the scheduler is gone"):
-            measured(made.scheduler_address, workloads(log, 20), end)
+            measured(started.scheduler_address, workloads(log, 20), end)
 
 
 def test_no_scheduler_and_no_dask_are_usage_errors(monkeypatch: pytest.MonkeyPatch) -> None:

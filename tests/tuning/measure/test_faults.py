@@ -59,12 +59,12 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
     workloads = [workload("one", "a"), workload("two", "a", form, "b"), workload("three", "a")]
     used = bench(store)
     used.measure(workloads, Budget(60.0), quiet)
-    found = kept(store)
-    assert words in found["two", form].reason
-    wanted = {(u.subject, k) for u in workloads for k in (AS_IS, *(f.spec for f in u.forms))}
-    assert found.keys() == wanted
-    assert [key for key, item in found.items() if item.status == "lost"] == [("two", form)]
-    assert used.measured == len(wanted)
+    stored = kept(store)
+    assert words in stored["two", form].reason
+    expected = {(u.subject, k) for u in workloads for k in (AS_IS, *(f.spec for f in u.forms))}
+    assert stored.keys() == expected
+    assert [key for key, item in stored.items() if item.status == "lost"] == [("two", form)]
+    assert used.measured == len(expected)
     again = [(subject, key) for child, subject, key in log() if child == 1]
     assert again == [
         ("two", AS_IS),
@@ -74,16 +74,16 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
         ("three", "a"),
     ]
     used.measure(workloads, Budget(60.0), quiet)
-    assert used.measured == len(wanted), "what is known was measured again"
+    assert used.measured == len(expected), "what is known was measured again"
     assert max(child for child, _, _ in log()) == 1
 
 
 def test_a_layer_that_does_not_run_loses_alone(store: Store, log) -> None:
     used = bench(store)
     used.measure([workload("exit", "a", "b"), workload("two", "a")], Budget(60.0), quiet)
-    found = kept(store)
-    assert found.keys() == {("exit", AS_IS), ("two", AS_IS), ("two", "a")}
-    assert found["exit", AS_IS].status == "lost"
+    stored = kept(store)
+    assert stored.keys() == {("exit", AS_IS), ("two", AS_IS), ("two", "a")}
+    assert stored["exit", AS_IS].status == "lost"
     assert [row for row in log() if row[1] == "exit"] == [(0, "exit", AS_IS)]
     used.measure([workload("exit", "a", "b"), workload("two", "a")], Budget(60.0), quiet)
     assert len(log()) == 3
@@ -102,9 +102,9 @@ def test_a_kill_loses_at_most_the_layer_in_flight(tmp_path: Path, layers: int) -
         finally:
             child.kill()
     with Store(path) as store:
-        found = sorted(kept(store))
+        stored = sorted(kept(store))
     whole = [
         (f"layer{number:03}", key) for number in range(count) for key in (AS_IS, "brief1", "brief2")
     ]
-    assert len(found) >= 3 * layers
-    assert found == whole[: len(found)]
+    assert len(stored) >= 3 * layers
+    assert stored == whole[: len(stored)]

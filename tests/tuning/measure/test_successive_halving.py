@@ -86,78 +86,81 @@ def raced(monkeypatch: pytest.MonkeyPatch):
             )
             for own, *forms in layers
         ]
-        said: list[Began | Outcome] = []
-        race(workloads, SETUP, budget, report=said.append)
-        return said, track
+        reports: list[Began | Outcome] = []
+        race(workloads, SETUP, budget, report=reports.append)
+        return reports, track
 
     return start
 
 
-def results(said: list[object]) -> dict[str, Measurement]:
+def results(reports: list[object]) -> dict[str, Measurement]:
     """What ran, by form; there must be one of each."""
-    found = [item for item in said if isinstance(item, Outcome)]
+    found = [item for item in reports if isinstance(item, Outcome)]
     assert len({(item.subject, item.candidate) for item in found}) == len(found)
     return {item.candidate: item.measurement for item in found}
 
 
 def test_all_forms_run_then_the_better_ones_and_the_best_more_often(raced) -> None:
     forms = {f"form{i}": 1 + i / 100 for i in range(9)}
-    said, _ = raced({"own": 1.0, **dict(reversed(forms.items()))})
-    found = results(said)
-    assert [found[key].rounds for key in (AS_IS, *forms)] == [4, 40, 40, *[10] * 4, *[4] * 3]
+    reports, _ = raced({"own": 1.0, **dict(reversed(forms.items()))})
+    measurements = results(reports)
+    assert [measurements[key].rounds for key in (AS_IS, *forms)] == [4, 40, 40, *[10] * 4, *[4] * 3]
     for key, seconds in forms.items():
-        ran = found[key]
-        wanted = (1 / seconds, seconds * MILLI)
-        assert (ran.ratio, ran.seconds) == pytest.approx(wanted, abs=1e-6)
+        ran = measurements[key]
+        expected = (1 / seconds, seconds * MILLI)
+        assert (ran.ratio, ran.seconds) == pytest.approx(expected, abs=1e-6)
         assert ran.low <= ran.ratio <= ran.high
         assert ran.reason == ""
-    assert found[AS_IS].seconds == pytest.approx(MILLI)
+    assert measurements[AS_IS].seconds == pytest.approx(MILLI)
 
 
 def test_every_form_begins_before_it_runs_and_has_one_result_behind_its_layer(raced) -> None:
-    said, _ = raced({"one": 1.0, "a": 0.5, "b": 3.0}, {"two": 1.0, "c": 0.5})
-    second = said.index(Began("two", AS_IS))
-    begun = [(item.subject, item.candidate) for item in said if isinstance(item, Began)]
+    reports, _ = raced({"one": 1.0, "a": 0.5, "b": 3.0}, {"two": 1.0, "c": 0.5})
+    second = reports.index(Began("two", AS_IS))
+    begun = [(item.subject, item.candidate) for item in reports if isinstance(item, Began)]
     assert begun[:4] == [("one", AS_IS), ("one", "a"), ("one", "b"), ("one", "a")]
-    assert said[0] == Began("one", AS_IS)
-    assert list(results(said[:second])) == [AS_IS, "a", "b"]
-    assert results(said[second:]).keys() == {AS_IS, "c"}
+    assert reports[0] == Began("one", AS_IS)
+    assert list(results(reports[:second])) == [AS_IS, "a", "b"]
+    assert results(reports[second:]).keys() == {AS_IS, "c"}
 
 
 def test_what_is_hopeless_is_not_run_again(raced) -> None:
     bad, meh, good = HOPELESS * 1.01, HOPELESS * 0.99, 0.5
     forms = {"bad": bad, "meh": meh, "good": good, "behind": good * bad, "near": good * meh}
-    said, track = raced({"own": 1.0, **forms})
+    reports, track = raced({"own": 1.0, **forms})
     for form in ("bad", "behind"):
-        ran = results(said)[form]
+        ran = results(reports)[form]
         assert (ran.rounds, track.runs[form]) == (FIRST_PAIRS, 1 + FIRST_PAIRS)  # once to warm up
         assert ran.ratio == pytest.approx(1 / forms[form])
-    assert results(said)["meh"].rounds > FIRST_PAIRS
-    assert results(said)["near"].rounds > FIRST_PAIRS
+    assert results(reports)["meh"].rounds > FIRST_PAIRS
+    assert results(reports)["near"].rounds > FIRST_PAIRS
 
 
 def test_a_form_is_not_hopeless_for_one_slow_run(raced) -> None:
-    said, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == 2 else 0.5, "next": 0.9})
-    found = results(said)
-    assert found["good"].rounds == found["next"].rounds == RUNGS[-1].pairs
+    reports, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == 2 else 0.5, "next": 0.9})
+    measurements = results(reports)
+    assert measurements["good"].rounds == measurements["next"].rounds == RUNGS[-1].pairs
 
 
 def test_a_hiccup_later_on_does_not_undo_what_was_measured(raced) -> None:
     hiccup = 2 + RUNGS[0].pairs + 1 + 2  # the first pair of the second rung
-    said, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == hiccup else 0.5})
-    assert results(said)["good"].rounds == RUNGS[-1].pairs
-    assert results(said)["good"].ratio == pytest.approx(2.0)
+    reports, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == hiccup else 0.5})
+    assert results(reports)["good"].rounds == RUNGS[-1].pairs
+    assert results(reports)["good"].ratio == pytest.approx(2.0)
 
 
 def test_what_does_not_run_or_exist_loses_alone(raced) -> None:
     error = UnverifiedError("no kernel")
-    said, _ = raced({"own": 1.0, "broken": error, "gone": 1.0, "good": 0.5})
-    found = results(said)
-    assert (found["broken"].rounds, found["broken"].reason) == (0, "no kernel")
-    assert (found["gone"].rounds, found["gone"].ratio) == (0, 0.0)
-    assert "does not exist" in found["gone"].reason
-    assert (found["gone"].reason in SKIPPED, found["broken"].reason in SKIPPED) == (True, False)
-    assert found["good"].rounds == RUNGS[-1].pairs
+    reports, _ = raced({"own": 1.0, "broken": error, "gone": 1.0, "good": 0.5})
+    measurements = results(reports)
+    assert (measurements["broken"].rounds, measurements["broken"].reason) == (0, "no kernel")
+    assert (measurements["gone"].rounds, measurements["gone"].ratio) == (0, 0.0)
+    assert "does not exist" in measurements["gone"].reason
+    assert (measurements["gone"].reason in SKIPPED, measurements["broken"].reason in SKIPPED) == (
+        True,
+        False,
+    )
+    assert measurements["good"].rounds == RUNGS[-1].pairs
 
 
 def test_a_layer_that_does_not_run_ends_the_race(raced) -> None:
@@ -168,10 +171,10 @@ def test_a_layer_that_does_not_run_ends_the_race(raced) -> None:
 def test_what_cannot_win_is_not_run(raced) -> None:
     limit = MILLI * PEAK * PEAK_MARGIN / 2
     for macs, runs in ((limit * 0.99, True), (limit * 1.01, False)):
-        said, track = raced({"own": 1.0, "a": 0.5}, macs=macs)
+        reports, track = raced({"own": 1.0, "a": 0.5}, macs=macs)
         assert (track.runs["a"] > 0) == runs
-        assert ("multiply-adds" in results(said)["a"].reason) == (not runs)
-        assert (results(said)["a"].reason in SKIPPED) == (not runs)
+        assert ("multiply-adds" in results(reports)["a"].reason) == (not runs)
+        assert (results(reports)["a"].reason in SKIPPED) == (not runs)
 
 
 @pytest.mark.parametrize("usual", [1e-6, 1e-3, 1.0])
@@ -186,23 +189,23 @@ def test_nothing_is_ruled_out_that_could_win(usual: float, peak: float) -> None:
 
 def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
     forms = {f"form{i}": 1.0 for i in range(30)}
-    said, track = raced({"own": 1.0, **forms}, budget=0.1)
-    found = results(said)
-    assert found.keys() == {AS_IS, *forms}
-    ran = [key for key in forms if found[key].rounds]
-    late = [key for key in forms if not found[key].rounds]
+    reports, track = raced({"own": 1.0, **forms}, budget=0.1)
+    measurements = results(reports)
+    assert measurements.keys() == {AS_IS, *forms}
+    ran = [key for key in forms if measurements[key].rounds]
+    late = [key for key in forms if not measurements[key].rounds]
     assert ran == list(forms)[: len(ran)]
-    assert {found[key].reason for key in late} == {NO_TIME}
+    assert {measurements[key].reason for key in late} == {NO_TIME}
     one = 2 * (1 + RUNGS[0].pairs)  # once to warm up
     assert FIRST_SHARE * 100 <= 10 + len(ran) * one <= FIRST_SHARE * 100 + one
     assert track.now <= (100 + 2 * (RUNGS[-1].pairs + 1)) * MILLI
 
 
 def test_the_first_form_runs_whatever_the_time(raced) -> None:
-    said, _ = raced({"own": 1.0, "first": 0.5, "second": 0.5}, budget=0.0)
-    found = results(said)
-    assert found["first"].rounds == RUNGS[0].pairs
-    assert (found["second"].rounds, found["second"].reason) == (0, NO_TIME)
+    reports, _ = raced({"own": 1.0, "first": 0.5, "second": 0.5}, budget=0.0)
+    measurements = results(reports)
+    assert measurements["first"].rounds == RUNGS[0].pairs
+    assert (measurements["second"].rounds, measurements["second"].reason) == (0, NO_TIME)
 
 
 def test_a_layer_gets_time_by_the_runs_that_it_needs() -> None:
@@ -214,33 +217,33 @@ def test_a_layer_gets_time_by_the_runs_that_it_needs() -> None:
 
 def test_time_is_shared_out_and_what_a_layer_leaves_goes_to_the_others(raced) -> None:
     several = [{own: 1.0, **{f"{own}{i}": 1.0 for i in range(40)}} for own in "abcd"]
-    said, track = raced(*several, budget=1.2)
-    outcomes = [item for item in said if isinstance(item, Outcome)]
-    counts = Counter(one.subject for one in outcomes if one.measurement.rounds)
+    reports, track = raced(*several, budget=1.2)
+    outcomes = [item for item in reports if isinstance(item, Outcome)]
+    counts = Counter(entry.subject for entry in outcomes if entry.measurement.rounds)
     assert counts["a"] <= 41  # all of them would take 0.85 s
     assert all(counts[own] > 5 for own in "abcd")
     assert track.now < 1.3
-    said, _ = raced({"x": 1.0, "x0": 1.0}, several[0], budget=1.3)
-    assert not any(ran.measurement.reason for ran in said if isinstance(ran, Outcome))
+    reports, _ = raced({"x": 1.0, "x0": 1.0}, several[0], budget=1.3)
+    assert not any(ran.measurement.reason for ran in reports if isinstance(ran, Outcome))
 
 
 def test_a_slow_form_is_not_silent_for_long(raced) -> None:
-    said, _ = raced({"own": 1000.0, "slow": 900.0})
-    found = results(said)["slow"]
-    assert RUNGS[0].pairs <= found.rounds <= math.ceil(FORM_SECONDS / 1.9)
-    said, _ = raced({"own": 2000 * FORM_SECONDS, "slow": 2000 * FORM_SECONDS})
-    assert results(said)["slow"].rounds == RUNGS[0].pairs
+    reports, _ = raced({"own": 1000.0, "slow": 900.0})
+    measurements = results(reports)["slow"]
+    assert RUNGS[0].pairs <= measurements.rounds <= math.ceil(FORM_SECONDS / 1.9)
+    reports, _ = raced({"own": 2000 * FORM_SECONDS, "slow": 2000 * FORM_SECONDS})
+    assert results(reports)["slow"].rounds == RUNGS[0].pairs
 
 
 def test_a_real_race_of_a_real_layer() -> None:
     from tests.tuning.workload.tool import conv, workload
 
-    found = workload(conv([1, 1, 4, 16], (1, 1, 3, 3), pads=[1, 1, 1, 1]))
-    said: list[object] = []
-    race([replace(found, forms=found.forms[:5])], SETUP, 60.0, report=said.append)
-    assert results(said).keys() == {AS_IS, *(form.spec for form in found.forms[:5])}
-    assert all(r.rounds or r.reason for r in results(said).values())
-    assert any(r.rounds for key, r in results(said).items() if key != AS_IS)
+    unit = workload(conv([1, 1, 4, 16], (1, 1, 3, 3), pads=[1, 1, 1, 1]))
+    reports: list[object] = []
+    race([replace(unit, forms=unit.forms[:5])], SETUP, 60.0, report=reports.append)
+    assert results(reports).keys() == {AS_IS, *(form.spec for form in unit.forms[:5])}
+    assert all(r.rounds or r.reason for r in results(reports).values())
+    assert any(r.rounds for key, r in results(reports).items() if key != AS_IS)
 
 
 def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,9 +141,11 @@ def test_a_gain_within_the_noise_is_told_with_the_rule_that_it_fails(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enter(monkeypatch, World(doubled, ALL, noise=0.25))
-    said = tuning.sentence(found(model).search)
-    assert "ran at 1.43x [1.07, 1.79] at x 1x1x4x32; its low end 1.071 is not above 1.500" in said
-    assert "(A/A control 1.250)" in said
+    message = tuning.sentence(found(model).search)
+    assert (
+        "ran at 1.43x [1.07, 1.79] at x 1x1x4x32; its low end 1.071 is not above 1.500" in message
+    )
+    assert "(A/A control 1.250)" in message
 
 
 def test_a_model_that_does_not_run_is_not_shipped(

@@ -116,19 +116,19 @@ def test_a_failure_names_the_model_that_failed(
 
     monkeypatch.setattr(trials, "isolated", lambda function, *models, **limits: broken(*models))
     with Store(None) as store:
-        found = Builder(model, store).trials.compare(EMPTY, A, 3.0)
-    assert found.reason.startswith("the folded model does not run: ")
+        measurement = Builder(model, store).trials.compare(EMPTY, A, 3.0)
+    assert measurement.reason.startswith("the folded model does not run: ")
 
 
 def test_the_ratio_is_that_of_the_first_to_the_second(model: Path, world: World) -> None:
     with Store(None) as store:
         builder = Builder(model, store)
-        found = builder.trials.compare(A, B, 3.0)
-        assert found.ratio == pytest.approx((WHOLE - 2) / (WHOLE - 5))
-        assert found.seconds == pytest.approx(WHOLE - 5)
-        assert (found.rounds, found.control, found.status) == (50, 0.005, "ok")
-        assert found.low < found.ratio < found.high
-        assert builder.trials.compare(B, A, 3.0).ratio == pytest.approx(1 / found.ratio)
+        measurement = builder.trials.compare(A, B, 3.0)
+        assert measurement.ratio == pytest.approx((WHOLE - 2) / (WHOLE - 5))
+        assert measurement.seconds == pytest.approx(WHOLE - 5)
+        assert (measurement.rounds, measurement.control, measurement.status) == (50, 0.005, "ok")
+        assert measurement.low < measurement.ratio < measurement.high
+        assert builder.trials.compare(B, A, 3.0).ratio == pytest.approx(1 / measurement.ratio)
         assert builder.trials.compare(EMPTY, A, 3.0).ratio == pytest.approx(WHOLE / (WHOLE - 2))
     both = {"layer", "other"}
     assert world.compared == [({"layer"}, both), (both, {"layer"}), (set(), {"layer"})]
@@ -250,8 +250,11 @@ def test_a_model_that_hangs_is_lost(model: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(trials, "PATIENCE", 1.0)
     with Store(None) as store:
         builder = Builder(model, store)
-        found = builder.trials.compare(EMPTY, A, 0.5)
-        assert (found.status, found.reason) == ("lost", "no result after 1.5 s; stopped")
+        measurement = builder.trials.compare(EMPTY, A, 0.5)
+        assert (measurement.status, measurement.reason) == (
+            "lost",
+            "no result after 1.5 s; stopped",
+        )
 
 
 def chain(names: Sequence[str]) -> ModelProto:
@@ -286,11 +289,11 @@ def test_parts_of_a_plan_are_timed_in_turn_with_it(
         model = save(chain(names), tmp_path / "chain.onnx")
         builder = Builder(model, store, sizes=({"v0": (1, 1, 4, 32)},))
         compared = builder.trials.compare(parts[0], every, 3.0)
-        found = builder.trials.without(every, parts, 4.0)
+        measurement = builder.trials.without(every, parts, 4.0)
         assert asked == [0, trials.AT_ONCE, 2]
-        assert builder.trials.compare(parts[0], every, 3.0) == compared != found[0]
-        assert found[1].ratio == pytest.approx(1 + 0.5 / (WHOLE - 0.5 * len(names)))
-        assert builder.trials.without(every, parts, 4.0) == found
+        assert builder.trials.compare(parts[0], every, 3.0) == compared != measurement[0]
+        assert measurement[1].ratio == pytest.approx(1 + 0.5 / (WHOLE - 0.5 * len(names)))
+        assert builder.trials.without(every, parts, 4.0) == measurement
     assert len(asked) == 3
 
 
@@ -300,5 +303,5 @@ def test_of_parts_that_do_not_run_nothing_is_known_but_that(
     enter(monkeypatch, World(doubled, {"layer": math.nan, "other": 1.0}))
     with Store(None) as store:
         parts = [A, plan(overridable(), "other")]
-        found = Builder(model, store).trials.without(B, parts, 4.0)
-    assert [one.status for one in found] == ["lost", "lost"]
+        measurement = Builder(model, store).trials.without(B, parts, 4.0)
+    assert [entry.status for entry in measurement] == ["lost", "lost"]

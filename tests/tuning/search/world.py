@@ -97,11 +97,11 @@ class World:
             report(Began(workload.subject, AS_IS))
             report(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             for key in (form.spec for form in workload.forms):
-                found = self.alone(json.loads(workload.subject), msgspec.to_builtins(key))
-                if isinstance(found, str):
-                    report(Outcome(workload.subject, key, lost(found)))
+                fate = self.alone(json.loads(workload.subject), msgspec.to_builtins(key))
+                if isinstance(fate, str):
+                    report(Outcome(workload.subject, key, lost(fate)))
                 else:
-                    ratio, low = found
+                    ratio, low = fate
                     measured = timed(ratio, low, 2 * ratio - low, 1 / ratio, 40)
                     report(Outcome(workload.subject, key, measured))
 
@@ -121,7 +121,7 @@ class World:
         self, base: Path, others: Sequence[Path], kinds: Sequence[Distribution], *rest
     ) -> list[Measurement]:
         found = [self._contest(other, base, *rest, kind) for kind in kinds for other in others]
-        return [timed(one.ratio, one.low, one.high, 1.0, 50) for one in found]
+        return [timed(entry.ratio, entry.low, entry.high, 1.0, 50) for entry in found]
 
     def _timed(
         self, before: float, after: float, original_setting: str, setting: str

@@ -32,10 +32,10 @@ def test_processes_may_write_at_once(path: Path) -> None:
         worker.join(60)
     assert [worker.exitcode for worker in workers] == [0] * 4
     with Store(path) as store:
-        found = dict(store.items())
-    assert found.pop(key("shared")).rounds in range(4)
-    wanted = {key(f"{w} {n}"): measured(rounds=n) for w in range(4) for n in range(25)}
-    assert found == wanted
+        stored = dict(store.items())
+    assert stored.pop(key("shared")).rounds in range(4)
+    expected = {key(f"{w} {n}"): measured(rounds=n) for w in range(4) for n in range(25)}
+    assert stored == expected
 
 
 def test_making_the_store_is_no_race(tmp_path: Path) -> None:

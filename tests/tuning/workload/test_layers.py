@@ -34,13 +34,13 @@ def ops(model: bytes) -> list[str]:
 
 @pytest.mark.parametrize("name", BEHIND)
 def test_what_a_runtime_fuses_comes_along(name: str) -> None:
-    found = workload(conv(**BASE, behind=[BEHIND[name], BEHIND["Relu"]]))
-    assert ops(found.model) == ["Conv", name, "Relu", "Neg"]
-    x = integers(found.model)
-    for form in found.forms[::7]:
-        model = reformed(found, form.spec, FOLD)
+    unit = workload(conv(**BASE, behind=[BEHIND[name], BEHIND["Relu"]]))
+    assert ops(unit.model) == ["Conv", name, "Relu", "Neg"]
+    x = integers(unit.model)
+    for form in unit.forms[::7]:
+        model = reformed(unit, form.spec, FOLD)
         assert model is not None
-        np.testing.assert_array_equal(run(model, x), run(found.model, x))
+        np.testing.assert_array_equal(run(model, x), run(unit.model, x))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_what_is_not_fused_stays_behind(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["negative", "y"])
 def test_no_name_of_the_model_is_in_the_way(name: str) -> None:
-    found = workload(conv(**BASE, output=name))
-    assert run(found.model, integers(found.model)).shape == (1, 3, 6, 16)
+    unit = workload(conv(**BASE, output=name))
+    assert run(unit.model, integers(unit.model)).shape == (1, 3, 6, 16)
 
 
 def subject(**changes: object) -> str:
@@ -76,10 +76,10 @@ def test_alike_layers_are_one_subject_whatever_their_weights() -> None:
     { [one] a = Conv <pads = [1,1,1,1]> (x, w1)
       [two] b = Conv <pads = [1,1,1,1], strides = [1,1]> (a, w2)
       [three] y = Conv <auto_pad = "SAME_UPPER"> (b, w3) }"""
-    found = layers(build(model))
-    (only,) = found.workloads
-    assert set(found.subjects.values()) == {only}
-    assert found.count(only) == 3
+    units = layers(build(model))
+    (only,) = units.workloads
+    assert set(units.subjects.values()) == {only}
+    assert units.count(only) == 3
     assert subject(seed=1) == subject(seed=2) == subject()
 
 
@@ -138,8 +138,8 @@ def test_the_most_work_comes_first() -> None:
     { [small] a = Conv (x, w1)
       [large] b = Conv <pads = [1,1,1,1]> (a, w2)
       [last] y = Conv (b, w3) }"""
-    found = layers(build(model))
-    order = most_work_first((*found.inside.values(), *found.workloads.values()))
+    units = layers(build(model))
+    order = most_work_first((*units.inside.values(), *units.workloads.values()))
     macs = [(workload.inside, -workload.macs) for workload in order]
     assert macs == sorted(macs)
     assert {inside for inside, _ in macs} == {False, True}

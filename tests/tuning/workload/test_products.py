@@ -61,19 +61,19 @@ def fold_of(name: str) -> FoldOptions:
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
     product = LAYERS[name]
-    found = workload(product.model(), fold_of(name))
-    factors = {form.spec.factor for form in found.forms}
+    unit = workload(product.model(), fold_of(name))
+    factors = {form.spec.factor for form in unit.forms}
     assert factors == DIVISORS.get(name, {2, 4, 8, 16, 32})
-    x = integers(found.model)
-    wanted = product.expected(x)
-    np.testing.assert_array_equal(run(found.model, x), -wanted)
+    x = integers(unit.model)
+    reference = product.expected(x)
+    np.testing.assert_array_equal(run(unit.model, x), -reference)
     channels = product.arrays()["w"].size // (1 if name == "vector" else 5)
     channels //= 2 if name == "batched" else 1
-    assert found.macs == wanted.size * channels
-    for form in found.forms:
-        model = reformed(found, form.spec, fold_of(name))
+    assert unit.macs == reference.size * channels
+    for form in unit.forms:
+        model = reformed(unit, form.spec, fold_of(name))
         assert model is not None
-        np.testing.assert_array_equal(run(model, x), -wanted, err_msg=form.spec.text)
+        np.testing.assert_array_equal(run(model, x), -reference, err_msg=form.spec.text)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -109,29 +109,29 @@ def ops(model: bytes | None) -> list[str]:
 
 
 def test_what_is_fused_behind_belongs_to_the_layer() -> None:
-    found = workload(with_bias("rows"), MIXED)
-    assert [n[0] for n in json.loads(found.subject)["behind"]] == ["Add", "Relu"]
-    assert ops(found.model) == ["MatMul", "Add", "Relu", "Neg"]
+    unit = workload(with_bias("rows"), MIXED)
+    assert [n[0] for n in json.loads(unit.subject)["behind"]] == ["Add", "Relu"]
+    assert ops(unit.model) == ["MatMul", "Add", "Relu", "Neg"]
 
 
 @pytest.mark.parametrize("name", ["rows", "merged", "batched", "columns", "gemm"])
 def test_a_form_keeps_fused_what_a_runtime_fuses(name: str) -> None:
     """Measured alone between its Reshapes, and as a neighbour would find it, without them."""
-    found = workload(with_bias(name), fold_of(name))
-    x = integers(found.model)
-    wanted = run(found.model, x)
-    assert len(np.unique(wanted)) > 9
+    unit = workload(with_bias(name), fold_of(name))
+    x = integers(unit.model)
+    expected = run(unit.model, x)
+    assert len(np.unique(expected)) > 9
     op = LAYERS[name].op
-    for form in found.forms:
-        alone = reformed(found, form.spec, fold_of(name))
+    for form in unit.forms:
+        alone = reformed(unit, form.spec, fold_of(name))
         assert ops(alone) == ["Reshape", op, "Add", "Relu", "Reshape", "Neg"]
-        np.testing.assert_array_equal(run(alone or b"", x), wanted)
-        inside = reformed(replace(found, inside=True), form.spec, fold_of(name))
+        np.testing.assert_array_equal(run(alone or b"", x), expected)
+        inside = reformed(replace(unit, inside=True), form.spec, fold_of(name))
         assert ops(inside) == [op, "Add", "Relu", "Neg"]
         assert form.input_layout is not None
         assert form.input_layout == form.output_layout
         np.testing.assert_array_equal(
-            run(inside or b"", form.input_layout.packed(x)), form.input_layout.packed(wanted)
+            run(inside or b"", form.input_layout.packed(x)), form.input_layout.packed(expected)
         )
 
 
@@ -145,9 +145,9 @@ def test_what_is_carried_is_predicted_to_be_fused() -> None:
         graph.node[2].CopyFrom(helper.make_node("Add", ["m", "b"], ["y"]))
         graph.node.append(helper.make_node("Identity", ["y"], ["end"]))
         graph.output[0].name = "end"
-        found = workload(model, MIXED)
-        (by_8,) = [form for form in found.forms if form.spec.factor == 8]
-        gains.append(found.predicted / by_8.predicted)
+        unit = workload(model, MIXED)
+        (by_8,) = [form for form in unit.forms if form.spec.factor == 8]
+        gains.append(unit.predicted / by_8.predicted)
     assert gains[0] > 2
     assert gains[0] > 1.2 * gains[1]
 
@@ -178,7 +178,7 @@ TALL = {
 def test_tall_and_skinny_products_are_predicted(shape: tuple[int, int, int]) -> None:
     rows, channels, outputs = shape
     model = Product(shape=[rows, channels], weight=[channels, outputs]).model()
-    found = Layers.of(read(model, MIXED), MIXED, {}, target("cpu-avx512"))
-    (layer,) = found.workloads.values()
+    units = Layers.of(read(model, MIXED), MIXED, {}, target("cpu-avx512"))
+    (layer,) = units.workloads.values()
     (by_8,) = [form for form in layer.forms if form.spec.factor == 8]
     assert TALL[shape](layer.predicted / by_8.predicted), layer.predicted / by_8.predicted

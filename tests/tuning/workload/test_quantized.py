@@ -27,8 +27,8 @@ def returned(layer: bytes, case: Case, x: np.ndarray) -> np.ndarray:
     """What a layer makes of integers: without the operators at its ends, which no form pays for."""
     graph = onnx.ModelProto.FromString(layer).graph
     if graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
-        kept = case.constants()
-        x = (x.astype(np.float32) - kept["xz"].astype(np.float32)) * kept["xs"]
+        numbers = case.constants()
+        x = (x.astype(np.float32) - numbers["xz"].astype(np.float32)) * numbers["xs"]
     y = run(layer, x)
     return -y if graph.node[-1].op_type == "Neg" else y
 
@@ -36,14 +36,14 @@ def returned(layer: bytes, case: Case, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", CASES)
 def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
     case = CASES[name]
-    found = workload(case.model())
+    unit = workload(case.model())
     x = case.data()
     expected = case.expected(x)
-    np.testing.assert_array_equal(returned(found.model, case, x), expected)
-    assert {form.spec.factor for form in found.forms} >= {2, 4, 8}
-    assert found.predicted > 0
-    for form in found.forms:
-        model = reformed(found, form.spec, FOLD)
+    np.testing.assert_array_equal(returned(unit.model, case, x), expected)
+    assert {form.spec.factor for form in unit.forms} >= {2, 4, 8}
+    assert unit.predicted > 0
+    for form in unit.forms:
+        model = reformed(unit, form.spec, FOLD)
         assert model is not None
         np.testing.assert_array_equal(returned(model, case, x), expected, err_msg=form.spec.text)
 
@@ -74,16 +74,16 @@ def test_layers_that_take_other_times_have_other_subjects() -> None:
     ]
     cases += [Case(op="QDQ Conv", **LINE), Case(op="ConvInteger", per_channel=False, **LINE)]
     assert len({workload(case.model()).subject for case in cases}) == len(cases)
-    one, other = (Case(op="QLinearConv", seed=seed, **LINE) for seed in (1, 2))
-    assert workload(one.model()).subject == workload(other.model()).subject
+    first, other = (Case(op="QLinearConv", seed=seed, **LINE) for seed in (1, 2))
+    assert workload(first.model()).subject == workload(other.model()).subject
 
 
 def test_layers_between_quantizers_share_a_link() -> None:
-    found = layers(qdq_chain())
-    assert len(found.workloads) == 2
-    assert any(link.makers and link.readers for link in found.links)
-    assert found.inside
-    for between in found.inside.values():
+    units = layers(qdq_chain())
+    assert len(units.workloads) == 2
+    assert any(link.makers and link.readers for link in units.links)
+    assert units.inside
+    for between in units.inside.values():
         for form in between.forms:
             model = onnx.ModelProto.FromString(reformed(between, form.spec, FOLD) or b"")
             assert "Conv" in {node.op_type for node in model.graph.node}

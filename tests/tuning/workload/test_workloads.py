@@ -76,58 +76,58 @@ def site_of(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> LinearSite:
 def check_forms(found: Workload, fold: FoldOptions = FOLD, dtype: type = np.float32) -> np.ndarray:
     """All forms of a unit against the unit; what it computes."""
     x = integers(found.model, dtype)
-    wanted = run(found.model, x)
-    assert np.abs(wanted).max() > 1
+    expected = run(found.model, x)
+    assert np.abs(expected).max() > 1
     for form in found.forms:
         model = reformed(found, form.spec, fold)
         assert model is not None
         last = onnx.ModelProto.FromString(model).graph.node[-1]
         assert (last.op_type, list(last.metadata_props)) == ("Neg", [])  # not on packed tensors
-        np.testing.assert_array_equal(run(model, x), wanted, err_msg=form.spec.text, strict=True)
+        np.testing.assert_array_equal(run(model, x), expected, err_msg=form.spec.text, strict=True)
         if form.input_layout or form.output_layout:
-            check_inside(found, form, fold, x, wanted)
-    return wanted
+            check_inside(found, form, fold, x, expected)
+    return expected
 
 
 def check_inside(
-    found: Workload, form: PredictedForm, fold: FoldOptions, x: np.ndarray, wanted
+    found: Workload, form: PredictedForm, fold: FoldOptions, x: np.ndarray, expected
 ) -> None:
     """A form between packed tensors reads and returns them packed."""
     model = reformed(replace(found, inside=True), form.spec, fold)
     assert model is not None
     given = x if form.input_layout is None else form.input_layout.packed(x)
-    result = wanted if form.output_layout is None else form.output_layout.packed(wanted)
+    result = expected if form.output_layout is None else form.output_layout.packed(expected)
     np.testing.assert_array_equal(run(model, given), result, err_msg=form.spec.text, strict=True)
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
     model = LAYERS[name]
-    found = workload(model)
-    assert len(found.forms) >= 8
-    specs = [form.spec for form in found.forms]
+    unit = workload(model)
+    assert len(unit.forms) >= 8
+    specs = [form.spec for form in unit.forms]
     assert len(set(specs)) == len(specs)
     dtype = np.float16 if name == "fp16" else np.float32
-    result = check_forms(found, dtype=dtype)
+    result = check_forms(unit, dtype=dtype)
     weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
-    given = {a.name: onnx.helper.get_attribute_value(a) for a in model.graph.node[0].attribute}
-    x = integers(found.model)
-    if mode := given.pop("auto_pad", b"").decode():
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in model.graph.node[0].attribute}
+    x = integers(unit.model)
+    if mode := attributes.pop("auto_pad", b"").decode():
         kernel = weights["w"].shape[2:]
-        given["pads"] = oracle.resolve_auto_pad(mode, x.shape[2:], kernel, [2, 2], [1, 1])
+        attributes["pads"] = oracle.resolve_auto_pad(mode, x.shape[2:], kernel, [2, 2], [1, 1])
     op = {"Conv": oracle.conv, "ConvTranspose": oracle.conv_transpose}[model.graph.node[0].op_type]
-    wanted = op(x, weights["w"], weights.get("b"), **given)
-    np.testing.assert_array_equal(-result.astype(wanted.dtype), wanted)
+    expected = op(x, weights["w"], weights.get("b"), **attributes)
+    np.testing.assert_array_equal(-result.astype(expected.dtype), expected)
     # A ConvTranspose multiplies every weight at every input position.
-    assert found.macs == (wanted if op is oracle.conv else x).size * weights["w"][0].size
+    assert unit.macs == (expected if op is oracle.conv else x).size * weights["w"][0].size
 
 
 @pytest.mark.parametrize("name", ["same", "strided", "1-D"])
 def test_so_it_is_channels_last(name: str) -> None:
     fold = FoldOptions(layout=Layout.NHWC)
-    found = workload(LAYERS[name], fold)
-    assert any(form.spec.tile_major for form in found.forms)
-    check_forms(found, fold)
+    unit = workload(LAYERS[name], fold)
+    assert any(form.spec.tile_major for form in unit.forms)
+    check_forms(unit, fold)
 
 
 def test_the_kinds_that_exist_are_tried() -> None:
@@ -155,9 +155,9 @@ def test_the_kinds_that_exist_are_tried() -> None:
 def test_a_wide_layer_of_one_axis_is_lifted_only() -> None:
     """No kernel for two axes runs it yet, however wide it is; a fixed factor still leaves it."""
     signal = conv([1, 33, 14], (37, 33, 5), pads=[2, 2], strides=[2])
-    found = workload(signal)
-    assert [form.spec.kind for form in found.forms] == ["lifted"]
-    check_forms(found)
+    unit = workload(signal)
+    assert [form.spec.kind for form in unit.forms] == ["lifted"]
+    check_forms(unit)
     assert fold_model(signal, FoldOptions(factor=7))[1][0].code == "already-wide"
     for other in (conv([1, 33, 8, 7], (37, 33, 5, 1)), conv([1, 33, 4, 4, 7], (37, 33, 1, 1, 5))):
         assert layers(other, FOLD).workloads == {}
@@ -191,8 +191,8 @@ def test_a_form_is_made_again_from_its_spec(name: str) -> None:
 
 def test_channels_are_padded_to_what_kernels_ask_for() -> None:
     def channels(inputs: int, outputs: int) -> set[tuple[int, int]]:
-        found = workload(conv([1, inputs, 5, 6], (outputs, inputs, 3, 3)))
-        pairs = (tuple(form.spec.channels) for form in found.forms)
+        unit = workload(conv([1, inputs, 5, 6], (outputs, inputs, 3, 3)))
+        pairs = (tuple(form.spec.channels) for form in unit.forms)
         return set(pairs) - {(inputs, outputs)}
 
     assert channels(3, 12) == {
@@ -203,9 +203,9 @@ def test_channels_are_padded_to_what_kernels_ask_for() -> None:
 
 def test_layers_of_one_shape_differ_where_their_weights_fall_into_groups() -> None:
     shape, weight = [1, 6, 5, 8], (6, 6, 1, 1)
-    found = {workload(conv(shape, weight, blocks=n)).subject for n in (1, 2, 3, 6)}
-    assert len(found) == 4
-    assert {json.loads(subject).get("groups") for subject in found} == {None, 2, 3, 6}
+    unit = {workload(conv(shape, weight, blocks=n)).subject for n in (1, 2, 3, 6)}
+    assert len(unit) == 4
+    assert {json.loads(subject).get("groups") for subject in unit} == {None, 2, 3, 6}
     dense = site_of(conv(shape, weight))
     for form in every_form(site_of(conv(shape, weight, blocks=2)), FOLD):
         if form.kind == "grouped":
@@ -259,9 +259,9 @@ def test_an_open_extent_takes_the_measured_one_or_none_at_all() -> None:
     (refusal,) = layers(model, FOLD, {}).subjects.values()
     assert isinstance(refusal, Refusal)
     assert refusal.code == "unknown-extent"
-    found = workload(model, FOLD, {"x": (3, 1, 4, 10)})
-    assert json.loads(found.subject)["input"] == [3, 1, 4, 10]
-    check_forms(found)
+    unit = workload(model, FOLD, {"x": (3, 1, 4, 10)})
+    assert json.loads(unit.subject)["input"] == [3, 1, 4, 10]
+    check_forms(unit)
 
 
 def test_specs_are_the_same_in_every_process() -> None:

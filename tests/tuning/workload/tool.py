@@ -82,8 +82,8 @@ def workload(
     model: onnx.ModelProto, fold: FoldOptions = FOLD, shapes: Shapes | None = None
 ) -> Workload:
     """The unit of a model that has one."""
-    (found,) = layers(model, fold, shapes).workloads.values()
-    return found
+    (units,) = layers(model, fold, shapes).workloads.values()
+    return units
 
 
 def run(model: bytes, x: np.ndarray) -> np.ndarray:

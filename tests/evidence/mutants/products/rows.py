@@ -150,9 +150,9 @@ def cut(factor: int) -> Alter:
 
 def exchanged_constants(folded: Folded) -> bool:
     """Two ops read each other's constants."""
-    one, other = node(folded, "slope"), node(folded, "less")
-    i, j = held(folded, one), held(folded, other)
-    one.input[i], other.input[j] = other.input[j], one.input[i]
+    first, other = node(folded, "slope"), node(folded, "less")
+    i, j = held(folded, first), held(folded, other)
+    first.input[i], other.input[j] = other.input[j], first.input[i]
     return True
 
 

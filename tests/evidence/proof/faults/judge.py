@@ -38,8 +38,8 @@ def differ(original: onnx.ModelProto, other: onnx.ModelProto) -> bool | None:
                 actual = wrong.run(None, feeds)
             except Exception:  # it raises whatever numpy raises
                 return None
-        for one, two in zip(expected, actual, strict=True):
-            a, b = (np.asarray(array, np.float64) for array in (one, two))
+        for first, two in zip(expected, actual, strict=True):
+            a, b = (np.asarray(array, np.float64) for array in (first, two))
             scale = np.abs(a).max(initial=0)
             if a.shape != b.shape or not np.abs(a - b).max(initial=0) <= ROUNDING * scale:
                 return True

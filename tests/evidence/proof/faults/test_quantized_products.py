@@ -57,8 +57,8 @@ def gaps(fill: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Fault:
         weight = arrays[slot(model, "weight")]
         rows, columns = (extent // FACTOR for extent in weight.shape[-2:])
         left = site(model).input[0] == slot(model, "weight")
-        ones = np.ones((rows, columns))
-        block = np.kron(ones, np.eye(FACTOR)) if left else np.kron(np.eye(FACTOR), ones)
+        flat = np.ones((rows, columns))
+        block = np.kron(flat, np.eye(FACTOR)) if left else np.kron(np.eye(FACTOR), flat)
         where = np.broadcast_to(block == 0, weight.shape)
         arrays[slot(model, "weight")] = fill(weight, where).astype(weight.dtype)
 

@@ -71,12 +71,12 @@ def same(found: Value, expected: np.ndarray) -> None:
         np.testing.assert_array_equal(canonical(draw, prime), (whole % prime).astype(np.uint64))
 
 
-def alike(one: Value, other: Value) -> np.ndarray:
+def alike(first: Value, other: Value) -> np.ndarray:
     """Where two values are equal."""
-    assert isinstance(one, Known | Elements)
+    assert isinstance(first, Known | Elements)
     assert isinstance(other, Known | Elements)
-    assert one.shape == other.shape
-    equal = np.ones(one.shape, bool)
-    for a, b in zip(one.draws, other.draws, strict=True):
+    assert first.shape == other.shape
+    equal = np.ones(first.shape, bool)
+    for a, b in zip(first.draws, other.draws, strict=True):
         equal &= a == b
     return equal

@@ -199,15 +199,15 @@ def test_a_quotient_times_its_divisor_is_the_dividend() -> None:
 def test_batch_normalization_is_linear_in_what_it_normalizes() -> None:
     x, vectors = drawn(0, 2, 3, 5, bound=999), [drawn(i, 3, bound=999) for i in range(1, 5)]
     scale, bias, mean, variance = vectors
-    found = evaluated("BatchNormalization", x, *vectors)
+    value = evaluated("BatchNormalization", x, *vectors)
     column = [1, 3, 1]
     unit = evaluated(
         "BatchNormalization", x * 0 + 1, np.ones(3), np.zeros(3), np.zeros(3), variance
     )
     scaled = evaluated("Mul", unit, (x - mean.reshape(column)) * scale.reshape(column))
-    assert alike(evaluated("Add", scaled, bias.reshape(column)), found).all()
+    assert alike(evaluated("Add", scaled, bias.reshape(column)), value).all()
     other = evaluated("BatchNormalization", x, scale, bias, mean, variance + 1)
-    assert not alike(other, found).any()
+    assert not alike(other, value).any()
 
 
 # ---------------------------------------------------------------- quantized
@@ -253,18 +253,18 @@ def test_a_linear_conv_rounds_the_right_sums(attributes: dict[str, Any]) -> None
     less = w.astype(np.int64) - zw.reshape(-1, 1, 1)
     sums = oracle.conv(x.astype(np.int64) - zx, less, b, **attributes)
     kinds = [UINT8, FLOAT, UINT8, INT8, FLOAT, INT8, FLOAT, UINT8, INT32, UINT8]
-    found = evaluated(
+    value = evaluated(
         "QLinearConv", x, scales[0], zx, w, scales[1], zw, *out, b, kinds=kinds, **attributes
     )
     one, nothing = np.eye(6, dtype=np.int64).reshape(6, 6, 1), np.zeros((), np.int64)
     again = evaluated(
         "QLinearConv", sums, scales[0], nothing, one, scales[1], nothing, *out, kinds=kinds[:8]
     )
-    assert alike(found, again).all()
+    assert alike(value, again).all()
     other = evaluated(
         "QLinearConv", sums + 1, scales[0], nothing, one, scales[1], nothing, *out, kinds=kinds[:8]
     )
-    assert not alike(found, other).any()
+    assert not alike(value, other).any()
 
 
 @pytest.mark.parametrize(
@@ -282,10 +282,10 @@ def test_dequantize_linear(scales: tuple[int, ...], attributes: dict[str, int]) 
     zero = integers(2, np.int8, *scales)
     expected = reference("DequantizeLinear", x, scale, zero, **attributes)
     kinds = [INT8, FLOAT, INT8, FLOAT]
-    found = evaluated(
+    value = evaluated(
         "DequantizeLinear", elements(x), Known(scale), Known(zero), kinds=kinds, **attributes
     )
-    same(found, expected)
+    same(value, expected)
 
 
 @pytest.mark.parametrize("change", [(0, 0), (1, 0), (0, 1)])
@@ -303,14 +303,14 @@ def test_quantizing_on_the_same_grid_returns_the_integers(change: tuple[int, int
 @pytest.mark.parametrize("op", ["Relu", "Sigmoid", "Exp", "Floor", "Abs", "Sqrt", "Erf"])
 def test_a_function_is_of_its_operand_and_commutes_with_moves(op: str) -> None:
     x = drawn(0, 2, 3, 5)
-    found = evaluated(op, x)
-    assert isinstance(found, Elements)
+    value = evaluated(op, x)
+    assert isinstance(value, Elements)
     moved = evaluated(op, x.transpose(2, 0, 1))
-    turned = Elements(tuple(draw.transpose(2, 0, 1) for draw in found.draws))
+    turned = Elements(tuple(draw.transpose(2, 0, 1) for draw in value.draws))
     assert alike(moved, turned).all()
-    assert not alike(evaluated(op, x + 1), found).any()
-    assert not alike(evaluated("Tanh", x), found).any()
-    assert len(np.unique(found.draws[0])) > 25
+    assert not alike(evaluated(op, x + 1), value).any()
+    assert not alike(evaluated("Tanh", x), value).any()
+    assert len(np.unique(value.draws[0])) > 25
 
 
 @pytest.mark.parametrize(("op", "commutes"), [("Max", True), ("And", True), ("Pow", False)])
@@ -339,16 +339,16 @@ def test_a_known_operand_may_decide(op: str, decisive: bool) -> None:
 
 def test_max_pool_is_of_what_a_window_holds_in_any_order() -> None:
     x = drawn(0, 2, 3, 4, 6)
-    found = evaluated("MaxPool", x, kernel_shape=[2, 3], strides=[2, 3])
+    value = evaluated("MaxPool", x, kernel_shape=[2, 3], strides=[2, 3])
     windows_ = x.reshape(2, 3, 2, 2, 2, 3)
     turned = windows_[:, :, :, ::-1, :, ::-1].reshape(x.shape)
-    assert alike(evaluated("MaxPool", turned, kernel_shape=[2, 3], strides=[2, 3]), found).all()
+    assert alike(evaluated("MaxPool", turned, kernel_shape=[2, 3], strides=[2, 3]), value).all()
     other = x.copy()
     other[0, 0, 0, 0] += 1
-    changed = ~alike(evaluated("MaxPool", other, kernel_shape=[2, 3], strides=[2, 3]), found)
+    changed = ~alike(evaluated("MaxPool", other, kernel_shape=[2, 3], strides=[2, 3]), value)
     assert np.argwhere(changed).tolist() == [[0, 0, 0, 0]]
     taps = [windows_[:, :, :, i, :, j] for i in range(2) for j in range(3)]
-    assert alike(evaluated("Max", *taps), found).all()
+    assert alike(evaluated("Max", *taps), value).all()
     whole = evaluated("ReduceMax", x, Known(np.array([2, 3])))
     assert alike(whole, evaluated("GlobalMaxPool", x)).all()
 
@@ -356,18 +356,18 @@ def test_max_pool_is_of_what_a_window_holds_in_any_order() -> None:
 def test_resize_is_of_the_lines_that_change() -> None:
     x = drawn(0, 1, 2, 3, 5)
     sizes = Known(np.array([1, 2, 3, 9]))
-    found = evaluated("Resize", x, None, None, sizes, mode="linear")
-    assert isinstance(found, Elements)
-    assert found.shape == (1, 2, 3, 9)
+    value = evaluated("Resize", x, None, None, sizes, mode="linear")
+    assert isinstance(value, Elements)
+    assert value.shape == (1, 2, 3, 9)
     swapped = evaluated("Resize", x[:, ::-1].copy(), None, None, sizes, mode="linear")
-    turned = Elements(tuple(draw[:, ::-1] for draw in found.draws))
+    turned = Elements(tuple(draw[:, ::-1] for draw in value.draws))
     assert alike(swapped, turned).all()
     other = x.copy()
     other[0, 1, 2, 4] += 1
-    changed = ~alike(evaluated("Resize", other, None, None, sizes, mode="linear"), found)
+    changed = ~alike(evaluated("Resize", other, None, None, sizes, mode="linear"), value)
     assert changed[0, 1, 2].all()
     assert changed.sum() == 9
-    assert not alike(evaluated("Resize", x, None, None, sizes, mode="cubic"), found).any()
+    assert not alike(evaluated("Resize", x, None, None, sizes, mode="cubic"), value).any()
 
 
 THREE, THIRD = Known(np.array([3])), Known(np.array(2))
@@ -387,26 +387,26 @@ def test_functions_of_the_line_along_an_axis(
     op: str, attributes: dict[str, Any], more: tuple[Known, ...]
 ) -> None:
     x = drawn(0, 2, 3, 5)
-    found = evaluated(op, x, *more, **attributes)
-    assert isinstance(found, Elements)
+    value = evaluated(op, x, *more, **attributes)
+    assert isinstance(value, Elements)
     extent = {"ArgMax": 1, "ArgMin": 1, "TopK": 3}.get(op, 5)
     kept = attributes.get("keepdims", 1)
-    assert found.shape == ((2, 3, extent) if kept else (2, 3))
+    assert value.shape == ((2, 3, extent) if kept else (2, 3))
     moved = {**attributes, **({"axis": 0} if "axis" in attributes else {})}
     places = [Known(np.array(0))] if op == "CumSum" else more
     turned = evaluated(op, x.transpose(2, 0, 1).copy(), *places, **moved)
     assert isinstance(turned, Elements)
     order = (1, 2, 0) if kept else (0, 1)
-    assert alike(Elements(tuple(d.transpose(order) for d in turned.draws)), found).all()
+    assert alike(Elements(tuple(d.transpose(order) for d in turned.draws)), value).all()
     other = x.copy()
     other[1, 2, 4] += 1
-    changed = ~alike(evaluated(op, other, *more, **attributes), found)
+    changed = ~alike(evaluated(op, other, *more, **attributes), value)
     assert changed[1, 2].all()
     assert changed.sum() == (extent if kept else 1)
     reversed_ = evaluated(op, x[:, :, ::-1].copy(), *more, **attributes)
-    assert not alike(reversed_, found).any()
+    assert not alike(reversed_, value).any()
     if "axis" in attributes and op != "TopK" and kept and extent > 1:
-        assert not alike(evaluated(op, x, **{**attributes, "axis": 1}), found).any()
+        assert not alike(evaluated(op, x, **{**attributes, "axis": 1}), value).any()
 
 
 def test_two_functions_of_a_line_differ() -> None:
