@@ -19,12 +19,13 @@ import onnxruntime as ort  # noqa: TID251 - runs what came back
 import pytest
 
 import widthfold_onnx as wf
+from tests.shared import ROOT
 from widthfold_onnx import CheckFailedError, UsageError, delivery
 from widthfold_onnx.cli import main
 from widthfold_onnx.options import Provider, VerifyOptions, keywords
 from widthfold_onnx.results import VerifyReport
 
-MODELS = Path(__file__).parents[1] / "models"
+MODELS = ROOT / "models"
 MODEL = MODELS / "paper_conv.onnx"
 CHAIN = MODELS / "chain.onnx"
 

@@ -17,8 +17,8 @@ import onnx
 import pytest
 
 from tests.running import opened, run
+from tests.shared import ROOT
 
-ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "models" / "pitch_cnn.onnx"
 PAGE = (ROOT / "docs" / "pipelines.md").read_text().partition("## A pass of Olive")[2]
 PASSES, AUTO, FIXED = map(json.loads, re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL))

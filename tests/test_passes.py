@@ -18,11 +18,12 @@ import onnxscript.rewriter
 import onnxscript.rewriter.rules.common as rules
 import pytest
 
+from tests.shared import ROOT
 from widthfold_onnx import CheckFailedError
 from widthfold_onnx.passes import WidthFold
 from widthfold_onnx.rewrite.rewriting import Rewriting
 
-MODELS = Path(__file__).parents[1] / "models"
+MODELS = ROOT / "models"
 BRANCHES = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[1,1,29,32] x, bool c) => (float y)
     <float[3,1,5,1] k = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}>

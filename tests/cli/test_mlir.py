@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.shared import ROOT
 from widthfold_onnx.cli import main
 from widthfold_onnx.mlir.library import MODULES
 
@@ -18,7 +19,7 @@ def test_without_iree_it_says_how_to_get_it(
 ) -> None:
     for module in MODULES.values():
         monkeypatch.setitem(sys.modules, module, None)
-    model = Path(__file__).parents[2] / "models" / "paper_conv.onnx"
+    model = ROOT / "models" / "paper_conv.onnx"
     (tmp_path / name).write_bytes(model.read_bytes())
     run = CliRunner().invoke(main, ["mlir", str(tmp_path / name), str(tmp_path / "out.mlir")])
     assert run.exit_code == 2

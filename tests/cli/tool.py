@@ -27,11 +27,10 @@ import pytest
 from click.testing import CliRunner
 from onnx import helper, numpy_helper, parser
 
-from tests.shared import limit_processor
+from tests.shared import ROOT, limit_processor
 from widthfold_onnx.cli import main
 from widthfold_onnx.reports.json import schema_of
 
-ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "models"
 COMMAND = [sys.executable, "-c", "from widthfold_onnx.cli import main; main(prog_name='widthfold')"]
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+from tests.shared import ROOT
+
+SCRIPTS = ROOT / "scripts"
 
 
 @pytest.fixture

@@ -11,11 +11,12 @@ import onnxruntime as ort  # noqa: TID251 - another implementation of what is co
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.shared import ROOT
 from widthfold_onnx.cli import main
 
 pytest.importorskip("iree.compiler", reason="no IREE: pip install 'widthfold-onnx[mlir]'")
 
-MODELS = Path(__file__).parents[2] / "models"
+MODELS = ROOT / "models"
 TARGETS = {
     "cuda": "--iree-cuda-target=sm_80",
     "rocm": "--iree-rocm-target=gfx942",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
@@ -11,6 +9,7 @@ import pytest
 
 from tests.folding import fold_model
 from tests.model.refolded import B, W, data, parsed, refolded
+from tests.shared import ROOT
 from widthfold_onnx.options import FoldOptions
 
 
@@ -79,7 +78,7 @@ def test_a_symbolic_batch_and_height_run_at_every_size_or_are_refused():
 
 def test_the_long_spelling_of_the_default_domain_is_understood() -> None:
     """The runtime loads it; onnx's own checker does not."""
-    model = onnx.load(Path(__file__).parents[2] / "models" / "paper_conv.onnx")
+    model = onnx.load(ROOT / "models" / "paper_conv.onnx")
     model.opset_import[0].domain = "ai.onnx"
     for node in model.graph.node:
         node.domain = "ai.onnx"

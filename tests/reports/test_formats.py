@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from tests.folding import optimize
 from tests.reports.sample import HOSTILE, failing, hostile, passing
+from tests.shared import ROOT
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.pipeline import inspect
@@ -15,7 +16,7 @@ from widthfold_onnx.reports import SUFFIXES, Format, formats
 from widthfold_onnx.reports.formats import destinations, render
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
-MODEL = Path(__file__).parents[2] / "models" / "refusals.onnx"
+MODEL = ROOT / "models" / "refusals.onnx"
 
 
 @pytest.mark.parametrize("form", Format)

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from tests.folding import optimize
 from tests.reports.sample import HOSTILE, NOT_PROVABLE, failing, hostile, output, passing
+from tests.shared import ROOT
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.reports.github import MOST, render
 
-MODELS = Path(__file__).parents[2] / "models"
+MODELS = ROOT / "models"
 
 
 def read(text: str) -> list[tuple[str, dict[str, str], str]]:

@@ -10,6 +10,7 @@ import pytest
 
 import widthfold_onnx
 from tests.folding import optimize
+from tests.shared import ROOT
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import FoldOptions, VerifyOptions
 from widthfold_onnx.pipeline import inspect, verify
@@ -17,7 +18,7 @@ from widthfold_onnx.reports.files import write_report
 from widthfold_onnx.reports.json import SCHEMAS as NAMES
 from widthfold_onnx.reports.json import encode, schema_of
 
-MODELS = Path(__file__).parents[2] / "models"
+MODELS = ROOT / "models"
 SCHEMAS = Path(widthfold_onnx.__file__).parent / "schemas"
 
 

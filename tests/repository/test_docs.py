@@ -11,12 +11,12 @@ from pathlib import Path
 import onnx
 import pytest
 
+from tests.shared import ROOT
 from widthfold_onnx.model import preflight
 from widthfold_onnx.model.proto import functions, tensors
 from widthfold_onnx.runtime.inputs import recorded
 from widthfold_onnx.tuning.measure.effort import SPENDING
 
-ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 FOLDERS = [ROOT, ROOT / "widthfold_onnx"]
 

@@ -12,8 +12,7 @@ import pytest
 
 import widthfold_onnx
 from tests.repository.browser import needs_browser, sticking_out
-
-ROOT = Path(__file__).parents[2]
+from tests.shared import ROOT
 
 
 class Page(HTMLParser):

@@ -17,6 +17,7 @@ from onnx import numpy_helper
 import widthfold_onnx as wf
 from tests.cli.tool import build
 from tests.lacking import needs_prelu
+from tests.shared import ROOT
 from widthfold_onnx import CheckFailedError, Plan, UsageError
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.options import Companion, FoldOptions
@@ -24,7 +25,7 @@ from widthfold_onnx.reports.json import schema_of
 from widthfold_onnx.rewrite.apply import fit
 from widthfold_onnx.rewrite.plan import CompanionPlan, read_plan
 
-MODELS = Path(__file__).parents[2] / "models"
+MODELS = ROOT / "models"
 OPTIONS: dict[str, dict[str, Any]] = {
     "factor": {"factor": 8},
     "ragged": {"factor": 3, "ragged": True, "input_shape": {}},

@@ -34,6 +34,7 @@ from tests.runtime.called import (
     spin,
     unreadable,
 )
+from tests.shared import ROOT
 from widthfold_onnx.errors import (
     CheckFailedError,
     InternalError,
@@ -43,8 +44,6 @@ from widthfold_onnx.errors import (
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.runtime import child
 from widthfold_onnx.runtime.child import isolated
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_the_result_comes_from_another_process():

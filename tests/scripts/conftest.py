@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.shared import ROOT
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import session as session_module
 from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.ports import Bound, place
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+SCRIPTS = ROOT / "scripts"
 
 
 @pytest.fixture

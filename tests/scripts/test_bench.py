@@ -14,14 +14,13 @@ import pytest
 
 from tests.cli.tool import build, save
 from tests.lacking import needs_prelu
+from tests.shared import ROOT
 from tests.tuning.search import test_companions
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.pipeline import Optimized
 from widthfold_onnx.results import NodeTime
 from widthfold_onnx.rewrite.plan import EMPTY
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.shared import ROOT
+
 COMMANDS = ["scripts/demo", "scripts/docs", "scripts/test", "scripts/nightly", ".ci/run"]
 BASH = shutil.which("bash") or "bash"
 

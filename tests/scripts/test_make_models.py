@@ -9,8 +9,8 @@ import onnxruntime as ort  # noqa: TID251 - the tests run what the script made
 import pytest
 
 from tests.node_names import needs_names
+from tests.shared import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 MODELS = sorted((ROOT / "models").glob("*.onnx"))
 SYMBOLS = {"batch": 2, "rows": 9, "columns": 11}
 DTYPES = {"tensor(float)": np.float32, "tensor(bool)": np.bool_}

@@ -11,8 +11,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.shared import ROOT
+
 SVG = "{http://www.w3.org/2000/svg}"
-ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs" / "images"
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import onnx
 import pytest
 
+from tests.shared import ROOT
 from tests.tuning.workload.tool import conv
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+SCRIPTS = ROOT / "scripts"
 
 
 def test_both_races_are_of_the_same_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,9 @@ import pytest
 from onnx import parser
 
 import widthfold_onnx as wf
+from tests.shared import ROOT
 from widthfold_onnx.errors import UsageError, WidthfoldError
 
-ROOT = Path(__file__).resolve().parents[2]
 NET = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[n, 2, 6, l] x, float gain) => (float[n, 2, 6, l] y) <float[2, 2, 1, 3] w = {%s}> {
         c = Conv<pads = [0, 1, 0, 1]>(x, w)

@@ -1,18 +1,18 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.shared import ROOT
 from tests.tuning.workload.tool import conv, workload
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.tuning import AS_IS
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+SCRIPTS = ROOT / "scripts"
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 
 import widthfold_onnx
 from tests.folding import optimize
+from tests.shared import ROOT
 from tests.tuning.measure.workers import (
     GO_ON,
     MEETING,
@@ -32,7 +33,7 @@ from widthfold_onnx.tuning.search import trials
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import EVERY_FORM, tune
 
-MODELS = Path(__file__).parents[2] / "models"
+MODELS = ROOT / "models"
 SIGNAL = MODELS / "signal_1d.onnx"
 THREE = MODELS / "depthwise.onnx"
 """Three layers of different kinds."""

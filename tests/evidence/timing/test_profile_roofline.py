@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from tests.folding import optimize
+from tests.shared import ROOT
 from widthfold_onnx.evidence.timing import profile as profile_module
 from widthfold_onnx.evidence.timing.profile import (
     WEIGHTS,
@@ -23,7 +24,7 @@ from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.sessions.session import Level, open_session
 from widthfold_onnx.runtime.settings import Setting, open_at
 
-MODELS = Path(__file__).resolve().parents[3] / "models"
+MODELS = ROOT / "models"
 CPU = VerifyOptions(provider=Provider.CPU)
 COST = {"float": 2, "double": 12, "uint8": 3}
 """Planted cost of an operation by type."""

@@ -1,8 +1,7 @@
-from pathlib import Path
-
 import pytest
 from onnx import parser
 
+from tests.shared import MODELS
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.inputs.dimensions import Dimensions
@@ -11,8 +10,6 @@ from widthfold_onnx.runtime.sessions import session as session_module
 from widthfold_onnx.runtime.sessions.ports import Port
 from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
 
-SHARED = Path(__file__).parents[3].parent / "shared" / "models"
-REAL = sorted(SHARED.glob("*.onnx"))
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 IMAGE = [Port("image", "float32", ("N", 3, "H", "W"))]
 
@@ -80,8 +77,8 @@ def test_no_size_that_runs_says_what_to_pass(tmp_path):
     assert find_shapes(session, {"x": (777,)}) == {"x": (777,)}
 
 
-@pytest.mark.skipif(not REAL, reason="the shared models are not here")
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+@pytest.mark.skipif(not MODELS, reason="the shared models are not here")
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_real_models_run_without_hints(path, monkeypatch):
     tries = []
     run = Session.run

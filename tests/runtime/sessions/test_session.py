@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
+from tests.shared import ROOT
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions import session as session_module
@@ -207,7 +208,7 @@ def test_the_module_imports_without_the_runtime(tmp_path):
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parents[3],
+        cwd=ROOT,
     )
     assert "pip install 'widthfold-onnx[cpu]'" in done.stdout
     assert done.stderr == ""

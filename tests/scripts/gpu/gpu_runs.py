@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-BENCH = Path(__file__).resolve().parents[3] / "scripts" / "gpu_bench.py"
+from tests.shared import ROOT
+
+BENCH = ROOT / "scripts" / "gpu_bench.py"
 EXTRAS = ("msgspec", "onnx_ir", "platformdirs", "scipy", "click", "jinja2", "rich", "matplotlib")
 HIDDEN = f"""
 import runpy, sys

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.shared import ROOT
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.rules.match.site import LinearSite
@@ -17,7 +18,7 @@ from widthfold_onnx.tuning.cost import Work
 from widthfold_onnx.tuning.targets import target
 from widthfold_onnx.tuning.workload.cut import only_site
 
-FILE = Path(__file__).resolve().parents[3] / "benchmarks" / "gpu" / "predicted.md"
+FILE = ROOT / "benchmarks" / "gpu" / "predicted.md"
 
 
 @pytest.fixture

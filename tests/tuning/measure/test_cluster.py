@@ -20,6 +20,7 @@ import psutil
 import pytest
 from distributed import LocalCluster  # noqa: TID251 - the cluster of the tests
 
+from tests.shared import ROOT
 from tests.tuning.measure.workers import noted, own_number, workloads
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
@@ -36,7 +37,7 @@ from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import tune
 from widthfold_onnx.tuning.workload.workloads import Workload
 
-MODELS = Path(__file__).parents[3] / "models"
+MODELS = ROOT / "models"
 MARK = "WIDTHFOLD_TEST_MARK"
 SMALL = SearchOptions(provider=Provider.CPU)
 

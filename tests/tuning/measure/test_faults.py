@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.shared import ROOT
 from tests.tuning.measure.races import LOG, behaving, bench, kept, quiet, workload
 from widthfold_onnx.results.tuning import AS_IS
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.children import Budget
 from widthfold_onnx.tuning.store import Store
-
-ROOT = Path(__file__).parents[3]
 
 pytestmark = pytest.mark.processes
 

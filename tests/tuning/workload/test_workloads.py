@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -16,6 +15,7 @@ import pytest
 
 from tests import oracle
 from tests.folding import fold_model, read
+from tests.shared import ROOT
 from tests.tuning.workload.tool import FOLD, conv, integers, layers, run, workload
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.options import FoldOptions, Layout, NonFinite
@@ -276,7 +276,7 @@ def test_specs_are_the_same_in_every_process() -> None:
         subprocess.run(
             [sys.executable, "-c", script],
             env={"PYTHONHASHSEED": seed, "PATH": ""},
-            cwd=Path(__file__).parents[3],
+            cwd=ROOT,
             capture_output=True,
             check=True,
         ).stdout
