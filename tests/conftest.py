@@ -1,4 +1,4 @@
-"""What tests of several folders share: functions meant for a child process run in this one."""
+"""Fixtures of all folders: functions meant for a child process run in this one."""
 
 from __future__ import annotations
 

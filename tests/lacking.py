@@ -1,4 +1,4 @@
-"""What older releases of onnx and ONNX Runtime lack, as the reasons why tests are skipped there.
+"""Features that older releases of onnx and ONNX Runtime lack, as reasons to skip tests there.
 
 With the newest releases nothing is lacking, and no test is skipped for what a message says.
 """
@@ -76,7 +76,7 @@ def needs_arrays(*names: str) -> None:
 
 
 def ends_windows_in_the_data() -> bool:
-    """Whether a pool that rounds up leaves out a window behind the data, as ONNX defines it."""
+    """Say whether a pool that rounds up leaves out a window behind the data, as ONNX defines it."""
     pool = "MaxPool <kernel_shape = [1], strides = [2], ceil_mode = 1>"
     (y,) = outputs(model(f"g (float[1,1,4] x) => (float[1,1,n] y) {{ y = {pool} (x) }}"), x=LINE)
     return y.shape == (1, 1, 2)
@@ -99,7 +99,7 @@ IS_OLD = not runs_newest_opset()
 
 
 def lacking(error: BaseException) -> str | None:
-    """What is lacking, by the message of an error; None where all is there."""
+    """The lacking feature, by the message of an error; None where all is there."""
     if isinstance(error, BaseExceptionGroup):
         reasons = [lacking(each) for each in error.exceptions]
         return None if None in reasons else reasons[0]

@@ -1,4 +1,4 @@
-"""Where the real models and generators lie, if they are there at all; bounds on what runs."""
+"""Folders of the real models and generators, if they are there at all; bounds on what runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ needs_models = pytest.mark.skipif(not MODELS, reason=f"no real models in {SHARED
 
 
 def generate(script: str, factory: pytest.TempPathFactory) -> Path:
-    """What a generator of hostile or tricky models made, which no test changes; skip without it.
+    """Models of a generator, hostile or tricky, which no test changes; skip without it.
 
     It runs once for all modules and all processes of a test run.
     """

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def olive(folder: Path, config: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    """What the command of the page does in a folder."""
+    """Run the command of the page in a folder."""
     (folder / "passes.json").write_text(json.dumps(PASSES))
     (folder / "run.json").write_text(json.dumps(config))
     words = [Path(sys.executable).with_name(COMMAND[0]), *COMMAND[1:]]
@@ -82,7 +82,7 @@ def test_a_fixed_factor(tmp_path: Path) -> None:
 
 
 def test_what_was_measured_to_be_faster(tmp_path: Path) -> None:
-    """How fast it is, is not judged here: nothing may pay on a busy machine."""
+    """No time is judged here: nothing may pay on a busy machine."""
     model = shutil.copy(MODEL, tmp_path / "model.onnx")
     first = olive(tmp_path, AUTO)
     assert first.returncode == 0, first.stderr

@@ -1,4 +1,4 @@
-"""What the system and the processor are asked, and what is answered where they do not say."""
+"""Questions to the system and the processor, and the answers where they do not say."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def in_one_group(weight: np.ndarray, group: int) -> np.ndarray:
 @settings(max_examples=5 * settings().max_examples)
 @given(regroupings(), st.integers(0, 2**32 - 1))
 def test_a_regrouped_conv_is_the_conv(found: Regrouping, seed: int) -> None:
-    """Where weights are left out it is the Conv in which those are zero."""
+    """The regrouped Conv is the original with a zero for each weight that is left out."""
     before, after = found.before, found.after
     rng = np.random.default_rng(seed)
     x = rng.integers(-99, 100, (2, before.inputs, 5))

@@ -17,7 +17,7 @@ from widthfold_onnx.refusal import Refusal
 
 
 def run(steps: tuple[Move, ...], array: np.ndarray) -> np.ndarray:
-    """What the emitted Reshapes and Transposes do."""
+    """The values after the emitted Reshapes and Transposes."""
     for step in steps:
         if isinstance(step, Reshape):
             shape = [

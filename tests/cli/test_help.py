@@ -1,4 +1,4 @@
-"""What `--help` prints, and where."""
+"""The text of `--help`, and the stream that it goes to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command imports before it answers: each import is time that every process takes."""
+"""Imports of a command before it answers: each takes time in every process."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ g (float[1,2,8,16] x) => (float[1,4,8,16] y) <float[4,2,3,3] w, float[4] b>
 
 @dataclass(frozen=True)
 class Run:
-    """What a run left behind; `megabytes` (peak) only where `measured`."""
+    """Code, outputs and peak memory of a run; `megabytes` only by `measured`."""
 
     code: int
     out: str
@@ -175,7 +175,7 @@ def on_terminal(
 
 
 def pieces(master: int) -> Iterator[bytes]:
-    """What a terminal gets, until nobody has it open."""
+    """Yield all bytes that a terminal gets, until nobody has it open."""
     with contextlib.suppress(OSError):  # the other end is closed
         while piece := os.read(master, 65536):
             yield piece
@@ -244,7 +244,7 @@ verify_report = partial(valid_report, "verify")
 
 
 def names(folder: Path) -> list[str]:
-    """What a folder holds."""
+    """Names of the files in a folder, sorted."""
     return sorted(path.name for path in folder.iterdir())
 
 

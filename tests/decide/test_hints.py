@@ -1,4 +1,4 @@
-"""What a refusal for an open extent suggests: following it folds the site."""
+"""Hints of a refusal for an open extent: a run that follows one folds the site."""
 
 from __future__ import annotations
 

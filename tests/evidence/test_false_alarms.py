@@ -100,7 +100,7 @@ def with_shapes(model: Path, options: list[FoldOptions]) -> list[FoldOptions]:
 @needs_models
 @by_model
 def test_real_models(model: Path) -> None:
-    """What is folded by 8 with the defaults is proved in `tests.models.test_real_models`."""
+    """Folds by 8 with the defaults are proved in `tests.models.test_real_models`."""
     if not model.stem.startswith(LARGE):
         loaded = load(model)
         proved_equal(loaded.proto, with_shapes(model, QUICK[1:]), loaded.folder)

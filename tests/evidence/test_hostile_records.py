@@ -1,4 +1,4 @@
-"""What a folded model says of itself may be anything: it is shown, and changes no verdict."""
+"""Records of a folded model may hold anything: they are shown, and change no verdict."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def shown(model: onnx.ModelProto) -> list[FoldedNode]:
 
 
 def told(text: str) -> FoldedNode:
-    """What is shown of a node with this record."""
+    """The text that is shown of a node with this record."""
     node = Node("", "Conv", [], name="site", metadata_props={FOLD_KEY: text})
     found = read_fold(node)
     assert found.node == "site"

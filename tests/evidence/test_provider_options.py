@@ -57,7 +57,7 @@ def pair(tmp_path):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """What every session got: the provider's options and its own, and whether it may use TF32."""
+    """Arguments of every session: the provider's options, its own, and whether it may use TF32."""
     u8s8_error()  # asks once, with a session of its own
     seen, last = [], {}
     chain, entries = session_module.chain, session_module.entries

@@ -1,4 +1,4 @@
-"""Which forms and layers are passed over where kernels of 8 bits saturate: both CPUs run these."""
+"""Forms and layers that are passed over where kernels of 8 bits saturate: both CPUs run these."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def chosen(
     monkeypatch: pytest.MonkeyPatch,
     model: onnx.ModelProto | None = None,
 ) -> FoldOptions:
-    """What is left where some folds saturate further: along the width 0 and 1, in both layouts."""
+    """Remaining forms where some folds saturate: along the width 0 and 1, in both layouts."""
 
     def judged(original: Path, folds: Sequence[Path], options: object) -> list[list[str]]:
         assert all(load(fold).proto.graph.node for fold in folds)

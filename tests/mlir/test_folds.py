@@ -36,7 +36,7 @@ def shape(kind: str, **sizes: int) -> list[int]:
 def onnx_conv(
     kind: str, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None, **attributes: Any
 ) -> np.ndarray:
-    """What ONNX Runtime computes, with the axes of the operation."""
+    """The result of ONNX Runtime, with the axes of the operation."""
     data, of_weight = CONVOLUTIONS[kind]
 
     def ordered(array: np.ndarray, letters: str) -> tuple[np.ndarray, dict[str, int]]:

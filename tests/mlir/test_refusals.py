@@ -1,4 +1,4 @@
-"""What is not folded is left as it is, with the reason that an ONNX model would get."""
+"""Operations that are not folded stay as they are, with the reason that an ONNX model would get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may differ between a model and the same folded, field by field."""
+"""Fields in which a folded model may differ from the original."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ COMPUTES = ("Constant", "Identity", "Cast", "Transpose", "Reshape", "Squeeze", "
 
 
 def assert_only_folded(before: onnx.ModelProto, after: onnx.ModelProto) -> list[str]:
-    """All that may differ are Convs, what they read, and what was put in; return new names."""
+    """Check that Convs, their operands and new nodes alone differ; return new names."""
     spread = [entry for entry in after.metadata_props if entry.key == NONFINITE_KEY]
     assert len(spread) <= 1  # a fold without structural zeros says nothing
     assert all(float(entry.value.removeprefix("spread:")) > 1 for entry in spread)

@@ -1,4 +1,4 @@
-"""What is not folded comes out as it went in: one probe model per feature of the format."""
+"""Parts that are not folded come out as they went in: one probe model per feature of the format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WHEEL = sorted(Path(onnx.__file__).parent.rglob("*.onnx"))
 
 
 def folded(model: onnx.ModelProto, tmp_path: Path) -> tuple[onnx.ModelProto, int]:
-    """What comes out of memory; the way through files must give the same."""
+    """The result in memory; the way through files must give the same."""
     untouched = model.SerializeToString()
     result, sites = fold_model(model, OPTIONS)
     assert model.SerializeToString() == untouched

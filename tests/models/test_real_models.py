@@ -1,4 +1,4 @@
-"""What must hold on every real model of the shared folder."""
+"""Properties of every real model of the shared folder."""
 
 from __future__ import annotations
 

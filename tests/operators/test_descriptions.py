@@ -1,4 +1,4 @@
-"""What a description of an operator is asked, and what tables elsewhere say of the same inputs."""
+"""Answers of each operator description, and tables elsewhere that name the same inputs."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_no_rows_need_nothing_but_transposes(shape: tuple[int, ...]) -> None:
 
 
 def survives(model: onnx.ModelProto, shape: tuple[int, ...]) -> bool:
-    """Whether a process of its own outlives a run of the model: no signal ends it."""
+    """Say whether a process of its own outlives a run of the model: no signal ends it."""
     program = f"""
 import sys, numpy, onnxruntime
 session = onnxruntime.InferenceSession(sys.stdin.buffer.read())

@@ -1,4 +1,4 @@
-"""What every fold is held to, whatever was folded."""
+"""Checks that every fold has to pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two models in memory are proved to be the same function."""
+"""Proofs that two models in memory are the same function."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ def test_what_is_no_plan_is_refused_in_one_line(content: Any, words: str, tmp_pa
     ],
 )
 def test_a_form_that_no_layer_has_is_a_misfit_or_still_exact(changes: dict[str, Any]) -> None:
-    """Whatever a plan says, the model is refused or proved equal, within the usual memory."""
+    """Any plan is refused or gives a model that is proved equal, within the usual memory."""
     plan = msgspec.convert(with_layer(**changes), Plan)
     model = build(TWO)
     try:

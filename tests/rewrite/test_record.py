@@ -1,4 +1,4 @@
-"""What a folded node says of its fold, for reports and `inspect`."""
+"""The record of a folded node, for reports and `inspect`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which form is chosen for a Conv, and every reason for which none is."""
+"""The form that is chosen for a Conv, and every reason to choose none."""
 
 from __future__ import annotations
 

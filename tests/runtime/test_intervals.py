@@ -47,7 +47,7 @@ def simulated(
 
 
 def coverage(spreads: tuple[float, float, float], **sizes: int) -> float:
-    """How often the interval holds the ratio."""
+    """Share of the intervals that hold the ratio."""
     random = np.random.default_rng(1)
     pairing = [Pairing.of(simulated(random, spreads, ratio=1.3, **sizes)) for _ in range(200)]
     return float(np.mean([entry.low <= 1.3 <= entry.high for entry in pairing]))

@@ -42,7 +42,7 @@ def extreme(case: Case) -> np.ndarray:
 
 
 def computed(case: Case) -> np.ndarray:
-    """What the runtime returns for the largest data."""
+    """The runtime's result for the largest data."""
     return convs.run(case.model(), extreme(case))
 
 

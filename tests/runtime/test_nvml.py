@@ -1,4 +1,4 @@
-"""What is asked of NVML; a fake answers, see `tests.runtime.fake_nvml`."""
+"""Questions to NVML; a fake answers, see `tests.runtime.fake_nvml`."""
 
 import sys
 import threading

@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where a store may be made; its folder is not there yet."""
+    """Path for a store; its folder is not there yet."""
     return tmp_path / "folder" / "store.sqlite"

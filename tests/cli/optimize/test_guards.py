@@ -98,7 +98,7 @@ def test_verify_sees_a_wrong_branch(model: Path, tmp_path: Path) -> None:
 
 
 def test_auto_measures_and_writes_what_is_guarded(tmp_path: Path) -> None:
-    """Where it pays, or a copy: either runs at every size."""
+    """The output is a fold or a copy, by what pays; either runs at every size."""
     original = parsed(TEXT, w=(1, 1, 31))
     path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     path.write_bytes(original.SerializeToString())

@@ -1,4 +1,4 @@
-"""What `optimize` prints and writes."""
+"""The output and the report of `optimize`."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def test_a_layer_that_did_not_run_is_not_predicted(store: Path) -> None:
 def test_the_whole_model_as_it_was_timed_has_the_last_word(
     saved: float, status: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one machine decided is decided again from a copy of its store, without a runtime."""
+    """A copy of a machine's store gives its decision again, without a runtime."""
     world = enter(monkeypatch, World(doubled, {"conv": saved}))
     tuned = planned(WIDE, "--effort", "thorough")
     (site,) = tuned["sites"]

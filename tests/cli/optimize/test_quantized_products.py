@@ -37,7 +37,7 @@ second product none is known."""
 
 
 class Rows(CalibrationDataReader):
-    """What the ranges of a static quantization are taken from."""
+    """Data from which a static quantization takes its ranges."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(3)
@@ -103,7 +103,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def outputs(path: Path, folder: Path, x: np.ndarray) -> tuple[list[np.ndarray], list[str]]:
-    """What a model returns as it is deployed, and the operators that the runtime makes of it."""
+    """Outputs of a model as it is deployed, and the operators that the runtime makes of it."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.optimized_model_filepath = str(folder / "optimized.onnx")

@@ -1,4 +1,4 @@
-"""What `optimize` does not do: outputs that it refuses, exit codes, no runtime."""
+"""Refusals of `optimize`: outputs that it does not write, exit codes, no runtime."""
 
 from __future__ import annotations
 

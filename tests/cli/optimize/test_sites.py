@@ -1,4 +1,4 @@
-"""Which sites `optimize` folds, and how; what its report says of them."""
+"""Sites that `optimize` folds, their forms, and the report of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `verify` says of pairs of models, and its reports."""
+"""Verdicts of `verify` on pairs of models, and its reports."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def inverted(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def only_floats(alter: Alter) -> Alter:
-    """What depends on the numbers: labels and small integers stay as they are."""
+    """Faults that depend on the numbers: labels and small integers stay as they are."""
     return lambda array: alter(array) if array.dtype.kind == "f" else array
 
 

@@ -1,4 +1,4 @@
-"""What may go wrong with the numbers of a weight or a bias."""
+"""Changes of the numbers of a weight or a bias."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a mutant another function? onnx's reference implementation decides, in float64.
+"""Judge whether a mutant is another function, by onnx's reference implementation in float64.
 
 It shares no code with the folding, the proof or the runtime. All floating-point constants become
 float64, so that a weight which is off by one unit in the last place of float32 is far above the

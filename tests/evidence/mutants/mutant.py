@@ -63,7 +63,7 @@ class RightFold:
                 yield Mutant(self.base, name, self.original, planted.model)
 
     def in_code(self, faults: Mapping[str, Planted]) -> Iterator[Mutant]:
-        """What broken code makes of the original, where it gets that far."""
+        """The original folded by broken code, None where that fails."""
         for name, context in faults.items():
             with context():
                 try:
@@ -77,7 +77,7 @@ class RightFold:
 
 
 def content(model: onnx.ModelProto) -> bytes:
-    """What a model computes: all that it holds but what its nodes say of themselves."""
+    """Bytes of a model without the records of its nodes."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     for node in bare.graph.node:

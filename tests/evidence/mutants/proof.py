@@ -1,4 +1,4 @@
-"""What the proof says of a pair of models."""
+"""The proof of a pair of models."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def proofs(
 def difference(
     before: onnx.ModelProto, after: onnx.ModelProto, ran_at: Shapes | None = None
 ) -> str:
-    """What the proof finds, "" where both models are equal."""
+    """The difference that the proof finds, "" for equal models."""
     size_proofs = proofs(before, after, ran_at)
     return "; ".join(f"{p.verdict}: {p.reason}" for p in size_proofs if p.verdict != "equal")

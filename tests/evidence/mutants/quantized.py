@@ -266,7 +266,7 @@ def requantized(which: str, index: int, alter: Callable[[Array], Array | None]) 
 
 
 def pair(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """What quantizes moved data again, and what dequantizes that."""
+    """The node that quantizes moved data again, and the node that dequantizes them."""
     return [n for n in model.graph.node if re.search("/widthfold/(de)?quantize(_[0-9]+)?$", n.name)]
 
 

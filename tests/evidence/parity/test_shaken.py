@@ -45,7 +45,7 @@ def test_linear_weights_move_by_a_unit_in_the_last_place_and_nothing_else() -> N
 
 
 def test_dequantized_weights_move_behind_their_scale() -> None:
-    """What else would move is taken out."""
+    """Other sources of movement are taken out."""
     text = TEXT.replace("Conv(x, v, b)", "Slice(x, zero, six, two)").replace("Conv(f, u)", "Neg(f)")
     ends = "int64[1] zero = {0}, int64[1] six = {6}, int64[1] two = {2}"
     text = text.replace("int8[2", f"{ends}, int8[2")

@@ -31,7 +31,7 @@ def test_a_right_fold_passes_where_only_its_sums_are_next_to_half_a_step(
 def test_a_bias_of_another_scale_fails_though_the_runtime_does_not_look_at_it(
     tmp_path: Path,
 ) -> None:
-    """As deployed both return the same bits."""
+    """Both return the same bits as they are deployed."""
     assert verdict(rounding(85), tmp_path, scale=1.01) == "fail"
 
 

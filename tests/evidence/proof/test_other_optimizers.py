@@ -1,4 +1,4 @@
-"""What other optimizers write is proved and verified too, and a fault in it is found."""
+"""Models that other optimizers write are proved and verified, and a fault in them is found."""
 
 from __future__ import annotations
 

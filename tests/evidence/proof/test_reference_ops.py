@@ -48,7 +48,7 @@ def test_conv_is_what_the_oracle_says(x, w, attributes, auto_pad):
 
 
 def both(folder, op_type, arrays, attributes, opset, outputs=1, names="xwbmv"):
-    """What the runtime and the reference compute; the first array is the only input."""
+    """Outputs of the runtime and of the reference; the first array is the only input."""
     named = dict(zip(names, arrays, strict=False))
     node = helper.make_node(op_type, list(named), [f"y{i}" for i in range(outputs)], **attributes)
     kind = helper.np_dtype_to_tensor_dtype(arrays[0].dtype)

@@ -1,4 +1,4 @@
-"""What another optimizer rounded, or wrote by a law, is not provable; a fault is different."""
+"""Numbers that another optimizer rounded are not provable; a fault is different."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where nodes ran, from events as the runtime's profiler writes them on a GPU."""
+"""Devices on which nodes ran, from events as the runtime's profiler writes them on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of two models that were timed on a machine of our own."""
+"""Verdicts on two models that were timed on a machine of our own."""
 
 import math
 import sys

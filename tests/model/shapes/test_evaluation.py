@@ -1,4 +1,4 @@
-"""What is known behind and inside of branches, loops and functions."""
+"""Facts of values behind and inside of branches, loops and functions."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_functions_with_attributes_and_operator_sets_of_their_own():
 
 
 def test_a_function_that_is_given_its_graphs():
-    """What an If in it returns is not known: its branches are those of the caller."""
+    """The output of an If in a function is unknown: its branches belong to the caller."""
     names = ("then_branch", "else_branch")
     model = parsed("(float[4] x, bool k) => (float[n] y, float[m] z) { z = Neg (x) }")
     model.opset_import.append(helper.make_opsetid("own", 1))

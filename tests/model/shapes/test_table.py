@@ -1,4 +1,4 @@
-"""Which extents are known, in every scope."""
+"""Extents that are known, in every scope."""
 
 from __future__ import annotations
 

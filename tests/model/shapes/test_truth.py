@@ -1,4 +1,4 @@
-"""What is known of values is true of those that the runtime computes, one by one."""
+"""Facts of values hold for the values that the runtime computes, one by one."""
 
 from __future__ import annotations
 

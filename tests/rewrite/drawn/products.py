@@ -34,8 +34,10 @@ def drawn(
 
 
 def runs(model: onnx.ModelProto, x: np.ndarray, level: str) -> bool:
-    """Whether the runtime runs the original: it fuses scales per row of A, which no kernel takes,
-    and scales per column of batched weights."""
+    """Say whether the runtime runs the original.
+
+    It fuses scales per row of A, which no kernel takes, and scales per column of batched weights.
+    """
     try:
         run(model, x, level)
     except ort.capi.onnxruntime_pybind11_state.Fail:

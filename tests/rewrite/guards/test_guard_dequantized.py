@@ -115,7 +115,7 @@ def test_any_other_operator_between_may_be_read(between: str) -> None:
 
 
 def test_two_guards_behind_one_dequantizer() -> None:
-    """What it makes itself may be read, also where others read what is moved behind it."""
+    """Its own result may be read, also where others read data that are moved behind it."""
     body = "m = MaxPool <kernel_shape = [1, 3]> (d) a = Conv (d, w) b = Conv (m, w) c = Conv (d, w)"
     plain = model(f"{QUANTIZED} {body} r = Relu (m)", outputs="a b c r")
     result, sites = fold_model(plain, OPEN)

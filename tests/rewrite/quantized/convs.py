@@ -156,7 +156,7 @@ class Case:
         return np.int32 if self.node == "ConvInteger" else self.kinds[0]
 
     def sums(self, data: Array) -> Array:
-        """What the accumulators hold, by the oracle."""
+        """Sums in the accumulators, by the oracle."""
         numbers = {name: array.astype(np.int64) for name, array in self.constants().items()}
         x = data.astype(np.int64) - numbers["xz"]
         shape = [1] * len(self.weight)
@@ -170,7 +170,7 @@ class Case:
         return np.asarray(function(x, w, bias, pads=list(self.pads) or None, **settings))
 
     def expected(self, data: Array) -> Array:
-        """What the oracle returns for some data."""
+        """The oracle's result for some data."""
         sums, numbers = self.sums(data), self.constants()
         if self.node == "ConvInteger":
             return sums.astype(np.int32)

@@ -42,7 +42,7 @@ class QuantizedProduct:
 
     @property
     def of_data(self) -> str:
-        """Which operand the data is."""
+        """Name of the operand that is the data."""
         return "b" if self.left else "a"
 
     @property
@@ -105,7 +105,7 @@ class QuantizedProduct:
 
 
 def of_rows(array: np.ndarray) -> np.ndarray:
-    """What belongs to A or to the result, wide; a vector has one number per row."""
+    """A constant of A or of the result, wide; a vector has one number per row."""
     wide = np.asarray(array, np.float64 if array.dtype.kind == "f" else np.int64)
     return wide[:, None] if wide.shape not in ((), (1,)) and wide.ndim == 1 else wide
 

@@ -110,7 +110,7 @@ def test_a_dequantized_input_and_a_weight_of_floats_are_folded_in_floats() -> No
 
 
 def test_zero_points_that_are_computed_are_passed_on() -> None:
-    """As in models that are quantized dynamically."""
+    """A scale that is computed, as in models that are quantized dynamically."""
     rng = np.random.default_rng(1)
     weight = rng.integers(0, 256, (5, 3, 4)).astype(np.uint8)
     nodes = [

@@ -51,7 +51,7 @@ def test_the_runtime_still_computes_in_integers(
 
 
 def test_several_readers_of_one_dequantized_tensor(tmp_path: Path) -> None:
-    """As queries, keys and values read one tensor."""
+    """Three products read one tensor, as queries, keys and values do."""
     model = DequantizedProduct(shape=[12, 3], weight=[3, 5], quantized=False).model()
     other = onnx.NodeProto.FromString(model.graph.node[-1].SerializeToString())
     other.name, other.output[0] = "other", "z"

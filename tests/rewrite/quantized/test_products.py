@@ -77,7 +77,7 @@ def test_the_gaps_hold_the_zero_point_and_one_number_is_not_copied() -> None:
 
 
 def test_a_computed_zero_point_of_the_data_stays() -> None:
-    """As quantize_dynamic writes it."""
+    """The model is as quantize_dynamic writes it."""
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>
         g (float[12, 3] x) => (int32[12, 5] y) <int8[3, 5] w = {3, -64, 63, 9, -7, 1, 2, 3, 4, 5,
@@ -121,7 +121,7 @@ def with_constants(
 
 
 def wraps(inputs: list[np.ndarray], stored: np.ndarray) -> bool:
-    """Whether a stored output of QLinearMatMul is no limit where the result is beyond one."""
+    """Say whether a stored output of QLinearMatMul is no limit where the result is beyond one."""
     a, scale_a, zero_a, b, scale_b, zero_b, scale, zero = (x.astype(np.float64) for x in inputs)
     exact = (a - zero_a) @ (b - zero_b) * (scale_a * scale_b / scale) + zero
     limits = np.iinfo(stored.dtype)

@@ -43,13 +43,13 @@ def folded(model: onnx.ModelProto, options: FoldOptions = WIDTH, count: int = 1)
 
 
 def conversions(model: onnx.ModelProto) -> int:
-    """How many folds and unfolds there are: runs of moves."""
+    """Number of folds and unfolds: runs of moves."""
     kinds = [kind in MOVES for kind in ops(model)]
     return sum(here and not before for before, here in zip([False, *kinds], kinds, strict=False))
 
 
 def optimized(model: onnx.ModelProto, level: str, folder: Path) -> list[str]:
-    """What the runtime makes of a model before it runs it."""
+    """Operators of a model after the runtime's optimizer."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.optimized_model_filepath = str(folder / "optimized.onnx")

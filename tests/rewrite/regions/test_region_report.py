@@ -1,4 +1,4 @@
-"""What is said of regions: who is in one, what is carried, and why it ends."""
+"""The report of regions: members, carried ops, and the reason why one ends."""
 
 from __future__ import annotations
 

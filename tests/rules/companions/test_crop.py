@@ -56,7 +56,7 @@ ConvTranspose of a small input has pads that leave nothing of an axis."""
 
 
 def result(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray | None:
-    """What a model returns, None if it does not run."""
+    """The output of a model, None if it does not run."""
     try:
         return run(model, x)[0]
     except Exception as error:
@@ -206,7 +206,7 @@ def test_bounds_that_follow_from_extents_are_followed() -> None:
 
 
 def test_the_end_of_a_transposed_conv_is_followed() -> None:
-    """As the decoders of EnCodec trim: from b to the extent less e."""
+    """The decoders of EnCodec trim like this: from b to the extent less e."""
     body = """c = ConvTranspose<strides=[3], pads=[1,0]>(x, w)  n = Shape (c)  m = Gather (n, a)
     e = Sub (m, t) y = Slice (c, s, e, a)"""
     before = net(body, "1,5,N", s=[2], a=[2], t=[3])

@@ -1,4 +1,4 @@
-"""What may not be silently wrong: assumed extents, SAME padding, Loop bodies, empty outputs."""
+"""Cases that could be silently wrong: assumed extents, SAME padding, Loop bodies, empty outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far Inf and NaN may spread: the reported factor is what the runtime does."""
+"""The spread of Inf and NaN: the reported factor is that of the runtime."""
 
 from __future__ import annotations
 

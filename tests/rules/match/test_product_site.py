@@ -1,4 +1,4 @@
-"""What a product of matrices is refused for, in words that say what to do."""
+"""Refusals of a product of matrices, in words that say what to do."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_rows_are_samples_where_the_model_has_as_many(samples: int, code: str) -
 
 
 def reshaped(shape: list[int], to: list[int], factor: int, **options: object) -> SiteReport:
-    """What becomes of a product of an input of the model in another shape."""
+    """The outcome of a product of an input of the model in another shape."""
     model = Product(shape=to, weight=[to[-1], 5], first="Identity").model()
     model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape))
     model.graph.initializer.append(numpy_helper.from_array(np.array(to), "to"))

@@ -1,4 +1,4 @@
-"""What a quantized product is refused for, in words that say what is in the way."""
+"""Refusals of a quantized product, in words that say what is in the way."""
 
 from __future__ import annotations
 

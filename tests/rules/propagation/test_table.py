@@ -1,4 +1,4 @@
-"""Which ops run on packed tensors between folded Convs, and which do not."""
+"""Ops that run on packed tensors between folded Convs, and ops that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of providers, and how others are named."""
+"""Descriptions of providers, and names of others."""
 
 from __future__ import annotations
 

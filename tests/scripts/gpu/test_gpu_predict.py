@@ -1,4 +1,4 @@
-"""What is expected of a GPU is what the script prints, of the layers that are measured."""
+"""Times that are expected of a GPU, for the layers that are measured, as the script prints them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from widthfold_onnx.errors import CheckFailedError
 
 
 class FakeTorch:
-    """As much of PyTorch as `gpu.rival` uses, on a device called cuda."""
+    """The part of PyTorch that `gpu.rival` uses, on a device called cuda."""
 
     __version__ = "0"
     channels_last, contiguous_format = "last", "first"

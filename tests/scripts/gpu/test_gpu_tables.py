@@ -1,4 +1,4 @@
-"""What is published of rows that were measured."""
+"""Tables of rows that were measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured, what is not measured again, and when measuring ends."""
+"""Layers that are measured, layers that are not measured again, and the end of measuring."""
 
 from __future__ import annotations
 

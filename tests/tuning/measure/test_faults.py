@@ -1,4 +1,4 @@
-"""What a form does to the child that it runs in is its own loss, and nothing else is lost."""
+"""A form that ends its child process is lost, and nothing else is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs how often in a race, on a clock and a runtime of our own."""
+"""Number of runs of each form in a race, on a clock and a runtime of our own."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def raced(monkeypatch: pytest.MonkeyPatch):
 
 
 def results(reports: list[object]) -> dict[str, Measurement]:
-    """What ran, by form; there must be one of each."""
+    """Measurements by form; there must be one of each."""
     found = [item for item in reports if isinstance(item, Outcome)]
     assert len({(item.subject, item.candidate) for item in found}) == len(found)
     return {item.candidate: item.measurement for item in found}

@@ -1,4 +1,4 @@
-"""What test workers run in place of a race; importable, since a worker gets it by name."""
+"""Functions that test workers run in place of a race; a worker imports them by name."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def world(found_layers: Layers, rng: np.random.Generator) -> Known:
 
 
 def cost(found_layers: Layers, known: Known, choice: Mapping[str, PredictedForm | None]) -> float:
-    """What a choice costs, by trying all layouts of every link."""
+    """The cost of a choice, by trying all layouts of every link."""
     total, ends = 0.0, {}
     for subject, form in choice.items():
         seconds = known(subject, AS_IS).seconds

@@ -1,4 +1,4 @@
-"""Which companions the search takes, given how fast the whole model is with them."""
+"""Companions that the search takes, by the time of the whole model with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search measured before is not measured again, and nothing else passes for it."""
+"""An earlier measurement is not taken again, and nothing else passes for it."""
 
 from __future__ import annotations
 

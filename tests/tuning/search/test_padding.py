@@ -1,4 +1,4 @@
-"""Which channels the search pads, given how fast the whole model is with them."""
+"""Channels that the search pads, by the time of the whole model with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the search decides, given what was measured."""
+"""Decisions of the search, by measurements that were made up."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_lifted_layers_are_timed_at_the_level_that_suits_each_side(
 def test_a_plan_that_was_timed_is_not_left_for_one_that_was_not(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a later `tune` finds between packed tensors makes another plan the best on paper."""
+    """A later `tune` between packed tensors makes another plan the best on paper."""
 
     def alone(layer, form):
         found = two_then_four(form)

@@ -1,4 +1,4 @@
-"""What is put is found, and where the store lies."""
+"""Measurements that were put are there, and the path of the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is cut out of a model: which layers are one unit, and what belongs to it."""
+"""Units that are cut out of a model, and the nodes that belong to each."""
 
 from __future__ import annotations
 

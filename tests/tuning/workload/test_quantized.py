@@ -24,7 +24,7 @@ CASES = {
 
 
 def returned(layer: bytes, case: Case, x: np.ndarray) -> np.ndarray:
-    """What a layer makes of integers: without the operators at its ends, which no form pays for."""
+    """Result of a layer on integers, without the operators at its ends: no form pays for them."""
     graph = onnx.ModelProto.FromString(layer).graph
     if graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
         numbers = case.constants()
@@ -50,7 +50,7 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 def test_dequantized_layers_take_their_quantizers_along(kind: type) -> None:
-    """Where no QuantizeLinear stands before signed bytes, the runtime computes with floats."""
+    """The runtime computes with floats where no QuantizeLinear stands before signed bytes."""
     case = Case(op="QDQ Conv", kinds=(kind, np.int8), **LINE)
     model = onnx.ModelProto.FromString(workload(case.model()).model)
     ops = [node.op_type for node in model.graph.node]

@@ -87,7 +87,7 @@ def workload(
 
 
 def run(model: bytes, x: np.ndarray) -> np.ndarray:
-    """What a model computes of one input, exactly as it is written."""
+    """The output of a model for one input, exactly as it is written."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1

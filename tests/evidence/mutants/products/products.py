@@ -112,7 +112,7 @@ def options(base: str) -> FoldOptions:
 
 
 def weight_at(folded: Folded) -> int:
-    """Which input of the folded node is the weight."""
+    """Position of the weight among the inputs of the folded node."""
     held = {tensor.name for tensor in folded.graph.initializer}
     return next(i for i, name in enumerate(folded.conv.input) if name in held)
 

@@ -115,7 +115,7 @@ def node(folded: Folded, name: str) -> onnx.NodeProto:
 
 
 def held(folded: Folded, op: onnx.NodeProto) -> int:
-    """Which input of a carried op is the constant."""
+    """Position of the constant among the inputs of a carried op."""
     names = {tensor.name for tensor in folded.graph.initializer}
     return next(i for i, name in enumerate(op.input) if name in names)
 

@@ -1,4 +1,4 @@
-"""Are two models different functions? onnx's reference implementation decides, in float64.
+"""Judge whether two models are different functions, by onnx's reference implementation in float64.
 
 It shares no code with the proof but the moves (Reshape, Slice and others), which both run by onnx.
 All constants of type float become float64, so that one unit in the last place of float32 is far

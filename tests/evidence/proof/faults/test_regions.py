@@ -1,4 +1,4 @@
-"""What stays packed between folded Convs is proved, and a fault that is planted there is found."""
+"""Tensors that stay packed between folded Convs are proved, and planted faults there are found."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def evaluated(
     outputs: int = 1,
     **attributes: Any,
 ) -> Value:
-    """What a node returns first; arrays are given as elements, so that nothing is a constant.
+    """The first output of a node; arrays are passed as elements, so that nothing is a constant.
 
     Args:
         op: its operator.
@@ -72,7 +72,7 @@ def same(found: Value, expected: np.ndarray) -> None:
 
 
 def alike(first: Value, other: Value) -> np.ndarray:
-    """Where two values are equal."""
+    """Places at which two values are equal."""
     assert isinstance(first, Known | Elements)
     assert isinstance(other, Known | Elements)
     assert first.shape == other.shape

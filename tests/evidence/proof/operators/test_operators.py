@@ -1,4 +1,4 @@
-"""What each operator means is checked on whole numbers, against the loop oracle or onnx's own."""
+"""Each operator of the proof on whole numbers, against the loop oracle or onnx's reference."""
 
 from __future__ import annotations
 
