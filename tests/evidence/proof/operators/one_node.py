@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.evidence.proof.field import PRIMES, canonical, of_numbers
 from widthfold_onnx.evidence.proof.operators import evaluate
@@ -15,6 +16,10 @@ from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proof.values import Call, Elements, Known, Value
 
 OPSET = 21
+FLOAT, INT8, UINT8, INT32 = (
+    onnx.TensorProto.DataType.Value(name) for name in ("FLOAT", "INT8", "UINT8", "INT32")
+)
+LARGE = 1 << 40
 
 
 def elements(array: np.ndarray, kind: int = 0) -> Elements:
@@ -80,3 +85,21 @@ def alike(first: Value, other: Value) -> np.ndarray:
     for a, b in zip(first.draws, other.draws, strict=True):
         equal &= a == b
     return equal
+
+
+def drawn(seed: int, *shape: int, bound: int = LARGE) -> np.ndarray:
+    """Integers, most of them far above every prime."""
+    return np.random.default_rng(seed).integers(-bound, bound, shape)
+
+
+def reference(op: str, *inputs: np.ndarray, opset: int = OPSET, **attributes: Any) -> np.ndarray:
+    names = [f"i{i}" for i in range(len(inputs))]
+    node = helper.make_node(op, names, ["y"], **attributes)
+    ports = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in zip(names, inputs, strict=True)
+    ]
+    graph = helper.make_graph([node], "g", ports, [onnx.ValueInfoProto(name="y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    (y,) = ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))
+    return np.asarray(y)

@@ -1,0 +1,107 @@
+"""Quantized operators on whole numbers: exact sums, and functions where they are rounded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import oracle
+from tests.evidence.proof.operators.one_node import (
+    FLOAT,
+    INT8,
+    INT32,
+    UINT8,
+    alike,
+    drawn,
+    elements,
+    evaluated,
+    reference,
+    same,
+)
+from widthfold_onnx.evidence.proof.values import Known
+
+
+def integers(seed: int, kind: type, *shape: int) -> np.ndarray:
+    limits = np.iinfo(kind)
+    return np.random.default_rng(seed).integers(limits.min, limits.max, shape, kind, endpoint=True)
+
+
+CONVS = [{}, {"strides": [2], "pads": [1, 3]}, {"dilations": [2], "group": 2}]
+
+
+@pytest.mark.parametrize("attributes", CONVS)
+@pytest.mark.parametrize("points", [(), (6,)])
+def test_conv_integer(attributes: dict[str, Any], points: tuple[int, ...]) -> None:
+    x = integers(0, np.uint8, 2, 4, 11)
+    w = integers(1, np.int8, 6, 4 // attributes.get("group", 1), 3)
+    zx, zw = integers(2, np.uint8), integers(3, np.int8, *points)
+    less = w.astype(np.int64) - zw.reshape(-1, 1, 1)
+    expected = oracle.conv(x.astype(np.int64) - zx, less, **attributes)
+    same(evaluated("ConvInteger", x, w, zx, zw, **attributes), expected)
+
+
+@pytest.mark.parametrize(("za", "zb"), [((), ()), ((5,), (7,)), ((2, 5, 1), (2, 1, 7))])
+def test_matmul_integer(za: tuple[int, ...], zb: tuple[int, ...]) -> None:
+    a, b = integers(0, np.uint8, 2, 5, 3), integers(1, np.int8, 2, 3, 7)
+    of_a, of_b = integers(2, np.uint8, *za), integers(3, np.int8, *zb)
+    rows = of_a.reshape(-1, 1) if za == (5,) else of_a
+    expected = oracle.matmul(a.astype(np.int64) - rows, b.astype(np.int64) - of_b)
+    same(evaluated("MatMulInteger", a, b, of_a, of_b), np.asarray(expected))
+
+
+@pytest.mark.parametrize("attributes", CONVS)
+def test_a_linear_conv_rounds_the_right_sums(attributes: dict[str, Any]) -> None:
+    """The same sums that a kernel of one tap makes of what the oracle computes round alike."""
+    x = integers(0, np.uint8, 2, 4, 11)
+    w = integers(1, np.int8, 6, 4 // attributes.get("group", 1), 3)
+    zx, zw = integers(2, np.uint8), integers(3, np.int8, 6)
+    b = drawn(4, 6, bound=9999)
+    scales = np.array(2.0), np.arange(1.0, 7)
+    out = np.array(8.0), integers(5, np.uint8)
+    less = w.astype(np.int64) - zw.reshape(-1, 1, 1)
+    sums = oracle.conv(x.astype(np.int64) - zx, less, b, **attributes)
+    kinds = [UINT8, FLOAT, UINT8, INT8, FLOAT, INT8, FLOAT, UINT8, INT32, UINT8]
+    value = evaluated(
+        "QLinearConv", x, scales[0], zx, w, scales[1], zw, *out, b, kinds=kinds, **attributes
+    )
+    one, nothing = np.eye(6, dtype=np.int64).reshape(6, 6, 1), np.zeros((), np.int64)
+    again = evaluated(
+        "QLinearConv", sums, scales[0], nothing, one, scales[1], nothing, *out, kinds=kinds[:8]
+    )
+    assert alike(value, again).all()
+    other = evaluated(
+        "QLinearConv", sums + 1, scales[0], nothing, one, scales[1], nothing, *out, kinds=kinds[:8]
+    )
+    assert not alike(value, other).any()
+
+
+@pytest.mark.parametrize(
+    ("scales", "attributes"),
+    [
+        ((), {}),
+        ((5,), {"axis": 1}),
+        ((3,), {"axis": -3}),
+        ((3, 3, 2), {"axis": 1, "block_size": 2}),
+    ],
+)
+def test_dequantize_linear(scales: tuple[int, ...], attributes: dict[str, int]) -> None:
+    x = integers(0, np.int8, 3, 5, 2)
+    scale = np.random.default_rng(1).integers(1, 99, scales).astype(np.float32)
+    zero = integers(2, np.int8, *scales)
+    expected = reference("DequantizeLinear", x, scale, zero, **attributes)
+    kinds = [INT8, FLOAT, INT8, FLOAT]
+    value = evaluated(
+        "DequantizeLinear", elements(x), Known(scale), Known(zero), kinds=kinds, **attributes
+    )
+    same(value, expected)
+
+
+@pytest.mark.parametrize("change", [(0, 0), (1, 0), (0, 1)])
+def test_quantizing_on_the_same_grid_returns_the_integers(change: tuple[int, int]) -> None:
+    x, scale, zero = integers(0, np.int8, 3, 5), Known(np.float32(0.3)), Known(np.int8(7))
+    floats = evaluated("DequantizeLinear", elements(x, INT8), scale, zero)
+    other = Known(np.float32(0.3 + change[0])), Known(np.int8(7 + change[1]))
+    again = evaluated("QuantizeLinear", floats, *other, kinds=[FLOAT, FLOAT, INT8, INT8])
+    assert alike(again, elements(x)).all() == (change == (0, 0))
