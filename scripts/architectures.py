@@ -272,7 +272,8 @@ NETS: dict[str, Callable[[], Source]] = {
     "tcn_25": lambda: tcn(25),
     "tcn_32": lambda: tcn(32),
     "wavenet": wavenet,
-    "deepfilter_encoder": deepfilter_encoder,
+    "deepfilter_encoder": lambda: deepfilter_encoder(streaming=False),
+    "deepfilter_streaming": lambda: deepfilter_encoder(streaming=True),
 }
 
 

@@ -6,9 +6,9 @@ from graph_text import Net
 from model_sources import Source
 
 
-def trimmed(net: Net, x: str, begin: int, end: int) -> str:
-    """Cut elements off the begin and the end of the last axis."""
-    number = [net.constant([n], 1, dtype="int64") for n in (begin, -end if end else 1 << 40, 2)]
+def trimmed(net: Net, x: str, begin: int, end: int, axis: int = 2) -> str:
+    """Cut elements off the begin and the end of an axis."""
+    number = [net.constant([n], 1, dtype="int64") for n in (begin, -end if end else 1 << 40, axis)]
     return net.node("Slice", x, *number)
 
 
@@ -52,9 +52,11 @@ def wavenet() -> Source:
     return net.done(net.conv(x, (1, 10 * channels, 1)), 1, 1, 4096)
 
 
-def deepfilter_encoder() -> Source:
+def deepfilter_encoder(*, streaming: bool) -> Source:
+    """Build the encoder, or the last frame of its part in front of the GRU, for streaming."""
+    part = " in front of its GRU, for streaming" if streaming else ""
     net = Net(
-        "The encoder of DeepFilterNet3 (Schroeter et al., 2023): 20 frames.",
+        f"The encoder of DeepFilterNet3 (Schroeter et al., 2023){part}: 20 frames.",
         bands=(1, 1, 20, 32),
         spectrum=(1, 2, 20, 96),
     )
@@ -82,7 +84,10 @@ def deepfilter_encoder() -> Source:
     y = net.node("Conv", "spectrum", net.weight(64, 1, 3, 3), group=2, pads=[2, 1, 0, 1])
     y = separable(net.node("Relu", net.conv(y, (64, 64, 1, 1))), 2)
     x = net.node("Add", flat(x, 512), grouped(flat(y, 3072), 32, 96, 16))
-    x = net.node("Transpose", grouped(x, 16, 32, 16), perm=[1, 0, 2])
+    x = grouped(x, 16, 32, 16)
+    if streaming:
+        return net.done(trimmed(net, x, -1, 0, axis=1), 1, 1, 256)
+    x = net.node("Transpose", x, perm=[1, 0, 2])
     weights = net.weight(1, 768, 256), net.weight(1, 768, 256), net.weight(1, 1536)
     x = net.node("GRU", x, *weights, results=2, hidden_size=256, linear_before_reset=1)
     x = net.node("Squeeze", x.split(", ")[0], net.constant([1], 1, dtype="int64"))

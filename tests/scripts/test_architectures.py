@@ -30,16 +30,8 @@ NAMES = [
     *("eegnet", "eegnet_batch32", "fsrcnn", "fsrcnn_s", "espcn", "ds_cnn", "conformer_block"),
     *("conformer_depthwise", "istft", "stft", "hifigan_stage", "vocoder_head", "unet_3d"),
     *("nerf_mlp", "ecg_resnet", "denoiser", "pruned", "pruned_prelu", "separable"),
-    *(
-        "face_detector",
-        "unet",
-        "segmentation",
-        "deep_eeg",
-        "tcn_25",
-        "tcn_32",
-        "wavenet",
-        "deepfilter_encoder",
-    ),
+    *("face_detector", "unet", "segmentation", "deep_eeg", "tcn_25", "tcn_32", "wavenet"),
+    *("deepfilter_encoder", "deepfilter_streaming"),
 ]
 
 
