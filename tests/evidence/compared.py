@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from widthfold_onnx.evidence.parity.models import ModelParity, ModelRuns, judged, run_models
+from widthfold_onnx.evidence.parity.models import ModelParity, judged
+from widthfold_onnx.evidence.run import prepared
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say, quiet
 
@@ -17,5 +18,5 @@ def compare_models(
     is_proved: bool = False,
     report: Say = quiet,
 ) -> ModelParity:
-    runs = run_models(original, rewritten, options, report=report)
-    return judged(runs, is_proved=is_proved) if isinstance(runs, ModelRuns) else runs
+    reference, parity = prepared(original, rewritten, options, report=report)
+    return parity if reference is None else judged(reference, rewritten, is_proved=is_proved)

@@ -1,5 +1,6 @@
 """Check that a rewritten model computes what the original computes, and measure how fast.
 
-`files` starts `run` in a child process; `run` calls `proof`, `parity`, `integers` and `timing`.
+`files` starts `run` in a child process; `run` calls `interface`, `proof`, `integers`, `parity` and
+`timing`. `inputs` chooses what models run on, `model_runs` and `exact_kernels` run them.
 It imports `decide` and everything below; `api`, `delivery` and `pipeline` import it.
 """

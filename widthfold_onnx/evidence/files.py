@@ -9,7 +9,7 @@ from pathlib import Path
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.progress import Say
+from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import Before, environment
@@ -89,7 +89,10 @@ def check_file(original: Path, options: VerifyOptions) -> bool:
 def saturating_files(
     original: Path, folds: Sequence[Path], options: VerifyOptions
 ) -> list[list[str]]:
-    """Return why folds may not be deployed on this CPU, whose kernels saturate; see `saturating`.
+    """Return why folds may not be deployed on this CPU, whose kernels saturate.
+
+    Returns:
+        For each fold the objections if it saturates further than the original; else none.
 
     Raises:
         UnverifiedError: the original does not run.
@@ -98,15 +101,24 @@ def saturating_files(
 
 
 def _check(original: Path, options: VerifyOptions) -> bool:
-    from widthfold_onnx.evidence.parity.reference import check_judged
+    from widthfold_onnx.evidence.exact_kernels import may_saturate
+    from widthfold_onnx.evidence.parity.reference import reference_of
+    from widthfold_onnx.runtime.sessions.session import resolved
 
-    return check_judged(original, options)
+    chosen = dataclasses.replace(resolved(options), seeds=0 if options.inputs else 1)
+    if doubts := reference_of(original, chosen, quiet).doubts:
+        raise UnverifiedError(doubts[0])
+    return may_saturate(chosen, original)
 
 
 def _saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) -> list[list[str]]:
-    from widthfold_onnx.evidence.parity.saturated import saturating
+    from widthfold_onnx.evidence.parity.reference import reference_of
+    from widthfold_onnx.evidence.parity.saturated import as_deployed
+    from widthfold_onnx.runtime.sessions.session import Level, resolved
 
-    return saturating(original, folds, options)
+    reference = reference_of(original, resolved(options), quiet)
+    results = [as_deployed(reference, fold, reference.run(fold, Level.ALL)) for fold in folds]
+    return [[*worse, *remarks] if worse else [] for worse, remarks in results]
 
 
 def _run(original: Path, rewritten: Path, options: VerifyOptions, *, report: Say) -> VerifyReport:

@@ -1,4 +1,4 @@
-"""Choose inputs with which a model shows something, and name the branches that none reached.
+"""Choose inputs with which a model shows something, and run the model on them.
 
 * `controls`: values of small inputs. Scalars and small vectors are often limits, thresholds, rates
   or switches, and random values of these may mask every output.
@@ -6,15 +6,12 @@
   distributions seldom get near both ends of the range, where sums of 8 bits saturate
   (`runtime.kernels`) and weights have most effect.
 * `all_windows_fit`: sizes at which every layer has something to compute.
-* `unreached`: branches that ran on no input set, so nothing was compared there.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -25,20 +22,21 @@ from onnx import helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.parity.exact_kernels import holds_bytes
-from widthfold_onnx.evidence.parity.outputs import says_nothing
-from widthfold_onnx.evidence.parity.runs import Outputs
+from widthfold_onnx.evidence.branches import unreached
+from widthfold_onnx.evidence.exact_kernels import holds_bytes
+from widthfold_onnx.evidence.model_runs import Outputs, run_once
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.model.proto.functions import flat
-from widthfold_onnx.model.proto.walk import all_nodes, inputs, is_default, subgraphs
+from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import RuntimeOptions, Shapes
+from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.progress import Say
 from widthfold_onnx.rules.match.dequantized import REMOVED, SELECTING
+from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
-from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
+from widthfold_onnx.runtime.sessions.session import Session
 from widthfold_onnx.text import printable
 
 SMALL = 4
@@ -51,9 +49,79 @@ TRIES = 64
 """Combinations that are tried, chosen at random where there are more."""
 
 
+def run_on_inputs(
+    original: Path, session: Session, options: VerifyOptions, report: Say
+) -> tuple[InputSets, list[Outputs]]:
+    """Choose input sets, and return them with what the model returns on each.
+
+    Args:
+        original: file of the model.
+        session: of it.
+        options: stored inputs, shapes, seeds, and whether random sets are varied.
+        report: gets a line of text before each run.
+
+    Raises:
+        UnverifiedError: it stops on the first set or on a stored one.
+        UsageError: stored inputs or shapes that do not fit it.
+    """
+    # Loaded when it is asked for, and only as long: models may be large.
+    inputs = input_sets(session, options, lambda s: all_windows_fit(load(original).proto, s))
+    drawn = next((item for item in inputs.sets if item.random), None)
+    if drawn is not None and (item := filling(original, drawn)) is not None:
+        inputs.sets.append(item)
+    inputs, outputs = _run(session, inputs, report)
+    is_blind = not any(map(shown, outputs))
+    if values := controls(session, drawn.feeds) if drawn and is_blind else {}:
+        inputs, outputs = _run(session, _controlled(inputs, values), report)
+    if missed := unreached(load(original).proto, original, options, inputs.sets):
+        inputs.limits.append(f"no input set reached {', '.join(missed)}")
+    return inputs, outputs
+
+
+def _run(session: Session, inputs: InputSets, report: Say) -> tuple[InputSets, list[Outputs]]:
+    """Run the model on each set, and leave out random sets on which it stops."""
+    usable: list[InputSet] = []
+    outputs: list[Outputs] = []
+    limits = [*inputs.limits]
+    for item in inputs.sets:
+        try:
+            report(f"original: {item.label}")
+            outputs.append(run_once(session, item))
+        except UnverifiedError as error:
+            if not (usable and item.random):
+                raise
+            limits.append(f"left out {item.label}: {error}")
+        else:
+            usable.append(item)
+    return replace(inputs, sets=usable, limits=limits), outputs
+
+
+def _controlled(inputs: InputSets, values: dict[str, Array]) -> InputSets:
+    """Set some inputs of all random sets to values, and say so."""
+    sets = [
+        replace(item, feeds=item.feeds | values) if item.random else item for item in inputs.sets
+    ]
+    values_text = ", ".join(f"{printable(name)} {x.tolist()}" for name, x in values.items())
+    limits = [*inputs.limits, f"random values of small inputs show nothing; they are {values_text}"]
+    return replace(inputs, sets=sets, limits=limits)
+
+
 def shown(outputs: Outputs) -> int:
     """Count the outputs that show something."""
     return sum(not says_nothing(value) for value in outputs.values())
+
+
+def says_nothing(values: Array) -> str:
+    """Return why values show nothing, "" where they show something."""
+    if values.dtype.kind in "OUS":
+        return ""
+    if not values.size:
+        return "the output is empty"
+    if not bool(np.isfinite(values).any()):
+        return "no value is finite"
+    if values.size > 1 and bool((values == values.flat[0]).all()):
+        return "all values are equal"
+    return ""
 
 
 def controls(session: Session, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -176,69 +244,3 @@ def all_windows_fit(model: onnx.ModelProto, shapes: Shapes) -> bool:
         if node.op_type != "ConvTranspose" and (extents[2:] + pads < reach).any():
             return False
     return True
-
-
-SHAPES = ("Shape", "Size")
-"""Operators that return extents, whatever the elements are."""
-
-
-def unreached(
-    model: onnx.ModelProto, origin: Path, how: RuntimeOptions, sets: Sequence[InputSet]
-) -> list[str]:
-    """Return the branches, chosen by elements of inputs, that no input set reaches.
-
-    Args:
-        model: the model, without its external data.
-        origin: file of the model.
-        how: where it runs.
-        sets: input sets on which it runs.
-
-    Raises:
-        UnverifiedError: it does not run.
-    """
-    copy, names = _marked(model)
-    if not names:
-        return []
-    with tempfile.TemporaryDirectory() as folder:
-        session = open_session(
-            copy, how, Level.DISABLED, origin=origin, profile=Path(folder, "profile")
-        )
-        for item in sets:
-            session.run(item.feeds)
-        events = json.loads(session.end_profile().read_bytes(), strict=False)
-    ran = {event["name"].rpartition("/")[0] for event in events}
-    return [branch for mark, branch in names.items() if mark not in ran]
-
-
-def _marked(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Rename the nodes of each branch that elements of inputs choose.
-
-    Returns:
-        A copy of the model, and by the folder of their new names how the branch is called.
-    """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(flat(model))
-    chosen = {value.name for value in inputs(copy)}
-    _spread(copy.graph, chosen)
-    names: dict[str, str] = {}
-    for node in all_nodes(copy.graph.node):
-        if node.op_type == "If" and node.input[0] in chosen:
-            for place, body in subgraphs(node.attribute):
-                mark = f"widthfold/branch {len(names)}"
-                names[mark] = f"{place} of {printable(node.name or node.output[0])}"
-                for number, inner in enumerate(body.node):
-                    inner.name = f"{mark}/{number}"
-    return copy, names
-
-
-def _spread(graph: onnx.GraphProto, chosen: set[str]) -> None:
-    """Add the values that depend on elements of the chosen ones, not on extents alone."""
-    for node in graph.node:
-        depends = node.op_type not in SHAPES and any(name in chosen for name in node.input)
-        for _, body in subgraphs(node.attribute):
-            if depends:
-                chosen.update(value.name for value in body.input)
-            _spread(body, chosen)
-            depends = depends or any(value.name in chosen for value in body.output)
-        if depends:
-            chosen.update(name for name in node.output if name)

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.parity.exact_kernels import open_exact
+from widthfold_onnx.evidence.exact_kernels import open_exact
 from widthfold_onnx.evidence.proof.field import of_numbers, unequal
 from widthfold_onnx.evidence.proof.operators import MEANINGS
 from widthfold_onnx.evidence.proof.program import Correspondence, Program, constant

@@ -7,15 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.errors import NoKernelError, UnverifiedError
+from widthfold_onnx.evidence.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.integers import run_on_integers
-from widthfold_onnx.evidence.parity.exact_kernels import holds_bytes
-from widthfold_onnx.evidence.parity.models import (
-    ModelParity,
-    ModelRuns,
-    judged,
-    run_models,
-)
+from widthfold_onnx.evidence.interface import interface_differences
+from widthfold_onnx.evidence.parity.models import ModelParity, judged
+from widthfold_onnx.evidence.parity.reference import Reference, reference_of
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing.profile import alarms
@@ -26,7 +23,7 @@ from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.proto.walk import frozen
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.progress import Say
+from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.results import IntegerRun, Proof, Timing, Verdict, VerifyReport
 from widthfold_onnx.rewrite.record import recorded_folds, recorded_runtime
 from widthfold_onnx.runtime.environment import Before, environment, other_runtime
@@ -34,6 +31,7 @@ from widthfold_onnx.runtime.inputs.cases import reported
 from widthfold_onnx.runtime.inputs.dimensions import assumed_sizes
 from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.sessions.ports import ports_of
+from widthfold_onnx.runtime.sessions.session import resolved
 from widthfold_onnx.text import printable
 
 
@@ -47,17 +45,18 @@ def verified(
         UnverifiedError: there is no runtime.
     """
     before = Before()
-    runs = run_models(original, rewritten, options, report=report)
-    if runs.provider is not None:
-        options = dataclasses.replace(options, provider=runs.provider)
+    reference, parity = prepared(original, rewritten, options, report=report)
+    if parity.provider is not None:
+        options = dataclasses.replace(options, provider=parity.provider)
     old, new = load(original), load(rewritten)
     if options.freeze_weights:
         inputs = [value.name for value in new.proto.graph.input]
         old = dataclasses.replace(old, proto=frozen(old.proto, retained=inputs))
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
-    proof, integers = _proved(old, new, options, runs, report)
+    proof, integers = _proved(old, new, options, parity, report)
     is_equal = proof is not None and proof.verdict == "equal"
-    parity = judged(runs, is_proved=is_equal) if isinstance(runs, ModelRuns) else runs
+    if reference is not None:
+        parity = judged(reference, rewritten, is_proved=is_equal)
     failures, doubts, limits = _findings(parity, proof, integers, options)
     timing: Timing | None = None
     if options.timing and parity.verdict == "pass":
@@ -87,6 +86,40 @@ def verified(
         note=other_runtime(recorded_runtime(new.proto)),
         values=reported(options.cases),
     )
+
+
+def prepared(
+    original: Path, rewritten: Path, options: VerifyOptions, *, report: Say = quiet
+) -> tuple[Reference | None, ModelParity]:
+    """Compare the interfaces, and run the original.
+
+    Returns:
+        What the original returns, and where it ran; or None, and why nothing is left to compare.
+
+    Raises:
+        UsageError: stored inputs or shapes that do not fit the model.
+    """
+    try:
+        faults, declared = interface_differences(
+            original, rewritten, options.freeze_weights, options.input_shapes
+        )
+        if faults:
+            return None, ModelParity(failures=faults)
+        options = resolved(options)
+        reference = reference_of(original, options, report)
+    except NoKernelError as error:
+        unrun = str(error)
+        return None, ModelParity(doubts=[unrun], provider=options.provider, unrun=unrun)
+    except UnverifiedError as error:
+        return None, ModelParity(doubts=[str(error)])
+    for item in declared:
+        shapes = [run[item.name].shape for run in reference.outputs if item.name in run]
+        if not item.is_exact(shapes):
+            faults.append(item.line)
+    if faults:
+        return None, ModelParity(failures=faults)
+    reference.inputs.limits[:0] = [item.line for item in declared]
+    return reference, ModelParity(provider=options.provider, sizes=reference.inputs.sizes)
 
 
 def _findings(
@@ -129,7 +162,7 @@ def _proved(
     old: LoadedModel,
     new: LoadedModel,
     options: VerifyOptions,
-    runs: ModelRuns | ModelParity,
+    parity: ModelParity,
     report: Say,
 ) -> tuple[Proof | None, IntegerRun | None]:
     """Return the proof, and if it holds, the run of the changed nodes on integers."""
@@ -140,9 +173,9 @@ def _proved(
         before, after = (program(model.proto, model.folder) for model in (old, new))
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error)), None
-    shapes = runs.sizes[0] if runs.sizes else {}
+    shapes = parity.sizes[0] if parity.sizes else {}
     proof = proved(before, after, options.input_shapes, shapes)
-    if proof.verdict != "equal" or runs.provider is None:
+    if proof.verdict != "equal" or parity.provider is None:
         return proof, None
     report("linear nodes that changed, on integers")
     extents = {name: tuple(dims) for name, dims in proof.extents[0].items()}

@@ -1,6 +1,6 @@
 """Exclude forms from the search of `auto` whose 8-bit products saturate on this CPU.
 
-A fold adds other pairs of products than the original (`evidence.parity.exact_kernels`). The pairs
+A fold adds other pairs of products than the original (`evidence.exact_kernels`). The pairs
 depend on axis and layout, not on the factor, so one fold by 2 shows saturation before minutes are
 spent on measuring.
 """

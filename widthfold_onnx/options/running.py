@@ -92,6 +92,15 @@ class Tolerance:
         for name, bound in bounds:
             require(0 <= bound < math.inf, name, bound, "be 0 or a number above")
 
+    def is_chosen(self, output: str) -> bool:
+        """Check whether the caller chose the tolerance of an output."""
+        return self.rtol is not None or bool(self.atol) or output in self.per_output
+
+    def rtol_of(self, output: str, default: float) -> float:
+        """Return the rtol of an output; a default of 0, of integers, is replaced by name only."""
+        general = default if self.rtol is None or not default else self.rtol
+        return self.per_output.get(output, general)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeOptions:

@@ -6,18 +6,15 @@ from onnx import numpy_helper, parser
 
 from tests.evidence.compared import compare_models
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence.parity import exact_kernels, runs
+from widthfold_onnx.evidence import exact_kernels
 from widthfold_onnx.evidence.parity.outputs import BEYOND
 from widthfold_onnx.evidence.parity.rule import MULTIPLE, STRICT
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.inputs.recorded import InputSet
-from widthfold_onnx.runtime.sessions.session import Level
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=0)
 TRUTHFUL = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=20)
-FEEDS = [InputSet("counted", {"x": np.arange(8, dtype=np.float32).reshape(2, 4)})]
 LINE = "g (float[N, 4] x) => (float[N, 4] y)"
 SCALED = LINE + " <float w = {%s}> { y = Mul(x, w) }"
 
@@ -51,15 +48,6 @@ def test_a_difference_fails_with_its_figure(tmp_path):
     assert result.reasons == ("output y: max_rel 0.001, allowed 1e-05 (seed 0, normal)",)
     loose = VerifyOptions(provider=Provider.CPU, tolerance=Tolerance(per_output={"y": 0.01}))
     assert compared(tmp_path, SCALED % "2", SCALED % "2.002", loose).verdict == "pass"
-
-
-def test_large_outputs_are_kept_in_files(tmp_path, monkeypatch):
-    small = [compared(tmp_path, SCALED % "2", SCALED % by) for by in ("2", "2.002")]
-    monkeypatch.setattr(runs, "LARGE_BYTES", 1)
-    (made,) = runs.attempt(tmp_path / "a.onnx", OPTIONS, Level.ALL, FEEDS, lambda line: None)
-    assert isinstance(made["y"], np.memmap)
-    np.testing.assert_array_equal(made["y"], 2 * FEEDS[0].feeds["x"], strict=False)
-    assert [compared(tmp_path, SCALED % "2", SCALED % by) for by in ("2", "2.002")] == small
 
 
 def test_a_size_that_was_baked_in_is_found(tmp_path):

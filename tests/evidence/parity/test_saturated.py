@@ -15,10 +15,9 @@ from tests.evidence.parity.reference import reference
 from tests.folding import fold_model
 from tests.lacking import IS_OLD
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.files import verify_files
+from widthfold_onnx.evidence.files import check_file, verify_files
 from widthfold_onnx.evidence.parity import saturated
-from widthfold_onnx.evidence.parity.reference import check_judged
-from widthfold_onnx.evidence.parity.saturated import Deviation, as_deployed
+from widthfold_onnx.evidence.parity.saturated import as_deployed
 from widthfold_onnx.options import AxisName, FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.kernels import u8s8_error
@@ -100,7 +99,9 @@ def test_a_fold_that_saturates_where_the_original_does_not_fails(tmp_path: Path)
     further, told = parity.reasons
     assert further == FURTHER
     assert told.startswith(f"{SATURATES}: from its own definition the original is at most 0 steps ")
-    assert told.endswith(f"(output y); {PRECISION}=1 makes both exact")
+    assert told.endswith(
+        f"(output y); {PRECISION}=1, weights of 7 bits, or unsigned ones, may be exact"
+    )
 
 
 @pytest.mark.parametrize("worse", [[], [FURTHER]])
@@ -122,7 +123,7 @@ def test_data_that_fill_the_range_show_what_others_do_not(
     found = compare_models(*files, VALUES)
     assert (found.verdict, found.input_sets) == ("fail" if u8s8_error() else "pass", 6)
     assert (FURTHER in found.reasons) is found.saturates_further is bool(u8s8_error())
-    monkeypatch.setattr("widthfold_onnx.evidence.parity.reference.filling", lambda *arguments: None)
+    monkeypatch.setattr("widthfold_onnx.evidence.inputs.filling", lambda *arguments: None)
     found = compare_models(*files, VALUES)
     assert (found.verdict, found.reasons, found.input_sets) == ("pass", (), 5)
 
@@ -147,17 +148,41 @@ def test_what_saturates_on_both_sides_passes_and_is_told(tmp_path: Path) -> None
     assert [SATURATES in reason for reason in parity.reasons] == [True] * bool(u8s8_error())
 
 
+def deployed(original: int, rewritten: int, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Judge models that are so many steps away from their definition as deployed."""
+    feeds = [InputSet("seed 0", {"x": np.zeros((1, 1, 67), np.uint8)}, random=True)]
+    files = Path("a.onnx"), Path("b.onnx")
+    exact = [{"y": np.full((1, 1, 64), 100, np.uint8)}]
+    steps = dict(zip(files, (original, rewritten), strict=True))
+    monkeypatch.setattr(
+        saturated,
+        "attempt",
+        lambda model, *arguments, **more: [{"y": exact[0]["y"] + np.uint8(steps[model])}],
+    )
+    run = reference(files[0], VALUES, feeds)
+    vars(run)["optimized"] = exact
+    return [*as_deployed(run, files[1], exact)]
+
+
 @pytest.mark.parametrize(("steps", "said"), [(0, False), (1, False), (2, True)])
 def test_distances_within_the_slack_are_not_told(
-    steps: int, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    steps: int, said: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = pair(alternating([63, -64, 63, 63]), tmp_path)
-    feeds = [InputSet("seed 0", {"x": np.zeros((1, 1, 67), np.uint8)}, random=True)]
-    exact = [{"y": np.full((1, 1, 64), 100, np.uint8)}]
-    run = [{"y": exact[0]["y"] + np.uint8(steps)}]
-    monkeypatch.setattr(saturated, "attempt", lambda *arguments, **more: run)
-    worse, told = as_deployed(reference(files[0], VALUES, feeds), files[1], (exact, exact))
+    worse, told = deployed(steps, steps, monkeypatch)
     assert (worse, bool(told)) == ([], said)
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "grew"),
+    [(0, 1, False), (0, 2, True), (5, 11, False), (5, 12, True), (9, 3, False)],
+)
+def test_twice_as_far_and_a_step_is_the_limit(
+    original: int, rewritten: int, grew: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worse, told = deployed(original, rewritten, monkeypatch)
+    assert worse == [FURTHER] * grew
+    words = f"{original} steps away here, the rewritten model {rewritten} steps (output y)"
+    assert [words in line for line in told] == [True] * (max(original, rewritten) > 1)
 
 
 @pytest.mark.parametrize("options", [VALUES, EXACT])
@@ -197,7 +222,7 @@ def test_options_with_which_the_original_does_not_load_leave_nothing_to_judge(
     assert (parity.verdict, parity.unrun) == ("unverified", "")
     assert told.startswith(f"with {PRECISION}=1 a.onnx does not load: ")
     with pytest.raises(UnverifiedError, match=f"with {PRECISION}=1 a.onnx does not load: "):
-        check_judged(files[0], EXACT)
+        check_file(files[0], EXACT)
 
 
 def test_models_of_floats_ask_nothing_of_the_cpu(tmp_path: Path) -> None:
@@ -236,15 +261,3 @@ def test_either_model_may_hold_the_integers(texts: tuple[str, str], tmp_path: Pa
     )
     assert verification.saturates_further is worse
     assert any(SATURATES in reason for reason in verification.reasons) is bool(u8s8_error())
-
-
-@pytest.mark.parametrize(
-    ("original", "rewritten", "grew"),
-    [(0, 1, False), (0, 2, True), (5, 11, False), (5, 12, True), (9, 3, False)],
-)
-def test_twice_as_far_and_a_step_is_the_limit(
-    original: float, rewritten: float, grew: bool
-) -> None:
-    distance = Deviation("y", True, original, rewritten, 255.0, 1.0)
-    assert distance.grew is grew
-    assert distance.shown(rewritten) == f"{rewritten} steps"

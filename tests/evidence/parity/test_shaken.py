@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import numpy_helper, parser
 
-from widthfold_onnx.evidence.parity.runs import attempt
-from widthfold_onnx.evidence.parity.shaken import Steps, shake, shaken
+from widthfold_onnx.evidence.model_runs import attempt
+from widthfold_onnx.evidence.parity.shaken import shake, shaken, steps_of
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.sessions.session import Level
@@ -32,7 +32,7 @@ def test_linear_weights_move_by_a_unit_in_the_last_place_and_nothing_else() -> N
     model = parser.parse_model(TEXT)
     before = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     inner = numpy_helper.to_array(model.graph.node[-1].attribute[0].g.node[0].attribute[0].t)
-    shake(model, Steps(0, 1))
+    shake(model, steps_of(0, 1))
     after = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     for name in ("q", "s", "low"):
         np.testing.assert_array_equal(after[name], before[name])
@@ -51,8 +51,8 @@ def test_dequantized_weights_move_behind_their_scale() -> None:
     text = text.replace("int8[2", f"{ends}, int8[2")
     sets = [InputSet("counted", {"x": X, "k": np.array(True)})]
     options = VerifyOptions(provider=Provider.CPU)
-    models = parser.parse_model(text), shake(parser.parse_model(text), Steps(0, 1))
-    runs = [attempt(model, options, Level.DISABLED, sets) for model in models]
+    models = parser.parse_model(text), shake(parser.parse_model(text), steps_of(0, 1))
+    runs = [attempt(lambda m=m: m, options, Level.DISABLED, sets) for m in models]
     expected, result = (run[0]["y"] for run in runs)
     assert 0 < np.abs(result - expected).max() < 1e-6 * np.abs(expected).max()
 
@@ -61,14 +61,14 @@ def test_dequantized_weights_move_behind_their_scale() -> None:
 @pytest.mark.parametrize("size", [1, 10])
 def test_two_copies_move_every_number_both_ways(dtype: type, size: int) -> None:
     array = np.array([1.5, -3.25, 1e-3], dtype)
-    first, second = (shaken(array, Steps(copy, size)) for copy in (2, 3))
+    first, second = (shaken(array, steps_of(copy, size)) for copy in (2, 3))
     for moved in (first, second):
         np.testing.assert_array_equal(np.abs(moved - array), size * np.spacing(np.abs(array)))
     assert ((first > array) != (second > array)).all()
-    np.testing.assert_array_equal(shaken(array, Steps(2, size)), first)
+    np.testing.assert_array_equal(shaken(array, steps_of(2, size)), first)
 
 
 def test_zeros_and_other_types_stay() -> None:
     others = [0.0, -0.0, np.nan, np.inf, -np.inf]
     for array in (np.array(others), np.arange(3), np.array([True]), np.array(["a"])):
-        np.testing.assert_array_equal(shaken(array, Steps(0, 1)), array)
+        np.testing.assert_array_equal(shaken(array, steps_of(0, 1)), array)

@@ -16,20 +16,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
-from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError, WidthfoldError
-from widthfold_onnx.evidence.proof.reference_ops import OPS, widen
+from widthfold_onnx.evidence.proof.reference_ops import evaluator
 from widthfold_onnx.model.loader import load_with_data
-from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.text import printable
 
 if TYPE_CHECKING:  # a child process imports this file: the graph library takes half a second
-    from widthfold_onnx.evidence.parity.runs import Outputs
+    from widthfold_onnx.evidence.model_runs import Outputs
 
 START = 5.0
 """Seconds on top of the budget until the process is killed: it must start, and one node of the
@@ -38,22 +35,14 @@ reference implementation may run for minutes."""
 MAX_BYTES = 1 << 28
 """Largest model that is widened; it is held several times."""
 
-_WHOLE = (np.uint8, np.int8, np.int32, np.int64)
-
 
 def true_outputs(
     model: Path, outputs: Sequence[str], sets: Sequence[InputSet], budget: float
 ) -> tuple[list[Outputs], str]:
     """Return what the model computes in float64 on each input set, {} if that is not known.
 
-    It runs in a process of its own, which ends when the budget is spent. Small sets go first, so
-    that there is time for as many as possible.
-
-    Args:
-        model: the original.
-        outputs: their names in graph order.
-        sets: the input sets.
-        budget: seconds; 0 computes nothing.
+    It runs in a process of its own, which ends when the budget of seconds is spent; 0 computes
+    nothing. Small sets go first, so that there is time for as many as possible.
 
     Returns:
         One item per input set, and why some of them are empty; "" if none is, or none was wanted.
@@ -88,18 +77,15 @@ def evaluate(
     pace = 0.0  # seconds per element of the largest set so far
     results: list[Outputs] = []
     try:
-        proto = load_with_data(model, MAX_BYTES)
-        widen(proto)
-        _order(graph_scope(proto.graph))
-        evaluator = ReferenceEvaluator(proto, new_ops=list(OPS))
+        evaluation = evaluator(load_with_data(model, MAX_BYTES))
         with np.errstate(all="ignore"):
             for item in feeds:
                 began, size = time.monotonic(), sum(array.size for array in item.values())
                 if results and began + pace * size > ends:
                     return results, f"the budget of {budget:g} s is spent"
-                wide = {name: _wide(array) for name, array in item.items()}
-                values = evaluator.run(list(outputs), wide)
-                results.append({n: v for n, v in zip(outputs, values, strict=True) if _is_wide(v)})
+                values = evaluation.run(list(outputs), {n: _wide(x) for n, x in item.items()})
+                pairs = zip(outputs, values, strict=True)  # nothing rounded what is float64
+                results.append({n: v for n, v in pairs if getattr(v, "dtype", None) == np.float64})
                 pace = (time.monotonic() - began) / max(size, 1)
     except Exception as error:
         # Operators raise different errors on unknown versions; there is no common base.
@@ -117,32 +103,13 @@ def _where(error: BaseException) -> str:
     """
     while error.__cause__ is not None:  # it raises anew at every node that holds a body
         error = error.__cause__
-    node = None
+    what = "this model"
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        running, loading = frame.f_locals.get("self"), frame.f_locals.get("node")
-        if isinstance(running, OpRun):
-            node = running.onnx_node
-        elif isinstance(loading, onnx.NodeProto):
-            node = loading
-    what = "this model" if node is None else f"{node.op_type} {node.name or node.output[0]}"
+        node = getattr(frame.f_locals.get("self"), "onnx_node", frame.f_locals.get("node"))
+        if isinstance(node, onnx.NodeProto):
+            what = f"{node.op_type} {node.name or node.output[0]}"
     return printable(f"onnx's reference implementation fails at {what}")
 
 
 def _wide(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind == "f" else array
-
-
-def _is_wide(value: object) -> bool:
-    """Check that nothing rounded a value to less than float64; integers are not rounded."""
-    return isinstance(value, np.ndarray) and value.dtype in (np.float64, *_WHOLE)
-
-
-def _order(scope: NameScope) -> None:
-    """Put the nodes into an order that can run, in every graph of a scope."""
-    for scopes in scope.inner.values():
-        for _, inside in scopes:
-            _order(inside)
-    if scope.graph is not None and list(map(id, scope.graph.node)) != list(map(id, scope.nodes)):
-        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in scope.nodes]
-        del scope.graph.node[:]
-        scope.graph.node.extend(nodes)

@@ -1,37 +1,34 @@
 """Judges all outputs by one rule, and merges the comparisons of all input sets into rows.
 
-Every input set is judged by itself: one on which the original is ill-conditioned must not excuse
-a difference on another.
+An output passes if it is no further from the reference than the default tolerance, or than a small
+multiple of the distance by which rounding moves the original (`shaken`). The reference is the
+original in float64 where that is known, else without the runtime's optimizations. Every input set
+is judged by itself: one on which the original is ill-conditioned must not excuse a difference on
+another.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
+from widthfold_onnx.evidence.model_runs import Outputs, pairs
+from widthfold_onnx.evidence.parity.float64_reference import true_outputs
 from widthfold_onnx.evidence.parity.outputs import (
     DEFAULT_RTOL,
-    EXACT_RTOL,
     Distance,
     LevelName,
     compare,
+    difference,
     distance,
-    figure,
-    is_chosen,
 )
 from widthfold_onnx.evidence.parity.reference import UNSTEADY, Reference
-from widthfold_onnx.evidence.parity.runs import Outputs, both, output_names
-from widthfold_onnx.options import Tolerance
+from widthfold_onnx.evidence.parity.shaken import COPIES
 from widthfold_onnx.results import OutputParity
 from widthfold_onnx.text import printable
-
-COPIES = (1, 1, 10, 10)
-"""Units in the last place by which copies are shaken: the first is run always, the others while an
-output is too far. Larger steps find sums that are near half a step of a quantizer."""
 
 MULTIPLE = 10.0
 """A model that is proved equal may be so many times as far off as rounding moves the original."""
@@ -40,13 +37,50 @@ STRICT = 4.0
 """The same for a model that is not proved equal. The errors of both are drawn from about the same
 distribution: over 580 pairs of outputs of small networks their ratio was 2.9 at most."""
 
+SLACK = 2.0
+"""The rewritten model may be this many times as far from stored outputs, or from its definition
+where integers saturate, as the original is."""
+
+EXACT_RTOL = DEFAULT_RTOL | {
+    **dict.fromkeys(("float64", "complex128"), 2.0**-50),
+    **dict.fromkeys(("float32", "complex64"), 2.0**-21),
+}
+"""Takes the place of the default tolerance where nothing is proved and the reference does not
+round: four units in the last place, as the original may be right by luck."""
+
 OPTIMIZED = "the runtime's optimizations change the original; compared with it at this level"
 
 _ORDER = ("meaningless", "", "ill-conditioned", "unsteady")
 """Caveats; of two comparisons of one output the later one is reported."""
 
-Cells = dict[tuple[LevelName, str, int], OutputParity]
-"""Comparisons by level, output and input set."""
+Key = tuple[LevelName, str, int]
+"""Level, output and input set of a comparison."""
+
+Cells = dict[Key, OutputParity]
+
+
+def judge(
+    reference: Reference, runs: Mapping[LevelName, Sequence[Outputs]], *, is_proved: bool
+) -> tuple[Cells, list[str]]:
+    """Compare what the rewritten model returns, with as many shaken copies as that takes.
+
+    Returns:
+        The comparisons, and what limits them.
+    """
+    options = reference.options
+    reference.report("float64 reference")
+    budget = options.truth_budget if options.thorough else 0.0
+    truths, missing = true_outputs(reference.model, reference.names, reference.sets, budget)
+    rule = Rule(reference, truths, is_proved, [{} for _ in truths])
+    for number in range(len(COPIES)):
+        unmoved = rule.measure(number)
+        cells = rule.cells(runs)
+        # More copies make no output pass whose tolerance the caller chose.
+        if unmoved or all(options.tolerance.is_chosen(c.name) for c in failed(cells).values()):
+            break
+    if unmoved:
+        unmoved = f"how far rounding moves the original is not known: {unmoved}"
+    return cells, [line for line in (missing, *rule.limits(), unmoved) if line]
 
 
 @dataclass
@@ -59,60 +93,52 @@ class Rule:
         is_proved: whether both models are proved to be the same function.
         moved: how far rounding moves each output, by input set; where the truth is known, at least
             as far as the original is from it.
-        unused: why truths are not used, by output: how far the original is from them.
+        unused: how far the original is from truths that are not used, by output; 0 if not known.
     """
 
     reference: Reference
     truths: Sequence[Outputs]
     is_proved: bool
-    moved: list[dict[str, Distance]] = field(default_factory=list)
-    unused: dict[str, float | None] = field(default_factory=dict)
+    moved: list[dict[str, Distance]]
+    unused: dict[str, float] = field(default_factory=dict)
 
-    def measure(self, copy: int) -> str:
+    def measure(self, number: int) -> str:
         """Run one more shaken copy of the original; return why it does not run, or ""."""
-        moved = self.reference.moved(copy, COPIES[copy])
-        if isinstance(moved, str):
-            return moved
-        self.moved = self.moved or [{} for _ in moved]
-        for distances, new, run in zip(self.moved, moved, self.reference.outputs, strict=True):
-            for name, apart in new.items():
-                unit = apart.times(1 / COPIES[copy])
-                if run[name].dtype.name not in DEFAULT_RTOL:  # whole steps of integers
-                    unit = unit._replace(largest=apart.largest)
-                distances[name] = unit.joined(distances.get(name, unit))
+        movement = self.reference.movement(number)
+        if isinstance(movement, str):
+            return movement
+        for moved, new in zip(self.moved, movement, strict=True):
+            moved |= {name: apart.joined(moved.get(name, apart)) for name, apart in new.items()}
         return ""
 
-    def cells(
-        self,
-        plain: Sequence[Outputs],
-        deployed: Sequence[Outputs] | str,
-        original_deployed: Callable[[], Sequence[Outputs] | str],
-    ) -> Cells:
-        """Compare every output of the rewritten model on every input set.
+    def cells(self, runs: Mapping[LevelName, Sequence[Outputs]]) -> Cells:
+        """Compare every output of the rewritten model, at each level and on every input set."""
+        truths = self._usable()
+        return {
+            key: self._cell(key, other, truths[number])
+            for level, outputs in runs.items()
+            for number, other in enumerate(outputs)
+            for key in [(level, n, number) for n in pairs(self.reference.outputs[number], other)]
+        }
 
-        Outputs as deployed may also equal the outputs of the original as deployed: the runtime's
-        optimizations change some models.
+    def _cell(self, key: Key, other: Outputs, truth: Outputs) -> OutputParity:
+        """Compare with the original, or its truth; as deployed also with the original as deployed.
 
-        Args:
-            plain: outputs without the runtime's optimizations, by input set.
-            deployed: the same with them, or why there are none.
-            original_deployed: gives the distance of the original; called if it is needed.
+        The runtime's optimizations change some models.
         """
-        exact = self._exact()
-        cells = self._compared("disabled", self.reference.outputs, plain, exact)
-        if isinstance(deployed, str):
-            return cells
-        optimized = self._compared("all", self.reference.outputs, deployed, exact)
-        wrong = {cell.name for cell in failed(optimized).values()}
-        original = original_deployed() if wrong else ""
-        if not isinstance(original, str):
-            alike = self._compared("all", original, deployed)
-            wrong -= {cell.name for cell in failed(alike).values()}
-            changed = {key: cell for key, cell in alike.items() if cell.name in wrong}
-            optimized |= {k: msgspec.structs.replace(c, note=OPTIMIZED) for k, c in changed.items()}
-        return cells | optimized
+        level, name, number = key
+        multiple = MULTIPLE if self.is_proved else STRICT
+        defaults = EXACT_RTOL if name in truth and not self.is_proved else DEFAULT_RTOL
+        original = self.reference.outputs[number] | truth
+        cell = self._compared(key, original, other, multiple, defaults)
+        if name in self.reference.unsteady:
+            return msgspec.structs.replace(cell, passed=False, note=UNSTEADY, caveat="unsteady")
+        if cell.passed or level == "disabled" or isinstance(self.reference.optimized, str):
+            return cell
+        alike = self._compared(key, self.reference.optimized[number], other, multiple)
+        return msgspec.structs.replace(alike, note=OPTIMIZED) if alike.passed else cell
 
-    def _exact(self) -> list[Outputs]:
+    def _usable(self) -> list[Outputs]:
         """Return the truths to which the original is as near as the rule demands.
 
         Elsewhere either of both is wrong. onnx's reference implementation has faults of its own:
@@ -121,74 +147,59 @@ class Rule:
         """
         usable: list[Outputs] = [{} for _ in self.truths]
         self.unused.clear()
-        tolerance = self.reference.options.tolerance
         for number, truth in enumerate(self.truths):
-            own = self.reference.outputs[number]
-            for name in [n for n in truth if n in own and own[n].dtype.name in DEFAULT_RTOL]:
-                if is_chosen(name, tolerance):  # by a caller who compares both models
+            own, moved = self.reference.outputs[number], self.moved[number]
+            for name, wide in truth.items():
+                if self.reference.options.tolerance.is_chosen(name):  # to compare both models
                     continue
                 with np.errstate(over="ignore"):
-                    rounded = truth[name].astype(own[name].dtype)
-                moved = self._moved(number, name)
-                row = compare(name, rounded, own[name], Tolerance(), "disabled", moved, MULTIPLE)
+                    rounded = wide.astype(own[name].dtype)
+                row = self._compared(("disabled", name, number), {name: rounded}, own, MULTIPLE)
                 apart = distance(rounded, own[name])
-                if not row.passed or apart is None:
-                    far = max(self.unused.get(name) or 0.0, row.max_rel or 0.0)
-                    self.unused[name] = far or None
-                    continue
-                usable[number][name] = rounded
-                if moved is not None:
-                    self.moved[number][name] = moved.joined(apart)
+                if row.passed and apart is not None:
+                    usable[number][name] = rounded
+                    moved[name] = apart.joined(moved.get(name, apart))
+                else:
+                    self.unused[name] = max(self.unused.get(name, 0.0), row.max_rel or 0.0)
         return usable
 
     def _compared(
         self,
-        level: LevelName,
-        originals: Sequence[Outputs],
-        candidates: Sequence[Outputs],
-        exact: Sequence[Outputs] = (),
-    ) -> Cells:
-        """Compare with the original, or with its exact outputs where there are any."""
-        unsteady = {"passed": False, "note": UNSTEADY, "caveat": "unsteady"}
-        cells: Cells = {}
-        for number, (original, other) in enumerate(zip(originals, candidates, strict=True)):
-            truth = exact[number] if exact else {}
-            for name in output_names([original], [other]):
-                cell = compare(
-                    name,
-                    *both(name, {**original, **truth}, other),
-                    self.reference.options.tolerance,
-                    level,
-                    self._moved(number, name),
-                    MULTIPLE if self.is_proved else STRICT,
-                    EXACT_RTOL if name in truth and not self.is_proved else DEFAULT_RTOL,
-                )
-                if name in self.reference.unsteady:
-                    cell = msgspec.structs.replace(cell, **unsteady)
-                cells[level, name, number] = cell
-        return cells
-
-    def _moved(self, number: int, name: str) -> Distance | None:
-        return self.moved[number].get(name) if self.moved else None
+        key: Key,
+        original: Outputs,
+        other: Outputs,
+        multiple: float,
+        defaults: Mapping[str, float] = DEFAULT_RTOL,
+    ) -> OutputParity:
+        level, name, number = key
+        tolerance, moved = self.reference.options.tolerance, self.moved[number].get(name)
+        pair = pairs(original, other)[name]
+        return compare(name, *pair, tolerance, level, moved, multiple, defaults)
 
     def limits(self) -> list[str]:
         """Say which truths are not used, and why."""
-        names = ", ".join(printable(name) for name in self.unused)
-        far = figure(max((d for d in self.unused.values() if d), default=None))
+        if not self.unused:
+            return []
+        names, far = ", ".join(map(printable, self.unused)), max(self.unused.values())
+        amount = f"{far:.3g}" if far else "an unknown amount"
         return [
-            f"float64 reference not used for output {names}: the original is {far} away from it, "
-            "more than rounding explains"
-        ] * bool(names)
-
-    def is_settled(self, cells: Cells) -> bool:
-        """Check whether more copies can make no more outputs pass."""
-        tolerance = self.reference.options.tolerance
-        return all(is_chosen(cell.name, tolerance) for cell in failed(cells).values())
+            f"float64 reference not used for output {names}: the original is {amount} away from "
+            "it, more than rounding explains"
+        ]
 
 
 def failed(cells: Cells) -> Cells:
     """Return the failed cells of the outputs that repeat."""
     return {k: cell for k, cell in cells.items() if not cell.passed and cell.caveat != "unsteady"}
+
+
+def differences(cells: Cells, reference: Reference, level: LevelName) -> list[str]:
+    """Describe the first failed cell at a level of each output that repeats."""
+    first: dict[str, str] = {}
+    for (at, name, number), cell in failed(cells).items():
+        if at == level:
+            first.setdefault(name, difference(cell, reference.sets[number].label))
+    return list(first.values())
 
 
 def merged(cells: Cells) -> list[OutputParity]:
@@ -200,7 +211,22 @@ def merged(cells: Cells) -> list[OutputParity]:
 
 
 def _nearness(row: OutputParity) -> tuple[bool, bool, int, float]:
-    ratio = math.inf if row.max_rel else 0.0
-    if row.max_rel and row.tolerance:
-        ratio = row.max_rel / row.tolerance
+    ratio = (row.max_rel or 0.0) / max(row.tolerance, 1e-300)
     return not row.passed, not row.nonfinite_match, _ORDER.index(row.caveat), ratio
+
+
+def stored_differences(reference: Reference, computed: Sequence[Outputs]) -> list[str]:
+    """Say where the rewritten model is further from stored outputs than it may be.
+
+    `SLACK` times the original's own distance is allowed beside the tolerance.
+    """
+    tolerance, lines = reference.options.tolerance, []
+    for item, *runs in zip(reference.sets, reference.outputs, computed, strict=True):
+        for name, expected in zip(reference.names, item.expected, strict=False):
+            if not all(name in run for run in runs):
+                continue
+            old, new = (compare(name, expected, run[name], tolerance) for run in runs)
+            far = new.max_abs is None or old.max_abs is None or new.max_abs > SLACK * old.max_abs
+            if not new.passed and (far or (old.nonfinite_match and not new.nonfinite_match)):
+                lines.append(f"{item.label}: stored {difference(new)}")
+    return lines

@@ -8,7 +8,7 @@ compared with, that clip, select, index or scale sizes stay: another limit is an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 
 import numpy as np
@@ -17,6 +17,10 @@ from onnx import helper, numpy_helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.proto.walk import subgraphs
+
+COPIES = (1, 1, 10, 10)
+"""Units in the last place by which copies are shaken: the first is run always, the others while an
+output is too far. Larger steps find sums that are near half a step of a quantizer."""
 
 LINEAR = (
     *("Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Einsum"),
@@ -30,24 +34,18 @@ MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsq
 SHAKEN = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 
 
-class Steps:
-    """Draws by how many units in the last place numbers move in a copy, and which way.
+Steps = Callable[[tuple[int, ...]], Array]
+"""Draws the steps of all elements of an array of a shape, in units in the last place."""
+
+
+def steps_of(copy: int, size: int) -> Steps:
+    """Draw steps of a size, up or down at random.
 
     An odd copy moves every number the other way than the copy before it: of a single number, two
     copies show both ways.
-
-    Args:
-        copy: number of the copy.
-        size: of all steps.
     """
-
-    def __init__(self, copy: int, size: int) -> None:
-        self._generator = np.random.default_rng(copy // 2)
-        self._up = size if copy % 2 else -size
-
-    def draw(self, shape: tuple[int, ...]) -> Array:
-        """Return the step of every element."""
-        return np.where(self._generator.random(shape) < 0.5, self._up, -self._up)
+    generator, up = np.random.default_rng(copy // 2), size if copy % 2 else -size
+    return lambda shape: np.where(generator.random(shape) < 0.5, up, -up)
 
 
 def shaken(array: Array, steps: Steps) -> Array:
@@ -55,7 +53,7 @@ def shaken(array: Array, steps: Steps) -> Array:
     if array.dtype.kind != "f":
         return array
     with np.errstate(invalid="ignore", over="ignore"):
-        moved = array + np.spacing(np.abs(array)) * steps.draw(array.shape).astype(array.dtype)
+        moved = array + np.spacing(np.abs(array)) * steps(array.shape).astype(array.dtype)
     return np.asarray(np.where((array == 0) | ~np.isfinite(moved), array, moved))
 
 

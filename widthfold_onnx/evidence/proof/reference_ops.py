@@ -24,6 +24,7 @@ from onnx.reference.op_run import OpRun
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof.geometry import conv, conv_transpose, spread, windows
+from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.model.proto.walk import all_tensors, model_nodes
 
 SOFTMAX_OF_ONE_AXIS = 13
@@ -170,6 +171,24 @@ OPS = (
     *(Conv, ConvTranspose, MaxPool, Softmax, LogSoftmax, BatchNormalization, DequantizeLinear),
     *(STFT, Loop),
 )
+
+
+def evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
+    """Return what evaluates a model that holds its own data in float64; changes the model."""
+    widen(model)
+    _order(graph_scope(model.graph))
+    return ReferenceEvaluator(model, new_ops=list(OPS))
+
+
+def _order(scope: NameScope) -> None:
+    """Put the nodes into an order that can run, in every graph of a scope."""
+    for scopes in scope.inner.values():
+        for _, inside in scopes:
+            _order(inside)
+    if scope.graph is not None and list(map(id, scope.graph.node)) != list(map(id, scope.nodes)):
+        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in scope.nodes]
+        del scope.graph.node[:]
+        scope.graph.node.extend(nodes)
 
 
 def widen(model: onnx.ModelProto) -> None:

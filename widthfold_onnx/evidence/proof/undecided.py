@@ -8,14 +8,13 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.evaluate import Evaluation
 from widthfold_onnx.evidence.proof.field import key_of
 from widthfold_onnx.evidence.proof.operators import RANDOM, operator
 from widthfold_onnx.evidence.proof.program import Program, variables_of
-from widthfold_onnx.evidence.proof.reference_ops import OPS, widen
+from widthfold_onnx.evidence.proof.reference_ops import evaluator
 from widthfold_onnx.evidence.proof.values import FLOATS, Opaque, Shape
 from widthfold_onnx.model.proto.walk import model_nodes, retain
 from widthfold_onnx.model.shapes.table import ShapeTable
@@ -132,12 +131,11 @@ def _numbers(
     nodes = [program.scope.nodes[i] for i in indices]
     segment = helper.make_graph(nodes, "segment", inputs, outputs, constants)
     model = helper.make_model(segment, opset_imports=program.proto.opset_import)
-    widen(model)
     _seed(model)
     feeds = {name: _drawn(name, variables[name], table.element("", name)) for name in names}
     try:
         with np.errstate(all="ignore"):
-            (result,) = ReferenceEvaluator(model, new_ops=list(OPS)).run(None, feeds)
+            (result,) = evaluator(model).run(None, feeds)
     except Exception:
         # It raises a different error for every operator that it does not know or cannot compute.
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.parity.exact_kernels import open_exact
+from widthfold_onnx.evidence.exact_kernels import open_exact
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.progress import Say, quiet
 from widthfold_onnx.runtime.inputs.recorded import InputSet
@@ -44,27 +44,27 @@ def _kept(array: Array) -> Array:
 
 
 def attempt(
-    model: Path | onnx.ModelProto,
+    model: Path | Callable[[], onnx.ModelProto],
     options: VerifyOptions,
     level: Level,
-    sets: Sequence[InputSet],
+    sets: Iterable[InputSet],
     report: Say = quiet,
     opened: Callable[[Path | onnx.ModelProto, VerifyOptions, Level], Session] = open_exact,
 ) -> list[Outputs] | str:
     """Return all outputs, by default computed with exact integers, or why there are none.
 
     Args:
-        model: a file, or a copy of a model in memory.
+        model: a file, or what makes a copy of the original in memory.
         options: where it runs.
         level: the runtime's optimization level.
-        sets: its inputs.
+        sets: its inputs; an iterator is asked after the copy was made.
         report: gets a line of text before each run.
         opened: opens the session.
     """
     name = printable(model.name) if isinstance(model, Path) else "copy of the original"
     runs = []
     try:
-        session = opened(model, options, level)
+        session = opened(model if isinstance(model, Path) else model(), options, level)
         for item in sets:
             report(f"{name}, level {level}: {item.label}")
             runs.append(run_once(session, item))
@@ -73,13 +73,11 @@ def attempt(
     return runs
 
 
-def output_names(*runs: Sequence[Outputs]) -> list[str]:
-    """Return every output of any run, in order of appearance."""
-    return list(dict.fromkeys(name for side in runs for outputs in side for name in outputs))
-
-
-def both(name: str, reference: Outputs, candidate: Outputs) -> tuple[Array, Array]:
-    """Return both values; an output that a side lacks (sequences differ in length) is empty."""
-    present = reference[name] if name in reference else candidate[name]
-    absent = np.empty((0, *present.shape), present.dtype)
-    return reference.get(name, absent), candidate.get(name, absent)
+def pairs(reference: Outputs, candidate: Outputs) -> dict[str, tuple[Array, Array]]:
+    """Pair two runs by name; an output that a side lacks (sequences differ in length) is empty."""
+    present = {**reference, **candidate, **reference}
+    absent = {name: np.empty((0, *array.shape), array.dtype) for name, array in present.items()}
+    return {
+        name: (reference.get(name, empty), candidate.get(name, empty))
+        for name, empty in absent.items()
+    }

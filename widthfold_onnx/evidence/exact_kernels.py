@@ -15,7 +15,7 @@ load a QLinearConv of signed data, nor a model in which two weights share a zero
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -41,40 +41,23 @@ from widthfold_onnx.runtime.sessions.session_options import SIGNED
 from widthfold_onnx.system import cores
 
 INT8, UINT8 = TensorProto.INT8, TensorProto.UINT8
+OTHER: dict[int, int] = {INT8: UINT8, UINT8: INT8}
 MICROSOFT = "com.microsoft"
-OFFSET = 128
-"""Difference between an unsigned number of 8 bits and the signed one in its place."""
-
-
-@dataclass(frozen=True)
-class Product:
-    """An operator that multiplies integers of 8 bits.
-
-    Attributes:
-        second: index of the second operand and of its zero point; the first one is input 0, and
-            input 2 its zero point where the type of input 0 may be unknown.
-        types: types of both operands for which its kernel saturates.
-    """
-
-    second: tuple[int, int]
-    types: tuple[int, int] = (UINT8, INT8)
-
 
 PRODUCTS = {
-    ("", "ConvInteger"): Product((1, 3), (INT8, UINT8)),  # its kernel has the weight on the left
-    ("", "MatMulInteger"): Product((1, 3)),
-    ("", "QLinearConv"): Product((3, 5)),
-    ("", "QLinearMatMul"): Product((3, 5)),
-    (MICROSOFT, "DynamicQuantizeMatMul"): Product((1, 3), (TensorProto.FLOAT, INT8)),
-    (MICROSOFT, "MatMulIntegerToFloat"): Product((1, 5)),
-    (MICROSOFT, "QGemm"): Product((3, 5)),
-    (MICROSOFT, "QLinearConv"): Product((3, 5)),
+    ("", "ConvInteger"): (1, 3),
+    ("", "MatMulInteger"): (1, 3),
+    ("", "QLinearConv"): (3, 5),
+    ("", "QLinearMatMul"): (3, 5),
+    (MICROSOFT, "DynamicQuantizeMatMul"): (1, 3),
+    (MICROSOFT, "MatMulIntegerToFloat"): (1, 5),
+    (MICROSOFT, "QGemm"): (3, 5),
+    (MICROSOFT, "QLinearConv"): (3, 5),
 }
-"""By domain and operator; measured with ONNX Runtime 1.31.1 and 1.32.0."""
+"""Operators that multiply integers of 8 bits: indices of the second operand and its zero point."""
 
 DEQUANTIZED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """The runtime's optimizations compute these with integers, where both operands are dequantized."""
-
 
 CORES = cores()
 """Values do not depend on the number of threads beyond rounding; only times need one thread."""
@@ -83,21 +66,14 @@ CORES = cores()
 def open_chosen(
     model: Path | onnx.ModelProto, options: VerifyOptions, level: Level, origin: Path | None = None
 ) -> Session:
-    """Open a model on all cores, with the provider and the options that the caller chose.
-
-    Raises:
-        UnverifiedError: as `open_session`.
-    """
+    """Open a model on all cores, with the provider and the options that the caller chose."""
     return open_session(model, replace(options, threads=CORES), level, origin=origin)
 
 
 def open_exact(model: Path | onnx.ModelProto, options: VerifyOptions, level: Level) -> Session:
     """Open a model so that products of its integers are exact on this CPU.
 
-    Args:
-        model: the file; or a model in memory without external data.
-        options: provider, its options and the session's options are used.
-        level: the runtime's optimization level.
+    A model in memory has no external data.
 
     Raises:
         UnverifiedError: as `open_session`.
@@ -122,27 +98,23 @@ def _saturates(options: VerifyOptions) -> bool:
 def holds_bytes(*models: Path | onnx.ModelProto) -> bool:
     """Check whether any model multiplies 8-bit integers, or may be optimized to do so."""
     return any(
-        is_default(node, "DequantizeLinear") or _product(node) is not None
+        is_default(node, "DequantizeLinear") or operator_of(node) in PRODUCTS
         for model in models
         for node in model_nodes(_read(model))
     )
 
 
-def _product(node: onnx.NodeProto) -> Product | None:
-    return PRODUCTS.get(operator_of(node))
-
-
 def _read(model: Path | onnx.ModelProto) -> onnx.ModelProto:
-    return (
-        onnx.load(model, "protobuf", load_external_data=False) if isinstance(model, Path) else model
-    )
+    if isinstance(model, onnx.ModelProto):
+        return model
+    return onnx.load(model, "protobuf", load_external_data=False)
 
 
 def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -> onnx.ModelProto:
     """Make both operands signed, or both unsigned, in every product that may saturate.
 
     Args:
-        model: a model that runs; its external data is not needed, and it is changed.
+        model: a model that runs; it is changed, and its external data is not needed.
         signed_stays: whether the runtime leaves signed quantized data signed.
     """
     model, _ = inlined(model, OPERATORS)
@@ -153,8 +125,9 @@ def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -
         elements = partial(shapes.element, path)
         moves = [
             new
-            for reader, value, zero, kind in _saturating(graph, elements, signed_stays)
-            for new in _moved(reader, value, zero, kind, fresh)
+            for reader, places, kind in _mixed(graph, elements, signed_stays)
+            for place in places
+            for new in _shifted(reader, place, kind, fresh)
         ]
         nodes = [*moves, *graph.node]  # the runtime sorts them
         del graph.node[:]
@@ -162,23 +135,23 @@ def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -
     return model
 
 
-def _saturating(
+def _mixed(
     graph: onnx.GraphProto, elements: Callable[[str], int], signed_stays: bool
-) -> Iterator[tuple[onnx.NodeProto, int, int, int]]:
+) -> Iterator[tuple[onnx.NodeProto, tuple[int, int], int]]:
     """Yield operands to convert: the reader, indices of operand and zero point, the type.
 
-    Args:
-        graph: its nodes; nodes of its bodies are left out.
-        elements: element type of a value, 0 where it is not known.
-        signed_stays: as for `with_exact_products`.
+    Nodes of bodies are left out; `elements` gives the type of a value, 0 where it is not known.
     """
     makers = {name: node for node in graph.node for name in node.output}
     for node in graph.node:
-        if product := _product(node):
-            value, zero = product.second
+        if places := PRODUCTS.get(operator_of(node)):
+            # Where the type of the data is not known, that of its zero point is.
             first = {elements(name) for name in (node.input[0], *node.input[2:3])}
-            if product.types[0] in first and elements(node.input[value]) == product.types[1]:
-                yield node, value, zero, INT8 if product.types[1] == UINT8 else UINT8
+            if node.op_type == "DynamicQuantizeMatMul":
+                first.add(UINT8)
+            kind = OTHER.get(elements(node.input[places[0]]), 0)
+            if kind and kind in first:
+                yield node, places, kind
         elif is_default(node, *DEQUANTIZED):
             data, weight = (_source(makers, name, "DequantizeLinear") for name in node.input[:2])
             if data is None or weight is None:
@@ -188,7 +161,7 @@ def _saturating(
             turned = is_quantized and not (signed_stays and kind == INT8)
             # Of a weight that was moved for another reader the new name has no known type.
             if (kind == UINT8 or turned) and elements(weight.input[0]) == INT8:
-                yield weight, 0, 2, UINT8
+                yield weight, (0, 2), UINT8
 
 
 def _source(makers: Mapping[str, onnx.NodeProto], name: str, op_type: str) -> onnx.NodeProto | None:
@@ -199,30 +172,25 @@ def _source(makers: Mapping[str, onnx.NodeProto], name: str, op_type: str) -> on
     return node if node is not None and is_default(node, op_type) else None
 
 
-def _moved(
-    reader: onnx.NodeProto, value: int, zero: int, kind: int, fresh: Iterator[str]
+def _shifted(
+    reader: onnx.NodeProto, place: int, kind: int, fresh: Iterator[str]
 ) -> Iterator[onnx.NodeProto]:
-    """Yield nodes that convert an operand and its zero point to a type, for their reader."""
-    by = OFFSET if kind == UINT8 else -OFFSET
-    reader.input.extend([""] * (zero + 1 - len(reader.input)))
-    for index in (value, zero):
-        offset_input, result = reader.input[index], next(fresh)
-        reader.input[index] = result
-        if offset_input:
-            offset, wide, total = next(fresh), next(fresh), next(fresh)
-            number = helper.make_tensor(offset, TensorProto.INT32, [], [by])
-            yield helper.make_node("Constant", [], [offset], value=number)
-            yield helper.make_node("Cast", [offset_input], [wide], to=TensorProto.INT32)
-            yield helper.make_node("Add", [wide, offset], [total])
-            yield helper.make_node("Cast", [total], [result], to=kind)
-        elif reader.op_type == "DequantizeLinear":  # as many zero points as there are scales
-            extents = next(fresh)
-            number = helper.make_tensor(result, kind, [1], [by])
-            yield helper.make_node("Shape", [reader.input[1]], [extents])
-            yield helper.make_node("ConstantOfShape", [extents], [result], value=number)
-        else:
-            number = helper.make_tensor(result, kind, [], [by])
-            yield helper.make_node("Constant", [], [result], value=number)
+    """Yield nodes that convert an operand or a zero point to a type, for their reader."""
+    reader.input.extend([""] * (place + 1 - len(reader.input)))
+    by, wide, extents, total, result = (next(fresh) for _ in range(5))
+    offset = helper.make_tensor(by, TensorProto.INT32, [], [128 if kind == UINT8 else -128])
+    zero = helper.make_tensor(wide, TensorProto.INT32, [1], [0])
+    yield helper.make_node("Constant", [], [by], value=offset)
+    if reader.input[place]:
+        yield helper.make_node("Cast", [reader.input[place]], [wide], to=TensorProto.INT32)
+    elif reader.op_type == "DequantizeLinear":  # as many zero points as there are scales
+        yield helper.make_node("Shape", [reader.input[1]], [extents])
+        yield helper.make_node("ConstantOfShape", [extents], [wide], value=zero)
+    else:
+        yield helper.make_node("Sub", [by, by], [wide])
+    yield helper.make_node("Add", [wide, by], [total])
+    yield helper.make_node("Cast", [total], [result], to=kind)
+    reader.input[place] = result
 
 
 def _fresh_names(model: onnx.ModelProto) -> Iterator[str]:

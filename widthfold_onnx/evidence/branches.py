@@ -1,0 +1,82 @@
+"""Names the branches that no input set reaches: nothing was compared there."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+
+from widthfold_onnx.model.proto.functions import flat
+from widthfold_onnx.model.proto.walk import all_nodes, inputs, subgraphs
+from widthfold_onnx.options import RuntimeOptions
+from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.sessions.session import Level, open_session
+from widthfold_onnx.text import printable
+
+SHAPES = ("Shape", "Size")
+"""Operators that return extents, whatever the elements are."""
+
+
+def unreached(
+    model: onnx.ModelProto, origin: Path, how: RuntimeOptions, sets: Sequence[InputSet]
+) -> list[str]:
+    """Return the branches, chosen by elements of inputs, that no input set reaches.
+
+    Args:
+        model: the model, without its external data.
+        origin: file of the model.
+        how: where it runs.
+        sets: input sets on which it runs.
+
+    Raises:
+        UnverifiedError: it does not run.
+    """
+    copy, names = _marked(model)
+    if not names:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        session = open_session(
+            copy, how, Level.DISABLED, origin=origin, profile=Path(folder, "profile")
+        )
+        for item in sets:
+            session.run(item.feeds)
+        events = json.loads(session.end_profile().read_bytes(), strict=False)
+    ran = {event["name"].rpartition("/")[0] for event in events}
+    return [branch for mark, branch in names.items() if mark not in ran]
+
+
+def _marked(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Rename the nodes of each branch that elements of inputs choose.
+
+    Returns:
+        A copy of the model, and by the folder of their new names how the branch is called.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(flat(model))
+    chosen = {value.name for value in inputs(copy)}
+    _spread(copy.graph, chosen)
+    names: dict[str, str] = {}
+    for node in all_nodes(copy.graph.node):
+        if node.op_type == "If" and node.input[0] in chosen:
+            for place, body in subgraphs(node.attribute):
+                mark = f"widthfold/branch {len(names)}"
+                names[mark] = f"{place} of {printable(node.name or node.output[0])}"
+                for number, inner in enumerate(body.node):
+                    inner.name = f"{mark}/{number}"
+    return copy, names
+
+
+def _spread(graph: onnx.GraphProto, chosen: set[str]) -> None:
+    """Add the values that depend on elements of the chosen ones, not on extents alone."""
+    for node in graph.node:
+        depends = node.op_type not in SHAPES and any(name in chosen for name in node.input)
+        for _, body in subgraphs(node.attribute):
+            if depends:
+                chosen.update(value.name for value in body.input)
+            _spread(body, chosen)
+            depends = depends or any(value.name in chosen for value in body.output)
+        if depends:
+            chosen.update(name for name in node.output if name)
