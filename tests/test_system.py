@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -90,13 +91,28 @@ def test_the_last_cache_is_the_largest(tmp_path: Path, monkeypatch: pytest.Monke
     assert system.last_cache_bytes() == 33792 << 10
 
 
+@pytest.mark.parametrize(("tick", "is_fine"), [(41, True), (15_625_000, False)])
+def test_the_step_of_the_thread_clock_is_seen(
+    tick: int, is_fine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = itertools.count()
+    monkeypatch.setattr(time, "thread_time_ns", lambda: next(calls) // 10 * tick)
+    assert system.has_fine_thread_clock.__wrapped__() == is_fine
+
+
 def test_the_peak_of_memory_is_asked_in_three_ways(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resident = psutil.Process().memory_info().rss
     assert system.peak_bytes() >= resident > 1 << 20
-    monkeypatch.setattr(system, "_STATUS", tmp_path / "none")
+    status = tmp_path / "status"
+    monkeypatch.setattr(system, "_STATUS", status)
+    status.write_text("Name:\tpython\nVmHWM:\t   12 kB\n")
+    assert system.peak_bytes() == 12 << 10
+    status.write_text("Name:\tpython\nVmRSS:\t   12 kB\n")  # as gVisor answers
     assert system.peak_bytes() > 0.9 * resident  # the kernel counts in steps
+    status.unlink()
+    assert system.peak_bytes() > 0.9 * resident
     monkeypatch.setattr(system, "resource", None)
     assert 0.5 < system.peak_bytes() / resident < 2
     windows = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=5, peak_wset=7))
@@ -108,10 +124,22 @@ def test_memory_is_not_limited_where_the_system_cannot(monkeypatch: pytest.Monke
     def refuse(*_: object) -> None:
         raise ValueError("current limit exceeds maximum limit")  # as on macOS
 
-    monkeypatch.setattr(system, "resource", SimpleNamespace(RLIMIT_AS=9, setrlimit=refuse))
-    assert not system.limit_memory(1 << 40)
-    monkeypatch.setattr(system, "resource", None)
-    assert not system.limit_memory(1 << 40)
+    asked = SimpleNamespace(
+        RLIMIT_AS=9, RLIM_INFINITY=-1, setrlimit=refuse, getrlimit=lambda _: (-1, -1)
+    )
+    for module in (asked, None):
+        monkeypatch.setattr(system, "resource", module)
+        assert not system.limit_memory(1 << 40)
+        with system.memory_at_most(1 << 40):
+            pass
+
+
+def test_memory_is_limited_for_a_while() -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with system.memory_at_most(1 << 30), pytest.raises(MemoryError):
+        bytearray(1 << 31)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 FAMILY = """
@@ -124,15 +152,22 @@ time.sleep(600)
 """
 
 
-def test_a_process_ends_with_all_that_it_started() -> None:
+def test_a_process_ends_with_all_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait, waited = psutil.wait_procs, []
+
+    def look(processes: list[psutil.Process], timeout: float) -> None:
+        waited.append(processes)
+        wait(processes, timeout)
+
+    monkeypatch.setattr(psutil, "wait_procs", look)
     command = [sys.executable, "-c", FAMILY]
     with subprocess.Popen(command, stdout=subprocess.PIPE, **system.OWN_GROUP) as parent:
         assert parent.stdout is not None
         grandchild = psutil.Process(int(parent.stdout.readline()))
         system.end_tree(parent.pid)
         parent.wait(60)
-    gone, alive = psutil.wait_procs([grandchild], timeout=60)
-    assert (gone, alive) == ([grandchild], [])
+    assert waited == [[grandchild]]
+    assert wait([grandchild], timeout=60) == ([grandchild], [])
     system.end_tree(parent.pid)  # it is gone already
 
 

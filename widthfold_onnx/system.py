@@ -7,9 +7,12 @@ its own name, never by the name of the system.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,6 +25,11 @@ except ImportError:  # as on Windows
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _STATUS = Path("/proc/self/status")
+_FINE_STEP = 100_000
+"""Nanoseconds."""
+
+_END_SECONDS = 10
+"""Seconds within which killed processes end."""
 
 READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 """Flags of os.open to read a file: a FIFO does not block, and line ends stay as they are."""
@@ -37,6 +45,9 @@ OWN_GROUP: dict[str, Any] = {
 
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 """Environment variables that name the folder of temporary files."""
+
+CLOSED_PIPE = (errno.EPIPE, errno.EINVAL)
+"""Error numbers of writing to a pipe that nobody reads; Windows has the second, too."""
 
 END_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """Signals that ask a process to end."""
@@ -93,6 +104,22 @@ def clock_mhz() -> float | None:
     return round(clock.current, 1) if clock else None
 
 
+@cache
+def has_fine_thread_clock() -> bool:
+    """Return whether the processor time of a thread advances in steps that suit short runs.
+
+    Windows advances it at each tick of its scheduler, by 15.6 ms.
+    """
+
+    def step() -> int:
+        start = time.thread_time_ns()
+        while (now := time.thread_time_ns()) == start:
+            pass
+        return now - start
+
+    return min(step() for _ in range(3)) < _FINE_STEP
+
+
 def load_average() -> float:
     """Return the number of runnable processes, averaged over the last minute."""
     import psutil
@@ -128,9 +155,9 @@ def peak_bytes() -> int:
     memory = psutil.Process().memory_info()
     if peak := getattr(memory, "peak_wset", None):  # Windows
         return int(peak)
-    if _STATUS.is_file():
-        fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
-        return int(fields["VmHWM"].split()[0]) << 10
+    status = _STATUS.read_bytes() if _STATUS.is_file() else b""
+    if told := re.search(rb"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE):
+        return int(told[1]) << 10
     if resource:
         unit = 1 if psutil.MACOS else 1024  # getrusage(2)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
@@ -143,8 +170,12 @@ def limit_memory(size: int) -> bool:
     Returns:
         Whether the limit is set.
     """
+    return _limit(size, size)
+
+
+def _limit(soft: int, hard: int) -> bool:
     try:
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     except (AttributeError, ValueError, OSError):  # Windows has no limits, macOS refuses this one
         return False
     return True
@@ -158,29 +189,35 @@ def memory_at_most(more: int) -> Iterator[None]:
     """
     import psutil
 
-    if resource is None or psutil.MACOS:  # Windows has no limits, macOS refuses this one
+    if not hasattr(resource, "RLIMIT_AS"):
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = psutil.Process().memory_info().vms + more
     if resource.RLIM_INFINITY != soft < limit:
         limit = soft
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    is_set = _limit(limit, hard)
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        if is_set:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def end_tree(pid: int) -> None:
-    """Kill a process, which nobody has waited for yet, and all that it has started."""
+    """Kill a process, which nobody has waited for yet, and all that it has started.
+
+    Windows keeps files open until their process has ended, so the others are waited for.
+    """
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
-        for process in [*root.children(recursive=True), root]:
+        others = root.children(recursive=True)
+        for process in [*others, root]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+        psutil.wait_procs(others, timeout=_END_SECONDS)
 
 
 def interrupt(thread: int) -> None:

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import re
+import sys
 from collections.abc import Sequence
 from operator import itemgetter
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.cli.tool import MODELS, build, on_terminal, save
-from widthfold_onnx.reports.console import table
+from widthfold_onnx.errors import UsageError
+from widthfold_onnx.reports.console import printing, table
 from widthfold_onnx.reports.description import Cell, Column, Table, tabulated
 
 
@@ -58,3 +65,26 @@ def test_a_terminal_wraps_a_sentence_between_words(tmp_path) -> None:
     assert run.code == 0
     (line,) = (it for it in run.out.replace("\r", "").splitlines() if it.startswith("verdict:"))
     assert line.split()[-1] in ("set,", "sets,", "input", "largest")
+
+
+@pytest.mark.parametrize(
+    ("number", "outcome"),
+    [
+        (errno.EPIPE, contextlib.nullcontext()),
+        (errno.EINVAL, contextlib.nullcontext()),  # as on Windows
+        (errno.ENOSPC, pytest.raises(UsageError, match="No space left")),
+    ],
+)
+def test_a_reader_that_left_is_no_error(
+    number: int,
+    outcome: contextlib.AbstractContextManager[object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with (tmp_path / "out").open("w") as file:
+        monkeypatch.setattr(sys, "stdout", SimpleNamespace(fileno=file.fileno, flush=fail))
+        with outcome, printing():
+            pass

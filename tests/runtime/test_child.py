@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import io
 import math
 import os
@@ -224,7 +225,7 @@ def is_gone(pid):
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, getattr(signal, "SIGKILL", None)])
 def test_the_child_dies_with_an_interrupted_parent(tmp_path, number):
     mark, own = tmp_path / "pid", tmp_path / "own"
     own.mkdir()
@@ -252,3 +253,13 @@ def test_the_child_dies_with_an_interrupted_parent(tmp_path, number):
         assert b"KeyboardInterrupt" in errors
     assert wait_for(lambda: is_gone(int(mark.read_text())))
     assert list(own.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.EINVAL])
+def test_a_pipe_whose_child_is_gone_can_be_closed(number):
+    """What the child did not read is written again; on Windows that is an invalid argument."""
+
+    def fail():
+        raise OSError(number, os.strerror(number))
+
+    child._end(SimpleNamespace(poll=lambda: 0, stdin=SimpleNamespace(close=fail), stdout=None))

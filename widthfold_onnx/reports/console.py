@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -18,6 +19,7 @@ from rich.text import Text
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.reports.description import Cell, Description, Table
 from widthfold_onnx.reports.words import short
+from widthfold_onnx.system import CLOSED_PIPE
 from widthfold_onnx.text import printable
 
 STYLES = {
@@ -53,7 +55,7 @@ def printing() -> Iterator[None]:
         # Buffered output would fail again when the interpreter ends.
         with open(os.devnull, "wb") as nothing:  # noqa: PTH123 - os.devnull is no path of ours
             os.dup2(nothing.fileno(), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
+        if error.errno not in CLOSED_PIPE:
             raise UsageError(f"cannot write the table: {error.strerror}") from error
 
 
@@ -170,7 +172,7 @@ def write(text: str) -> None:
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Raise, where rich would exit with a code of its own."""
-        raise BrokenPipeError
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def _console() -> Console:

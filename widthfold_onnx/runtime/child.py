@@ -129,7 +129,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
-            with contextlib.suppress(BrokenPipeError):  # the child died before it read all
+            with contextlib.suppress(OSError):  # the child died before it read all
                 pipe.close()
 
 

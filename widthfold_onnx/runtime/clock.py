@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.runtime.sessions.descriptions import description_of
+from widthfold_onnx.system import has_fine_thread_clock
 
 Run = Callable[[int], object]
 """Runs once; the argument counts the rounds, so that all sides of a pair take the same inputs."""
@@ -65,7 +66,8 @@ def clock_of(how: RuntimeOptions) -> Clock:
     On a busy host the wall time of a run includes other processes. One thread on the CPU works in
     the thread that calls, so its processor time is what a run would take on a free core: paired,
     identical models differed by 2.0 % instead of 4.8 % (standard deviation on a loaded host). With
-    any option of its own a provider may work elsewhere.
+    any option of its own a provider may work elsewhere. Windows has no processor time that is fine
+    enough.
     """
     return time.thread_time_ns if clock_name(how) == "thread" else time.perf_counter_ns
 
@@ -73,7 +75,7 @@ def clock_of(how: RuntimeOptions) -> Clock:
 def clock_name(how: RuntimeOptions) -> Literal["wall", "thread"]:
     """Return the name of the clock that `clock_of` chooses."""
     own = description_of(how.provider).in_caller and how.threads == 1 and not how.provider_options
-    return "thread" if own else "wall"
+    return "thread" if own and has_fine_thread_clock() else "wall"
 
 
 def repeats(run: float, opening: float, seconds: float) -> Repeats:

@@ -120,7 +120,8 @@ def _shared_folder() -> tempfile.TemporaryDirectory[str]:
 
     It is removed with the process, or with the folder that `runtime.child` gives a child.
     """
-    return tempfile.TemporaryDirectory(prefix="widthfold-provider-")
+    # A provider may have files open until the process ends.
+    return tempfile.TemporaryDirectory(prefix="widthfold-provider-", ignore_cleanup_errors=True)
 
 
 def one_node() -> bytes:
