@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import runpy
+import sys
+from collections.abc import Callable
 from pathlib import Path, PureWindowsPath
 
 import click
@@ -9,9 +13,11 @@ import onnx
 import pytest
 
 from tests.cli.tool import build, names, save, widthfold
-from widthfold_onnx.cli import common
+from widthfold_onnx.cli import common, main
+from widthfold_onnx.cli.optimize import _timing
 from widthfold_onnx.cli.options import assignments, shape
-from widthfold_onnx.model.atomic import temporary
+from widthfold_onnx.model.atomic import place, temporary
+from widthfold_onnx.options import FoldOptions, VerifyOptions
 
 DRIVE = "C:\\models\\in.onnx"
 
@@ -55,3 +61,41 @@ def test_every_name_that_is_made_is_one_on_windows(tmp_path: Path) -> None:
     assert any(name.startswith(".wf-") for name in made)
     assert not set('<>:"/\\|?*').intersection("".join(made))
     assert not [name for name in made if name.endswith((".", " "))]
+
+
+def run_precommit() -> None:
+    sys.modules.pop("widthfold_onnx.cli.precommit", None)
+    runpy.run_module("widthfold_onnx.cli.precommit", run_name="__main__")
+
+
+@pytest.mark.parametrize("run", [main, run_precommit])
+def test_a_pattern_is_never_taken_for_names_of_files(
+    run: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows click expands words that it reads from `sys.argv` itself."""
+    words = ["inspect", "in.onnx", "--nodes", "*"]
+    read: list[list[str] | None] = []
+
+    def look(self: click.Command, args: list[str] | None = None, *_: object, **__: object) -> None:
+        read.append(args)
+
+    monkeypatch.setattr(sys, "argv", ["widthfold", *words])
+    monkeypatch.setattr(click.Command, "main", look)
+    with contextlib.suppress(SystemExit):
+        run()
+    assert read == [words]
+
+
+def test_a_command_to_be_copied_needs_no_quotes_that_a_shell_of_windows_lacks() -> None:
+    paths = (PureWindowsPath("models\\in.onnx"), PureWindowsPath("C:\\out.onnx"))
+    command = _timing(*paths, FoldOptions(), VerifyOptions())
+    assert command == "widthfold verify models/in.onnx C:/out.onnx"
+
+
+def test_names_that_windows_takes_for_one_are_one_place() -> None:
+    class WindowsPath(PureWindowsPath):
+        def resolve(self) -> WindowsPath:
+            return self
+
+    first, second = (WindowsPath(name) for name in ("C:\\a\\OUT.onnx", "c:\\A\\out.onnx"))
+    assert place(first) == place(second) != place(WindowsPath("C:\\out.onnx"))

@@ -34,8 +34,13 @@ class OneLineErrors(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run, and exit unless `standalone_mode` is off."""
-        extra.setdefault("obj", list(sys.argv[1:] if args is None else args))
+        """Run, and exit unless `standalone_mode` is off.
+
+        Words stay as they were typed: on Windows click would put file names in place of patterns,
+        those of `--nodes` included.
+        """
+        args = list(sys.argv[1:] if args is None else args)
+        extra.setdefault("obj", args)
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode, **extra)
         try:

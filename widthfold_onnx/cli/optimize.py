@@ -158,16 +158,16 @@ def _advise_timing(
     from widthfold_onnx.reports.console import printing, say
 
     is_timed = result.search is not None and result.search.whole is not None
-    if result.written is None or not result.summary.changes or is_timed:
+    if out is None or result.written is None or not result.summary.changes or is_timed:
         return
     command = _timing(model, out, fold, verifying)
     with printing():
         say(f"not timed; to see if it pays: {command}", command=True)
 
 
-def _timing(model: Path, out: Path | None, fold: FoldOptions, options: VerifyOptions) -> str:
+def _timing(model: Path, out: Path, fold: FoldOptions, options: VerifyOptions) -> str:
     """Return the command that times the result at the shapes and for the provider of the fold."""
-    words = ["widthfold", "verify", str(model), str(out)]
+    words = ["widthfold", "verify", model.as_posix(), out.as_posix()]
     words += ["--freeze-weights"] if fold.freeze_weights else []
     words += ["--provider", options.provider] if options.provider is not Provider.AUTO else []
     for name, value in options.provider_options.items():

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -35,4 +36,4 @@ def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
 
 
 if __name__ == "__main__":
-    precommit_command()
+    precommit_command(sys.argv[1:])  # else click takes patterns for file names on Windows

@@ -131,9 +131,9 @@ def check_target(out: Path, protected: Sequence[Path]) -> None:
                 raise UsageError(f"output {shown} is an input; choose another name")
 
 
-def place(path: Path) -> tuple[Path, str]:
-    """Return the folder and the name of a file, whether it is there or not."""
-    return path.parent.resolve(), path.name
+def place(path: Path) -> Path:
+    """Return the path of a file without links to its folder, whether it is there or not."""
+    return path.parent.resolve() / path.name
 
 
 class Temporary:

@@ -251,7 +251,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         path = Path(path)
         check_plan_target(path, ())
         with temporary(path) as file, writing(path):
-            file.path.write_text(self.text(), encoding="utf-8")
+            file.write(self.text().encode())
+            file.finish()
             file.publish()
 
     def text(self) -> str:
