@@ -1,4 +1,3 @@
-import resource
 import stat
 from contextlib import contextmanager
 
@@ -82,6 +81,7 @@ def out(tmp_path):
 
 @contextmanager
 def largest_file(size):
+    resource = pytest.importorskip("resource")
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
     try:
@@ -125,7 +125,7 @@ def test_external_data_move_into_one_file_with_a_hash(source, out):
         for tensor in load(out).proto.graph.initializer
     ]
     assert {place["location"] for place in places} == set(files(out.parent)) - {out.name}
-    aligns = (64, 4096, 64)  # "b" is 2 MiB
+    aligns = (64, 65536, 64)  # "b" is 2 MiB
     assert not any(int(p["offset"]) % align for p, align in zip(places, aligns, strict=True))
     assert out.stat().st_size < 1000
 
@@ -334,3 +334,12 @@ def test_a_copy_does_not_write_through_links(tmp_path, out):
         copy_model(path, out, proto=load(path).proto)
     assert not files(tmp_path / "victim")
     assert out.read_bytes() == OLD
+
+
+def test_a_copy_is_not_called_like_its_data(tmp_path, out):
+    path = external_model(tmp_path / "source", f"{out.name}")
+    for _ in range(2):
+        with pytest.raises(UsageError, match="choose another name"):
+            copy_model(path, out, proto=load(path).proto)
+        out.unlink(missing_ok=True)
+    assert files(out.parent) == []

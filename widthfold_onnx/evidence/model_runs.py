@@ -29,7 +29,7 @@ def run_once(session: Session, item: InputSet) -> Outputs:
     """Return the outputs on one set; large ones lie in files, as outputs of all runs are kept.
 
     Raises:
-        UnverifiedError: the model stops, or an output is no tensor.
+        UnverifiedError: the model stops, an output is no tensor, or there is no room for it.
     """
     return {name: _kept(array) for name, array in session.run(item.feeds).items()}
 
@@ -38,9 +38,11 @@ def _kept(array: Array) -> Array:
     if array.nbytes < LARGE_BYTES or array.dtype.hasobject:
         return array
     with tempfile.TemporaryFile() as file:  # without a name
-        mapped = np.memmap(file, array.dtype, "w+", shape=array.shape)
-    mapped[...] = array
-    return mapped
+        try:
+            file.write(np.ascontiguousarray(array).view(np.uint8).data)
+        except OSError as error:  # a full disk would end a process that writes into a mapping
+            raise UnverifiedError(f"no room for an output in a file: {error.strerror}") from error
+        return np.memmap(file, array.dtype, "r", shape=array.shape)
 
 
 def attempt(

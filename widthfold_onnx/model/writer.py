@@ -34,7 +34,9 @@ from widthfold_onnx.model.proto.external import (
 from widthfold_onnx.model.proto.walk import all_graphs
 from widthfold_onnx.text import quoted
 
-_PAGE_BYTES = 4096
+_MAPPED_BYTES = 1 << 16
+"""Large tensors start at multiples of it, so that a runtime can map them: Windows maps a file from
+there only, other systems from each page of 4 or 16 KiB."""
 _LINE_BYTES = 64
 _LARGE_BYTES = 1 << 20
 
@@ -100,7 +102,7 @@ class Sidecar:
 
     def _align(self, target: Temporary, length: int) -> int:
         """Write zeros up to where a tensor of this length may start, and return the offset."""
-        unit = _PAGE_BYTES if length >= _LARGE_BYTES else _LINE_BYTES
+        unit = _MAPPED_BYTES if length >= _LARGE_BYTES else _LINE_BYTES
         self._write(target, bytes(-self._end % unit))
         return self._end
 
@@ -211,7 +213,8 @@ def copy_model(path: Path, out: Path, *, proto: onnx.ModelProto) -> None:
     """
     folder = path.parent
     places = {check_external(tensor, folder).location: None for tensor in external_tensors(proto)}
-    check_target(out, [path, *(folder / location for location in places)])
+    data = [parent / location for parent in (folder, out.parent) for location in places]
+    check_target(out, [path, *data])
     with writing(out):
         if folder.samefile(out.parent):
             places = {}

@@ -1,7 +1,7 @@
 """Weights outside the file: which places and lengths are taken."""
 
 import os
-from pathlib import PureWindowsPath
+from pathlib import Path, PureWindowsPath
 
 import pytest
 from onnx import TensorProto
@@ -136,3 +136,16 @@ def test_finds_external_data_everywhere(external, where):
         proto = model(SIN)
         proto.training_info.add().algorithm.initializer.append(weight)
     refuses(proto, "12 external bytes", external.folder)
+
+
+@pytest.mark.parametrize(("links", "expected"), [(0, "accepted"), (1, "accepted"), (2, "refused")])
+def test_hard_links_are_refused_where_the_system_counts_them(
+    external, monkeypatch, links, expected
+):
+    status = list((external.folder / "w.bin").lstat())
+    status[3] = links
+    monkeypatch.setattr(Path, "lstat", lambda self: os.stat_result(status))
+    if expected == "accepted":
+        accepts(external(), external.folder)
+    else:
+        refuses(external(), "hard links", external.folder)

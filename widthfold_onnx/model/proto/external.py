@@ -163,6 +163,6 @@ def _lstat(folder: Path, location: PurePosixPath, what: str) -> os.stat_result:
         raise InvalidModelError(f"{what}: external file {shown}: {error.strerror}") from error
     if not stat.S_ISREG(status.st_mode):
         raise InvalidModelError(f"{what}: external file {shown} is no regular file")
-    if status.st_nlink != 1:
+    if status.st_nlink > 1:  # 0 where the system does not count them
         raise InvalidModelError(f"{what}: external file {shown} has {status.st_nlink} hard links")
     return status
