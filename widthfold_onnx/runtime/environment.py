@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import platform
+import re
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 
 from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.results import Environment
@@ -51,8 +54,14 @@ def environment(
 
 
 def runtime_release() -> str:
-    """Return the version of ONNX Runtime, "" if it is not installed; it is not imported."""
-    return version("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
+    """Return the version of ONNX Runtime, "" if it is not installed; it is not imported.
+
+    A dozen packages install the module, some under versions of their own, so its text tells.
+    """
+    spec = importlib.util.find_spec("onnxruntime")
+    text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+    told = re.search(r"""^__version__ = ["'](.+)["']""", text, re.MULTILINE)
+    return told[1] if told else ""
 
 
 def other_runtime(measured: str) -> str:
