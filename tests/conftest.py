@@ -20,6 +20,7 @@ from tests.lacking import lacking
 from tests.node_names import READS_NAMES, naming
 from widthfold_onnx.errors import InternalError, UnverifiedError, WidthfoldError
 from widthfold_onnx.runtime import child
+from widthfold_onnx.system import END_SIGNALS
 
 # `--hypothesis-profile nightly` draws other examples every time, and many more of them.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40)
@@ -122,12 +123,13 @@ def with_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Handle SIGINT and SIGHUP as in a program on a terminal, here and in children.
+    """Handle SIGINT and what ends a program as on a terminal, here and in children.
 
     A background job of a script inherits an ignored SIGINT, a job under nohup an ignored SIGHUP;
     Python handles neither, and children inherit that. What is handled is reset by `exec`.
     """
-    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    handlers = {signal.SIGINT: signal.default_int_handler}
+    handlers |= dict.fromkeys(END_SIGNALS, signal.SIG_DFL)
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
     for number, handler in before.items():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -26,6 +24,7 @@ def generate(script: str, factory: pytest.TempPathFactory) -> Path:
 
     It runs once for all modules and all processes of a test run.
     """
+    fcntl = pytest.importorskip("fcntl")
     path = SHARED / script
     if not path.is_file():
         pytest.skip(f"no generator {path}")
@@ -50,6 +49,8 @@ What reaches it hangs or has blown up, however busy the machine is. No test look
 
 def limit_processor() -> None:
     """End this process, and each that it starts, by SIGXCPU after `CPU_SECONDS` of its own."""
+    import resource
+
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
 
 

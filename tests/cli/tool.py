@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import pty
 import signal
 import struct
 import subprocess
 import sys
-import termios
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -152,6 +149,7 @@ def on_terminal(
     *args: object, columns: int = 120, env: dict[str, str] | None = None, typed: bytes = b""
 ) -> Run:
     """Run in this process, on a terminal where `typed` was typed; `out` is all that it got."""
+    pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
     master, slave = pty.openpty()
     os.write(master, typed)
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))

@@ -138,9 +138,11 @@ def test_a_hostile_file_name_is_shown_safely(tmp_path):
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["fifo", "folder"])
+@pytest.mark.parametrize("make", ["mkfifo", "mkdir"])
 def test_what_is_no_file_is_refused_at_once(tmp_path, make):
-    make(tmp_path / "m.onnx")
+    if not hasattr(os, make):
+        pytest.skip("the system has no FIFOs")
+    getattr(os, make)(tmp_path / "m.onnx")
     message = outcome(tmp_path / "m.onnx")
     assert "not a regular file" in message
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -22,6 +21,8 @@ from tests.cli.tool import (
     save,
     start_process,
 )
+
+resource = pytest.importorskip("resource")
 
 PROMPT = 15
 """Seconds, half of what the verification of `busy` takes: who waits for its end is found out."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pwd
 import random
 import sys
 from pathlib import Path
@@ -103,7 +102,7 @@ def test_without_a_home_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(user: int) -> None:
         raise KeyError(user)
 
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
     with pytest.raises(UsageError, match="set WIDTHFOLD_STORE"):
         default_path()
     monkeypatch.setattr(platformdirs, "user_cache_path", lambda *_, **__: Path("~/.cache"))
