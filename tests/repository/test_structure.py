@@ -189,6 +189,15 @@ def test_one_file_knows_where_systems_differ() -> None:
     assert files == {"widthfold_onnx.system"}
 
 
+UNIX = re.compile(r"^(import|from) (fcntl|grp|pty|pwd|resource|termios|tty)\b", re.MULTILINE)
+
+
+def test_every_test_can_be_collected_on_windows() -> None:
+    """A module that Windows lacks is imported by `pytest.importorskip` where it is needed."""
+    files = Path(__file__).parents[1].rglob("*.py")
+    assert [path.name for path in files if UNIX.search(path.read_text(encoding="utf-8"))] == []
+
+
 @pytest.mark.parametrize("root", [PACKAGE, TESTS], ids=lambda path: path.name)
 def test_no_folder_holds_more_modules_than_can_be_overlooked(root: Path) -> None:
     paths = [path for path in root.rglob("[!_]*.py") if path.name != "conftest.py"]
