@@ -20,8 +20,8 @@ from tests.rewrite.quantized.products import INTEGER, LINEAR, QuantizedProduct
 from widthfold_onnx.evidence import exact_kernels
 from widthfold_onnx.evidence.exact_kernels import (
     holds_bytes,
-    may_saturate,
     open_exact,
+    saturates,
     with_exact_products,
 )
 from widthfold_onnx.options import Provider, VerifyOptions
@@ -194,10 +194,10 @@ def test_other_providers_have_kernels_of_their_own(
     monkeypatch.setattr(exact_kernels, "open_session", lambda model, *arguments, **named: model)
     path = tmp_path / "model.onnx"
     onnx.save(CASES["qlinear"].model(), path)
-    assert may_saturate(CPU, path)
+    assert saturates(CPU)
     assert open_exact(path, CPU, Level.ALL) is not path
     options = replace(CPU, provider=provider)
-    assert not may_saturate(options, path)
+    assert not saturates(options)
     assert open_exact(path, options, Level.ALL) is path
 
 

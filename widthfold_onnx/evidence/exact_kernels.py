@@ -8,8 +8,7 @@ numbers. A fold saturates at other products than the original does; so changed, 
 On x86 ONNX Runtime makes signed data unsigned where it is quantized and dequantized
 (qdq_s8_to_u8.cc). So weights of such data are written as unsigned numbers, too. The entry
 `session.qdqisint8allowed` of a session leaves both signed. Its own option for exact products,
-`session.x64quantprecision`, has less effect: none below the level EXTENDED. With it 1.31.1 does not
-load a QLinearConv of signed data, nor a model in which two weights share a zero point.
+`session.x64quantprecision`, has no effect below the level EXTENDED, and fails for some models.
 """
 
 from __future__ import annotations
@@ -59,15 +58,15 @@ PRODUCTS = {
 DEQUANTIZED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """The runtime's optimizations compute these with integers, where both operands are dequantized."""
 
-CORES = cores()
-"""Values do not depend on the number of threads beyond rounding; only times need one thread."""
-
 
 def open_chosen(
     model: Path | onnx.ModelProto, options: VerifyOptions, level: Level, origin: Path | None = None
 ) -> Session:
-    """Open a model on all cores, with the provider and the options that the caller chose."""
-    return open_session(model, replace(options, threads=CORES), level, origin=origin)
+    """Open a model with the provider and the options that the caller chose.
+
+    It runs on all cores: values do not depend on the number of threads beyond rounding.
+    """
+    return open_session(model, replace(options, threads=cores()), level, origin=origin)
 
 
 def open_exact(model: Path | onnx.ModelProto, options: VerifyOptions, level: Level) -> Session:
@@ -79,18 +78,13 @@ def open_exact(model: Path | onnx.ModelProto, options: VerifyOptions, level: Lev
         UnverifiedError: as `open_session`.
     """
     origin = model if isinstance(model, Path) else None
-    if _saturates(options) and holds_bytes(proto := _read(model)):
+    if saturates(options) and holds_bytes(proto := _read(model)):
         is_signed = options.session_options.get(SIGNED) == "1"
         model = with_exact_products(proto, signed_stays=is_signed)
     return open_chosen(model, options, level, origin)
 
 
-def may_saturate(options: VerifyOptions, *models: Path) -> bool:
-    """Check whether a model holds 8-bit integers, on a CPU whose kernels of them saturate."""
-    return _saturates(options) and holds_bytes(*models)
-
-
-def _saturates(options: VerifyOptions) -> bool:
+def saturates(options: VerifyOptions) -> bool:
     """Check whether models run on the CPU and its kernels saturate; other providers differ."""
     return options.provider is Provider.CPU and u8s8_error() > 0
 

@@ -101,14 +101,14 @@ def saturating_files(
 
 
 def _check(original: Path, options: VerifyOptions) -> bool:
-    from widthfold_onnx.evidence.exact_kernels import may_saturate
+    from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
     from widthfold_onnx.evidence.parity.reference import reference_of
     from widthfold_onnx.runtime.sessions.session import resolved
 
     chosen = dataclasses.replace(resolved(options), seeds=0 if options.inputs else 1)
     if doubts := reference_of(original, chosen, quiet).doubts:
         raise UnverifiedError(doubts[0])
-    return may_saturate(chosen, original)
+    return saturates(chosen) and holds_bytes(original)
 
 
 def _saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) -> list[list[str]]:

@@ -55,13 +55,8 @@ def attempt(
 ) -> list[Outputs] | str:
     """Return all outputs, by default computed with exact integers, or why there are none.
 
-    Args:
-        model: a file, or what makes a copy of the original in memory.
-        options: where it runs.
-        level: the runtime's optimization level.
-        sets: its inputs; an iterator is asked after the copy was made.
-        report: gets a line of text before each run.
-        opened: opens the session.
+    A model is a file, or what makes a copy of the original in memory; an iterator of sets is asked
+    after that. `report` gets a line of text before each run.
     """
     name = printable(model.name) if isinstance(model, Path) else "copy of the original"
     runs = []

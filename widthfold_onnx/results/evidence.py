@@ -23,6 +23,9 @@ class WorstElement(Result, kw_only=True, frozen=True):
     rewritten: float
 
 
+LevelName = Literal["disabled", "all"]
+"""Optimization levels at which outputs are compared."""
+
 Caveat = Literal["", "meaningless", "ill-conditioned", "unsteady"]
 """Why a comparison shows less than it seems to; "" where it does not.
 
@@ -50,7 +53,7 @@ class OutputParity(Result, kw_only=True, frozen=True):
 
     name: str
     dtype: str
-    level: Literal["disabled", "all"]
+    level: LevelName
     max_abs: float | None
     mean_abs: float | None
     max_rel: float | None

@@ -109,7 +109,7 @@ def test_on_any_cpu_what_saturates_further_fails_and_is_said_so(
     worse: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = "widthfold_onnx.evidence.parity.models"
-    monkeypatch.setattr(f"{module}.may_saturate", lambda *arguments: True)
+    monkeypatch.setattr(f"{module}.saturates", lambda options: True)
     monkeypatch.setattr(f"{module}.as_deployed", lambda *arguments: (worse, [SATURATES]))
     found = compare_models(*pair(alternating([-127, 127, 127, -127]), tmp_path), VALUES)
     assert found.saturates_further is bool(worse)

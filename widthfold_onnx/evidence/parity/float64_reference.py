@@ -12,7 +12,6 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -25,9 +24,6 @@ from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.text import printable
 
-if TYPE_CHECKING:  # a child process imports this file: the graph library takes half a second
-    from widthfold_onnx.evidence.model_runs import Outputs
-
 START = 5.0
 """Seconds on top of the budget until the process is killed: it must start, and one node of the
 reference implementation may run for minutes."""
@@ -38,7 +34,7 @@ MAX_BYTES = 1 << 28
 
 def true_outputs(
     model: Path, outputs: Sequence[str], sets: Sequence[InputSet], budget: float
-) -> tuple[list[Outputs], str]:
+) -> tuple[list[dict[str, Array]], str]:
     """Return what the model computes in float64 on each input set, {} if that is not known.
 
     It runs in a process of its own, which ends when the budget of seconds is spent; 0 computes
@@ -47,7 +43,7 @@ def true_outputs(
     Returns:
         One item per input set, and why some of them are empty; "" if none is, or none was wanted.
     """
-    results: list[Outputs] = [{} for _ in sets]
+    results: list[dict[str, Array]] = [{} for _ in sets]
     if budget <= 0:
         return results, ""
     order = sorted(range(len(sets)), key=lambda i: sum(x.size for x in sets[i].feeds.values()))
@@ -63,8 +59,8 @@ def true_outputs(
 
 
 def evaluate(
-    model: Path, outputs: Sequence[str], feeds: Sequence[Outputs], budget: float
-) -> tuple[list[Outputs], str]:
+    model: Path, outputs: Sequence[str], feeds: Sequence[dict[str, Array]], budget: float
+) -> tuple[list[dict[str, Array]], str]:
     """Compute outputs in float64 for the first input sets, as many as start within the budget.
 
     Returns:
@@ -75,7 +71,7 @@ def evaluate(
     """
     ends = time.monotonic() + budget
     pace = 0.0  # seconds per element of the largest set so far
-    results: list[Outputs] = []
+    results: list[dict[str, Array]] = []
     try:
         evaluation = evaluator(load_with_data(model, MAX_BYTES))
         with np.errstate(all="ignore"):

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from widthfold_onnx.evidence.exact_kernels import may_saturate
+from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
 from widthfold_onnx.evidence.model_runs import Outputs
-from widthfold_onnx.evidence.parity.outputs import LevelName
 from widthfold_onnx.evidence.parity.overflow import overflow
 from widthfold_onnx.evidence.parity.reference import Reference
 from widthfold_onnx.evidence.parity.rule import (
@@ -25,6 +24,7 @@ from widthfold_onnx.evidence.parity.rule import (
 from widthfold_onnx.evidence.parity.saturated import as_deployed
 from widthfold_onnx.options import Provider, Sizes
 from widthfold_onnx.results import OutputParity, Verdict
+from widthfold_onnx.results.evidence import LevelName
 from widthfold_onnx.runtime.sessions.session import Level
 
 NOTHING = "no output shows anything on these inputs"
@@ -99,7 +99,7 @@ def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelPa
             lines.insert(0, optimized)
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     worse: list[str] = []
-    if not failures and may_saturate(reference.options, reference.model, rewritten):
+    if not failures and saturates(reference.options) and holds_bytes(reference.model, rewritten):
         worse, remarks = as_deployed(reference, rewritten, optimized)
         failures += worse
         limits += remarks

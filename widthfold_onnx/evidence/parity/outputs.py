@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,10 +17,8 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.inputs import says_nothing
 from widthfold_onnx.options import Tolerance
 from widthfold_onnx.results import OutputParity, WorstElement
-from widthfold_onnx.results.evidence import Caveat
+from widthfold_onnx.results.evidence import Caveat, LevelName
 from widthfold_onnx.text import printable
-
-LevelName = Literal["disabled", "all"]
 
 DEFAULT_RTOL = {
     **dict.fromkeys(("float64", "complex128"), 1e-12),

@@ -21,8 +21,7 @@ from widthfold_onnx.runtime.sessions.session import Level
 def overflow(reference: Reference, number: int) -> str:
     """Name a linear node of the main graph that reads or gives NaN or Inf on an input set.
 
-    Returns:
-        A sentence; "" where there is no such node, or the original does not run so.
+    The sentence is "" where there is no such node, or the original does not run so.
     """
     nodes: list[onnx.NodeProto] = []
 

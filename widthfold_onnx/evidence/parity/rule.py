@@ -20,7 +20,6 @@ from widthfold_onnx.evidence.parity.float64_reference import true_outputs
 from widthfold_onnx.evidence.parity.outputs import (
     DEFAULT_RTOL,
     Distance,
-    LevelName,
     compare,
     difference,
     distance,
@@ -28,6 +27,7 @@ from widthfold_onnx.evidence.parity.outputs import (
 from widthfold_onnx.evidence.parity.reference import UNSTEADY, Reference
 from widthfold_onnx.evidence.parity.shaken import COPIES
 from widthfold_onnx.results import OutputParity
+from widthfold_onnx.results.evidence import LevelName
 from widthfold_onnx.text import printable
 
 MULTIPLE = 10.0
@@ -62,10 +62,9 @@ Cells = dict[Key, OutputParity]
 def judge(
     reference: Reference, runs: Mapping[LevelName, Sequence[Outputs]], *, is_proved: bool
 ) -> tuple[Cells, list[str]]:
-    """Compare what the rewritten model returns, with as many shaken copies as that takes.
+    """Compare what the rewritten model returns, and say what limits that.
 
-    Returns:
-        The comparisons, and what limits them.
+    As many shaken copies run as that takes.
     """
     options = reference.options
     reference.report("float64 reference")

@@ -18,11 +18,10 @@ from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.runtime.sessions.session_options import PRECISION
 from widthfold_onnx.text import printable
 
-Runs = Sequence[Outputs] | str
-"""Outputs of a model by input set, or why there are none."""
 
-
-def as_deployed(reference: Reference, rewritten: Path, exact: Runs) -> tuple[list[str], list[str]]:
+def as_deployed(
+    reference: Reference, rewritten: Path, exact: Sequence[Outputs] | str
+) -> tuple[list[str], list[str]]:
     """Run both models as the caller deploys them.
 
     `exact` are the outputs of the rewritten model by exact kernels at the same level. Where it or
