@@ -54,6 +54,15 @@ def test_following_a_hint_folds_the_site(case: str) -> None:
         assert again.status == "folded", way
 
 
+def test_a_hint_is_quoted_for_a_shell() -> None:
+    before = model(
+        "1, 3, H, W", 'y = Conv <auto_pad = "SAME_UPPER", strides = [2, 2]> (x, w)', w=(3, 3, 3, 3)
+    )
+    before.graph.input[0].name = before.graph.node[0].input[0] = "the image:0"
+    _, (site,) = fold_model(before, FoldOptions(factor=4))
+    assert site.reason.endswith("--input-shape 'the image:0:1,3,128,128' folds it"), site.reason
+
+
 def test_what_nothing_unlocks_gets_no_hint() -> None:
     before = model("1, 3, H, 7", f"y = Conv <{SAME}> (x, w)", w=(3, 3, 3, 3))
     for options in (

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice, product
 from pathlib import Path
+from shlex import quote
 
 from widthfold_onnx.decide.decisions import Decision
 from widthfold_onnx.errors import UnverifiedError
@@ -152,7 +153,6 @@ class Hints:
 
 
 def _shown(shapes: Shapes) -> str:
-    return " ".join(
-        f"--input-shape {printable(name)}:{','.join(map(str, shape))}"
-        for name, shape in shapes.items()
-    )
+    """Return shapes as options that a shell takes."""
+    words = [f"{printable(name)}:{','.join(map(str, shape))}" for name, shape in shapes.items()]
+    return " ".join(f"--input-shape {quote(word)}" for word in words)

@@ -4,7 +4,9 @@ from onnx import parser
 from tests.shared import MODELS
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions
+from widthfold_onnx.runtime.inputs import sizes as sizes_module
 from widthfold_onnx.runtime.inputs.dimensions import Dimensions
+from widthfold_onnx.runtime.inputs.input_sets import random_sets
 from widthfold_onnx.runtime.inputs.sizes import find_shapes, other_shapes
 from widthfold_onnx.runtime.sessions import session as session_module
 from widthfold_onnx.runtime.sessions.ports import Port
@@ -91,3 +93,41 @@ def test_real_models_run_without_hints(path, monkeypatch):
     for port in session.inputs:
         for dim, size in zip(port.dims, shapes[port.name], strict=True):
             assert dim == size or not isinstance(dim, int)
+
+
+def test_a_size_that_did_not_run_is_not_tried_again(tmp_path, monkeypatch):
+    tries = []
+    run = Session.run
+
+    def counted(self, feeds, *args):
+        tries.append(feeds["x"].shape)
+        return run(self, feeds, *args)
+
+    monkeypatch.setattr(session_module.Session, "run", counted)
+    text = "g (float[N] x) => (float[N] y) <int64[1] s = {777}> { z = Reshape(x, s)\n y = Neg(z) }"
+    session = opened(tmp_path, text)
+    with pytest.raises(UnverifiedError):
+        find_shapes(session, {})
+    assert len(tries) == len(set(tries)) > 20
+    tries.clear()
+    words = r"^no random input was found that runs, x 5 \(model.onnx does not run: "
+    with pytest.raises(UnverifiedError, match=words):
+        find_shapes(session, {"x": (5,)})
+    assert tries == [(5,)]
+
+
+def test_the_search_of_all_combinations_ends_together(tmp_path, monkeypatch):
+    """One end bounds the searches for the named sizes, the larger one and each combination."""
+    ends = []
+    init = sizes_module._Tries.__init__
+
+    def noted(self, session, fixed, end=None, **others):
+        ends.append(end)
+        init(self, session, fixed, end, **others)
+
+    monkeypatch.setattr(sizes_module._Tries, "__init__", noted)
+    session = opened(tmp_path, "g (float[N] x, int64 m) => (float[N] y) { y = Neg(x) }")
+    session._cases = ({"m": (1.0,)}, {"m": (2.0,)})
+    random_sets(session, ({},), 1)
+    assert len(ends) == 3
+    assert len(set(ends)) == 1

@@ -52,12 +52,19 @@ LADDER = (24, 64, 16, 1, 128, 160, 224, 320, 640, 1024, 4096, 16384)
 BATCH = 2
 """Extent of the first axis then."""
 
+MOST_GUESSED = 1 << 20
+"""Elements of all inputs at extents that nobody named: each takes forty bytes and more."""
+
 
 def open_dimensions(program: Program, fixed: Shapes) -> dict[Key, bool]:
-    """Return the dimensions that a model leaves open, and whether each is the first of an input."""
+    """Return the dimensions that a model leaves open, and whether each is the first of an input.
+
+    A symbol in a fixed shape is known everywhere.
+    """
     dimensions: dict[Key, bool] = {}
-    for name, axis, key in _open(program):
-        if name not in fixed:
+    known = _sizes(program, fixed)
+    for _, axis, key in _open(program):
+        if key not in known:
             dimensions[key] = dimensions.get(key, True) and axis == 0
     return dimensions
 
@@ -82,13 +89,15 @@ def first_tries(program: Program, fixed: Shapes, ran_at: Shapes) -> Iterator[Sha
         # A run leaves out what has a default, which tells its extents.
         defaults = {tensor.name: tuple(tensor.dims) for tensor in program.proto.graph.initializer}
         by_default = {v.name: defaults[v.name] for v in program.inputs if v.name in defaults}
-        yield {**by_default, **ran_at, **fixed}
+        yield {**ran_at, **_at(program, fixed, _sizes(program, ran_at)), **by_default, **fixed}
     dims = open_dimensions(program, fixed)
-    for size in LADDER if dims else (1,):
-        yield _at(program, fixed, {key: BATCH if leads else size for key, leads in dims.items()})
+    guesses = [{key: BATCH if leads else size for key, leads in dims.items()} for size in LADDER]
     if any(dims.values()):  # the first axis may be no batch
-        for size in LADDER:
-            yield _at(program, fixed, dict.fromkeys(dims, size))
+        guesses += [dict.fromkeys(dims, size) for size in LADDER]
+    for sizes in guesses if dims else [{}]:
+        shapes = _at(program, fixed, sizes)
+        if not sizes or elements(shapes) <= MOST_GUESSED:
+            yield shapes
 
 
 def second_tries(program: Program, fixed: Shapes, first: Shapes) -> Iterator[Shapes]:
@@ -302,7 +311,8 @@ def _sizes(program: Program, shapes: Shapes) -> dict[Key, int]:
 
 def _at(program: Program, fixed: Shapes, sizes: Mapping[Key, int]) -> Shapes:
     """Return the extents of every input whose rank is known."""
-    opened = {(name, axis): sizes[key] for name, axis, key in _open(program) if key in sizes}
+    known = {**sizes, **_sizes(program, fixed)}
+    opened = {(name, axis): known[key] for name, axis, key in _open(program) if key in known}
     shapes: dict[str, Shape] = {}
     for value in program.inputs:
         if value.name in fixed:

@@ -22,6 +22,7 @@ from widthfold_onnx.runtime.inputs.sizes import (
     find_shapes,
     find_sizes,
     other_shapes,
+    search_end,
     with_batch,
 )
 from widthfold_onnx.runtime.sessions.descriptions import description_of
@@ -96,7 +97,8 @@ def random_sets(
         UsageError: as `Dimensions`.
         UnverifiedError: as `find_shapes`.
     """
-    sizes = find_sizes(session, fixed, suits)
+    end = search_end()
+    sizes = find_sizes(session, fixed, suits, end)
     first = sizes[0]
     special: dict[int, Shapes] = {}
     limits = []
@@ -122,13 +124,13 @@ def random_sets(
         sets.append(InputSet(f"seed {seed}, {kind}{size}", feeds, random=True))
     for seed, case in enumerate(session.cases[1:], len(sets)):
         kind = distribution_of(seed) if varied else Distribution.NORMAL
-        feeds = random_feeds(case.inputs, seed, _own_shapes(case, fixed[0], first), kind)
+        feeds = random_feeds(case.inputs, seed, _own_shapes(case, fixed[0], first, end), kind)
         label = f"seed {seed}, {kind}, {shown_values(case.inputs)}"
         sets.append(InputSet(label, feeds, random=True))
     return InputSets(sets, sizes, limits)
 
 
-def _own_shapes(case: Session, fixed: Shapes, shapes: Shapes) -> Shapes:
+def _own_shapes(case: Session, fixed: Shapes, shapes: Shapes, end: float) -> Shapes:
     """Return the shapes at which a combination of values runs: the usual ones, or its own.
 
     A part of a model may take other sizes than the caller demands: then it is compared
@@ -136,7 +138,7 @@ def _own_shapes(case: Session, fixed: Shapes, shapes: Shapes) -> Shapes:
     """
     for demanded in (shapes, fixed, {}):
         with contextlib.suppress(UnverifiedError):
-            return find_shapes(case, demanded)
+            return find_shapes(case, demanded, end=end)
     return shapes
 
 

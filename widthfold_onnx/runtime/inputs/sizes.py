@@ -37,8 +37,8 @@ FINE = (3, *range(8, 128, 4), *range(128, 512, 16), *range(512, 1025, 64), 257, 
 MAX_ELEMENTS = 1 << 22
 """Largest input set that is tried without being asked for, in elements over all inputs."""
 
-SECONDS = 20.0
-"""Seconds that a search for sizes may take."""
+SECONDS = 15.0
+"""Seconds that a search for sizes may take: 20 with a search for hints before it."""
 
 HINT_SECONDS = 5.0
 """Seconds that a search for sizes of a hint may take: the run that follows searches again."""
@@ -93,10 +93,15 @@ def runs_at(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:
     end = time.monotonic() + HINT_SECONDS
     for shapes in suggested:
         with contextlib.suppress(UnverifiedError, UsageError):  # one symbol may get two sizes
-            sizes.append(find_shapes(session, shapes, end=end))
+            sizes.append(find_shapes(session, shapes, end=end, is_hint=True))
     with contextlib.suppress(UnverifiedError):
-        sizes.append(find_shapes(session, {}, end=end))
+        sizes.append(find_shapes(session, {}, end=end, is_hint=True))
     return tuple(sizes)
+
+
+def search_end() -> float:
+    """Return the time at which a search that begins now ends."""
+    return time.monotonic() + SECONDS
 
 
 def any_shapes(_: Shapes) -> bool:
@@ -105,7 +110,10 @@ def any_shapes(_: Shapes) -> bool:
 
 
 def find_sizes(
-    session: Session, fixed: Sizes, suits: Callable[[Shapes], bool] = any_shapes
+    session: Session,
+    fixed: Sizes,
+    suits: Callable[[Shapes], bool] = any_shapes,
+    end: float | None = None,
 ) -> Sizes:
     """Return whole shapes with which the model runs: for each assignment of the caller, or found.
 
@@ -116,15 +124,17 @@ def find_sizes(
         session: of the original, at any level.
         fixed: sizes that the caller demands.
         suits: as for `find_shapes`.
+        end: as for `find_shapes`.
 
     Raises:
         UsageError: as `Dimensions`.
         UnverifiedError: no try ran.
     """
-    sizes = tuple(find_shapes(session, shapes, suits) for shapes in fixed)
+    end = search_end() if end is None else end
+    sizes = tuple(find_shapes(session, shapes, suits, end) for shapes in fixed)
     if len(sizes) > 1:
         return sizes
-    further = further_shapes(session, fixed[0], sizes[0])
+    further = further_shapes(session, fixed[0], sizes[0], end)
     return sizes if further is None else (*sizes, further)
 
 
@@ -132,7 +142,9 @@ def find_shapes(
     session: Session,
     fixed: Shapes,
     suits: Callable[[Shapes], bool] = any_shapes,
-    end: float = math.inf,
+    end: float | None = None,
+    *,
+    is_hint: bool = False,
 ) -> Shapes:
     """Return the first shapes with which the model runs, for every input.
 
@@ -140,37 +152,41 @@ def find_shapes(
         session: of the original, at any level.
         fixed: shapes that the caller demands.
         suits: accepts shapes at which the model runs; if it accepts none, the first ones serve.
-        end: time at which an earlier search ends that this one is a part of; it bounds shapes of
-            the caller, too.
+        end: time at which an earlier search ends that this one is a part of.
+        is_hint: whether a hint demands the shapes, so that these have bounds, too.
 
     Raises:
         UsageError: as `Dimensions`.
         UnverifiedError: no try ran.
     """
-    tries = _Tries(session, fixed, end)
+    tries = _Tries(session, fixed, end, is_hint=is_hint)
     opened = tries.dims.opened
     small = list(_small_batch(opened))
     every = [*small, *(dict.fromkeys(opened, size) for size in LADDER)]
     shapes = tries.first(small, least=ENOUGH) or tries.first([*every, *_one_at_a_time(opened)])
     if shapes is None:
         names = ", ".join(map(printable, tries.dims.open_inputs))
+        if names:
+            raise UnverifiedError(
+                f"no size of {names} was found at which the model runs; pass --input-shape "
+                f"NAME:SIZE,... or --inputs (the first try: {tries.failure})"
+            )
+        sizes = "".join(f", {printable(n)} {'x'.join(map(str, s))}" for n, s in fixed.items())
         raise UnverifiedError(
-            f"no size of {names} was found at which the model runs; pass --input-shape "
-            f"NAME:SIZE,... or --inputs (the first try: {tries.failure})"
-            if names
-            else f"no random input was found that runs ({tries.failure}); pass --inputs"
+            f"no random input was found that runs{sizes} ({tries.failure}); pass --inputs"
         )
     if opened and not suits(shapes):
         shapes = tries.first(every, least=ENOUGH, suits=suits) or shapes
     return shapes
 
 
-def further_shapes(session: Session, fixed: Shapes, shapes: Shapes) -> Shapes | None:
+def further_shapes(session: Session, fixed: Shapes, shapes: Shapes, end: float) -> Shapes | None:
     """Return shapes much larger than those found, or smaller ones; None if none is open or runs.
 
     All dimensions besides the batch change together, or if that does not run, one dimension.
+    `end` is as for `find_shapes`.
     """
-    tries = _Tries(session, fixed)
+    tries = _Tries(session, fixed, end)
     opened, sizes = tries.dims.opened, tries.dims.sizes(shapes)
     together = [key for key, leads in opened.items() if not leads]
     changing = list(filter(None, (together, *([key] for key in opened))))
@@ -248,12 +264,13 @@ def _one_at_a_time(opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
 
 
 class _Tries:
-    """Runs of a model at one size after another.
+    """Runs of a model at one size after another; a size that did not run is not tried again.
 
     Args:
         session: of the model.
         fixed: shapes that the caller demands.
-        end: time at which the search ends, if that is sooner than after `SECONDS`.
+        end: as for `find_shapes`.
+        is_hint: as for `find_shapes`.
 
     Attributes:
         dims: the open dimensions.
@@ -263,10 +280,18 @@ class _Tries:
         UsageError: as `Dimensions`.
     """
 
-    def __init__(self, session: Session, fixed: Shapes, end: float = math.inf) -> None:
+    def __init__(
+        self,
+        session: Session,
+        fixed: Shapes,
+        end: float | None = None,
+        *,
+        is_hint: bool = False,
+    ) -> None:
         self._session = session
-        self._is_part = not math.isinf(end)
-        self._end = min(end, time.monotonic() + SECONDS)
+        self._is_hint = is_hint
+        self._end = search_end() if end is None else end
+        self._stopped: list[Shapes] = []
         self.dims = Dimensions(session.inputs, fixed)
         self.failure = ""
 
@@ -291,11 +316,14 @@ class _Tries:
         for candidate in candidates:
             shapes = self.dims.shapes(candidate)
             elements = sum(map(math.prod, shapes.values()))
-            if candidate and not least <= elements <= most:
+            if shapes in self._stopped or (candidate and not least <= elements <= most):
                 continue
-            is_bounded = bool(candidate) or self._is_part
-            if self._runs(shapes, seconds if is_bounded else None) and suits(shapes):
-                return shapes
+            is_bounded = bool(candidate) or self._is_hint
+            if self._runs(shapes, seconds if is_bounded else None):
+                if suits(shapes):
+                    return shapes
+            else:
+                self._stopped.append(shapes)
             if time.monotonic() > self._end:
                 self.failure = self.failure or "no size ran in time"
                 return None

@@ -1,0 +1,41 @@
+"""Extents at which models are evaluated: symbols that fixed shapes name, and bounds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import widthfold_onnx as wf
+from tests.rewrite.guards.guarded import parsed
+from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.sizes import MOST_GUESSED, first_tries, second_tries
+
+PAIR = """<ir_version: 8, opset_import: ["" : 17]>
+main (float[1, 3, H, W] x, float[1, 3, H, W] z) => (float[1, 4, H, W] y) {
+  c = Concat <axis = 1> (x, z)
+  y = Conv <pads = [1, 1, 1, 1]> (c, w)
+}"""
+WEIGHTS = {"w": (4, 6, 3, 3)}
+
+
+@pytest.mark.parametrize("sizes", [[(1, 3, 8, 12)], [(1, 3, 8, 12), (1, 3, 16, 20)]])
+def test_a_symbol_of_a_fixed_shape_is_known_everywhere(sizes: list[tuple[int, ...]]) -> None:
+    model = parsed(PAIR, **WEIGHTS)
+    folded = wf.fold(model, factor=4, input_shape=[{"x": shape} for shape in sizes])
+    assert folded != model
+    old, fixed = program(model, None), {"x": sizes[-1]}
+    both = dict.fromkeys("xz", sizes[-1])
+    ran_at = dict.fromkeys("xz", sizes[0])
+    assert [next(first_tries(old, fixed, at)) for at in ({}, ran_at)] == [both, both]
+    assert list(second_tries(old, fixed, both)) == []
+
+
+def test_extents_that_nobody_names_are_bounded() -> None:
+    """At 16384 everywhere the inputs of this model take 13 GB."""
+    old = program(parsed(PAIR, **WEIGHTS), None)
+    tries = list(first_tries(old, {}, {}))
+    elements = [sum(map(math.prod, shapes.values())) for shapes in tries]
+    assert 1 << 18 < max(elements) <= MOST_GUESSED
+    large = {"x": (1, 3, 4096, 4096)}
+    assert next(first_tries(old, large, {})) == dict.fromkeys("xz", large["x"])
