@@ -51,7 +51,10 @@ def shape(text: str) -> tuple[str, list[tuple[int, ...]]]:
         ranges = [(-1,)]
     is_valid = all(1 <= ends[0] <= ends[-1] <= LARGEST_EXTENT and len(ends) <= 2 for ends in ranges)
     if not name or not is_valid:
-        raise click.BadParameter(f"{printable(text)!r} is not of the form NAME:1,3,224,224")
+        raise click.BadParameter(
+            f"{printable(text)!r} is not of the form NAME:1,3,224,224 or NAME:1,3,64..224,64..224, "
+            "with sizes of at least 1, and the lower end of a range first"
+        )
     shapes = [tuple(ends[at] for ends in ranges) for at in (0, -1)]
     return name, list(dict.fromkeys(shapes))
 

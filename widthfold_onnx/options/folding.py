@@ -117,10 +117,13 @@ def sizes_of(assignments: Shapes | Iterable[Shapes]) -> Sizes:
     """Return sizes: one assignment of shapes to inputs, or several.
 
     Raises:
-        UsageError: there are more than `MOST_SIZES`.
+        UsageError: there are more than `MOST_SIZES`, or an extent is negative.
     """
     sizes = (assignments,) if isinstance(assignments, Mapping) else tuple(assignments)
-    require(len(sizes) <= MOST_SIZES, "input-shape", f"{len(sizes)} sizes", f"name {MOST_SIZES}")
+    most = f"name at most {MOST_SIZES}"
+    require(len(sizes) <= MOST_SIZES, "input-shape", f"{len(sizes)} sizes", most)
+    least = min((n for shapes in sizes for shape in shapes.values() for n in shape), default=0)
+    require(least >= 0, "input-shape", f"{least} along an axis", "be at least 0")
     return sizes or ANY_SIZE
 
 

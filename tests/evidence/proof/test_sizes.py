@@ -7,7 +7,8 @@ import math
 import pytest
 
 import widthfold_onnx as wf
-from tests.rewrite.guards.guarded import parsed
+from tests.evidence.mutants.proof import difference
+from tests.rewrite.guards.guarded import guards, parsed
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proof.sizes import MOST_GUESSED, first_tries, second_tries
 
@@ -39,3 +40,20 @@ def test_extents_that_nobody_names_are_bounded() -> None:
     assert 1 << 18 < max(elements) <= MOST_GUESSED
     large = {"x": (1, 3, 4096, 4096)}
     assert next(first_tries(old, large, {})) == dict.fromkeys("xz", large["x"])
+
+
+LAYERS = """<ir_version: 8, opset_import: ["" : 17]>
+main (float[N, 3, H, 8] x, float[M, 3, L, 7] z) => (float[N, 4, H, 8] a, float[M, 4, L, 7] b) {
+  a = Conv <pads = [1, 1, 1, 1]> (x, w)
+  b = Conv <pads = [1, 1, 1, 1]> (z, w)
+}"""
+
+
+def test_folds_without_a_guard_may_fail_on_empty_tensors() -> None:
+    """An empty batch is tried for the guard of one layer, and stops the other one."""
+    model = parsed(LAYERS, w=(4, 3, 3, 3))
+    folded = wf.fold(model, factor=4)
+    assert len(guards(folded)) == 1
+    (smallest,) = (node for node in folded.graph.node if node.op_type == "ReduceMin")
+    smallest.op_type = "ReduceMax"  # a guard that takes an empty batch
+    assert "b/widthfold/fold_reshape" in difference(model, folded)

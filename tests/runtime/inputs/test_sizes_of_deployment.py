@@ -69,8 +69,10 @@ def test_shapes_of_several_inputs_are_assigned_in_order() -> None:
 def test_one_size_is_the_case_of_one() -> None:
     assert FoldOptions(input_shapes={"x": (1, 2)}).input_shapes == ({"x": (1, 2)},)
     assert VerifyOptions().input_shapes == FoldOptions().input_shapes == ANY_SIZE
-    with pytest.raises(UsageError, match="input-shape is 9 sizes; it must name 8"):
+    with pytest.raises(UsageError, match="input-shape is 9 sizes; it must name at most 8"):
         FoldOptions(input_shapes=[{"x": (n,)} for n in range(9)])
+    with pytest.raises(UsageError, match="input-shape is -1 along an axis; it must be at least 0"):
+        FoldOptions(input_shapes={"x": (1, -1)})
 
 
 @pytest.mark.parametrize("name", ["?", "", "None", "unk__12", "-1"])

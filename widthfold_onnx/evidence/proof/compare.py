@@ -25,6 +25,7 @@ from widthfold_onnx.evidence.proof.sizes import (
     open_dimensions,
     reaching,
     second_tries,
+    size_tests,
     tested_tries,
 )
 from widthfold_onnx.evidence.proof.undecided import undecided
@@ -137,6 +138,8 @@ def prove_at_sizes(
             return proofs
         with suppress(UnverifiedError):
             proof = prove(old, new, shapes)
+            if _is_of_empty_tensors(old, new, proof):
+                continue
             is_planned = all(shapes.get(name) == tuple(fixed[name]) for name in fixed)
             if is_planned or (proof.is_computed and not proof.is_opaque):
                 proofs.append(proof)
@@ -146,6 +149,17 @@ def prove_at_sizes(
         *proofs,
         *(_of_unseen(*branch, proofs[0].shapes) for branch in _unseen(old, new, proofs)),
     ]
+
+
+def _is_of_empty_tensors(old: Program, new: Program, proof: SizeProof) -> bool:
+    """Check whether models differ as an input is empty, whatever the guards choose.
+
+    Only guards test for that: folds that need none may fail there (docs/folds.md).
+    """
+    if proof.verdict != "different" or all(map(all, proof.shapes.values())):
+        return False
+    guards = frozenset(name for test in size_tests(new) for name in test.choosers)
+    return prove(old, replace(new, forced=guards), proof.shapes).verdict == "different"
 
 
 def _reaching(old: Program, new: Program, proofs: list[SizeProof]) -> Iterator[Shapes]:
