@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import runpy
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path, PureWindowsPath
@@ -90,6 +91,14 @@ def test_a_command_to_be_copied_needs_no_quotes_that_a_shell_of_windows_lacks() 
     paths = (PureWindowsPath("models\\in.onnx"), PureWindowsPath("C:\\out.onnx"))
     command = _timing(*paths, FoldOptions(), VerifyOptions())
     assert command == "widthfold verify models/in.onnx C:/out.onnx"
+
+
+def test_a_command_to_be_copied_names_stored_inputs() -> None:
+    """Their sizes were those of the fold, and others may not run."""
+    paths = (PureWindowsPath("in.onnx"), PureWindowsPath("out.onnx"))
+    command = _timing(*paths, FoldOptions(), VerifyOptions(inputs=("set_0", "b c.npz")))
+    assert command.startswith("widthfold verify in.onnx out.onnx --inputs set_0 --inputs ")
+    assert shlex.split(command)[-1] == "b c.npz"
 
 
 def test_names_that_windows_takes_for_one_are_one_place() -> None:

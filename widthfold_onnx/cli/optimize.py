@@ -166,7 +166,7 @@ def _advise_timing(
 
 
 def _timing(model: Path, out: Path, fold: FoldOptions, options: VerifyOptions) -> str:
-    """Return the command that times the result at the shapes and for the provider of the fold."""
+    """Return the command that times the result with the inputs and for the provider of the fold."""
     words = ["widthfold", "verify", model.as_posix(), out.as_posix()]
     words += ["--freeze-weights"] if fold.freeze_weights else []
     words += ["--provider", options.provider] if options.provider is not Provider.AUTO else []
@@ -174,6 +174,8 @@ def _timing(model: Path, out: Path, fold: FoldOptions, options: VerifyOptions) -
         words += ["--provider-option", f"{name}={value}"]
     for name, elements in options.values.items():
         words += ["--value", f"{name}={','.join(f'{element:.17g}' for element in elements)}"]
+    for path in options.inputs:
+        words += ["--inputs", Path(path).as_posix()]
     for shapes in fold.input_shapes:
         for name, dims in shapes.items():
             words += ["--input-shape", f"{name}:{','.join(map(str, dims))}"]

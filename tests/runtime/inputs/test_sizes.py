@@ -42,6 +42,14 @@ def test_a_fixed_shape_must_fit(fixed, words):
         Dimensions(IMAGE, fixed)
 
 
+def test_stored_sizes_that_contradict_a_symbol_are_named():
+    ports = [*IMAGE, Port("mask", "float32", ("N", 1, "H", "W"))]
+    fixed = {"image": (1, 3, 8, 8), "mask": (1, 1, 8, 12)}
+    words = "^mask has a size 12 where W is 8: --input-shape and --inputs give one size to each"
+    with pytest.raises(UsageError, match=words):
+        Dimensions(ports, fixed)
+
+
 def test_a_symbol_has_one_size_everywhere(tmp_path):
     session = opened(
         tmp_path, "g (float[A, B] x, float[B, A] y) => (float[A, A] z) { z = MatMul(x, y) }"

@@ -142,9 +142,14 @@ def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[int | Key, int]:
         for dim, size in zip(port.dims, shape, strict=bool(port.dims)):
             if dim is None:
                 continue
-            expected = dim if isinstance(dim, int) else sizes.setdefault(dim, size)
-            if expected != size:
+            if isinstance(dim, int):
+                if dim != size:
+                    raise UsageError(
+                        f"--input-shape gives {printable(name)} a size {size} where {dim} holds"
+                    )
+            elif sizes.setdefault(dim, size) != size:
                 raise UsageError(
-                    f"--input-shape gives {printable(name)} a size {size} where {expected} holds"
+                    f"{printable(name)} has a size {size} where {printable(dim)} is {sizes[dim]}: "
+                    "--input-shape and --inputs give one size to each name of a dimension"
                 )
     return sizes
