@@ -23,13 +23,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from widthfold_onnx.model.proto.functions import inlined
-from widthfold_onnx.model.proto.walk import (
-    all_graphs,
-    is_default,
-    model_nodes,
-    operator_of,
-    placed_graphs,
-)
+from widthfold_onnx.model.proto.walk import is_default, model_nodes, operator_of, placed_graphs
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, VerifyOptions
@@ -190,7 +184,7 @@ def _shifted(
 def _fresh_names(model: onnx.ModelProto) -> Iterator[str]:
     """Yield names that no value of a model has."""
     names = {name for node in model_nodes(model) for name in (*node.input, *node.output)}
-    for graph in all_graphs(model.graph):
+    for _, graph in placed_graphs(model.graph):
         names.update(value.name for value in (*graph.input, *graph.initializer))
         names.update(sparse.values.name for sparse in graph.sparse_initializer)
     return (name for i in count() if (name := f"widthfold/exact/{i}") not in names)

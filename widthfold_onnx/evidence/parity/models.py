@@ -11,23 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
-from widthfold_onnx.evidence.model_runs import Outputs
 from widthfold_onnx.evidence.parity.overflow import overflow
 from widthfold_onnx.evidence.parity.reference import Reference
-from widthfold_onnx.evidence.parity.rule import (
-    differences,
-    failed,
-    judge,
-    merged,
-    stored_differences,
-)
+from widthfold_onnx.evidence.parity.rule import failed, faults, judge, merged, stored_faults
 from widthfold_onnx.evidence.parity.saturated import as_deployed
 from widthfold_onnx.options import Provider, Sizes
 from widthfold_onnx.results import OutputParity, Verdict
-from widthfold_onnx.results.evidence import LevelName
 from widthfold_onnx.runtime.sessions.session import Level
-
-NOTHING = "no output shows anything on these inputs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,19 +72,16 @@ def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelPa
         why = f"the original runs, the rewritten model does not: {plain}"
         return ModelParity(failures=[why], provider=provider, sizes=sizes)
     optimized = reference.run(rewritten, Level.ALL)
-    levels: dict[LevelName, Sequence[Outputs]] = {"disabled": plain}
-    if not isinstance(optimized, str):
-        levels["all"] = optimized
-    cells, limits = judge(reference, levels, is_proved=is_proved)
+    cells, limits = judge(reference, {"disabled": plain, "all": optimized}, is_proved=is_proved)
     masks = {key[-1] for key, cell in failed(cells).items() if not cell.nonfinite_match}
     suspects = [number for number in sorted(masks) if is_proved and sets[number].random]
     left_out = {number: why for number in suspects if (why := overflow(reference, number))}
     cells = {key: cell for key, cell in cells.items() if key[-1] not in left_out}
     limits = [*reference.inputs.limits, *limits]
     limits += [f"left out {sets[number].label}: {why}" for number, why in left_out.items()]
-    failures = differences(cells, reference, "disabled") + stored_differences(reference, plain)
+    failures = faults(cells, reference, "disabled") + stored_faults(reference, plain)
     if not failures:
-        lines = differences(cells, reference, "all")
+        lines = faults(cells, reference, "all")
         if isinstance(optimized, str) and not isinstance(reference.optimized, str):
             lines.insert(0, optimized)
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
@@ -105,7 +92,8 @@ def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelPa
         limits += remarks
     doubts, rows = reference.doubts, merged(cells)
     if not any(row.level == "disabled" and row.caveat != "meaningless" for row in rows):
-        why = "the original overflows on every input set" if left_out else NOTHING
+        why = "no output shows anything on these inputs"
+        why = "the original overflows on every input set" if left_out else why
         if is_proved:
             limits.append(f"{why}: the proof alone decides")
         else:

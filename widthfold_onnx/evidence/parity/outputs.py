@@ -18,7 +18,6 @@ from widthfold_onnx.evidence.inputs import says_nothing
 from widthfold_onnx.options import Tolerance
 from widthfold_onnx.results import OutputParity, WorstElement
 from widthfold_onnx.results.evidence import Caveat, LevelName
-from widthfold_onnx.text import printable
 
 DEFAULT_RTOL = {
     **dict.fromkeys(("float64", "complex128"), 1e-12),
@@ -188,15 +187,6 @@ def compare(
         note=note,
         caveat=caveat,
     )
-
-
-def difference(row: OutputParity, label: str = "") -> str:
-    """Describe a comparison that failed, and on which inputs if `label` says so."""
-    if row.max_rel is not None and row.nonfinite_match and row.max_rel > row.tolerance:
-        detail = f"max_rel {row.max_rel:.3g}, allowed {row.tolerance:.3g}"
-    else:
-        detail = row.note or "values differ"
-    return f"output {printable(row.name)}: {detail}" + (f" ({label})" if label else "")
 
 
 def dtype_of(array: Array) -> str:

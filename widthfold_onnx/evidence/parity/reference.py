@@ -73,10 +73,8 @@ class Reference:
     def movement(self, number: int) -> list[dict[str, Distance]] | str:
         """Measure by a shaken copy how far a unit in the last place moves each output.
 
-        An output whose non-finite elements are others in the copy is left out: it says nothing.
-
-        Returns:
-            The distances by input set and name, or why the copy does not run.
+        The result is by input set and name, or why the copy does not run. An output whose
+        non-finite elements are others in the copy is left out: it says nothing.
         """
         steps = steps_of(number, COPIES[number])
 

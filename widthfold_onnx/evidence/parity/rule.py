@@ -17,13 +17,7 @@ import numpy as np
 
 from widthfold_onnx.evidence.model_runs import Outputs, pairs
 from widthfold_onnx.evidence.parity.float64_reference import true_outputs
-from widthfold_onnx.evidence.parity.outputs import (
-    DEFAULT_RTOL,
-    Distance,
-    compare,
-    difference,
-    distance,
-)
+from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, Distance, compare, distance
 from widthfold_onnx.evidence.parity.reference import UNSTEADY, Reference
 from widthfold_onnx.evidence.parity.shaken import COPIES
 from widthfold_onnx.results import OutputParity
@@ -55,17 +49,13 @@ _ORDER = ("meaningless", "", "ill-conditioned", "unsteady")
 
 Key = tuple[LevelName, str, int]
 """Level, output and input set of a comparison."""
-
 Cells = dict[Key, OutputParity]
 
 
 def judge(
-    reference: Reference, runs: Mapping[LevelName, Sequence[Outputs]], *, is_proved: bool
+    reference: Reference, runs: Mapping[LevelName, Sequence[Outputs] | str], *, is_proved: bool
 ) -> tuple[Cells, list[str]]:
-    """Compare what the rewritten model returns, and say what limits that.
-
-    As many shaken copies run as that takes.
-    """
+    """Compare all outputs, with as many shaken copies as that takes, and say what limits that."""
     options = reference.options
     reference.report("float64 reference")
     budget = options.truth_budget if options.thorough else 0.0
@@ -110,13 +100,13 @@ class Rule:
             moved |= {name: apart.joined(moved.get(name, apart)) for name, apart in new.items()}
         return ""
 
-    def cells(self, runs: Mapping[LevelName, Sequence[Outputs]]) -> Cells:
+    def cells(self, runs: Mapping[LevelName, Sequence[Outputs] | str]) -> Cells:
         """Compare every output of the rewritten model, at each level and on every input set."""
         truths = self._usable()
         return {
             key: self._cell(key, other, truths[number])
             for level, outputs in runs.items()
-            for number, other in enumerate(outputs)
+            for number, other in enumerate(() if isinstance(outputs, str) else outputs)
             for key in [(level, n, number) for n in pairs(self.reference.outputs[number], other)]
         }
 
@@ -192,13 +182,22 @@ def failed(cells: Cells) -> Cells:
     return {k: cell for k, cell in cells.items() if not cell.passed and cell.caveat != "unsteady"}
 
 
-def differences(cells: Cells, reference: Reference, level: LevelName) -> list[str]:
+def faults(cells: Cells, reference: Reference, level: LevelName) -> list[str]:
     """Describe the first failed cell at a level of each output that repeats."""
     first: dict[str, str] = {}
     for (at, name, number), cell in failed(cells).items():
         if at == level:
-            first.setdefault(name, difference(cell, reference.sets[number].label))
+            first.setdefault(name, _difference(cell, reference.sets[number].label))
     return list(first.values())
+
+
+def _difference(row: OutputParity, label: str = "") -> str:
+    """Describe a comparison that failed, and on which inputs if `label` says so."""
+    if row.max_rel is not None and row.nonfinite_match and row.max_rel > row.tolerance:
+        detail = f"max_rel {row.max_rel:.3g}, allowed {row.tolerance:.3g}"
+    else:
+        detail = row.note or "values differ"
+    return f"output {printable(row.name)}: {detail}" + (f" ({label})" if label else "")
 
 
 def merged(cells: Cells) -> list[OutputParity]:
@@ -214,7 +213,7 @@ def _nearness(row: OutputParity) -> tuple[bool, bool, int, float]:
     return not row.passed, not row.nonfinite_match, _ORDER.index(row.caveat), ratio
 
 
-def stored_differences(reference: Reference, computed: Sequence[Outputs]) -> list[str]:
+def stored_faults(reference: Reference, computed: Sequence[Outputs]) -> list[str]:
     """Say where the rewritten model is further from stored outputs than it may be.
 
     `SLACK` times the original's own distance is allowed beside the tolerance.
@@ -227,5 +226,5 @@ def stored_differences(reference: Reference, computed: Sequence[Outputs]) -> lis
             old, new = (compare(name, expected, run[name], tolerance) for run in runs)
             far = new.max_abs is None or old.max_abs is None or new.max_abs > SLACK * old.max_abs
             if not new.passed and (far or (old.nonfinite_match and not new.nonfinite_match)):
-                lines.append(f"{item.label}: stored {difference(new)}")
+                lines.append(f"{item.label}: stored {_difference(new)}")
     return lines

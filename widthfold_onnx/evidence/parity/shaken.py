@@ -33,6 +33,7 @@ MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsq
 
 SHAKEN = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 
+Constants = Mapping[str, onnx.TensorProto]
 
 Steps = Callable[[tuple[int, ...]], Array]
 """Draws the steps of all elements of an array of a shape, in units in the last place."""
@@ -66,12 +67,7 @@ def shake(model: onnx.ModelProto, steps: Steps) -> onnx.ModelProto:
     return model
 
 
-def _shake(
-    graph: onnx.GraphProto,
-    outside: Mapping[str, onnx.TensorProto],
-    steps: Steps,
-    names: Iterator[str],
-) -> None:
+def _shake(graph: onnx.GraphProto, outside: Constants, steps: Steps, names: Iterator[str]) -> None:
     makers = {name: node for node in graph.node for name in node.output}
     constants = {**outside, **{tensor.name: tensor for tensor in graph.initializer}}
     for node in graph.node:
