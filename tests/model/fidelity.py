@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.rewrite.record import NONFINITE_KEY, ORIGIN_KEY
-from widthfold_onnx.rules.propagation.table import PROPAGATION
+from widthfold_onnx.rules.propagation import PROPAGATION
 
 
 def wire(message: Message, *without: str) -> bytes:

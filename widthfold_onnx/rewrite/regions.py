@@ -24,8 +24,7 @@ from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.form import Ends, elements
 from widthfold_onnx.rules.match.dequantized import constant_of
-from widthfold_onnx.rules.propagation.op import Op, PackedOp
-from widthfold_onnx.rules.propagation.table import propagate
+from widthfold_onnx.rules.propagation import OpInLayout, PackedOp, propagate
 
 Packed = tuple[Value, PackedLayout]
 
@@ -203,7 +202,7 @@ class Regions:
         if source is None or node is None:
             return
         others = (None,) * (len(node.inputs) - 1)
-        form = propagate(Op(self.document, node, layout, (shape, *others)))
+        form = propagate(OpInLayout(self.document, node, (shape, *others), layout))
         if isinstance(form, PackedOp):
             self.dequantized[value, layout] = PropagatedOp(layout, form, frozenset({0}))
             self.shapes[source, layout] = self.shapes[value, layout] = shape
@@ -226,7 +225,7 @@ class Regions:
                 if value and (self.home(value) == layout or (value, layout) in self.folded)
             }
             shapes = tuple(there.get(i) for i in range(len(node.inputs)))
-            form = propagate(Op(self.document, node, layout, shapes))
+            form = propagate(OpInLayout(self.document, node, shapes, layout))
             if isinstance(form, PackedOp):
                 for value, shape in zip(node.outputs, form.shapes, strict=True):
                     self.shapes[value, layout] = shape

@@ -43,13 +43,10 @@ from widthfold_onnx.rules.companions.lengths import (
     cuts,
 )
 from widthfold_onnx.rules.match.dequantized import constant_of, dequantizer, input_of
-from widthfold_onnx.rules.propagation.axes import PADS_INPUT
-from widthfold_onnx.rules.propagation.table import BROADCASTING, UNARY
+from widthfold_onnx.rules.op import MIN_OPSET
+from widthfold_onnx.rules.propagation import BROADCASTING, UNARY
 
 POINTWISE = UNARY | BROADCASTING | {"BatchNormalization", "Clip"}
-
-MIN_OPSET = 7
-"""Since then operands are broadcast as in numpy."""
 
 AXES_INPUT = 13
 """First operator set in which a Squeeze or Unsqueeze is given its axes as an input."""
@@ -316,7 +313,8 @@ def _zeros(lengths: Lengths, pad: Node, rank: int) -> list[tuple[int, int]] | No
     """Return the zeros that a Pad adds before and behind each axis, None if it adds no zeros."""
     if pad.attributes.get_string("mode", "constant") != "constant":
         return None
-    if lengths.document.opset < PADS_INPUT:
+    vector = input_of(pad, 1)
+    if vector is None:
         number = pad.attributes.get_float("value", 0.0)
         numbers: Sequence[int | None] = integers(pad, "pads", [])
         axes: Sequence[int | None] = range(rank)
@@ -326,7 +324,7 @@ def _zeros(lengths: Lengths, pad: Node, rank: int) -> list[tuple[int, int]] | No
         if fill is not None and (constant is None or len(constant.shape) > 1):
             return None
         number = 0.0 if constant is None else float(lengths.document.read(constant).item())
-        numbers, named = lengths.numbers(pad.inputs[1]), input_of(pad, 3)
+        numbers, named = lengths.numbers(vector), input_of(pad, 3)
         axes = range(rank) if named is None else lengths.numbers(named)
     pads = [n for n in numbers if n is not None and n >= 0]
     places = [axis % rank for axis in axes if axis is not None]

@@ -21,7 +21,7 @@ from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.operators.conv import CONV
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.propagation.table import UNARY
+from widthfold_onnx.rules.propagation import UNARY
 
 CONVS: dict[str, Operator] = {"Conv": CONV, "ConvTranspose": CONV_TRANSPOSE}
 

@@ -33,9 +33,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Node, Value, graph_of
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode
-
-MIN_OPSET = 7
-"""Since then slopes are broadcast as those of a Mul."""
+from widthfold_onnx.rules.op import MIN_OPSET
 
 WHERE = 9
 """Where exists since then."""

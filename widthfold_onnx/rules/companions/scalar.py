@@ -14,9 +14,7 @@ from widthfold_onnx.model.graph.document import Document, Node, graph_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode
 from widthfold_onnx.rules.match.dequantized import dequantizer
-
-MIN_OPSET = 7
-"""Since then operands are broadcast as in numpy."""
+from widthfold_onnx.rules.op import MIN_OPSET
 
 
 def scalar(document: Document, node: Node) -> Exchange | None:

@@ -38,6 +38,7 @@ from widthfold_onnx.rules.match.quantized import (
     read_scales,
 )
 from widthfold_onnx.rules.match.site import ITEMSIZE, LinearSite, Site
+from widthfold_onnx.rules.op import SHARDED
 
 
 def read_site(
@@ -106,9 +107,7 @@ def place_problem(document: Document, scope: Scope, node: Node) -> Refusal | Non
         return Refusal(
             Code.IN_FUNCTION, f"the function cannot be inlined: {document.why_not_inlined}"
         )
-    if node.device_configurations:
-        return Refusal(Code.SHARDED, "the node is configured to run on several devices")
-    return None
+    return SHARDED if node.device_configurations else None
 
 
 def _operator(document: Document, node: Node) -> Operator | Refusal:

@@ -7,30 +7,33 @@ Conv is a border only: its rows and its columns are padded independently of each
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from widthfold_onnx.algebra.layouts import PaddedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Node, Value
+from widthfold_onnx.model.graph.messages import connected
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.padding import PADDING
-from widthfold_onnx.rules.padding.op import CHANNELS, Laid, Op, PaddedNode
-from widthfold_onnx.rules.padding.runs import Line, Run, current
-from widthfold_onnx.rules.propagation.table import BROADCASTING
-
-MIN_OPSET = 7
-"""Since then operands are broadcast as in numpy."""
+from widthfold_onnx.rules.op import rule_problem
+from widthfold_onnx.rules.padding.channels import (
+    CHANNELS,
+    LaidOp,
+    Line,
+    PaddedNode,
+    RelatedOp,
+    Run,
+    current,
+)
+from widthfold_onnx.rules.padding.operators import PADDING
+from widthfold_onnx.rules.propagation import SEVERAL
 
 RETURNED = Refusal(Code.OUTPUT, "the graph returns its output")
 IN_A_BODY = Refusal(Code.IN_A_BODY, "it lies in the body of another node")
-
-
 NOT_PADDED = Refusal(Code.NOT_PACKED, "it reads a tensor that is not padded, too")
-SEVERAL = frozenset({*BROADCASTING, "Concat"})
-"""Ops whose first input may be a constant beside padded tensors."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +107,17 @@ class Channels:
                 refused.setdefault(maker, {}).update(run.ends)
         padded = {maker for run in widths if widths[run] > run.count for maker in run.makers}
         padded_channels = {node: layouts[node.outputs[0]] for node in nodes if node in padded}
+        sharing: dict[Value, list[Node]] = defaultdict(list)
+        for node in nodes:
+            for value in (*node.inputs, *node.outputs):
+                if value is not None and value in layouts:
+                    sharing[value].append(node)
+        groups = connected([*([node] for node in nodes), *sharing.values()])
         return Padded(
             layouts,
             nodes,
             {node: (layout.channels, layout.width) for node, layout in padded_channels.items()},
-            _joined(nodes, layouts, padded),
+            [[node for node in group if node in padded] for group in groups],
             refused,
         )
 
@@ -124,8 +133,8 @@ class Channels:
             if not any(value in layouts for value in values):
                 continue
             op = self._op(node)
-            laid = Laid(
-                **{field.name: getattr(op, field.name) for field in fields(Op)},
+            laid = LaidOp(
+                **vars(op),
                 inputs=tuple(None if line is None else _layout(line, widths) for line in op.lines),
                 outputs=tuple(_layout(self._lines[value], widths) for value in node.outputs),
                 paddings=tuple(
@@ -151,13 +160,13 @@ class Channels:
             if value is not None and value in self._lines:
                 _end(self._lines[value], node, why)
 
-    def _op(self, node: Node) -> Op:
+    def _op(self, node: Node) -> RelatedOp:
         values = node.inputs
-        return Op(
+        return RelatedOp(
             self._document,
             node,
-            tuple(None if value is None else self._line(value, node) for value in values),
             tuple(None if value is None else self._shape(value) for value in values),
+            tuple(None if value is None else self._line(value, node) for value in values),
         )
 
     def _shape(self, value: Value) -> Dims | None:
@@ -167,16 +176,17 @@ class Channels:
         is_linear = is_default(node, "Conv", "ConvTranspose")
         if not is_linear and not any(value in self._lines for value in node.inputs):
             return []
-        rule = PADDING.get(node.op_type) if is_default(node, *PADDING) else None
-        if rule is None:
-            return Refusal(Code.NOT_CARRIED, f"no rule pads {node.op_type}")
-        if self._document.opset < MIN_OPSET:
-            return Refusal(Code.OPSET_TOO_OLD, f"opset {self._document.opset} is below {MIN_OPSET}")
-        if node.device_configurations:
-            return Refusal(Code.SHARDED, "the node is configured to run on several devices")
         op = self._op(node)
+        problem = rule_problem(op, PADDING, "pads {}")
+        if problem is not None:
+            return problem
         if not is_linear and op.lines[0] is None and node.op_type not in SEVERAL:
             return Refusal(Code.UNKNOWN_SHAPE, "the channels of its input are not known")
+        rule = PADDING[node.op_type]
+        for value in node.inputs[rule.constants]:
+            constant = None if value is None else self._document.constant(value)
+            if isinstance(constant, Refusal):
+                return constant
         lines = rule.relate(op)
         if not isinstance(lines, Refusal) and len(lines) != len(node.outputs):
             return Refusal(Code.MORE_OUTPUTS, f"{node.op_type} has {len(node.outputs)} outputs")
@@ -199,26 +209,3 @@ def _end(line: Line, node: Node, why: Refusal) -> None:
 
 def _layout(line: Line, widths: Mapping[Run, int]) -> PaddedLayout:
     return PaddedLayout(tuple((run.count, widths.get(run, run.count)) for run in current(line)))
-
-
-def _joined(
-    nodes: Mapping[Node, PaddedNode], layouts: Mapping[Value, PaddedLayout], makers: Set[Node]
-) -> list[list[Node]]:
-    """Return the makers by connected part of the graph: nodes that share padded tensors."""
-    chain_of: dict[Value, list[Node]] = {}
-    chains: list[list[Node]] = []
-    for node in nodes:
-        values = [v for v in (*node.inputs, *node.outputs) if v is not None and v in layouts]
-        joined = [chain_of[value] for value in values if value in chain_of]
-        chain = joined[0] if joined else []
-        for other in joined[1:]:
-            if other is not chain:
-                chain += other
-                chain_of.update({v: chain for v, part in chain_of.items() if part is other})
-        if node in makers:
-            chain.append(node)
-        chain_of.update(dict.fromkeys(values, chain))
-    for chain in chain_of.values():
-        if not any(chain is other for other in chains):
-            chains.append(chain)
-    return chains

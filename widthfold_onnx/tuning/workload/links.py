@@ -1,6 +1,6 @@
 """Find the tensors that layers could share packed, and measure forms between packed tensors.
 
-Tensors that are joined by ops of `rules.propagation.table` are all in one layout, or all logical:
+Tensors that are joined by ops of `rules.propagation` are all in one layout, or all logical:
 they are one link between layers. Only the operator is looked up here; the rewriting decides whether
 an op really accepts a layout.
 
@@ -20,7 +20,7 @@ from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, gr
 from widthfold_onnx.model.graph.messages import connected
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.propagation.table import PROPAGATION
+from widthfold_onnx.rules.propagation import PROPAGATION
 from widthfold_onnx.tuning.identity import canonical
 from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload
 

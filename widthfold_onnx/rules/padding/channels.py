@@ -1,9 +1,15 @@
-"""Describe a node whose tensors may be padded, and the padded node that a rule returns."""
+"""Define the channels of a node, which may be padded, and what a rule says of them.
+
+A line is the channels of a tensor as a sequence of runs. A run is cut where a Concat, a Split or a
+group ends in it, and merged with a run that must have the same padding. A rule ties the lines of an
+op together (`RelatedOp`), and then returns its node on padded tensors (`LaidOp`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -12,11 +18,10 @@ from onnx import helper
 from widthfold_onnx.algebra.layouts import PaddedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
-from widthfold_onnx.model.graph.document import Attribute, Document, Node
+from widthfold_onnx.model.graph.document import Attribute, Node
 from widthfold_onnx.model.proto.constant_folding import run_reference
-from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.padding.runs import Line
+from widthfold_onnx.rules.op import Op
 
 CHANNELS = 1
 """The axis of the channels."""
@@ -33,19 +38,100 @@ DECIDING = frozenset(
 """Ops of which an attribute or another operand decides whether they make a zero of zeros."""
 
 
+class Run:
+    """Channels that are padded as one, wherever they occur.
+
+    Args:
+        count: how many they are.
+        makers: the nodes that can write padding behind them.
+        ends: the nodes that keep them from being padded, with the reasons.
+
+    Attributes:
+        parts: the runs that took its place.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        makers: Iterable[Node] = (),
+        ends: Mapping[Node, Refusal] | None = None,
+    ) -> None:
+        self.count = count
+        self.makers = dict.fromkeys(makers)
+        self.ends = dict(ends or {})
+        self.parts: tuple[Run, ...] = ()
+
+    def part(self, count: int) -> Run:
+        """Return a run of so many of its channels."""
+        return Run(count, self.makers, self.ends)
+
+
+Line = tuple[Run, ...]
+
+
+def current(line: Iterable[Run]) -> Line:
+    """Return the runs that replace the runs of a line."""
+    result, waiting = [], list(line)[::-1]
+    while waiting:
+        run = waiting.pop()
+        if run.parts:
+            waiting += run.parts[::-1]
+        else:
+            result.append(run)
+    return tuple(result)
+
+
+def count_of(line: Iterable[Run]) -> int:
+    """Return the number of channels of a line."""
+    return sum(run.count for run in line)
+
+
+def cut(line: Line, borders: Iterable[int]) -> None:
+    """Cut the runs of a line so that they end at these numbers of channels."""
+    for border in borders:
+        start = 0
+        for run in current(line):
+            if start < border < start + run.count:
+                run.parts = run.part(border - start), run.part(start + run.count - border)
+                break
+            start += run.count
+
+
+def taken(line: Line, begin: int, end: int) -> Line:
+    """Return the channels from `begin` up to `end` of a line."""
+    cut(line, (begin, end))
+    runs = current(line)
+    ends = accumulate(run.count for run in runs)
+    pairs = zip(runs, ends, strict=True)
+    return tuple(run for run, last in pairs if begin < last <= end)
+
+
+def merge(first: Line, second: Line) -> None:
+    """Pad two lines of equally many channels alike."""
+    while (borders := _borders(first)) != _borders(second):
+        cut(first, _borders(second))
+        cut(second, borders)
+    for run, other in zip(current(first), current(second), strict=True):
+        (run,), (other,) = current([run]), current([other])
+        if run is not other:
+            run.makers |= other.makers
+            run.ends |= other.ends
+            other.parts = (run,)
+
+
+def _borders(line: Line) -> list[int]:
+    return list(accumulate(run.count for run in current(line)))
+
+
 @dataclass(frozen=True)
-class Op:
+class RelatedOp(Op):
     """A node with the channels that it reads.
 
     Attributes:
         lines: the channels of each input; None where it is a constant or has none.
-        shapes: extents of each input, None where not even the rank is known.
     """
 
-    document: Document
-    node: Node
     lines: tuple[Line | None, ...]
-    shapes: tuple[Dims | None, ...]
 
     @property
     def data(self) -> Line:
@@ -56,42 +142,24 @@ class Op:
 
     @property
     def rank(self) -> int:
-        """The rank of input 0, whose channels are known."""
-        shape = self.shapes[0]
-        assert shape is not None
-        return len(shape)
+        """The rank of the tensors that have channels; 0 if it is not known."""
+        pairs = zip(self.shapes, self.lines, strict=True)
+        return max((len(shape) for shape, line in pairs if line and shape), default=0)
 
-    def has(self, index: int) -> bool:
-        """Check whether an input is there."""
-        return index < len(self.node.inputs) and self.node.inputs[index] is not None
-
-    def stored(self, index: int) -> Constant | Refusal:
-        """Return an input as a constant."""
+    def stored(self, index: int) -> Constant:
+        """Return an input that is a constant (`Rule.constants`)."""
         value = self.node.inputs[index]
-        assert value is not None
-        return self.document.constant(value)
+        constant = None if value is None else self.document.constant(value)
+        assert isinstance(constant, Constant)
+        return constant
 
-    def constant(self, index: int) -> Array | Refusal:
-        """Return the numbers of an input."""
-        constant = self.stored(index)
-        return constant if isinstance(constant, Refusal) else self.document.read(constant)
-
-    def numbers(self, index: int, name: str, since: int) -> list[int] | Refusal | None:
-        """Return whole numbers that are an input since an operator set, and an attribute before.
-
-        None where they are left out.
-        """
-        if self.document.opset < since:
-            attributes = self.node.attributes
-            return list(attributes.get_ints(name, [])) if name in attributes else None
-        if not self.has(index):
-            return None
-        array = self.constant(index)
-        return array if isinstance(array, Refusal) else array.ravel().tolist()
+    def array(self, index: int) -> Array:
+        """Return the numbers of an input that is a constant."""
+        return self.document.read(self.stored(index))
 
 
 @dataclass(frozen=True)
-class Laid(Op):
+class LaidOp(RelatedOp):
     """A node whose tensors have padded layouts.
 
     Attributes:
@@ -175,24 +243,9 @@ class Rule(NamedTuple):
         relate: ties the channels of its inputs together and returns the lines of its outputs, or
             says why none of them can be padded.
         pad: returns the node on padded tensors, or why there is none.
+        constants: the inputs that must be constants.
     """
 
-    relate: Callable[[Op], Sequence[Line] | Refusal]
-    pad: Callable[[Laid], PaddedNode | Refusal]
-
-
-def same(op: Op) -> Sequence[Line] | Refusal:
-    """Return the channels of input 0 as the channels of the output."""
-    return [op.data]
-
-
-def zero_stays(op: Laid) -> PaddedNode | Refusal:
-    """Pad an op that adds up weighted positions: it makes a zero of zeros."""
-    if op.padding is not None and op.padding != 0:
-        return Refusal(Code.PADDING_NOT_ZERO, f"its padding is {op.padding}, not 0")
-    return PaddedNode(op.padding)
-
-
-def number_stays(op: Laid) -> PaddedNode | Refusal:
-    """Pad an op that returns one of the positions that it reads."""
-    return PaddedNode(op.padding)
+    relate: Callable[[RelatedOp], Sequence[Line] | Refusal]
+    pad: Callable[[LaidOp], PaddedNode | Refusal]
+    constants: slice = slice(0)

@@ -1,0 +1,130 @@
+"""Read an op that may run on packed tensors or padded channels: its constants, pads and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.graph.document import Attributes, Document, Node
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.proto.walk import is_default
+from widthfold_onnx.refusal import Code, Refusal
+
+MIN_OPSET = 7
+"""Since then operands are broadcast as in numpy."""
+
+SIZES = 3
+"""Index of the input of a Resize that gives the output extents."""
+
+SHARDED = Refusal(Code.SHARDED, "the node is configured to run on several devices")
+
+
+@dataclass(frozen=True)
+class Op:
+    """A node, and its inputs.
+
+    Attributes:
+        document: the model.
+        node: the node.
+        shapes: extents of the inputs that a rule may read; None for others.
+    """
+
+    document: Document
+    node: Node
+    shapes: tuple[Dims | None, ...]
+
+    def has(self, index: int) -> bool:
+        """Check whether an input is there."""
+        return index < len(self.node.inputs) and self.node.inputs[index] is not None
+
+    def constant(self, index: int) -> Array | Refusal:
+        """Return the numbers of an input."""
+        value = self.node.inputs[index]
+        assert value is not None
+        constant = self.document.constant(value)
+        return constant if isinstance(constant, Refusal) else self.document.read(constant)
+
+    def numbers(self, index: int, name: str) -> list[int] | Refusal | None:
+        """Return whole numbers that are an input, or an attribute in older operator sets.
+
+        None where they are left out.
+        """
+        if self.has(index):
+            array = self.constant(index)
+            return array if isinstance(array, Refusal) else array.ravel().tolist()
+        attributes = self.node.attributes
+        return list(attributes.get_ints(name, [])) if name in attributes else None
+
+    def pads(self, rank: int) -> list[int] | Refusal:
+        """Return the numbers that a Pad adds at the begin of every axis, then those at the end."""
+        if self.has(3):
+            return Refusal(Code.NOT_CARRIED, "an input selects the axes that it pads")
+        pads = self.numbers(1, "pads")
+        if isinstance(pads, Refusal):
+            return pads
+        if pads is None or len(pads) != 2 * rank:
+            count = 0 if pads is None else len(pads)
+            return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{count} pads for rank {rank}")
+        return pads
+
+    def with_pads(self, pads: list[int]) -> tuple[Mapping[int, Array], Attributes]:
+        """Return the constants and the attributes that give a Pad other pads."""
+        return ({1: np.array(pads, np.int64)}, {}) if self.has(1) else ({}, {"pads": pads})
+
+    def resized(self) -> tuple[int, Array] | Refusal:
+        """Return the scales or the `SIZES` of all axes of a Resize, with the index of the input."""
+        attributes, index = self.node.attributes, len(self.node.inputs) - 1
+        plain = (
+            attributes.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize"
+            and attributes.get_string("keep_aspect_ratio_policy", "stretch") == "stretch"
+            and "axes" not in attributes
+        )
+        if not plain or not index or not self.has(index):
+            return Refusal(Code.NOT_CARRIED, "it is not given scales or sizes of all axes")
+        numbers = self.constant(index)
+        return numbers if isinstance(numbers, Refusal) else (index, numbers)
+
+
+def rule_problem(op: Op, operators: Collection[str], does: str) -> Refusal | None:
+    """Say why no rule of a table holds for a node.
+
+    Args:
+        op: the node.
+        operators: the operators of the table.
+        does: what a rule does, with a place for the operator.
+    """
+    node, opset = op.node, op.document.opset
+    if not is_default(node, *operators):
+        return Refusal(Code.NOT_CARRIED, f"no rule {does.format(node.op_type)}")
+    if opset < MIN_OPSET:
+        return Refusal(Code.OPSET_TOO_OLD, f"opset {opset} is below {MIN_OPSET}")
+    return SHARDED if node.device_configurations else None
+
+
+def constant_problem(
+    extents: tuple[int, ...], rank: int, channel: int, count: int | None
+) -> Refusal | None:
+    """Refuse a constant that varies along another axis than the channels.
+
+    Args:
+        extents: of the constant.
+        rank: of the tensor beside it.
+        channel: axis of the channels of that tensor.
+        count: number of these channels.
+    """
+    axes = (1,) * (rank - len(extents)) + extents
+    others = axes[:channel] + axes[channel + 1 :]
+    if len(axes) > rank or set(others) - {1} or axes[channel] not in (1, count):
+        return Refusal(Code.CONSTANT_VARIES, f"a constant has the extents {list(extents)}")
+    return None
+
+
+def statistics_problem(node: Node) -> Refusal | None:
+    """Refuse a BatchNormalization that does not read one mean and variance per channel."""
+    attributes = node.attributes
+    if attributes.get_int("training_mode", 0) or not attributes.get_int("spatial", 1):
+        return Refusal(Code.NOT_INFERENCE, "statistics are computed, or differ per position")
+    return None

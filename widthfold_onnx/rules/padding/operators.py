@@ -1,0 +1,429 @@
+"""Pad the channels of an op: the rule of each operator.
+
+A Conv writes zeros by rows of zeros in its weight, and reads padding by columns of zeros. Other ops
+return the channels that they read: elementwise ops, broadcast or not; ops along positions, such as
+pools; Concat, Split and Pad, which join, part and append channels; and ops that leave a vector of
+channels, such as Flatten. A product that reads such a vector gets rows of zeros in its matrix, and
+makes no padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from widthfold_onnx.algebra.layouts import PaddedLayout
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.graph.document import Attribute
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.op import SIZES, constant_problem, statistics_problem
+from widthfold_onnx.rules.padding.channels import (
+    CHANNELS,
+    LaidOp,
+    Line,
+    PaddedNode,
+    RelatedOp,
+    Rule,
+    Run,
+    count_of,
+    cut,
+    merge,
+    taken,
+)
+from widthfold_onnx.rules.propagation import BROADCASTING, UNARY
+
+UNKNOWN_RANK = Refusal(Code.UNKNOWN_SHAPE, "the rank of its input is not known")
+ACROSS_CHANNELS = Refusal(Code.ACROSS_CHANNELS, "it acts along the channels")
+
+
+def _same(op: RelatedOp) -> Sequence[Line] | Refusal:
+    """Return the channels of input 0 as the channels of the output."""
+    return [op.data]
+
+
+def _zero_stays(op: LaidOp) -> PaddedNode | Refusal:
+    """Pad an op that adds up weighted positions: it makes a zero of zeros."""
+    if op.padding is not None and op.padding != 0:
+        return Refusal(Code.PADDING_NOT_ZERO, f"its padding is {op.padding}, not 0")
+    return PaddedNode(op.padding)
+
+
+def _number_stays(op: LaidOp) -> PaddedNode | Refusal:
+    """Pad an op that returns one of the positions that it reads."""
+    return PaddedNode(op.padding)
+
+
+# Conv, ConvTranspose: zero rows, zero columns, zero groups.
+
+
+def _channels(op: RelatedOp) -> tuple[int, int, int] | Refusal:
+    """Return groups, input channels and output channels of a Conv or ConvTranspose."""
+    group, weight = op.node.attributes.get_int("group", 1), op.stored(1).shape
+    first, second = (*weight, 0, 0)[:2]
+    inputs, outputs = second * group, first
+    if op.node.op_type == "ConvTranspose":
+        inputs, outputs = first, second * group
+    if len(weight) < 3 or group < 1 or inputs % group or outputs % group or not inputs * outputs:
+        return Refusal(Code.INCONSISTENT_SHAPES, f"a weight of {list(weight)} in {group} groups")
+    if op.has(2) and op.stored(2).shape != (outputs,):
+        return Refusal(Code.INCONSISTENT_SHAPES, f"a bias of {list(op.stored(2).shape)}")
+    if op.lines[0] is not None and count_of(op.data) != inputs:
+        return Refusal(
+            Code.INCONSISTENT_SHAPES, f"{inputs} input channels, but {count_of(op.data)} are read"
+        )
+    return group, inputs, outputs
+
+
+def _relate_linear(op: RelatedOp) -> Sequence[Line] | Refusal:
+    channels = _channels(op)
+    if isinstance(channels, Refusal):
+        return channels
+    group, inputs, outputs = channels
+    if group == 1:
+        return [(Run(outputs, [op.node]),)]
+    if op.lines[0] is None:
+        return Refusal(Code.UNKNOWN_SHAPE, "the channels of its input are not known")
+    if group == inputs == outputs:
+        return [op.data]
+    if group in (inputs, outputs):
+        return Refusal(
+            Code.GROUPS_OF_ONE, f"{inputs} -> {outputs} channels in {group} groups of a single one"
+        )
+    line = (Run(outputs, [op.node]),)
+    cut(op.data, range(0, inputs, inputs // group))
+    cut(line, range(0, outputs, outputs // group))
+    return [line]
+
+
+def _pad_linear(op: LaidOp) -> PaddedNode | Refusal:
+    group, weight = op.node.attributes.get_int("group", 1), op.array(1)
+    transposed = op.node.op_type == "ConvTranspose"
+    count = weight.shape[0 if transposed else 1]
+    (rows,), columns = op.outputs, op.inputs[0] or PaddedLayout(((count, count),))
+    attributes = {}
+    if 1 < group == rows.channels == columns.channels:
+        weight, attributes = columns.expanded(weight, 0), {"group": columns.width}
+    else:
+        whole, per_group = (columns, rows) if transposed else (rows, columns)
+        part = per_group.of_each(group)
+        if part is None or whole.of_each(group) is None:
+            return Refusal(Code.UNEVEN_PARTS, f"its {group} groups would have unequal padding")
+        weight = part.expanded(whole.expanded(weight, 0), 1)
+    constants = {1: weight}
+    if op.has(2):
+        constants[2] = rows.expanded(op.array(2), 0)
+    zero = np.zeros((), weight.dtype) if rows.is_padded else None
+    return PaddedNode(zero, constants, attributes)
+
+
+NORMALIZED = {1: 0.0, 2: 0.0, 3: 0.0, 4: 1.0}
+"""Scale, shift, mean and variance at padding, of which a BatchNormalization makes 0."""
+
+
+def _relate_normalization(op: RelatedOp) -> Sequence[Line] | Refusal:
+    problem = statistics_problem(op.node)
+    if problem is not None:
+        return problem
+    for shape in (op.stored(index).shape for index in NORMALIZED):
+        if shape != (count_of(op.data),):
+            return Refusal(Code.CONSTANT_VARIES, f"a constant has the extents {list(shape)}")
+    return [op.data]
+
+
+def _pad_normalization(op: LaidOp) -> PaddedNode | Refusal:
+    (layout,) = op.outputs
+    constants = {i: layout.expanded(op.array(i), 0, fill) for i, fill in NORMALIZED.items()}
+    return PaddedNode(None if op.padding is None else np.zeros_like(op.padding), constants)
+
+
+# Elementwise ops.
+
+FILLED_WITH_ONE = frozenset({"Div", "Mul", "Pow", "PRelu"})
+"""Ops of which a constant per channel is 1 at padding: 0 / 0 is no number, and a slope of 0 would
+keep the proof from seeing that Max(x, slope * x) is a PRelu. Other constants are 0 there."""
+
+
+def _relate_broadcast(op: RelatedOp) -> Sequence[Line] | Refusal:
+    """Tie all inputs together that are no constants; constants vary per channel at most."""
+    lines = [line for line in op.lines if line is not None]
+    ranks = {len(shape) for shape, line in zip(op.shapes, op.lines, strict=True) if line and shape}
+    if len(ranks) > 1 or len({count_of(line) for line in lines}) > 1:
+        shapes = [list(shape) for shape in op.shapes if shape is not None]
+        return Refusal(Code.SHAPES_DIFFER, f"extents {shapes}")
+    for index, line in enumerate(op.lines):
+        if line is None and op.has(index):
+            problem = _operand_problem(op, index, count_of(lines[0]))
+            if problem is not None:
+                return problem
+    for line in lines[1:]:
+        merge(lines[0], line)
+    return [lines[0]]
+
+
+def _operand_problem(op: RelatedOp, index: int, channels: int) -> Refusal | None:
+    """Refuse an operand that is no constant, or varies along another axis than the channels."""
+    array = op.constant(index)
+    if isinstance(array, Refusal):
+        return array
+    if op.rank:
+        return constant_problem(array.shape, op.rank, CHANNELS, channels)
+    return None if array.size == 1 else UNKNOWN_RANK
+
+
+def _pad_broadcast(op: LaidOp) -> PaddedNode | Refusal:
+    (layout,) = op.outputs
+    operands: list[Array | None] = []
+    constants = {}
+    for index, padding in enumerate(op.paddings):
+        if padding is not None or not op.has(index):
+            operands.append(padding)
+            continue
+        array = op.array(index)
+        if array.size == 1:
+            operands.append(array.reshape(()))
+            continue
+        fill = 1 if op.node.op_type in FILLED_WITH_ONE else 0
+        constants[index] = layout.expanded(array, array.ndim - op.rank + CHANNELS, fill)
+        operands.append(np.full((), fill, array.dtype))
+    result = op.applied(operands)
+    return result if isinstance(result, Refusal) else PaddedNode(result, constants)
+
+
+# Ops along positions.
+
+
+def _without_channels(op: RelatedOp, axes: Sequence[int] | Refusal | None) -> Refusal | None:
+    """Refuse axes that are not known, or that are not all axes of positions."""
+    if isinstance(axes, Refusal):
+        return axes
+    if not op.rank:
+        return UNKNOWN_RANK
+    return None if axes and CHANNELS not in (a % op.rank for a in axes) else ACROSS_CHANNELS
+
+
+def _reduced(op: RelatedOp) -> Sequence[Line] | Refusal:
+    refusal = _without_channels(op, op.numbers(1, "axes"))
+    if refusal is None and not op.node.attributes.get_int("keepdims", 1):
+        refusal = Refusal(Code.OTHER_RANK, "it drops axes")
+    return refusal or [op.data]
+
+
+def _sliced(op: RelatedOp) -> Sequence[Line] | Refusal:
+    axes = op.numbers(3, "axes")
+    if axes is None:
+        starts = op.numbers(1, "starts")
+        axes = list(range(len(starts))) if isinstance(starts, list) else starts
+    return _without_channels(op, axes) or [op.data]
+
+
+def _resized(op: RelatedOp) -> Sequence[Line] | Refusal:
+    resized = op.resized()
+    if isinstance(resized, Refusal):
+        return resized
+    index, numbers = resized
+    if numbers.ndim != 1 or numbers.size <= CHANNELS:
+        return Refusal(Code.NOT_CARRIED, "it is not given scales or sizes of all axes")
+    if numbers[CHANNELS] != (count_of(op.data) if index == SIZES else 1):
+        return ACROSS_CHANNELS
+    return [op.data]
+
+
+def _pad_resized(op: LaidOp) -> PaddedNode | Refusal:
+    node = _zero_stays(op)
+    if isinstance(node, Refusal) or not op.has(SIZES):
+        return node
+    return PaddedNode(node.padding, {SIZES: _with_channels(op, SIZES)})
+
+
+def _with_channels(op: LaidOp, index: int) -> Array:
+    """Return the extents that an input gives, with the padded channels of the result."""
+    extents = np.array(op.array(index))
+    if extents[CHANNELS] > 0:  # else a Reshape copies or infers them
+        extents[CHANNELS] = op.outputs[0].width
+    return extents
+
+
+# Concat, Split and Pad.
+
+
+def _is_along_channels(op: RelatedOp, default: int) -> bool:
+    """Check whether an op acts along the channels; its rank is known."""
+    return op.node.attributes.get_int("axis", default) % op.rank == CHANNELS
+
+
+def _joined(op: RelatedOp) -> Sequence[Line] | Refusal:
+    lines = [line for line in op.lines if line is not None]
+    if not op.rank:
+        return UNKNOWN_RANK
+    if len(lines) < len(op.lines):
+        return Refusal(Code.NOT_CARRIED, "it joins a constant, or a tensor of unknown extents")
+    if _is_along_channels(op, 1):
+        return [tuple(run for line in lines for run in line)]
+    if len({count_of(line) for line in lines}) > 1:
+        return Refusal(Code.SHAPES_DIFFER, f"extents {list(map(str, op.shapes))}")
+    for line in lines[1:]:
+        merge(lines[0], line)
+    return [lines[0]]
+
+
+def _pad_joined(op: LaidOp) -> PaddedNode | Refusal:
+    paddings = [padding for padding in op.paddings if padding is not None]
+    if len({float(padding) for padding in paddings}) > 1:
+        return Refusal(Code.PADDING_VARIES, "the padding of its inputs differs")
+    return PaddedNode(paddings[0] if paddings else None)
+
+
+SPLIT_INPUT = 13
+"""First operator set in which the sizes of a Split are an input."""
+
+
+def _parted(op: RelatedOp) -> Sequence[Line] | Refusal:
+    if not op.rank:
+        return UNKNOWN_RANK
+    if not _is_along_channels(op, 0):
+        return [op.data] * len(op.node.outputs)
+    channels, count = count_of(op.data), len(op.node.outputs)
+    sizes = op.numbers(1, "split")
+    if sizes is None:
+        most = -(-channels // count)
+        sizes = [min(most, channels - most * i) for i in range(count)]
+    if isinstance(sizes, Refusal):
+        return sizes
+    if len(sizes) != count or sum(sizes) != channels or min(sizes) < 1:
+        return Refusal(Code.UNEVEN_PARTS, f"{channels} channels are split into {count} parts")
+    borders = [0, *accumulate(sizes)]
+    return [taken(op.data, begin, end) for begin, end in pairwise(borders)]
+
+
+def _pad_parted(op: LaidOp) -> PaddedNode | Refusal:
+    if not _is_along_channels(op, 0):
+        return _number_stays(op)
+    widths = [layout.width for layout in op.outputs]
+    constants: dict[int, Array] = {}
+    attributes: dict[str, Attribute | None] = {"num_outputs": None}
+    if op.document.opset < SPLIT_INPUT:
+        attributes["split"] = widths
+    else:
+        constants[1] = np.array(widths, np.int64)
+    return PaddedNode(op.padding, constants, attributes)
+
+
+NO_CHANNELS = Refusal(
+    Code.PADDING_NOT_ZERO, "that its padding is 0 does not follow from sums and products alone"
+)
+
+
+def _appends(op: RelatedOp) -> tuple[list[int], float, str] | Refusal:
+    """Return the pads of a Pad, the number that it appends, and its mode."""
+    pads = op.pads(op.rank) if op.rank else UNKNOWN_RANK
+    attributes = op.node.attributes
+    number = float(op.array(2).reshape(-1)[0]) if op.has(2) else attributes.get_float("value", 0.0)
+    mode = attributes.get_string("mode", "constant")
+    return pads if isinstance(pads, Refusal) else (pads, number, mode)
+
+
+def _appended(op: RelatedOp) -> Sequence[Line] | Refusal:
+    appends = _appends(op)
+    if isinstance(appends, Refusal):
+        return appends
+    pads, number, mode = appends
+    begin, end = pads[CHANNELS], pads[op.rank + CHANNELS]
+    if begin == end == 0:
+        return [op.data]
+    if begin or end < 0 or number or mode != "constant":
+        return Refusal(Code.ACROSS_CHANNELS, "it does more to channels than to append zeros")
+    # Not tied to the input: zeros of the padding may serve as the channels that it appends.
+    return [(Run(count_of(op.data) + end, [op.node]),)]
+
+
+def _pad_appended(op: LaidOp) -> PaddedNode | Refusal:
+    appends = _appends(op)
+    if isinstance(appends, Refusal):
+        return appends
+    pads, number, mode = appends
+    before, (after,), padding = op.inputs[0], op.outputs, op.padding
+    assert before is not None
+    if mode == "constant" and any(pads) and padding is not None and padding != number:
+        return Refusal(Code.PADDING_VARIES, f"it appends {number:g}, and the padding is {padding}")
+    ends = op.rank + CHANNELS
+    if pads[ends]:
+        if before.is_padded and not op.zeros[0]:
+            return NO_CHANNELS
+        appended = after.width - before.width
+        if appended < 0 or (after.kept[: before.channels] != before.kept).any():
+            return Refusal(Code.UNEVEN_PARTS, "the padding of its result lies elsewhere")
+        pads[ends] = appended
+        padding = op.zero if after.is_padded else None
+    if not any(pads):
+        return PaddedNode(padding, vanishes=True)
+    return PaddedNode(padding, *op.with_pads(pads))
+
+
+# A vector of channels, and a product that reads it.
+
+NOT_PADDED = Refusal(Code.NOT_CARRIED, "a product of matrices makes no padding")
+NO_VECTORS = Refusal(Code.NOT_CARRIED, "its rows are no vectors of padded channels")
+
+
+def _flat(op: RelatedOp) -> Sequence[Line] | Refusal:
+    """Keep the channels of [N, C, 1, ...], which becomes [N, C]."""
+    after = op.document.shapes.get("", op.node.outputs[0].name or "")
+    shape = op.shapes[0]
+    if shape is None or after is None or any(extent != 1 for extent in shape[CHANNELS + 1 :]):
+        return Refusal(Code.ACROSS_CHANNELS, "it joins channels with positions")
+    if len(after) != CHANNELS + 1 or after[CHANNELS] != count_of(op.data):
+        return Refusal(Code.ACROSS_CHANNELS, "its result is no vector of the channels")
+    return [op.data]
+
+
+def _pad_reshaped(op: LaidOp) -> PaddedNode | Refusal:
+    return PaddedNode(op.padding, {1: _with_channels(op, 1)})
+
+
+def _picked(op: RelatedOp) -> Sequence[Line] | Refusal:
+    axis = op.node.attributes.get_int("axis", 0)
+    return [op.data] if op.rank and axis % op.rank > CHANNELS else ACROSS_CHANNELS
+
+
+def _relate_product(op: RelatedOp) -> Sequence[Line] | Refusal:
+    attributes, weight = op.node.attributes, op.stored(1).shape
+    axis = attributes.get_int("transB", 0)
+    is_vector = op.lines[0] is not None and len(op.shapes[0] or ()) == CHANNELS + 1
+    if not is_vector or attributes.get_int("transA", 0) or len(weight) != 2:
+        return NO_VECTORS
+    if weight[axis] != count_of(op.data):
+        return Refusal(Code.INCONSISTENT_SHAPES, f"a weight of {list(weight)}")
+    return [(Run(weight[1 - axis], ends={op.node: NOT_PADDED}),)]
+
+
+def _pad_product(op: LaidOp) -> PaddedNode | Refusal:
+    layout, axis = op.inputs[0], op.node.attributes.get_int("transB", 0)
+    assert layout is not None
+    return PaddedNode(None, {1: layout.expanded(op.array(1), axis)})
+
+
+POINTWISE = Rule(_same, _pad_broadcast, slice(1, None))
+
+PADDING: Mapping[str, Rule] = {
+    **dict.fromkeys(sorted(UNARY), POINTWISE),
+    **dict.fromkeys(sorted(BROADCASTING), Rule(_relate_broadcast, _pad_broadcast)),
+    **dict.fromkeys(("AveragePool", "GlobalAveragePool"), Rule(_same, _zero_stays)),
+    **dict.fromkeys(("GlobalMaxPool", "MaxPool"), Rule(_same, _number_stays)),
+    **dict.fromkeys(("ReduceMean", "ReduceSum"), Rule(_reduced, _zero_stays)),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), Rule(_reduced, _number_stays)),
+    **dict.fromkeys(("Conv", "ConvTranspose"), Rule(_relate_linear, _pad_linear, slice(1, 3))),
+    **dict.fromkeys(("Flatten", "Squeeze"), Rule(_flat, _number_stays)),
+    **dict.fromkeys(("Gemm", "MatMul"), Rule(_relate_product, _pad_product, slice(1, 2))),
+    "BatchNormalization": Rule(_relate_normalization, _pad_normalization, slice(1, 5)),
+    "Clip": POINTWISE,
+    "Concat": Rule(_joined, _pad_joined),
+    "Gather": Rule(_picked, _number_stays, slice(1, 2)),
+    "Pad": Rule(_appended, _pad_appended, slice(2, 3)),
+    "Reshape": Rule(_flat, _pad_reshaped, slice(1, 2)),
+    "Resize": Rule(_resized, _pad_resized),
+    "Slice": Rule(_sliced, _number_stays),
+    "Split": Rule(_parted, _pad_parted),
+}
+"""The rule that pads an operator, by its type."""

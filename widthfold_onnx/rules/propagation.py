@@ -1,0 +1,388 @@
+"""Run ops on packed tensors: find the packed form of an op, or why there is none.
+
+Rule: replaces unfold - op - fold with the op on packed tensors.
+Requires: every tensor that the op reads element by element is available in one layout.
+Rewrites: constants that differ per channel are packed like the channels, repeated or tiled. Concat
+    and Split act along the channels: the packed positions of a channel move with it. Ops along
+    other axes run unchanged if the layout folds none of these; the operator and its attributes
+    stay.
+Refuses: ops that read or write along a folded axis, results without elements, and operator sets
+    below 7, whose broadcasting differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from widthfold_onnx.algebra.layouts import PackedLayout
+from widthfold_onnx.algebra.packing import after
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.graph.document import Attributes
+from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.model.proto.walk import operator_of
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.operators.base import read_axes
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.op import (
+    SIZES,
+    Op,
+    constant_problem,
+    rule_problem,
+    statistics_problem,
+)
+
+UNARY = frozenset(
+    {
+        *("Abs", "Cast", "Ceil", "Celu", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid"),
+        *("HardSwish", "Identity", "LeakyRelu", "Log", "Mish", "Neg", "Reciprocal", "Relu"),
+        *("Round", "Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt", "Tanh"),
+        "ThresholdedRelu",
+    }
+)
+"""Ops of one input; each element of the output depends on the same element of the input."""
+BROADCASTING = frozenset(
+    {"Add", "Div", "Less", "Max", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum", "Where"}
+)
+"""Ops of several inputs that are broadcast; each output element depends on the same elements."""
+SEVERAL = frozenset({*BROADCASTING, "Concat"})
+"""Ops that may read several tensors of one layout, and whose first input may be a constant."""
+
+
+@dataclass(frozen=True)
+class OpInLayout(Op):
+    """A node, and its inputs that are available in one layout.
+
+    Attributes:
+        shapes: logical extents per input; None where it is not available in the layout.
+        layout: the layout.
+    """
+
+    layout: PackedLayout
+
+    @property
+    def data(self) -> Dims:
+        """Extents of input 0, which is available in the layout."""
+        shape = self.shapes[0]
+        assert shape is not None
+        return shape
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of the channels of input 0."""
+        return self.layout.channel_axis % len(self.data)
+
+    def overflows(self, factor: Array) -> bool:
+        """Check whether `factor` times the weight of a linear op before this one overflows.
+
+        A runtime may merge the two when it loads the model.
+        """
+        most = np.abs(factor).max(initial=0)
+        for value in self.node.inputs:
+            maker = None if value is None else value.producer()
+            linear = maker is not None and operator_of(maker) in OPERATORS
+            operands = maker.inputs[:2] if maker is not None and linear else ()
+            for constant in map(self.document.constant, filter(None, operands)):
+                if not isinstance(constant, Refusal):
+                    array = self.document.read(constant)
+                    largest = np.abs(array).max(initial=0).astype(float) * most
+                    with np.errstate(over="ignore"):
+                        if not np.isfinite(largest.astype(array.dtype)):
+                            return True
+        return False
+
+
+@dataclass(frozen=True)
+class PackedOp:
+    """The packed form of an op.
+
+    Attributes:
+        shapes: logical extents of every output.
+        constants: new numbers for inputs, by index; packed tensors replace the data, and all other
+            inputs stay.
+        attributes: new attributes, by name; all others stay.
+    """
+
+    shapes: tuple[Dims, ...]
+    constants: Mapping[int, Array] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
+
+
+Rule = Callable[[OpInLayout], PackedOp | Refusal]
+
+
+def propagate(op: OpInLayout) -> PackedOp | Refusal:
+    """Return the packed form of an op in a layout, or why it must read the logical tensor."""
+    problem = rule_problem(op, PROPAGATION, "runs {} on packed tensors")
+    if problem is not None:
+        return problem
+    node, (data, *others) = op.node, op.shapes
+    if node.op_type not in SEVERAL and (data is None or any(o is not None for o in others)):
+        return Refusal(Code.NOT_PACKED, "the input is not packed in this layout")
+    result = PROPAGATION[node.op_type](op)
+    if isinstance(result, Refusal):
+        return result
+    if len(result.shapes) != len(node.outputs):
+        return Refusal(Code.MORE_OUTPUTS, f"{node.op_type} has {len(node.outputs)} outputs")
+    for shape in result.shapes:
+        if any(extent is not None and extent < 1 for extent in shape):
+            # A Reshape reads a 0 as "the extent of the input", and infers no -1 beside a 0 extent.
+            return Refusal(Code.EMPTY_TENSOR, f"its result would have the extents {list(shape)}")
+    return result
+
+
+def _pointwise(op: OpInLayout) -> PackedOp:
+    """Carry an op of data at input 0; all others are scalars by the definition of the operator."""
+    return PackedOp((op.data,))
+
+
+def _broadcasting(op: OpInLayout) -> PackedOp | Refusal:
+    """Carry an op whose inputs are data of equal extents, or constants, per channel at most."""
+    shapes = [shape for shape in op.shapes if shape is not None]
+    if any(shape != shapes[0] for shape in shapes):
+        return Refusal(Code.SHAPES_DIFFER, f"extents {[list(shape) for shape in shapes]}")
+    data, constants = shapes[0], {}
+    rank, channel = len(data), op.layout.channel_axis % len(data)
+    for index, shape in enumerate(op.shapes):
+        if shape is None:
+            array = op.constant(index)
+            if isinstance(array, Refusal):
+                return array
+            problem = constant_problem(array.shape, rank, channel, data[channel])
+            if problem is not None:
+                return problem
+            place = channel - rank + array.ndim
+            if place >= 0 and array.shape[place] == data[channel]:
+                constants[index] = op.layout.constant(array, rank)
+            elif array.ndim > op.layout.rank(rank):
+                constants[index] = array.reshape(())
+    return PackedOp((data,), constants)
+
+
+def _product(op: OpInLayout) -> PackedOp | Refusal:
+    result = _broadcasting(op)
+    for index, shape in enumerate(op.shapes):
+        factor = op.constant(index) if shape is None else None
+        if isinstance(factor, np.ndarray) and op.overflows(factor):
+            return _OVERFLOW
+    return result
+
+
+_OVERFLOW = Refusal(
+    Code.OVERFLOW, "the weight of the layer before it would overflow if the runtime merges the two"
+)
+
+
+def _per_channel(op: OpInLayout, axis: int) -> PackedOp | Refusal:
+    """Carry an op on input 0 whose other inputs hold one number, or one per channel on `axis`."""
+    named = op.layout.names_channels(axis, len(op.data))
+    count = op.data[op.channel_axis] if named else None
+    constants = {}
+    for index in filter(op.has, range(1, len(op.node.inputs))):
+        array = op.constant(index)
+        if isinstance(array, Refusal):
+            return array
+        if array.shape == (count,):
+            constants[index] = array[op.layout.channels(array.size)]
+        elif array.size > 1:
+            return Refusal(Code.CONSTANT_VARIES, f"a constant has the extents {array.shape}")
+    return PackedOp((op.data,), constants)
+
+
+def _normalization(op: OpInLayout) -> PackedOp | Refusal:
+    result = statistics_problem(op.node) or _per_channel(op, 1)
+    if isinstance(result, PackedOp) and not result.constants:
+        return Refusal(Code.OTHER_AXIS, "its channels are another axis")
+    scale, variance = op.constant(1), op.constant(4)
+    if isinstance(scale, Refusal) or isinstance(variance, Refusal):
+        return result
+    with np.errstate(all="ignore"):  # invalid statistics give NaN, which counts as an overflow
+        epsilon = op.node.attributes.get_float("epsilon", 1e-5)
+        factor = scale / np.sqrt(variance.astype(np.float64) + epsilon)
+    return _OVERFLOW if op.overflows(factor) else result
+
+
+def _quantization(op: OpInLayout) -> PackedOp | Refusal:
+    if op.document.opset < 13:
+        return _pointwise(op)
+    if op.node.attributes.get_int("block_size", 0):
+        return Refusal(Code.CONSTANT_VARIES, "the scale differs along blocks")
+    result = _per_channel(op, op.node.attributes.get_int("axis", 1))
+    if isinstance(result, Refusal):
+        return result
+    # A single number is not repeated: integer kernels of ONNX Runtime take one for the data.
+    single = op.layout.channels(1).size
+    return PackedOp(result.shapes, {i: a for i, a in result.constants.items() if a.size > single})
+
+
+def _concat(op: OpInLayout) -> PackedOp | Refusal:
+    """Carry a Concat of channels, if the packed positions of every channel stay together."""
+    shapes = [shape for shape in op.shapes if shape is not None]
+    if len(shapes) < len(op.shapes):
+        return Refusal(Code.NOT_PACKED, "an input is not packed in this layout")
+    if not _acts_along_channels(op):
+        return Refusal(Code.OTHER_AXIS, "it joins along another axis, or tiles lie in between")
+    total = sum(shape[op.channel_axis] or 0 for shape in shapes)
+    joined = {_with_channels(op, shape, total) for shape in shapes}
+    if len(joined) > 1:
+        return Refusal(Code.SHAPES_DIFFER, f"extents {[list(shape) for shape in shapes]}")
+    return PackedOp(tuple(joined))
+
+
+def _split(op: OpInLayout) -> PackedOp | Refusal:
+    """Carry a Split of channels; every channel takes its packed positions with it."""
+    count, channels = len(op.node.outputs), op.data[op.channel_axis] or 0
+    if not _acts_along_channels(op):
+        return Refusal(Code.OTHER_AXIS, "it splits along another axis, or tiles lie in between")
+    if "split" in op.node.attributes:
+        return Refusal(Code.NOT_CARRIED, "the sizes of its parts are an attribute")
+    sizes, constants = np.full(count, channels // count), {}
+    if op.has(1):
+        array = op.constant(1)
+        if isinstance(array, Refusal):
+            return array
+        sizes, constants = array, {1: array * (op.layout.channels(channels).size // channels)}
+    if sizes.shape != (count,) or sizes.sum() != channels or sizes.min() < 1:
+        return Refusal(Code.UNEVEN_PARTS, f"{channels} channels are split into {count} parts")
+    return PackedOp(tuple(_with_channels(op, op.data, int(size)) for size in sizes), constants)
+
+
+def _acts_along_channels(op: OpInLayout) -> bool:
+    """Check whether the axis of an op holds the channels, whose packed positions lie together."""
+    axis = op.node.attributes.get_int("axis", 0)
+    return op.layout.channel_major and op.layout.names_channels(axis, len(op.data))
+
+
+def _with_channels(op: OpInLayout, shape: Dims, count: int) -> Dims:
+    """Return the extents with another number of channels."""
+    return (*shape[: op.channel_axis], count, *shape[op.channel_axis + 1 :])
+
+
+Changed = dict[int, int | None]
+"""Axis -> its new extent, None where that is open."""
+
+
+def _pool(op: OpInLayout) -> Changed | Refusal:
+    """Return the pooled axes: axes with several kernel positions, a stride or pads."""
+    attributes = op.node.attributes
+    if attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or attributes.get_int("ceil_mode"):
+        return Refusal(Code.IMPLICIT_EXTENT, "auto_pad or ceil_mode decides its output extents")
+    axes = read_axes(op.node, op.data[2:], attributes.get_ints("kernel_shape", []))
+    if isinstance(axes, Refusal):
+        return axes
+    return {
+        i: axis.out_length
+        for i, axis in enumerate(axes, 2)
+        if (axis.kernel, axis.stride, axis.pad_begin, axis.pad_end) != (1, 1, 0, 0)
+    }
+
+
+def _pad(op: OpInLayout) -> Changed | Refusal:
+    rank = len(op.data)
+    pads = op.pads(rank)
+    if isinstance(pads, Refusal):
+        return pads
+    return {
+        i: None if extent is None else extent + begin + end
+        for i, (extent, begin, end) in enumerate(
+            zip(op.data, pads[:rank], pads[rank:], strict=True)
+        )
+        if (begin, end) != (0, 0)
+    }
+
+
+def _reduce(op: OpInLayout) -> Changed | Refusal:
+    axes = op.numbers(1, "axes")
+    if isinstance(axes, Refusal):
+        return axes
+    if not axes or not op.node.attributes.get_int("keepdims", 1):
+        return Refusal(Code.OTHER_RANK, "it reduces all axes, or drops them")
+    return {axis % len(op.data): 1 for axis in axes}
+
+
+def _resize(op: OpInLayout) -> Changed | Refusal:
+    resized = op.resized()
+    if isinstance(resized, Refusal):
+        return resized
+    index, numbers = resized
+    if numbers.shape != (len(op.data),):
+        what = f"{numbers.size} {'sizes' if index == SIZES else 'scales'}"
+        return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{what} for rank {len(op.data)}")
+    pairs = list(zip(op.data, numbers, strict=True))
+    if index == SIZES:
+        return {i: int(size) for i, (extent, size) in enumerate(pairs) if extent != size}
+    return {
+        i: None if extent is None else int(np.floor(np.float32(extent) * scale))
+        for i, (extent, scale) in enumerate(pairs)
+        if scale != 1
+    }
+
+
+ALONG: Mapping[str, Callable[[OpInLayout], Changed | Refusal]] = {
+    "AveragePool": _pool,
+    "MaxPool": _pool,
+    "Pad": _pad,
+    **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), _reduce),
+    "Resize": _resize,
+}
+"""Functions that return the extents that an op changes, by operator."""
+
+
+def _along(op: OpInLayout) -> PackedOp | Refusal:
+    """Carry an op along axes that the layout does not fold; inputs other than 0 are parameters."""
+    rank, function = len(op.data), ALONG[op.node.op_type]
+    lift = op.layout.rank(rank) - rank
+    if lift and (lift < 0 or function not in (_pool, _pad)):
+        return Refusal(Code.OTHER_RANK, "it names axes by number, and the packed tensor has others")
+    changed = function(op)
+    if isinstance(changed, Refusal):
+        return changed
+    if op.layout.involved(rank) & changed.keys():
+        return Refusal(Code.ALONG_FOLDED_AXIS, f"it acts along the axes {sorted(changed)}")
+    shape = tuple(changed.get(axis, extent) for axis, extent in enumerate(op.data))
+    constants: Mapping[int, Array] = {}
+    attributes: Attributes = {}
+    if lift and function is _pool:
+        attributes = _lifted_pool(op, lift)
+    elif lift:
+        pads = op.pads(rank)
+        assert not isinstance(pads, Refusal)  # else the axes that it changes would be one, too
+        constants, attributes = op.with_pads(_inserted(pads, 2, lift))
+    elif function is _resize and op.has(SIZES):
+        constants = {SIZES: np.array(after(shape, op.layout.steps(shape)), np.int64)}
+    return PackedOp((shape,), constants, attributes)
+
+
+def _lifted_pool(op: OpInLayout, lift: int) -> Attributes:
+    """Return the attributes of a pool with axes of extent 1 before its own."""
+    result: dict[str, list[int]] = {}
+    for name in ("kernel_shape", "strides", "dilations"):
+        if numbers := list(op.node.attributes.get_ints(name, [])):
+            result[name] = [1] * lift + numbers
+    if pads := list(op.node.attributes.get_ints("pads", [])):
+        result["pads"] = _inserted(pads, 0, lift)
+    return result
+
+
+def _inserted(pads: list[int], axis: int, lift: int) -> list[int]:
+    """Return begins and ends of pads with none of so many axes before one of them."""
+    half = len(pads) // 2
+    begins, ends = pads[:half], pads[half:]
+    return [n for side in (begins, ends) for n in (*side[:axis], *[0] * lift, *side[axis:])]
+
+
+PROPAGATION: Mapping[str, Rule] = {
+    **dict.fromkeys(sorted(UNARY), _pointwise),
+    **dict.fromkeys(sorted(BROADCASTING), _broadcasting),
+    **dict.fromkeys(ALONG, _along),
+    "Mul": _product,
+    "BatchNormalization": _normalization,
+    "Clip": _pointwise,
+    "Concat": _concat,
+    "DequantizeLinear": _quantization,
+    "QuantizeLinear": _quantization,
+    "Split": _split,
+}
+"""The rule that makes an op packed, by operator."""
