@@ -18,8 +18,8 @@ from tests.rewrite.proved import assert_proved, proof
 from tests.running import run
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.spec import form_of, spec_of
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form
 
@@ -51,9 +51,9 @@ def layer(model: onnx.ModelProto, options: FoldOptions = ALL) -> LinearSite | Re
 def forms_of(model: onnx.ModelProto) -> dict[int, Reformulation]:
     site = layer(model)
     assert isinstance(site, LinearSite)
-    found = {form.factor: form for form in every_form(site, ALL)}
+    found = {form.spec.factor: form for form in every_form(site, ALL)}
     for form in found.values():
-        again = form_of(site, spec_of(site, form), ALL)
+        again = form_of(site, form.spec, ALL)
         assert isinstance(again, Reformulation)
     return found
 

@@ -27,7 +27,6 @@ from widthfold_onnx.rewrite.plan import LayerPlan, Plan, structure_of
 from widthfold_onnx.rewrite.rewriting import spread_of
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import EXTENTS, needed_extents
-from widthfold_onnx.rules.forms.spec import spec_of
 from widthfold_onnx.rules.match.site import LinearSite, Site
 from widthfold_onnx.text import quoted
 
@@ -145,8 +144,8 @@ def folded_report(layer: LinearSite, form: Reformulation, gain: Gain | None = No
         graph=layer.scope.path,
         op=layer.op,
         status="folded",
-        axis=form.axis,
-        factor=form.factor,
+        axis=form.spec.axis,
+        factor=form.spec.factor,
         form=form.form,
         code="folded",
         reason=f"{inputs} -> {outputs} channels became {form.became(inputs, outputs)}"
@@ -213,7 +212,7 @@ def planned_layer(layer: LinearSite, form: Reformulation) -> LayerPlan:
         graph=layer.scope.path,
         node=layer.name,
         structure=structure_of(layer),
-        form=spec_of(layer, form),
+        form=form.spec,
     )
 
 

@@ -201,8 +201,8 @@ def _choice(linear: LinearSite, outcome: Reformulation) -> FormChoice:
     inputs, outputs = linear.channels
     fold = outcome.fold
     return FormChoice(
-        axis=outcome.axis,
-        factor=outcome.factor,
+        axis=outcome.spec.axis,
+        factor=outcome.spec.factor,
         form=outcome.form,
         channels="{} -> {}".format(*fold.channels(inputs, outputs)),
         flops_ratio=round(outcome.flops_ratio, 4),

@@ -21,7 +21,7 @@ from widthfold_onnx.model.atomic import check_plan_target, temporary, writing
 from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.results import Gain
-from widthfold_onnx.rules.forms.spec import FormSpec
+from widthfold_onnx.rules.forms.form import FormSpec
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.text import printable
 

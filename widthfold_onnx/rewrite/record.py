@@ -93,10 +93,10 @@ def read_record(text: str) -> FoldRecord:
 def describe(site: LinearSite, form: Reformulation) -> FoldRecord:
     """Describe the fold of a site."""
     names = site.position_names
-    times = f" by {form.factor}" if form.factor > 1 else ""
+    times = f" by {form.spec.factor}" if form.spec.factor > 1 else ""
     channels = (*site.channels, *form.fold.channels(*site.channels))
     return FoldRecord(
-        form=f"{form.axis}{times}, {form.form}",
+        form=f"{form.spec.axis}{times}, {form.form}",
         channels="{} -> {}, folded {} -> {}".format(*channels),
         axes=patterns(form.fold, names, form.in_shape[0]),
     )

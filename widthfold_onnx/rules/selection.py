@@ -95,7 +95,7 @@ def is_einsum(site: LinearSite) -> TypeGuard[ProductSite]:
 def cost(r: Reformulation) -> tuple[bool, int, float, int, float]:
     """Return the sort key, cheapest first; see `reformulate`."""
     steps = len(r.folding) + len(r.unfolding)
-    return (not r.is_view, r.axis.count("+"), r.flops_ratio, steps, r.bytes_ratio)
+    return (not r.is_view, r.spec.axis.count("+"), r.flops_ratio, steps, r.bytes_ratio)
 
 
 def furthest(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:

@@ -21,7 +21,7 @@ from widthfold_onnx.algebra.packing import Packing, pack
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE, ConvTranspose
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite import parameters
-from widthfold_onnx.rules.forms import enumeration, windows
+from widthfold_onnx.rules.forms import windows
 
 Planted = Callable[[], Any]
 """A context inside which the package folds wrongly."""
@@ -71,7 +71,7 @@ def axes(alter: Callable[[FoldedAxis], dict[str, object]]) -> Planted:
         right = fold_axis(axis, *tiles, blocked=blocked)
         return replace(right, **alter(right)) if isinstance(right, FoldedAxis) else right
 
-    return code((enumeration, "fold_axis"), by=wrong)
+    return code((windows, "fold_axis"), by=wrong)
 
 
 def geometry(**steps: int) -> Planted:
@@ -81,7 +81,7 @@ def geometry(**steps: int) -> Planted:
         changed = {name: getattr(axis, name) + step for name, step in steps.items()}
         return fold_axis(replace(axis, **changed), *tiles, blocked=blocked)
 
-    return code((enumeration, "fold_axis"), by=wrong)
+    return code((windows, "fold_axis"), by=wrong)
 
 
 def canonical(alter: Callable[[Array], Array]) -> Planted:

@@ -118,5 +118,5 @@ def chosen(base: Base, site: LinearSite) -> Reformulation | Refusal:
     if base.alone:
         every = forms_of_split(site, base.options, (1, *base.alone), one_sided=True)
         kinds = {"sub-pixel", "sub-pixel+sub-pixel"}
-        legal = [r for _, r in every if isinstance(r, Reformulation) and r.kind in kinds]
+        legal = [r for _, r in every if isinstance(r, Reformulation) and r.spec.kind in kinds]
     return next((r for r in legal if r.fold.dense == base.dense), Refusal(Code.NO_GAIN, "no form"))

@@ -32,7 +32,7 @@ def sub_pixel_and_square(site: LinearSite) -> Reformulation:
     factor = 1 if site.op == "ConvTranspose" else 4
     outcomes = [r for _, r in forms_at_factor(site, LOOSE, factor)]
     kinds = ("sub-pixel+sub-pixel", "interleaved+interleaved")
-    return next(r for r in outcomes if isinstance(r, Reformulation) and r.kind in kinds)
+    return next(r for r in outcomes if isinstance(r, Reformulation) and r.spec.kind in kinds)
 
 
 def folded(model: onnx.ModelProto, count: int) -> onnx.ModelProto:

@@ -20,7 +20,7 @@ from widthfold_onnx.algebra.packing import Reshape
 from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.operators.matmul import GEMM
 from widthfold_onnx.rewrite.parameters import folded_bias, folded_vector, folded_weight
-from widthfold_onnx.rules.forms.rows import candidate, folding, unfolding
+from widthfold_onnx.rules.forms.rows import fold_of, folding, unfolding
 from widthfold_onnx.rules.match.product_site import ProductSite
 
 EXTENT = st.integers(1, 4)
@@ -93,7 +93,7 @@ def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
     expected = matmul(stored, x) if layout.weight_on_left else matmul(x, stored)
 
     of = site(stored, left=layout.weight_on_left)
-    fold = candidate(of, layout.factor, 1).fold
+    fold = fold_of(of, layout.factor)
     folded = folded_weight(of, stored, fold)
     assert folded.shape == (*batches, *(n * layout.factor for n in w.shape[-2:]))
     assert folded.size == np.prod(fold.weight_shape(of.weight_shape))
@@ -119,7 +119,7 @@ def test_the_gaps_hold_what_stands_for_zero(case, seed: int) -> None:
     )
     zero = integers(rng, *batches, *((outputs, 1) if layout.weight_on_left else (1, outputs)))
     of = site(w, left=layout.weight_on_left, zero=zero.reshape(-1, 1, 1))
-    fold = candidate(of, layout.factor, 1).fold
+    fold = fold_of(of, layout.factor)
     repeated = folded_vector(of, zero, fold)
     without = folded_weight(site(w, left=layout.weight_on_left), w - zero, fold)
     np.testing.assert_array_equal(folded_weight(of, w, fold) - repeated, without)
@@ -179,7 +179,7 @@ def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> No
         return gemm(c=addend, alpha=3, beta=5, **pair)
 
     of = site(w, left=left, turned=trans_weight)
-    fold = candidate(of, factor, 1).fold
+    fold = fold_of(of, factor)
     packed = run(folding(layout, oriented, transposed=trans_data), x)
     y = product(packed, folded_weight(of, w, fold), folded_bias(of, c, fold), turned=False)
     unfolded = run(unfolding(layout, shape), y)
@@ -190,11 +190,11 @@ def test_it_is_the_conv_of_kernel_1() -> None:
     """On the right its dense batch fold, on the left its blocked fold."""
     weight = np.arange(1, 16).reshape(5, 3)
     of = site(weight.T, left=False)
-    right = folded_weight(of, weight.T, candidate(of, 4, 1).fold)
+    right = folded_weight(of, weight.T, fold_of(of, 4))
     dense = fold_weight(weight, ConvFold(axes=(), batch=4, dense=True))
     np.testing.assert_array_equal(right, dense.T)
     of = site(weight, left=True)
-    left = folded_weight(of, weight, candidate(of, 4, 1).fold)
+    left = folded_weight(of, weight, fold_of(of, 4))
     axis = fold_axis(ConvAxis(length=8, kernel=1), 4, 4, blocked=True)
     blocked = fold_weight(weight[..., None], ConvFold(axes=(axis,)))
     np.testing.assert_array_equal(left, blocked[..., 0])
@@ -205,7 +205,7 @@ def test_numbers_are_copied_bit_for_bit(left: bool) -> None:
     weight = np.array([[np.nan, -np.inf], [-0.0, 1e-45]], np.float32)
     weight.view(np.uint32)[0, 0] = 0x7FC12345
     of = site(weight, left=left)
-    folded = folded_weight(of, weight, candidate(of, 3, 1).fold)
+    folded = folded_weight(of, weight, fold_of(of, 3))
     blocks = folded.reshape(2, 3, 2, 3) if left else folded.reshape(3, 2, 3, 2)
     for f in range(3):
         block = blocks[:, f, :, f] if left else blocks[f, :, f]

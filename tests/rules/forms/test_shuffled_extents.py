@@ -86,7 +86,7 @@ def test_groups_that_lie_apart_are_no_pixel_shuffle() -> None:
     options = FoldOptions(input_shapes={"x": (1, 2, 16, 6)})
 
     def sub_pixels(site: LinearSite) -> list[Reformulation]:
-        return [form for form in every_form(site, options) if form.factor == 1]
+        return [form for form in every_form(site, options) if form.spec.factor == 1]
 
     every: list[Reformulation] = []
     decide(

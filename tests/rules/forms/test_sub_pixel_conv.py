@@ -36,7 +36,7 @@ FAILURES = (
 
 
 def sub_pixels(site: LinearSite, options: FoldOptions = OPTIONS) -> list[Reformulation]:
-    return [form for form in every_form(site, options) if "sub-pixel" in form.kind]
+    return [form for form in every_form(site, options) if "sub-pixel" in form.spec.kind]
 
 
 def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.ModelProto]:
@@ -118,7 +118,7 @@ def test_what_folds_both_sides_reads_it_packed() -> None:
         kind = "sub-pixel" if site.name == "conv0" else "interleaved"
         expected = (kind, "width", 4)
         forms = every_form(site, OPTIONS)
-        return next(f for f in forms if (f.kind, f.axis, f.factor) == expected)
+        return next(f for f in forms if (f.spec.kind, f.spec.axis, f.spec.factor) == expected)
 
     result = rewritten(model, OPTIONS, by_4)
     assert ops(result)[:4] == ["Conv", "Relu", "Conv", "Relu"]
@@ -176,7 +176,9 @@ def test_the_proof_misses_the_test_of_an_extent_that_was_open() -> None:
     opened.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "w"
 
     def by_4(site: LinearSite) -> Reformulation:
-        return next(f for f in sub_pixels(site) if (f.kind, f.axis) == ("sub-pixel", "width"))
+        return next(
+            f for f in sub_pixels(site) if (f.spec.kind, f.spec.axis) == ("sub-pixel", "width")
+        )
 
     result = rewritten(closed, OPTIONS, by_4)
     assert_proved(closed, result, 1)
@@ -194,7 +196,7 @@ def test_an_open_extent_is_guarded(stride: int, axis: AxisName) -> None:
 
     def none(site: LinearSite) -> Refusal:
         forms = sub_pixels(site, options)
-        guarded.extend((form.axis, bool(needed_extents(site, form))) for form in forms)
+        guarded.extend((form.spec.axis, bool(needed_extents(site, form))) for form in forms)
         return Refusal(Code.NOT_SELECTED, "only counted")
 
     decide(read(model, options), options, none)
@@ -269,5 +271,5 @@ def test_what_is_carried_opens_with_the_conv_or_not_at_all(dims, assumed, kernel
             ):
                 assert shape != assumed
                 continue
-            assert actual.shape == expected.shape, (form.kind, form.axis, form.factor, shape)
+            assert actual.shape == expected.shape, (form.spec, shape)
             np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)

@@ -16,8 +16,8 @@ from tests.tuning.workload.tool import integers, layers, run, workload
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.spec import form_of, spec_of
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.tuning.targets import target
 from widthfold_onnx.tuning.workload.candidates import every_form
@@ -81,7 +81,7 @@ def test_a_form_is_made_again_from_its_spec(name: str) -> None:
     ((_, site),) = read_sites(read(LAYERS[name].model(), fold_of(name)), fold_of(name))
     assert isinstance(site, LinearSite)
     for form in every_form(site, fold_of(name)):
-        again = form_of(site, spec_of(site, form), fold_of(name))
+        again = form_of(site, form.spec, fold_of(name))
         assert isinstance(again, Reformulation)
         assert (again.fold, again.folding, again.unfolding) == (
             form.fold,

@@ -20,8 +20,8 @@ from tests.tuning.workload.tool import FOLD, conv, integers, layers, run, worklo
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.options import FoldOptions, Layout, NonFinite
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.spec import form_of, spec_of
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form
 from widthfold_onnx.tuning.workload.workloads import (
@@ -168,7 +168,9 @@ def test_a_wide_layer_of_one_axis_is_lifted_only() -> None:
 def test_the_dilation_is_removed_where_no_usual_factor_does_it() -> None:
     site = site_of(conv([1, 2, 3, 24], (3, 2, 1, 3), dilations=[1, 3], pads=[0, 3, 0, 3]))
     forms = [
-        f for f in every_form(site, FOLD) if (f.factor, f.axis, f.fold.lift) == (3, "width", 0)
+        f
+        for f in every_form(site, FOLD)
+        if (f.spec.factor, f.spec.axis, f.fold.lift) == (3, "width", 0)
     ]
     assert [axis.dilation for axis in forms[0].fold.axes] == [1, 1]
     assert forms[0].fold.weight_shape(site.weight_shape) == (9, 6, 1, 3)
@@ -180,13 +182,14 @@ def test_a_form_is_made_again_from_its_spec(name: str) -> None:
     site = site_of(LAYERS[name])
     forms = list(every_form(site, FOLD))
     for form in forms:
-        spec = spec_of(site, form)
+        spec = form.spec
         again = form_of(site, spec, FOLD)
         assert isinstance(again, Reformulation)
-        assert spec_of(site, again) == spec
-        for field in ("kind", "axis", "factor", "in_shape", "out_shape", "is_view", "flops_ratio"):
+        assert again.spec == spec
+        assert again.fold.key == form.fold.key
+        for field in ("in_shape", "out_shape", "is_view", "flops_ratio"):
             assert getattr(again, field) == getattr(form, field)
-    assert {spec_of(site, form) for form in forms} == {f.spec for f in workload(LAYERS[name]).forms}
+    assert {form.spec for form in forms} == {f.spec for f in workload(LAYERS[name]).forms}
 
 
 def test_channels_are_padded_to_what_kernels_ask_for() -> None:
@@ -208,8 +211,8 @@ def test_layers_of_one_shape_differ_where_their_weights_fall_into_groups() -> No
     assert {json.loads(subject).get("groups") for subject in unit} == {None, 2, 3, 6}
     dense = site_of(conv(shape, weight))
     for form in every_form(site_of(conv(shape, weight, blocks=2)), FOLD):
-        if form.kind == "grouped":
-            refusal = form_of(dense, spec_of(dense, form), FOLD)
+        if form.spec.kind == "grouped":
+            refusal = form_of(dense, form.spec, FOLD)
             assert isinstance(refusal, Refusal)
             assert refusal.code == "joined-channels"
 

@@ -16,16 +16,15 @@ Refuses: forms that grow past the limits, mix samples, or spread Inf and NaN whe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
-from widthfold_onnx.algebra.channels import Grouping, Regrouping
-from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.axis import ConvAxis
+from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.form import Candidate, Reformulation
+from widthfold_onnx.rules.forms.form import LIFT, AxisSpec, FormSpec, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.rows import RowFold
 from widthfold_onnx.rules.forms.windows import SpatialFold
@@ -47,8 +46,35 @@ Split = tuple[int, ...]
 
 Outcome = tuple[str, Reformulation | Refusal]
 
-LIFT = "rank"
-"""Axis of a form that folds none: it lifts, or mirrors a ConvTranspose."""
+NO_SUCH_FORM = Refusal(Code.INCONSISTENT_ATTRIBUTES, "the layer has no such form")
+
+
+def form_of(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Reformulation | Refusal:
+    """Return the form that a spec describes, at the extents of a site.
+
+    Args:
+        site: the site.
+        spec: what tells the form from others of its site.
+        options: the limits are used; extents need not be divisible.
+
+    Returns:
+        The form; a refusal if the site has none like it, or it is not legal there.
+    """
+    options = replace(options, ragged=True)
+    if isinstance(site, ProductSite):
+        if spec.factor == 1 and site.labels is None:
+            return NO_SUCH_FORM
+        return legal_form(RowFold.of(site, options, spec.factor, spec.merged))
+    assert isinstance(site, ConvSite)
+    if spec.summed:
+        forms = (form for form in summed_taps(site, options) if form.spec == spec)
+        return next(forms, NO_SUCH_FORM)
+    return _window(site, options, spec)
+
+
+def _window(site: ConvSite, options: FoldOptions, spec: FormSpec) -> Reformulation | Refusal:
+    proposal = SpatialFold.of(site, options, spec)
+    return proposal if isinstance(proposal, Refusal) else legal_form(proposal)
 
 
 def forms_at_factor(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
@@ -61,7 +87,7 @@ def forms_at_factor(site: LinearSite, options: FoldOptions, factor: int) -> Iter
     """
     if isinstance(site, ProductSite):
         if options.axis is AxisName.AUTO and factor != STRIDES_ALONE:
-            yield site.position_names[0], legal_form(RowFold.of(site, options, factor))
+            yield site.position_names[0], legal_form(RowFold.smallest(site, options, factor))
         return
     assert isinstance(site, ConvSite)
     if factor == STRIDES_ALONE:
@@ -95,40 +121,42 @@ def forms_of_split(
         one_sided: add folds of the output alone and, along axes of factor 1, of the input alone:
             they have fewer structural zeros, but channels grow on one side only.
     """
-    regrouping = Regrouping(site.grouping, grouping or site.grouping)
-    regrouped = _changes(regrouping.before, regrouping.after)
+    grouping = grouping or site.grouping
+    regrouped = _changes(site.grouping, grouping)
     names = axis_names(site.rank)
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
-    factor = math.prod(split)
     if options.ragged and (short := _too_short(site, split)):
         yield label, short
         return
     one_sided = one_sided and not regrouped
-    for kinds, axes in _combined_axes(site.axes, split[1:], one_sided=one_sided):
+    of_axes = [
+        list(_tilings(axis, factor, one_sided=one_sided))
+        for axis, factor in zip(site.axes, split[1:], strict=True)
+    ]
+    for last_first in product(*reversed(of_axes)):
+        tilings = last_first[::-1]
         batch, lifted = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
-        kind = [*batch, *kinds, *lifted, *regrouped]
+        kind = [*batch, *(kind for kind, _ in tilings if kind), *lifted, *regrouped]
         if not kind and not site.operator.transposed:
             continue  # the node as it is
-        if isinstance(axes, Refusal):
-            yield label, axes
-            continue
         # The split does not name axes whose strides alone are folded, nor does a lift.
-        changed = [bool(regrouped), *(axis.folded for axis in axes)]
+        changed = [bool(regrouped), *(tiles.is_folded for _, tiles in tilings)]
         folded = label or "+".join(n for n, is_ in zip(names[1:], changed, strict=True) if is_)
         for dense in (False, True) if split[0] > 1 else (False,):
-            fold = ConvFold(
-                axes=axes,
-                group=regrouping.after.group,
+            spec = FormSpec(
+                axis=folded or LIFT,
+                factor=math.prod(split),
+                kind="+".join(kind) or "mirrored",
+                merged=1,
                 batch=split[0],
                 dense=dense,
                 tile_major=tile_major,
                 lift=lift,
-                regrouping=regrouping,
+                channels=(grouping.inputs, grouping.outputs),
+                group=grouping.group,
+                axes=tuple(tiles for _, tiles in tilings),
             )
-            candidate = Candidate(
-                fold=fold, axis=folded or LIFT, factor=factor, kind="+".join(kind) or "mirrored"
-            )
-            yield label, legal_form(SpatialFold(site, options, candidate))
+            yield label, _window(site, options, spec)
 
 
 def _of_strides(site: ConvSite, options: FoldOptions) -> Iterator[Outcome]:
@@ -138,7 +166,7 @@ def _of_strides(site: ConvSite, options: FoldOptions) -> Iterator[Outcome]:
     tile_major = options.layout is Layout.NHWC
     split = (1,) * (1 + len(site.axes))
     for _, form in forms_of_split(site, options, split, tile_major=tile_major, one_sided=True):
-        yield form.axis if isinstance(form, Reformulation) else "strides", form
+        yield form.spec.axis if isinstance(form, Reformulation) else "strides", form
 
 
 def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]:
@@ -157,17 +185,32 @@ def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]
         return
     if any(axis.base_dilation > 1 for axis in others):
         return
-    regrouping = Regrouping(site.grouping, site.grouping)
-    for _, taps in _forms_of_axis(first, 1, one_sided=True):
-        if isinstance(taps, Refusal) or taps.stride > 1 or taps.kernel == 1:
+    unfolded = AxisSpec(1, 1, False)
+    for _, tiles in _tilings(first, 1, one_sided=True):
+        spec = FormSpec(
+            axis=site.position_names[0],
+            factor=1,
+            kind=SUMMED,
+            merged=1,
+            batch=1,
+            dense=False,
+            tile_major=tiles.is_folded,
+            lift=0,
+            channels=site.channels,
+            group=1,
+            axes=(tiles, *[unfolded] * len(others)),
+            summed=True,
+        )
+        proposal = SpatialFold.of(site, options, spec)
+        if isinstance(proposal, Refusal):
             continue
-        axes = (taps, *map(keep_axis, others))
-        fold = ConvFold(axes=axes, tile_major=taps.folded, regrouping=regrouping, summed=True)
+        fold, taps = proposal.fold, proposal.fold.axes[0]
+        if taps.stride > 1 or taps.kernel == 1:
+            continue
         positions = -(-first.length // taps.in_tile)
         is_met = all(positions + min(a, 0) + min(b, 0) > 0 for a, b in fold.shifts)
         if is_met and (site.bias is None or fold.whole is not None):
-            candidate = Candidate(fold=fold, axis=axis_names(rank)[2], factor=1, kind=SUMMED)
-            form = legal_form(SpatialFold(site, options, candidate))
+            form = legal_form(proposal)
             if isinstance(form, Reformulation):
                 yield form
 
@@ -210,50 +253,25 @@ def _slot(axis: AxisName | int, rank: int) -> int | None:
     return 0 if index == 0 else index - 1 if 2 <= index < rank + 2 else rank + 1
 
 
-def _combined_axes(
-    axes: Sequence[ConvAxis], split: Split, *, one_sided: bool
-) -> Iterator[tuple[list[str], tuple[FoldedAxis, ...] | Refusal]]:
-    """Yield all combinations of forms of the axes; a refused axis refuses its combinations."""
-    if not axes:
-        yield [], ()
-        return
-    firsts = list(_forms_of_axis(axes[0], split[0], one_sided=one_sided))
-    for rest_kinds, rest in _combined_axes(axes[1:], split[1:], one_sided=one_sided):
-        for kind, first in firsts:
-            if isinstance(rest, Refusal):
-                yield rest_kinds, rest
-            elif isinstance(first, Refusal) and split[0] == 1:
-                # An axis that is not folded itself has a stride that forbids folding the others.
-                where = f"along {axis_names(len(axes))[2]}, {first.reason}"
-                yield kind, replace(first, reason=where)
-            elif isinstance(first, Refusal):
-                yield kind, first
-            else:
-                yield [*kind, *rest_kinds], (first, *rest)
-
-
-def _forms_of_axis(
-    axis: ConvAxis, factor: int, *, one_sided: bool
-) -> Iterator[tuple[list[str], FoldedAxis | Refusal]]:
+def _tilings(axis: ConvAxis, factor: int, *, one_sided: bool) -> Iterator[tuple[str, AxisSpec]]:
+    """Yield the ways to fold one axis by a factor, each with its word in the kind of a form."""
+    base = axis.base_dilation
     if factor == 1:
-        if axis.base_dilation > 1:
-            yield ["sub-pixel"], fold_axis(axis, axis.base_dilation, 1)
-            return
-        yield [], keep_axis(axis)
+        yield "sub-pixel" if base > 1 else "", AxisSpec(base, 1, False)
         if one_sided and axis.stride > 1:
-            yield ["space-to-depth"], fold_axis(axis, 1, axis.stride)
+            yield "space-to-depth", AxisSpec(1, axis.stride, False)
         return
     # A whole axis is of one extent, which an open axis need not have.
-    if not axis.is_open and axis.out_length is not None and axis.positions == factor:
-        yield ["whole"], fold_axis(axis, axis.out_length, axis.length)
+    length, count = axis.length, axis.out_length
+    if not axis.is_open and length is not None and count is not None and axis.positions == factor:
+        yield "whole", AxisSpec(count, length, False)
         return
-    if axis.base_dilation == 1:
-        yield ["blocked"], fold_axis(axis, factor, factor, blocked=True)
-    out_tile = factor * axis.base_dilation
+    if base == 1:
+        yield "blocked", AxisSpec(factor, factor, True)
     for in_tile in sorted({factor * axis.stride, factor}, reverse=True):
-        yield ["interleaved"], fold_axis(axis, out_tile, in_tile)
+        yield "interleaved", AxisSpec(factor * base, in_tile, False)
     if one_sided:
-        yield ["sub-pixel"], fold_axis(axis, out_tile, 1)
+        yield "sub-pixel", AxisSpec(factor * base, 1, False)
 
 
 ALIGNMENTS = (4, 8, 16)

@@ -1,7 +1,9 @@
 """Define a form: an equivalent replacement for a site, and its predicted cost.
 
-A site is proposed to be folded; a `Proposal` says what its family makes of the fold. The form of a
-proposal that is legal (`rules.forms.legality`) is a `Reformulation`.
+A `FormSpec` holds what tells the forms of one layer apart; the layer decides the rest. It is the
+form in plans, in the search and, as text, in the store of measurements. A `Proposal` says what the
+family of a site makes of a spec. The form of a proposal that is legal (`rules.forms.legality`) is a
+`Reformulation`.
 """
 
 from __future__ import annotations
@@ -9,6 +11,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
+from typing import Annotated
+
+import msgspec
 
 from widthfold_onnx.algebra.axis import Extent
 from widthfold_onnx.algebra.conv import ConvFold
@@ -24,6 +30,87 @@ NOMINAL_EXTENT = 64
 
 PRODUCT = "product"
 """Kind of the form of an Einsum that is a MatMul, and folds nothing."""
+
+LIFT = "rank"
+"""Axis of a form that folds none: it lifts, or mirrors a ConvTranspose."""
+
+MAX_TILE = 1 << 16
+"""Largest tile or count of a spec that is read: tables of taps grow with it, and a text can say any
+number. `options.folding.MAX_FACTOR` times a stride of 16 fits."""
+
+MAX_CHANNELS = 1 << 24
+"""Largest number of channels of a spec that is read."""
+
+Tile = Annotated[int, msgspec.Meta(ge=1, le=MAX_TILE)]
+Channels = Annotated[int, msgspec.Meta(ge=1, le=MAX_CHANNELS)]
+Text = Annotated[str, msgspec.Meta(max_length=100)]
+
+
+class AxisSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One axis of positions: tiles of output and input, and whether they are blocked."""
+
+    out_tile: Tile
+    in_tile: Tile
+    blocked: bool
+
+    @property
+    def is_folded(self) -> bool:
+        """True if any position moves into channels."""
+        return self.out_tile * self.in_tile > 1
+
+
+class FormSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The fields that tell the forms of one layer apart.
+
+    Fields at their defaults are left out of the text, so that earlier measurements stay valid.
+
+    Attributes:
+        axis: folded axes by name, joined by "+".
+        factor: positions per original channel that become channels.
+        kind: how each axis is folded, joined by "+".
+        merged: axes of the data that make up the positions of a product.
+        batch: samples that become channels.
+        dense: whether folded samples share one dense group.
+        tile_major: whether tiles lie before the channels.
+        lift: axes of extent 1 put before the spatial ones.
+        channels: input and output channels before the fold, after regrouping.
+        group: groups of these.
+        axes: the spatial axes, or the axis of positions of a product.
+        summed: whether each tap has output channels of its own, which are added up.
+    """
+
+    axis: Text
+    factor: Tile
+    kind: Text
+    merged: Annotated[int, msgspec.Meta(ge=1, le=8)]
+    batch: Tile
+    dense: bool
+    tile_major: bool
+    lift: Annotated[int, msgspec.Meta(ge=0, le=2)]
+    channels: tuple[Channels, Channels]
+    group: Channels
+    axes: Annotated[tuple[AxisSpec, ...], msgspec.Meta(max_length=3)]
+    summed: bool = False
+
+    @property
+    def text(self) -> str:
+        """The spec as canonical JSON: sorted names, no spaces."""
+        return _text(self)
+
+    @property
+    def is_lifted(self) -> bool:
+        """True if a layer of one axis is computed on two."""
+        return self.lift == 1 and len(self.axes) == 1
+
+    @property
+    def is_lift_alone(self) -> bool:
+        """True if a layer of one axis is lifted, and nothing else is changed."""
+        return self.is_lifted and self.axis == LIFT
+
+
+@cache
+def _text(spec: FormSpec) -> str:
+    return msgspec.json.encode(spec, order="sorted").decode()
 
 
 @dataclass(frozen=True)
@@ -46,30 +133,12 @@ class Ends:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Candidate:
-    """A fold of a site, legal or not.
-
-    Attributes:
-        fold: how the weight is folded.
-        axis: folded axes by name, joined by "+".
-        factor: positions per original channel that became channels: of the output, or of the
-            input where that is the coarser one (`ConvAxis.positions`).
-        kind: how each axis is folded, joined by "+".
-        merged: axes of the data that make up the positions of a product.
-    """
-
-    fold: ConvFold
-    axis: str
-    factor: int
-    kind: str
-    merged: int = 1
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Reformulation(Candidate):
+class Reformulation:
     """A folded node with its moves, which replaces a site.
 
     Attributes:
+        spec: what tells it from the other forms of the site.
+        fold: how the weight is folded.
         is_view: both ends are pure Reshapes, so that nothing is copied.
         channels_last: the moves lead through the NHWC form.
         in_shape: input extents after zero-extension.
@@ -83,6 +152,8 @@ class Reformulation(Candidate):
         ends: the layouts of input and output.
     """
 
+    spec: FormSpec
+    fold: ConvFold
     is_view: bool
     channels_last: bool = False
     in_shape: Dims
@@ -101,14 +172,18 @@ class Reformulation(Candidate):
         before, after = self.fold.regrouping.before, self.fold.regrouping.after
         if before.group != after.group:
             regrouping = f", in groups: {self.fold.new_group}"
-        other = ", as a MatMul" if self.kind == PRODUCT else ", with one more axis" * self.fold.lift
+        other = (
+            ", as a MatMul"
+            if self.spec.kind == PRODUCT
+            else ", with one more axis" * self.fold.lift
+        )
         return text + other + regrouping
 
     @property
     def form(self) -> str:
         """View or move, the kind of fold, and the layout if it is not NCHW, for reports."""
         way = "view" if self.is_view else "move"
-        return f"{way} {self.kind}{' in NHWC' if self.channels_last else ''}"
+        return f"{way} {self.spec.kind}{' in NHWC' if self.channels_last else ''}"
 
 
 @dataclass(frozen=True)
@@ -118,12 +193,14 @@ class Proposal(ABC):
     Attributes:
         site: the site.
         options: layout, limits, and whether extents may be extended.
-        candidate: the fold.
+        spec: the form that it would be.
+        fold: how the weight would be folded.
     """
 
     site: LinearSite
     options: FoldOptions
-    candidate: Candidate
+    spec: FormSpec
+    fold: ConvFold
 
     @abstractmethod
     def extended(self) -> tuple[Dims, Dims] | Refusal:

@@ -32,7 +32,7 @@ def legal_form(proposal: Proposal) -> Reformulation | Refusal:
     if problem is None and not options.mix_samples and not site.is_finite:
         why = proposal.mixes_samples()
         problem = Refusal(Code.MIXES_SAMPLES, why) if why else None
-    problem = problem or _spread_problem(site, options, proposal.candidate.fold)
+    problem = problem or _spread_problem(site, options, proposal.fold)
     if problem is not None:
         return problem
     form = proposal.form(shapes)

@@ -18,8 +18,9 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import (
     PRODUCT,
-    Candidate,
+    AxisSpec,
     Ends,
+    FormSpec,
     Proposal,
     Reformulation,
     bytes_growth,
@@ -27,46 +28,52 @@ from widthfold_onnx.rules.forms.form import (
 from widthfold_onnx.rules.match.product_site import ProductSite
 
 
-def candidate(site: ProductSite, factor: int, merged: int) -> Candidate:
-    """Return the fold of a product: a Conv of kernel 1, every matrix a group.
-
-    By 1 an Einsum becomes a MatMul.
-    """
+def fold_of(site: ProductSite, factor: int) -> ConvFold:
+    """Return the fold of a product: a Conv of kernel 1, every matrix a group."""
     axis = fold_axis(ConvAxis(length=None, kernel=1), factor, factor, blocked=site.weight_on_left)
     assert not isinstance(axis, Refusal)
-    return Candidate(
-        fold=ConvFold(axes=(axis,), group=site.matrices, tile_major=not site.weight_on_left),
-        axis=site.position_names[0],
-        factor=factor,
-        kind=PRODUCT if factor == 1 else "blocked" if site.weight_on_left else "interleaved",
-        merged=merged,
-    )
+    return ConvFold(axes=(axis,), group=site.matrices, tile_major=not site.weight_on_left)
 
 
 @dataclass(frozen=True)
 class RowFold(Proposal):
-    """A fold of the rows or columns of a product."""
+    """A fold of the rows or columns of a product; by 1 an Einsum becomes a MatMul."""
 
     site: ProductSite
 
     @classmethod
-    def of(cls, site: ProductSite, options: FoldOptions, factor: int) -> RowFold:
+    def of(cls, site: ProductSite, options: FoldOptions, factor: int, merged: int) -> RowFold:
+        """Propose to fold rows or columns by a factor, and as many axes of the data as `merged`."""
+        blocked = site.weight_on_left
+        spec = FormSpec(
+            axis=site.position_names[0],
+            factor=factor,
+            kind=PRODUCT if factor == 1 else "blocked" if blocked else "interleaved",
+            merged=merged,
+            batch=1,
+            dense=False,
+            tile_major=not blocked,
+            lift=0,
+            channels=site.channels,
+            group=site.matrices,
+            axes=(AxisSpec(factor, factor, blocked),),
+        )
+        return cls(site, options, spec, fold_of(site, factor))
+
+    @classmethod
+    def smallest(cls, site: ProductSite, options: FoldOptions, factor: int) -> RowFold:
         """Propose to fold the fewest axes of rows that the factor divides; one if there are none.
 
         Axes whose fixed extents the factor divides come before others, which need a guard.
         """
-        proposals = [
-            cls(site, options, candidate(site, factor, merged))
-            for merged in range(1, _most(site) + 1)
-        ]
+        proposals = [cls.of(site, options, factor, 1 + more) for more in range(_most(site))]
         unguarded = [p for p in proposals if p._is_divided and not p._conditions]
         divided = [p for p in proposals if p._is_divided]
         return (*unguarded, *divided, *proposals)[0]
 
     def extended(self) -> tuple[Dims, Dims] | Refusal:
         """Return the extents of input and output, or why the factor does not divide them."""
-        site, factor = self.site, self.candidate.factor
-        what = self.candidate.axis
+        site, factor, what = self.site, self.spec.factor, self.spec.axis
         if self._is_divided:
             return site.planned, site.output
         extents = site.planned[_span(site, _most(site))]
@@ -88,11 +95,10 @@ class RowFold(Proposal):
     def mixes_samples(self) -> str:
         """Say why a NaN of one sample may reach others: several come together in one position."""
         site = self.site
-        if not site.samples.mixed(site.planned, self._span, self.candidate.factor):
+        if not site.samples.mixed(site.planned, self._span, self.spec.factor):
             return ""
         return (
-            f"the {self.candidate.axis} may be samples of a batch, and a NaN of one would reach "
-            "others"
+            f"the {self.spec.axis} may be samples of a batch, and a NaN of one would reach others"
         )
 
     def form(self, shapes: tuple[Dims, Dims]) -> Reformulation:
@@ -100,12 +106,13 @@ class RowFold(Proposal):
         site, layout, shape, span = self.site, self._layout, self._written, self._span
         moves, back = _moves(site, layout, shape)
         return Reformulation(
-            **vars(self.candidate),
+            spec=self.spec,
+            fold=self.fold,
             is_view=all(isinstance(step, Reshape) for step in moves),
             in_shape=site.planned,
             out_shape=site.output,
-            flops_ratio=self.candidate.fold.flops_growth(),
-            bytes_ratio=bytes_growth(site, self.candidate.fold, *shapes),
+            flops_ratio=self.fold.flops_growth(),
+            bytes_ratio=bytes_growth(site, self.fold, *shapes),
             folded_axes=frozenset(range(span.start, span.stop) if layout.factor > 1 else ()),
             extents=tuple(self._conditions.get(i, ANY) for i in range(len(shape))),
             folding=moves,
@@ -116,11 +123,11 @@ class RowFold(Proposal):
     @property
     def _span(self) -> slice:
         """The axes of the data that make up the positions."""
-        return _span(self.site, self.candidate.merged)
+        return _span(self.site, self.spec.merged)
 
     @property
     def _layout(self) -> RowLayout:
-        return RowLayout(self.candidate.factor, self.site.weight_on_left, self.candidate.merged)
+        return RowLayout(self.spec.factor, self.site.weight_on_left, self.spec.merged)
 
     @property
     def _written(self) -> Dims:
@@ -141,7 +148,7 @@ class RowFold(Proposal):
         An assumed extent must be one at which it does: a guard would never choose the fold
         otherwise. C that differs between positions fixes their number.
         """
-        if self.candidate.factor == 1:
+        if self.spec.factor == 1:
             return True
         if not self._layout.fits(self._written):
             return False

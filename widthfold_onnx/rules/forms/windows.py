@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from widthfold_onnx.algebra.axis import ANY, Extent
+import msgspec
+
+from widthfold_onnx.algebra.axis import ANY, Extent, FoldedAxis, fold_axis, keep_axis
+from widthfold_onnx.algebra.channels import Grouping, Regrouping
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packing import (
     Packing,
@@ -15,8 +18,16 @@ from widthfold_onnx.algebra.packing import (
     pack_positions,
 )
 from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.form import Ends, Proposal, Reformulation, bytes_growth, elements
+from widthfold_onnx.rules.forms.form import (
+    Ends,
+    FormSpec,
+    Proposal,
+    Reformulation,
+    bytes_growth,
+    elements,
+)
 from widthfold_onnx.rules.match.conv_site import ConvSite, axis_names
 
 
@@ -26,9 +37,41 @@ class SpatialFold(Proposal):
 
     site: ConvSite
 
+    @classmethod
+    def of(cls, site: ConvSite, options: FoldOptions, spec: FormSpec) -> SpatialFold | Refusal:
+        """Propose the fold that a spec describes, or say why the site has none."""
+        regrouping = Regrouping(site.grouping, Grouping(*spec.channels, spec.group))
+        if not regrouping.is_possible:
+            return Refusal(Code.INCONSISTENT_SHAPES, "its channels cannot form such groups")
+        if len(spec.axes) != len(site.axes):
+            return Refusal(Code.RANK_UNSUPPORTED, f"the form is for {len(spec.axes)} spatial axes")
+        axes: list[FoldedAxis] = []
+        for name, axis, tiles in zip(site.position_names, site.axes, spec.axes, strict=True):
+            unfolded = tiles.out_tile == axis.base_dilation  # or its strides alone are folded
+            folded = (
+                keep_axis(axis)
+                if unfolded and axis.base_dilation == tiles.in_tile == 1
+                else fold_axis(axis, tiles.out_tile, tiles.in_tile, blocked=tiles.blocked)
+            )
+            if isinstance(folded, Refusal):
+                where = f"along {name}, " if unfolded else ""
+                return replace(folded, reason=where + folded.reason)
+            axes.append(folded)
+        fold = ConvFold(
+            axes=tuple(axes),
+            group=spec.group,
+            batch=spec.batch,
+            dense=spec.dense,
+            tile_major=spec.tile_major,
+            lift=spec.lift,
+            regrouping=regrouping,
+            summed=spec.summed,
+        )
+        return cls(site, options, spec, fold)
+
     def extended(self) -> tuple[Dims, Dims] | Refusal:
         """Return the extents of input and output that the fold needs, or why it has none."""
-        site, fold, options = self.site, self.candidate.fold, self.options
+        site, fold, options = self.site, self.fold, self.options
         for axis, tiles in enumerate(fold.layout(output=False).factors):
             if tiles > 1 and site.planned[axis] is None and site.quantization is not None:
                 return Refusal(
@@ -52,8 +95,7 @@ class SpatialFold(Proposal):
 
     def mixes_samples(self) -> str:
         """Say why a NaN of one sample may reach others: structural zeros lie between samples."""
-        dense = self.candidate.fold.dense
-        return "one dense group lets a NaN of one sample reach others" if dense else ""
+        return "one dense group lets a NaN of one sample reach others" if self.fold.dense else ""
 
     def form(self, shapes: tuple[Dims, Dims]) -> Reformulation:
         """Return the form of the fold, see `Proposal.form`.
@@ -61,7 +103,7 @@ class SpatialFold(Proposal):
         The NHWC form keeps open extents at their places where the NCHW form would have to infer
         several.
         """
-        site, fold = self.site, self.candidate.fold
+        site, fold = self.site, self.fold
         if fold.summed:
             return self._summed(shapes)
         (in_shape, out_shape), logical = shapes, (site.planned, site.output)
@@ -78,7 +120,8 @@ class SpatialFold(Proposal):
         produced = (out_shape[0], 1, *out_shape[2:])
         multiplied = (site.positions[0], 1, *site.positions[1:])
         return Reformulation(
-            **vars(replace(self.candidate, fold=fold)),
+            spec=msgspec.structs.replace(self.spec, tile_major=last),
+            fold=fold,
             is_view=views and shapes == logical,
             channels_last=last,
             in_shape=in_shape,
@@ -105,7 +148,7 @@ class SpatialFold(Proposal):
 
         All extents but the number of samples are fixed (`enumeration.summed_taps`).
         """
-        site, fold = self.site, self.candidate.fold
+        site, fold = self.site, self.fold
         in_shape, out_shape = (_written(site, shape) for shape in shapes)
         first = fold.axes[0]
         before, _ = pack_positions(in_shape, first.in_tile)
@@ -115,7 +158,8 @@ class SpatialFold(Proposal):
         parted = (batch, positions, channels, *out_shape[3:])
         produced = elements((batch, positions * first.out_tile, *out_shape[3:]))
         return Reformulation(
-            **vars(self.candidate),
+            spec=self.spec,
+            fold=fold,
             is_view=False,
             in_shape=in_shape,
             out_shape=out_shape,

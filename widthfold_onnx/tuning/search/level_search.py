@@ -19,7 +19,7 @@ from widthfold_onnx.progress import Progress
 from widthfold_onnx.results import Gain, Measurement
 from widthfold_onnx.results.tuning import AS_IS
 from widthfold_onnx.rewrite.plan import Plan
-from widthfold_onnx.rules.forms.spec import FormSpec
+from widthfold_onnx.rules.forms.form import FormSpec
 from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN, Bench
 from widthfold_onnx.tuning.measure.children import Budget
 from widthfold_onnx.tuning.search.assign import foresee

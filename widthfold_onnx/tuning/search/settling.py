@@ -13,7 +13,7 @@ from widthfold_onnx.progress import Progress, Step
 from widthfold_onnx.results import Measurement
 from widthfold_onnx.results.tuning import AS_IS
 from widthfold_onnx.rewrite.plan import Plan
-from widthfold_onnx.rules.forms.spec import FormSpec
+from widthfold_onnx.rules.forms.form import FormSpec
 from widthfold_onnx.tuning.measure.effort import Spending
 from widthfold_onnx.tuning.search.assign import assign
 from widthfold_onnx.tuning.search.level_search import LevelSearch

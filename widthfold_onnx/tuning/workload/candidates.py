@@ -8,7 +8,6 @@ from dataclasses import replace
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import (
-    LIFT,
     Outcome,
     forms_at_factor,
     forms_of_split,
@@ -16,10 +15,9 @@ from widthfold_onnx.rules.forms.enumeration import (
     splits,
     summed_taps,
 )
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import LIFT, FormSpec, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.rows import RowFold
-from widthfold_onnx.rules.forms.spec import FormSpec, spec_of
 from widthfold_onnx.rules.match.conv_site import ConvSite
 from widthfold_onnx.rules.match.product_site import ProductSite
 from widthfold_onnx.rules.match.site import LinearSite
@@ -48,7 +46,7 @@ def lift_of(site: LinearSite, options: FoldOptions) -> Reformulation | Refusal:
     problem = site_problem(site, options)
     if problem is None and is_of_one_axis(site):
         for form in _legal(forms_of_split(site, options, (1,) * len(site.positions), lift=1)):
-            if form.axis == LIFT:
+            if form.spec.axis == LIFT:
                 return form
     return problem or Refusal(Code.NO_GAIN, "it has no axis to add")
 
@@ -83,7 +81,7 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
                     site, options, split, lift=lift, tile_major=order, one_sided=True
                 )
                 for form in _legal(every):
-                    spec = spec_of(site, form)
+                    spec = form.spec
                     if spec not in seen:
                         seen.add(spec)
                         yield form
@@ -99,7 +97,8 @@ def _of_product(site: ProductSite, options: FoldOptions) -> Iterator[Reformulati
     An Einsum is also tried as a MatMul, and nothing else if it is wide.
     """
     if is_einsum(site):
-        yield from _legal([(site.position_names[0], legal_form(RowFold.of(site, options, 1)))])
+        product = legal_form(RowFold.smallest(site, options, 1))
+        yield from _legal([(site.position_names[0], product)])
         if width_problem(site, options) is not None:
             return
     for factors in (FACTORS, range(2, FACTORS[-1] + 1)):

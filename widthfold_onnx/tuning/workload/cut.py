@@ -25,8 +25,8 @@ from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import structure_of
-from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.spec import FormSpec, form_of, spec_of
+from widthfold_onnx.rules.forms.enumeration import form_of
+from widthfold_onnx.rules.forms.form import FormSpec, Reformulation
 from widthfold_onnx.rules.match.dequantized import data_dequantizer, dequantizer
 from widthfold_onnx.rules.match.site import LinearSite
 from widthfold_onnx.rules.selection import reformulate
@@ -77,7 +77,7 @@ def cut(
     if isinstance(site_again, Refusal):
         return site_again
     if None in site.static:  # a form of open extents may not be one of these
-        forms = [form for form in forms if _exists(spec_of(site, form), site_again, options)]
+        forms = [form for form in forms if _exists(form.spec, site_again, options)]
     if not forms:
         sizes = " x ".join(map(str, shape))
         return Refusal(
@@ -89,7 +89,7 @@ def cut(
     predicted = [
         _predicted(site, form, work, macs, (shape, output), len(behind), target) for form in forms
     ]
-    steps = [form.kind.count("+") for form in forms]
+    steps = [form.spec.kind.count("+") for form in forms]
     ordered = in_order(list(zip(predicted, steps, strict=True)))
     subject = _subject(site, shape, proto.graph, len(behind))
     return Workload(
@@ -140,7 +140,7 @@ def _predicted(
     alone = behind if ends.output_layout is None else 0  # else they run packed
     moves = (form.folding, form.unfolding)
     return PredictedForm(
-        spec=spec_of(site, form),
+        spec=form.spec,
         macs=macs * form.flops_ratio,
         predicted=form_seconds(work, moves, folded, alone, target),
         input_layout=ends.input_layout,

@@ -19,7 +19,7 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rewrite.apply import fit
 from widthfold_onnx.rewrite.plan import LayerPlan, Limits, Plan
 from widthfold_onnx.rewrite.record import FOLD_KEY, LAYOUT_KEY
-from widthfold_onnx.rules.forms.spec import FormSpec
+from widthfold_onnx.rules.forms.form import FormSpec
 
 ALIKE = 1.15
 """Predictions that differ by less do not tell which form is faster."""

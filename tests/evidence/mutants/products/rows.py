@@ -21,11 +21,11 @@ from tests.evidence.mutants.products.products import (
     weight_at,
 )
 from tests.folding import fold_model
+from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.forms import rows
-from widthfold_onnx.rules.forms.form import Candidate
-from widthfold_onnx.rules.forms.rows import candidate
+from widthfold_onnx.rules.forms.rows import fold_of
 from widthfold_onnx.rules.match.product_site import ProductSite
 
 
@@ -260,10 +260,10 @@ def other_channels(layout: RowLayout, count: int) -> Array:
     )
 
 
-def other_weight(site: ProductSite, factor: int, merged: int) -> Candidate:
+def other_weight(site: ProductSite, factor: int) -> ConvFold:
     """W (x) I for I (x) W, or the other way round."""
-    right = candidate(site, factor, merged)
-    return replace(right, fold=replace(right.fold, tile_major=not right.fold.tile_major))
+    right = fold_of(site, factor)
+    return replace(right, tile_major=not right.tile_major)
 
 
 def merged_otherwise(right: RowLayout) -> RowLayout:
@@ -292,7 +292,7 @@ IN_CODE: dict[str, Planted] = {
         (RowLayout, "channels"),
         by=lambda layout, count: np.arange(layout.factor * count) % count - 1,
     ),
-    "code.weight_of_the_other_side": code((rows, "candidate"), by=other_weight),
+    "code.weight_of_the_other_side": code((rows, "fold_of"), by=other_weight),
     "code.merged_otherwise": in_layout(merged_otherwise),
     "code.other_side": in_layout(other_side),
 }
