@@ -14,8 +14,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading, apply
 from widthfold_onnx.rules.forms.enumeration import forms_of_split
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.conv_site import ConvSite
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import ConvSite, LinearSite
 
 
 def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:

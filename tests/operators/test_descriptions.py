@@ -16,7 +16,7 @@ from widthfold_onnx.operators.base import Inputs
 from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match import reading
-from widthfold_onnx.rules.match.site import Site
+from widthfold_onnx.rules.match.sites import Site
 
 EINSUM = ("", "Einsum")
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>

@@ -27,7 +27,7 @@ from widthfold_onnx.rewrite.plan import LayerPlan, Plan, structure_of
 from widthfold_onnx.rewrite.rewriting import spread_of
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import EXTENTS, needed_extents
-from widthfold_onnx.rules.match.site import LinearSite, Site
+from widthfold_onnx.rules.match.sites import LinearSite, Site
 from widthfold_onnx.text import quoted
 
 Choose = Callable[[LinearSite], Reformulation | Refusal]

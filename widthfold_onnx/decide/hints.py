@@ -23,8 +23,7 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions, Shapes, Sizes, Values
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
-from widthfold_onnx.rules.match.product_site import ProductSite
-from widthfold_onnx.rules.match.site import Site
+from widthfold_onnx.rules.match.sites import ProductSite, Site
 from widthfold_onnx.rules.selection import reformulate
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.sizes import runs_at

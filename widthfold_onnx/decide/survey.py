@@ -28,7 +28,7 @@ from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.forms.enumeration import forms_at_factor
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.rules.selection import furthest, preference, reformulate, width_problem
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import reported

@@ -35,7 +35,7 @@ from widthfold_onnx.mlir.layers import (
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.rewrite.parameters import folded_vector, folded_weight
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 
 FOLDED = {
     (1, False): ("conv_1d_ncw_fcw", "conv_1d_nwc_wcf"),

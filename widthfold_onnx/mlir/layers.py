@@ -31,7 +31,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import needed_extents
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.rules.selection import reformulate
 
 CONVOLUTIONS: Mapping[str, tuple[str, str]] = {

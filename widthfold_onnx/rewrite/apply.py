@@ -39,9 +39,9 @@ from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.quantized import Extents
+from widthfold_onnx.rules.match.quantization import Extents
 from widthfold_onnx.rules.match.reading import read_site
-from widthfold_onnx.rules.match.site import LinearSite, Site
+from widthfold_onnx.rules.match.sites import LinearSite, Site
 from widthfold_onnx.text import printable
 
 ALREADY_FOLDED = Refusal(

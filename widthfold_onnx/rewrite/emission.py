@@ -8,7 +8,7 @@
   nothing is converted between two sites that agree, and no fold meets its inverse.
 * A runtime fuses a DequantizeLinear only with a folded node next to it. So the integers before a
   DequantizeLinear are moved, and dequantized again in every layout that is read. Moves of
-  dequantized data are followed by a quantizer pair (`rules.match.dequantized`).
+  dequantized data are followed by a quantizer pair (`rules.match.quantization`).
 
 Logical tensors and nodes keep their names; `rewrite.record` describes the metadata of new nodes.
 """
@@ -30,8 +30,8 @@ from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, PACKED, describe
 from widthfold_onnx.rewrite.regions import PropagatedOp
 from widthfold_onnx.rules.forms.form import Ends, Reformulation
-from widthfold_onnx.rules.match.dequantized import exact_dequantizer
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.quantization import exact_dequantizer
+from widthfold_onnx.rules.match.sites import LinearSite
 
 
 def append_folded(

@@ -21,8 +21,8 @@ from widthfold_onnx.model.graph.messages import reads
 from widthfold_onnx.rewrite.regions import Regions
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import needed_extents
-from widthfold_onnx.rules.match.dequantized import is_dequantized_anew
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.quantization import is_dequantized_anew
+from widthfold_onnx.rules.match.sites import LinearSite
 
 SiteForms = dict[Node, tuple[LinearSite, Reformulation]]
 

@@ -17,8 +17,8 @@ from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Value
-from widthfold_onnx.rules.match.dequantized import Parameter, is_single
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.quantization import Parameter, is_single
+from widthfold_onnx.rules.match.sites import LinearSite
 
 
 class Parameters:

@@ -22,7 +22,7 @@ from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rules.forms.form import FormSpec
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.text import printable
 
 MAX_BYTES = 64 << 20

@@ -23,8 +23,7 @@ from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import AxisPattern, FoldedNode
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.conv_site import axis_names
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite, axis_names
 
 FOLD_KEY = "widthfold.fold"
 NONFINITE_KEY = "widthfold.nonfinite"

@@ -23,7 +23,7 @@ from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.form import Ends, elements
-from widthfold_onnx.rules.match.dequantized import constant_of
+from widthfold_onnx.rules.match.quantization import constant_of
 from widthfold_onnx.rules.propagation import OpInLayout, PackedOp, propagate
 
 Packed = tuple[Value, PackedLayout]

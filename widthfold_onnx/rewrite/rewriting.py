@@ -27,7 +27,7 @@ from widthfold_onnx.rewrite.record import NONFINITE_KEY, RUNTIME_KEY
 from widthfold_onnx.rewrite.regions import Regions
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import needed_extents
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 
 
 @dataclass(frozen=True)

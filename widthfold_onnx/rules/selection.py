@@ -10,9 +10,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import forms_at_factor
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import needed_extents
-from widthfold_onnx.rules.match.conv_site import ConvSite
-from widthfold_onnx.rules.match.product_site import ProductSite
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import ConvSite, LinearSite, ProductSite
 
 
 def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformulation | Refusal:

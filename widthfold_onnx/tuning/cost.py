@@ -25,8 +25,7 @@ from dataclasses import dataclass, replace
 
 from widthfold_onnx.algebra.packing import MoveOrSum, Transpose
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.product_site import ProductSite
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite, ProductSite
 from widthfold_onnx.tuning.targets import Target
 
 

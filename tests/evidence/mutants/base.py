@@ -16,7 +16,7 @@ from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import forms_at_factor, forms_of_split
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.rules.selection import reformulate
 
 

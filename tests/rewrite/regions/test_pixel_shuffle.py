@@ -15,7 +15,7 @@ from tests.running import LEVELS, run
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.forms.enumeration import forms_at_factor
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 
 LOOSE = FoldOptions(factor=4, max_flops_growth=1e3, max_bytes_growth=1e3)
 

@@ -21,7 +21,7 @@ from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.operators.matmul import GEMM
 from widthfold_onnx.rewrite.parameters import folded_bias, folded_vector, folded_weight
 from widthfold_onnx.rules.forms.rows import fold_of, folding, unfolding
-from widthfold_onnx.rules.match.product_site import ProductSite
+from widthfold_onnx.rules.match.sites import ProductSite
 
 EXTENT = st.integers(1, 4)
 

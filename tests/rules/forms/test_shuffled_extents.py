@@ -15,7 +15,7 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import forms_of_split
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form
 
 ASSUMED = FoldOptions(ragged=True, input_shapes={"x": (2, 3, 5, 7)})

@@ -22,7 +22,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.record import patterns
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import needed_extents
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form
 
 OPTIONS = FoldOptions()

@@ -15,7 +15,7 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form
 
 SAME = {"pads": [1, 1, 1, 1, 1, 1]}

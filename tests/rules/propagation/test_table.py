@@ -27,7 +27,7 @@ from widthfold_onnx.rewrite.record import LAYOUT_KEY
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.forms.enumeration import forms_of_split
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 
 
 @pytest.mark.parametrize(

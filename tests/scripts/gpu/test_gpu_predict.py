@@ -13,7 +13,7 @@ import pytest
 from tests.shared import ROOT
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.tuning.cost import Work
 from widthfold_onnx.tuning.targets import target
 from widthfold_onnx.tuning.workload.cut import only_site

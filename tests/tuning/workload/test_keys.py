@@ -27,8 +27,7 @@ from widthfold_onnx.options import (
     SearchOptions,
 )
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.product_site import ProductSite
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite, ProductSite
 from widthfold_onnx.tuning.measure.bench import Bench
 from widthfold_onnx.tuning.measure.successive_halving import Setup
 from widthfold_onnx.tuning.store import Store

@@ -22,7 +22,7 @@ from widthfold_onnx.options import FoldOptions, Layout, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form
 from widthfold_onnx.tuning.workload.workloads import (
     ALIKE,

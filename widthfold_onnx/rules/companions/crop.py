@@ -42,7 +42,7 @@ from widthfold_onnx.rules.companions.lengths import (
     conv_axes,
     cuts,
 )
-from widthfold_onnx.rules.match.dequantized import constant_of, dequantizer, input_of
+from widthfold_onnx.rules.match.quantization import constant_of, dequantizer, input_of
 from widthfold_onnx.rules.op import MIN_OPSET
 from widthfold_onnx.rules.propagation import BROADCASTING, UNARY
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from widthfold_onnx.model.graph.document import Document, Node, graph_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode
-from widthfold_onnx.rules.match.dequantized import dequantizer
+from widthfold_onnx.rules.match.quantization import dequantizer
 from widthfold_onnx.rules.op import MIN_OPSET
 
 

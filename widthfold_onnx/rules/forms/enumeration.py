@@ -28,9 +28,7 @@ from widthfold_onnx.rules.forms.form import LIFT, AxisSpec, FormSpec, Reformulat
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.rows import RowFold
 from widthfold_onnx.rules.forms.windows import SpatialFold
-from widthfold_onnx.rules.match.conv_site import ConvSite, axis_names
-from widthfold_onnx.rules.match.product_site import ProductSite
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import ConvSite, LinearSite, ProductSite, axis_names
 
 SUMMED = "summed taps"
 SUMMED_RANKS = (1, 3)

@@ -23,7 +23,7 @@ from widthfold_onnx.algebra.packing import Move, MoveOrSum
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 
 # Value of an unknown spatial extent when sizes are compared; an unknown batch counts as 1.
 NOMINAL_EXTENT = 64

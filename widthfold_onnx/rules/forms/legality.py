@@ -16,8 +16,8 @@ from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Proposal, Reformulation
-from widthfold_onnx.rules.match.dequantized import is_dequantized_anew
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.quantization import is_dequantized_anew
+from widthfold_onnx.rules.match.sites import LinearSite
 
 MAX_WEIGHT_BYTES = 256 << 20
 

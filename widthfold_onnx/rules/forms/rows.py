@@ -25,7 +25,7 @@ from widthfold_onnx.rules.forms.form import (
     Reformulation,
     bytes_growth,
 )
-from widthfold_onnx.rules.match.product_site import ProductSite
+from widthfold_onnx.rules.match.sites import ProductSite
 
 
 def fold_of(site: ProductSite, factor: int) -> ConvFold:
@@ -95,7 +95,7 @@ class RowFold(Proposal):
     def mixes_samples(self) -> str:
         """Say why a NaN of one sample may reach others: several come together in one position."""
         site = self.site
-        if not site.samples.mixed(site.planned, self._span, self.spec.factor):
+        if not site.mixes_samples(self._span, self.spec.factor):
             return ""
         return (
             f"the {self.spec.axis} may be samples of a batch, and a NaN of one would reach others"

@@ -28,7 +28,7 @@ from widthfold_onnx.rules.forms.form import (
     bytes_growth,
     elements,
 )
-from widthfold_onnx.rules.match.conv_site import ConvSite, axis_names
+from widthfold_onnx.rules.match.sites import ConvSite, axis_names
 
 
 @dataclass(frozen=True)

@@ -19,25 +19,28 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import MIN_OPSET, Operator
 from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.match.conv_site import ConvSite
-from widthfold_onnx.rules.match.dequantized import (
+from widthfold_onnx.rules.match.quantization import (
+    BYTES,
+    Extents,
     Parameter,
+    Quantization,
+    accumulator_overflow,
     data_dequantizer,
     exact_dequantizer,
     is_finite,
-    read_parameter,
-)
-from widthfold_onnx.rules.match.product_site import ProductSite, samples_of
-from widthfold_onnx.rules.match.quantized import (
-    BYTES,
-    Extents,
-    Quantization,
-    accumulator_overflow,
     quantization_problem,
+    read_parameter,
     read_quantization,
     read_scales,
 )
-from widthfold_onnx.rules.match.site import ITEMSIZE, LinearSite, Site
+from widthfold_onnx.rules.match.sites import (
+    ITEMSIZE,
+    ConvSite,
+    LinearSite,
+    ProductSite,
+    Site,
+    samples_of,
+)
 from widthfold_onnx.rules.op import SHARDED
 
 
@@ -48,7 +51,7 @@ def read_site(
 
     Refuses a node that lies in a function, has an unsupported element type, no constant weight, a
     bias that is not constant, or data of unknown rank; also a quantized node that
-    `rules.match.quantized` refuses, or whose sums may leave int32.
+    `rules.match.quantization` refuses, or whose sums may leave int32.
 
     Args:
         document: the model.

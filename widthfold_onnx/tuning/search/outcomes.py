@@ -15,7 +15,7 @@ from widthfold_onnx.results import Gain, Measurement, SearchReport, SizeGain
 from widthfold_onnx.rewrite.plan import LayerGain, Measured, Origin, Plan, structure_of
 from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import FormSpec, Reformulation
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.intervals import noise
 from widthfold_onnx.tuning.identity import device_name, runtime_of

@@ -23,7 +23,7 @@ from widthfold_onnx.rewrite.padding import MULTIPLES, joined
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan, structure_of
 from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.tuning.measure.effort import Spending
 from widthfold_onnx.tuning.search.level_search import gain_of
 from widthfold_onnx.tuning.search.trials import Trials

@@ -18,9 +18,7 @@ from widthfold_onnx.rules.forms.enumeration import (
 from widthfold_onnx.rules.forms.form import LIFT, FormSpec, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.rows import RowFold
-from widthfold_onnx.rules.match.conv_site import ConvSite
-from widthfold_onnx.rules.match.product_site import ProductSite
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import ConvSite, LinearSite, ProductSite
 from widthfold_onnx.rules.selection import (
     is_einsum,
     is_of_one_axis,

@@ -19,7 +19,7 @@ from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import LayerPlan, Plan, structure_of
 from widthfold_onnx.rules.forms.form import FormSpec, Reformulation
 from widthfold_onnx.rules.forms.legality import needed_extents, unguardable
-from widthfold_onnx.rules.match.site import LinearSite
+from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.rules.selection import site_problem
 from widthfold_onnx.tuning.targets import Target
 from widthfold_onnx.tuning.workload.candidates import every_form

@@ -26,7 +26,7 @@ from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.forms import rows
 from widthfold_onnx.rules.forms.rows import fold_of
-from widthfold_onnx.rules.match.product_site import ProductSite
+from widthfold_onnx.rules.match.sites import ProductSite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
