@@ -22,7 +22,6 @@ from widthfold_onnx.results import (
 )
 from widthfold_onnx.rewrite.apply import Fitting, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan
-from widthfold_onnx.rewrite.rewriting import region_reports
 
 STATUSES = ("folded", "kept", "refused")
 
@@ -55,7 +54,7 @@ def optimize_report(
     return OptimizeReport(
         model=model,
         sites=list(sites),
-        regions=region_reports(fitting.rewriting, names),
+        regions=fitting.rewriting.region_reports(names),
         companions=list(companions),
         padding=padding,
         summary=OptimizeSummary(

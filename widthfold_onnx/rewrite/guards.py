@@ -1,18 +1,165 @@
 """Put guards around folded nodes: If(condition) folded nodes, else the nodes of the original.
 
+Nodes that share a packed tensor belong together, because the original nodes read logical tensors
+only. A group runs as one node, so no path may lead out of it and back into it. It tests the values
+that it reads. Where tiles divide these, a folded node returns what the tiles of its result divide,
+and ops between keep the folded extents. So a node inside must need no more than the layout in which
+it reads a tensor of the group. If this fails, every node of the group that needs a guard runs by
+itself, between logical tensors.
+
 The folded nodes move into one branch, copies of the original nodes into the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
+from widthfold_onnx.algebra.axis import Extent
+from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.model.graph.document import Attributes, Document, Graph, Node, Value
-from widthfold_onnx.rewrite.guard_groups import Conditions, Group
+from widthfold_onnx.model.graph.messages import reads
 from widthfold_onnx.rewrite.new_nodes import NewNodes, base_name
-from widthfold_onnx.rules.forms.legality import EXTENTS
+from widthfold_onnx.rewrite.regions import Regions
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.legality import EXTENTS, needed_extents
+from widthfold_onnx.rules.match.quantization import is_dequantized_anew
+from widthfold_onnx.rules.match.sites import LinearSite
+
+SiteForms = dict[Node, tuple[LinearSite, Reformulation]]
+
+Conditions = tuple[tuple[int, Extent], ...]
+"""Conditions on the extents of one value, by axis; an axis may have several."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes that are guarded together, in an order in which they can run, and the test."""
+
+    nodes: tuple[Node, ...]
+    extents: Mapping[Value, Conditions]
+
+
+@dataclass(frozen=True)
+class GuardGroups:
+    """The guarded groups of one graph.
+
+    Attributes:
+        regions: the regions; nodes that run by themselves read and return logical tensors.
+        groups: the guarded groups.
+    """
+
+    regions: Regions
+    groups: Sequence[Group]
+
+    @classmethod
+    def of(cls, document: Document, nodes: Sequence[Node], forms: SiteForms) -> GuardGroups:
+        """Group the folded nodes of a graph.
+
+        Args:
+            document: the model.
+            nodes: all nodes of the graph, in an order in which they can run.
+            forms: the reformulations of its sites.
+        """
+        ends = {node: form.ends for node, (_, form) in forms.items()}
+        while True:
+            trial = _Grouping(Regions.of(document, nodes, ends), forms)
+            members = [part for part in trial.regions.connected() if trial.is_guarded(part)]
+            groups = {part: trial.group(part) for part in members}
+            guarded = [part for part, group in groups.items() if group is None or group.extents]
+            alone = [part for part, group in groups.items() if group is None]
+            alone += _on_a_cycle(nodes, guarded)
+            if not alone:
+                tested = [group for group in groups.values() if group is not None and group.extents]
+                return cls(trial.regions, tested)
+            loose = [n for part in alone for n in part if n in forms and trial.is_guarded([n])]
+            ends = ends | {
+                n: replace(ends[n], input_layout=None, output_layout=None) for n in loose
+            }
+
+
+@dataclass(frozen=True)
+class _Grouping:
+    """The groups that regions would make."""
+
+    regions: Regions
+    forms: SiteForms
+
+    def is_guarded(self, group: Iterable[Node]) -> bool:
+        """Check whether a node of a group needs a guard."""
+        return any(map(self._extents, group))
+
+    def _extents(self, node: Node) -> dict[int, Extent]:
+        return needed_extents(*self.forms[node]) if node in self.forms else {}
+
+    def group(self, nodes: tuple[Node, ...]) -> Group | None:
+        """Return the group with its test; None if its nodes must run by themselves."""
+        tensors = [tensor for node in nodes for tensor in self.regions.packed(node)]
+        if any(tensor in self.regions.dequantized for tensor in tensors):
+            return None  # the integers are packed there, and no logical tensor is left to test
+        outputs = {value for node in nodes for value in node.outputs}
+        extents: dict[Value, dict[tuple[int, Extent], None]] = {}
+        for node in nodes:
+            for value, layout, conditions in self._reads(node):
+                if value not in outputs:
+                    extents.setdefault(value, {}).update(dict.fromkeys(conditions.items()))
+                elif conditions and not self._is_implied(value, layout, conditions):
+                    return None
+        # A site alone is not planned with a guard there (`rules.forms.legality`).
+        if len(nodes) > 1 and any(map(is_dequantized_anew, extents)):
+            return None
+        return Group(nodes, {value: tuple(c) for value, c in extents.items() if c})
+
+    def _reads(
+        self, node: Node
+    ) -> Iterator[tuple[Value, PackedLayout | None, Mapping[int, Extent]]]:
+        """Yield the data of a folded or packed node: in which layout, and what must hold of it."""
+        propagated_op, ends = self.regions.propagated.get(node), self.regions.sites.get(node)
+        if propagated_op is None:
+            assert ends is not None
+            yield self.forms[node][0].data, ends.input_layout, self._extents(node)
+            return
+        layout = propagated_op.layout
+        for index in sorted(propagated_op.data):
+            value = node.inputs[index]
+            if value is not None:
+                yield value, layout, layout.conditions(self.regions.shapes[value, layout])
+
+    def _is_implied(
+        self, value: Value, layout: PackedLayout | None, conditions: Mapping[int, Extent]
+    ) -> bool:
+        """Check whether a tensor inside of a group meets conditions, as it lies packed already."""
+        if layout is None or self.regions.home(value) != layout:
+            return False
+        met = layout.conditions(self.regions.shapes[value, layout])
+        return all(met.get(axis) == extent for axis, extent in conditions.items())
+
+
+def _on_a_cycle(
+    nodes: Sequence[Node], groups: Sequence[tuple[Node, ...]]
+) -> list[tuple[Node, ...]]:
+    """Return the groups whose outputs lead back into them, directly or through others."""
+    if not groups:
+        return []
+    belongs = {node: group for group in groups for node in group}
+    makers = {v: node for node in nodes for v in node.outputs}
+    order: TopologicalSorter[object] = TopologicalSorter()
+    for node in nodes:
+        here = belongs.get(node, node)
+        for value in reads(node):
+            maker = makers.get(value)
+            before = None if maker is None else belongs.get(maker, maker)
+            if before is not None and before is not here:
+                order.add(here, before)
+    try:
+        order.prepare()
+    except CycleError as error:
+        return [group for group in groups if len(group) > 1 and group in error.args[1]]
+    return []
+
 
 GUARD_KEY = "widthfold.guard"
 """Metadata key of the nodes of a guard; for its If, the value names what the guard tests."""

@@ -7,13 +7,17 @@ of its integers. Then ops become logical again if carrying them moves more eleme
 unfolds than it saves: first in reverse order, where logical wins a tie, so that no op is kept only
 for the ops behind it; then in order, where packed wins a tie, because the runtime fuses a folded
 node only with its neighbours.
+
+Two nodes belong to one region if one reads a packed tensor that the other returns, or if both read
+one value in one layout. A region ends at a node that reads such a value in another layout, and at a
+folded node whose own output is not packed; `Regions.reports` gives each end its reason.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from widthfold_onnx.algebra.layouts import PackedLayout
@@ -21,12 +25,17 @@ from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.graph.messages import connected
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.walk import is_default
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.results import RegionReport, Stop
 from widthfold_onnx.rules.forms.form import Ends, elements
 from widthfold_onnx.rules.match.quantization import constant_of
+from widthfold_onnx.rules.op import IN_A_BODY, RETURNED
 from widthfold_onnx.rules.propagation import OpInLayout, PackedOp, propagate
 
 Packed = tuple[Value, PackedLayout]
+
+OTHERWISE = Refusal(Code.ANOTHER_FOLD, "it is folded in another way")
+NO_GAIN = Refusal(Code.MOVES_MORE, "running it packed would copy more elements than it saves")
 
 
 @dataclass(frozen=True)
@@ -98,13 +107,9 @@ class Regions:
         home = self.homes.get(source)
         return home if home is not None and (value, home) in self.dequantized else None
 
-    def is_fixed(self, value: Value) -> bool:
-        """Check whether anything but nodes of the graph reads a value, so that it stays logical."""
-        return self.document.is_fixed(value)
-
     def needed(self, value: Value) -> set[PackedLayout | None]:
         """Return the layouts in which a value is read; None for logical."""
-        layouts: set[PackedLayout | None] = {None} if self.is_fixed(value) else set()
+        layouts: set[PackedLayout | None] = {None} if self.document.is_fixed(value) else set()
         for node, index in value.uses():
             propagated_op, site = self.propagated.get(node), self.sites.get(node)
             result = node.outputs[0]
@@ -140,6 +145,53 @@ class Regions:
                 sharing[self.origin(value, layout), layout].append(node)
         groups = connected([*([node] for node in order), *sharing.values()])
         return [tuple(sorted(group, key=order.__getitem__)) for group in groups]
+
+    def reports(self, path: str, names: Mapping[Node, str]) -> Iterator[RegionReport]:
+        """Yield the regions with their ends; folded nodes without a packed tensor make none.
+
+        Args:
+            path: of the graph.
+            names: names of the folded nodes, for nodes without one.
+        """
+
+        def name(node: Node) -> str:
+            return names.get(node) or node.name or node.outputs[0].name or ""
+
+        for nodes in self.connected():
+            stops = dict.fromkeys(stop for node in nodes for stop in self._stops(node))
+            if len(nodes) > 1 or stops:
+                propagated = [node for node in nodes if node in self.propagated]
+                yield RegionReport(
+                    graph=path,
+                    folded=[name(node) for node in nodes if node in self.sites],
+                    carried=[f"{node.op_type} {name(node)}" for node in propagated],
+                    stops=[
+                        Stop(node=name(n), op=n.op_type, code=why.code.value, reason=why.reason)
+                        for n, why in stops
+                    ],
+                )
+
+    def _stops(self, node: Node) -> Iterator[tuple[Node, Refusal]]:
+        """Yield the nodes at which the packed outputs of a node end, with reasons."""
+        ends = self.sites.get(node)
+        if ends is not None and ends.logical_because is not None:
+            yield node, ends.logical_because
+        for value in node.outputs:
+            layout = self.home(value)
+            if layout is None:
+                continue
+            forms = self.forms(value, layout)
+            if any(map(self.document.is_fixed, forms)):
+                yield node, RETURNED
+            for user, index in (use for form in forms for use in form.uses()):
+                if user.outputs[0] in forms:
+                    continue  # a DequantizeLinear of the same region is no end
+                if user in self.sites and index == self.sites[user].data:
+                    if self.sites[user].input_layout != layout:
+                        yield user, OTHERWISE
+                elif user not in self.propagated or self.propagated[user].layout != layout:
+                    inside = user.graph is not node.graph
+                    yield user, IN_A_BODY if inside else self.refusals.get(user, NO_GAIN)
 
     def is_superseded(self, node: Node) -> bool:
         """Check whether the result of a DequantizeLinear is read in packed layouts only."""

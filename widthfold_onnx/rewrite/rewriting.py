@@ -1,32 +1,50 @@
-"""Replace sites by their forms, all at once, and list the regions for reports.
+"""Replace sites by their forms, all at once: each tensor is made in one layout.
 
 Neighbours share layouts. So the ops that run packed between sites, and the nodes that one guard
-covers, depend on all forms together. Regions and guards are settled before anything is changed.
+covers, depend on all forms together: regions and guards are settled before anything is changed.
+`Emission` then visits the nodes of a graph. A site becomes extension, moves, folded node, moves and
+cut (`append_folded`); an op of a region becomes the same op on packed tensors.
 
-Two nodes belong to one region if one reads a packed tensor that the other returns, or if both read
-one value in one layout. A region ends at a node that reads such a value in another layout, and at a
-folded node whose own output is not packed; `region_reports` gives each end its reason.
+* A value that is read in another layout is converted by a chain of moves, at most once per layout.
+  A fold stands before the first node that reads it, an unfold behind the node that writes it. So
+  nothing is converted between two sites that agree, and no fold meets its inverse.
+* A runtime fuses a DequantizeLinear only with a folded node next to it. So the integers before a
+  DequantizeLinear are moved, and dequantized again in every layout that is read. Moves of
+  dequantized data are followed by a quantizer pair (`rules.match.quantization`).
+
+Logical tensors and nodes keep their names; `rewrite.record` describes the metadata of new nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import onnx
 
-from widthfold_onnx.model.graph.document import Document, Graph, Node, graph_of
+from widthfold_onnx.algebra.layouts import PackedLayout
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.walk import retain
-from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.results import RegionReport, Stop
-from widthfold_onnx.rewrite.emission import Emission
-from widthfold_onnx.rewrite.guard_groups import GuardGroups, SiteForms
+from widthfold_onnx.results import RegionReport
+from widthfold_onnx.rewrite.guards import GuardGroups, SiteForms, put_guard
+from widthfold_onnx.rewrite.new_nodes import Chain, NewNodes, take_over
 from widthfold_onnx.rewrite.parameters import Parameters
-from widthfold_onnx.rewrite.record import NONFINITE_KEY, RUNTIME_KEY
-from widthfold_onnx.rewrite.regions import Regions
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rewrite.record import (
+    FOLD_KEY,
+    NONFINITE_KEY,
+    ORIGIN_KEY,
+    PACKED,
+    RUNTIME_KEY,
+    describe,
+)
+from widthfold_onnx.rewrite.regions import PropagatedOp
+from widthfold_onnx.rules.forms.form import Ends, Reformulation
 from widthfold_onnx.rules.forms.legality import needed_extents
+from widthfold_onnx.rules.match.quantization import exact_dequantizer
 from widthfold_onnx.rules.match.sites import LinearSite
 
 
@@ -75,6 +93,18 @@ class Rewriting:
                     layers.setdefault(value.name or "", set()).update(names)
         return layers
 
+    def region_reports(self, names: Mapping[Node, str]) -> list[RegionReport]:
+        """Return the regions of all graphs.
+
+        Args:
+            names: names of the sites, for nodes without one.
+        """
+        return [
+            report
+            for graph, groups in self.groups.items()
+            for report in groups.regions.reports(self.document.path_of(graph), names)
+        ]
+
     def carry_out(self) -> onnx.ModelProto:
         """Replace all sites and the ops between them; the document is consumed."""
         document = self.document
@@ -114,62 +144,243 @@ def _note(model: onnx.ModelProto, key: str, value: str) -> None:
         model.metadata_props.add(key=key, value=value)
 
 
-RETURNED = Refusal(Code.OUTPUT, "the graph returns its output")
-OTHERWISE = Refusal(Code.ANOTHER_FOLD, "it is folded in another way")
-IN_A_BODY = Refusal(Code.IN_A_BODY, "it lies in the body of another node")
-NO_GAIN = Refusal(Code.MOVES_MORE, "running it packed would copy more elements than it saves")
-
-
-def region_reports(rewriting: Rewriting, names: Mapping[Node, str]) -> list[RegionReport]:
-    """Return the regions of all graphs; folded nodes without a packed tensor make none.
+def append_folded(
+    chain: Chain,
+    site: LinearSite,
+    form: Reformulation,
+    ends: Ends,
+    parameters: Parameters,
+) -> Node:
+    """Append the new nodes of a site, with extension, moves and cut at ends without a layout.
 
     Args:
-        rewriting: all changes of the model.
-        names: names of its sites, for nodes without one.
+        chain: ends with the data of the site, in the layout that it reads.
+        site: the site.
+        form: the form that replaces it.
+        ends: the layouts in which it reads and returns.
+        parameters: the folded weights of the model.
+
+    Returns:
+        The folded node.
     """
-    paths = {scope.graph: scope.path for scope in rewriting.document.scopes}
+    if ends.input_layout is None:
+        _extend(chain, site, form)
+        chain.steps(form.folding, "fold")
+        chain.requantize(site.dequantizer)
+    metadata = {FOLD_KEY: msgspec.json.encode(describe(site, form)).decode()}
+    if ends.output_layout is not None:
+        metadata |= PACKED
+    inputs = [
+        _input(chain, site, form, parameters, index) for index in range(len(site.node.inputs))
+    ]
+    domain, op_type, attributes = site.operator.folded(site.node, form.fold)
+    new = chain.append(
+        op_type,
+        "conv" if site.rank else "product",
+        {str(index): value for index, value in enumerate(inputs[site.data_index + 1 :])},
+        attributes,
+        metadata,
+        first=inputs[: site.data_index],
+        domain=domain,
+    )
+    if ends.output_layout is None:
+        chain.steps(form.unfolding, "unfold")
+        surplus = _differing(form.out_shape, site.output)
+        if surplus:
+            pairs = surplus.items()
+            fixed = {i: site.static[i] is not None for i in surplus}
+            chain.cut({i: actual if fixed[i] else actual - whole for i, (whole, actual) in pairs})
+    return new
 
-    def name(node: Node) -> str:
-        return names.get(node) or node.name or node.outputs[0].name or ""
 
-    reports = []
-    for graph, groups in rewriting.groups.items():
-        for nodes in groups.regions.connected():
-            stops = dict.fromkeys(s for node in nodes for s in _stops(groups.regions, node))
-            if len(nodes) > 1 or stops:
-                propagated = [node for node in nodes if node in groups.regions.propagated]
-                reports.append(
-                    RegionReport(
-                        graph=paths[graph],
-                        folded=[name(node) for node in nodes if node in groups.regions.sites],
-                        carried=[f"{node.op_type} {name(node)}" for node in propagated],
-                        stops=[
-                            Stop(node=name(n), op=n.op_type, code=why.code.value, reason=why.reason)
-                            for n, why in stops
-                        ],
-                    )
-                )
-    return reports
+def _extend(chain: Chain, site: LinearSite, form: Reformulation) -> None:
+    """Extend the data, as the fold needs it, with zeros or the zero point of quantized data."""
+    missing = _differing(form.in_shape, site.planned)
+    if missing:
+        ends = {i: extended - actual for i, (extended, actual) in missing.items()}
+        integers = site.quantization
+        zero = None if integers is None or integers.dequantized else integers.zero
+        chain.extend(ends, len(site.planned), zero)
 
 
-def _stops(regions: Regions, node: Node) -> Iterator[tuple[Node, Refusal]]:
-    """Yield the nodes at which the packed outputs of a node end, with reasons."""
-    ends = regions.sites.get(node)
-    if ends is not None and ends.logical_because is not None:
-        yield node, ends.logical_because
-    for value in node.outputs:
-        layout = regions.home(value)
-        if layout is None:
-            continue
-        forms = regions.forms(value, layout)
-        if any(map(regions.is_fixed, forms)):
-            yield node, RETURNED
-        for user, index in (use for form in forms for use in form.uses()):
-            if user.outputs[0] in forms:
-                continue  # a DequantizeLinear of the same region is no end
-            if user in regions.sites and index == regions.sites[user].data:
-                if regions.sites[user].input_layout != layout:
-                    yield user, OTHERWISE
-            elif user not in regions.propagated or regions.propagated[user].layout != layout:
-                inside = user.graph is not node.graph
-                yield user, IN_A_BODY if inside else regions.refusals.get(user, NO_GAIN)
+def _input(
+    chain: Chain,
+    site: LinearSite,
+    form: Reformulation,
+    parameters: Parameters,
+    index: int,
+) -> Value | None:
+    """Return an input of the folded node: the value of the original, folded if it is a parameter.
+
+    A runtime still reads the integers behind a DequantizeLinear, and does not quantize floats in a
+    way of its own.
+    """
+    value, parameter = site.node.inputs[index], site.parameters.get(index)
+    if parameter is None:
+        return value
+    numbers = parameters.of(site, form.fold, index)
+    if parameter.maker is None:
+        return numbers
+    others = parameters.beside(site, form.fold, parameter)
+    # A Conv stores its output channels first, unlike the ConvTranspose that it replaces.
+    place = 0 if site.operator.transposed else parameter.axis
+    axis = {"axis": place} if any(parameter.vectors) else {}
+    return chain.beside("DequantizeLinear", [numbers, *others], axis)
+
+
+def _differing(first: Dims, second: Dims) -> dict[int, tuple[int, int]]:
+    """Return the axes at which known extents differ, with both extents."""
+    pairs = enumerate(zip(first, second, strict=True))
+    return {i: (a, b) for i, (a, b) in pairs if a is not None and b is not None and a != b}
+
+
+class Emission:
+    """The new nodes of one graph.
+
+    Args:
+        document: the model.
+        graph: the graph.
+        forms: the reformulations of its sites.
+        groups: the regions of packed ops, and the guarded groups.
+        parameters: the folded weights of the model.
+    """
+
+    def __init__(
+        self,
+        document: Document,
+        graph: Graph,
+        forms: SiteForms,
+        groups: GuardGroups,
+        parameters: Parameters,
+    ) -> None:
+        self._document = document
+        self._graph = graph
+        self._forms = forms
+        self._parameters = parameters
+        self._regions, self._groups = groups.regions, groups.groups
+        self._made: dict[tuple[Value, PackedLayout | None], Value] = {}
+        self._logical: dict[Value, Value] = {}
+        self._constants: dict[tuple[Value, PackedLayout, tuple[int, ...]], Value] = {}
+        self._chains: dict[Node, list[Node]] = {}
+
+    def emit(self) -> None:
+        """Make the new nodes; the graph still holds the old ones only."""
+        for node in self._graph:
+            propagated_op = self._regions.propagated.get(node)
+            if node in self._forms:
+                self._chains[node] = []
+                self._fold(node, *self._forms[node])
+            elif propagated_op is not None:
+                self._chains[node] = []
+                self._propagate(node, propagated_op)
+            elif self._regions.is_superseded(node):
+                self._chains[node] = []
+
+    def put(self) -> None:
+        """Replace the old nodes by the new ones, and put guards around groups."""
+        branches = [
+            branch
+            for group in self._groups
+            for branch in put_guard(self._document, group, self._chains, self._logical)
+        ]
+        self._document.replace(self._graph, self._chains, self._logical)
+        self._document.add_branches(self._graph, branches)
+
+    def _fold(self, node: Node, site: LinearSite, plan: Reformulation) -> None:
+        """Emit the folded node with the moves that belong to it."""
+        ends = self._regions.sites[node]
+        start = self._read(site.data, ends.input_layout, node)
+        chain = Chain(self._document, start, node, node.outputs[0].name or "")
+        new = append_folded(chain, site, plan, ends, self._parameters)
+        take_over(node, new)
+        self._chains[node] += chain.nodes
+        self._return(node, [chain.value], ends.output_layout)
+
+    def _propagate(self, node: Node, propagated_op: PropagatedOp) -> None:
+        """Emit the op on packed tensors."""
+        new = self._packed(node, propagated_op, node)
+        take_over(node, new)
+        self._return(node, new.outputs, propagated_op.layout)
+
+    def _packed(self, node: Node, propagated_op: PropagatedOp, reader: Node) -> Node:
+        """Emit a node that computes an op on packed tensors, before `reader`."""
+        inputs: list[Value | None] = []
+        for i, value in enumerate(node.inputs):
+            if value is None:
+                inputs.append(None)
+            elif i in propagated_op.data:
+                inputs.append(self._read(value, propagated_op.layout, reader))
+            elif i in propagated_op.form.constants:
+                array = propagated_op.form.constants[i]
+                inputs.append(self._constant(value, propagated_op.layout, array))
+            else:
+                inputs.append(self._read(value, None, reader))
+        metadata = {**PACKED, ORIGIN_KEY: node.outputs[0].name or ""}
+        new = NewNodes(self._document, node).add(
+            node.op_type,
+            "packed",
+            inputs,
+            {**node.attributes, **propagated_op.form.attributes},
+            metadata=metadata,
+            outputs=len(node.outputs),
+            domain=node.domain,
+        )
+        self._chains[reader].append(new)
+        return new
+
+    def _read(self, value: Value, layout: PackedLayout | None, reader: Node) -> Value:
+        """Return a value in a layout; it is converted before `reader` on the first such read."""
+        if (value, layout) not in self._made:
+            logical = self._logical.get(value, value)
+            if layout is None:
+                return logical
+            again = self._regions.dequantized.get((value, layout))
+            maker = value.producer()
+            if again is not None and maker is not None:
+                new = self._packed(maker, again, reader)
+                is_first = not any(other is value for other, _ in self._made)
+                if is_first and self._regions.is_superseded(maker):
+                    take_over(maker, new)
+                self._made[value, layout] = new.outputs[0]
+            else:
+                converted = self._convert(value, logical, layout, reader, inverse=False)
+                self._made[value, layout] = converted
+        return self._made[value, layout]
+
+    def _return(self, node: Node, results: Sequence[Value], layout: PackedLayout | None) -> None:
+        """Record the outputs of a new node, and unfold outputs that are read in another layout."""
+        for value, result in zip(node.outputs, results, strict=True):
+            if layout is None:
+                self._logical[value] = result
+                continue
+            self._made[value, layout] = result
+            if self._regions.needed(value) - {layout}:
+                self._logical[value] = self._convert(value, result, layout, node, inverse=True)
+
+    def _convert(
+        self, value: Value, start: Value, layout: PackedLayout, owner: Node, *, inverse: bool
+    ) -> Value:
+        """Fold a logical value into a layout, or with `inverse` unfold it; return the result."""
+        chain = Chain(self._document, start, owner, value.name or "")
+        shape = self._regions.shapes[value, layout]
+        what = "unfold" if inverse else "fold"
+        signed = self._regions.signed(value, layout)
+        again = {} if signed is None else dict(zip(("scale", "zero"), signed, strict=True))
+        if again:
+            chain.append("DequantizeLinear", f"{what}_dequantize", again, {})
+        chain.steps(layout.steps(shape, inverse=inverse), what)
+        if again:
+            chain.append("QuantizeLinear", f"{what}_quantize", again, {})
+        chain.requantize(exact_dequantizer(self._document, value))
+        if not inverse:
+            chain.nodes[-1].metadata_props.update(PACKED)
+        self._chains[owner] += chain.nodes
+        return chain.value
+
+    def _constant(self, value: Value, layout: PackedLayout, array: Array) -> Value:
+        """Add the packed constant of an op; ops that read the same one share it."""
+        key = (value, layout, array.shape)
+        if key not in self._constants:
+            name = f"{value.name}/widthfold"
+            self._constants[key] = self._document.add_constant(array, name, self._graph)
+        return self._constants[key]

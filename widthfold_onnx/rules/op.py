@@ -20,6 +20,8 @@ SIZES = 3
 """Index of the input of a Resize that gives the output extents."""
 
 SHARDED = Refusal(Code.SHARDED, "the node is configured to run on several devices")
+RETURNED = Refusal(Code.OUTPUT, "the graph returns its output")
+IN_A_BODY = Refusal(Code.IN_A_BODY, "it lies in the body of another node")
 
 
 @dataclass(frozen=True)

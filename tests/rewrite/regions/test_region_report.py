@@ -13,7 +13,6 @@ from tests.rewrite.graphs import Builder
 from tests.rewrite.quantized.models import qdq_chain
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.results import RegionReport
-from widthfold_onnx.rewrite.rewriting import region_reports
 from widthfold_onnx.rules.selection import reformulate
 
 WIDTH = FoldOptions(factor=4, axis=AxisName.WIDTH)
@@ -29,7 +28,7 @@ def regions(model: onnx.ModelProto, options: FoldOptions = WIDTH) -> list[Region
     assert factor is not None
     choose = functools.partial(reformulate, options=options, factor=factor)
     names = {site.node: site.name for site in reading.sites}
-    reports = region_reports(rewriting(reading, options, choose), names)
+    reports = rewriting(reading, options, choose).region_reports(names)
     assert reading.document.proto.SerializeToString() == before
     return reports
 

@@ -18,7 +18,7 @@ from widthfold_onnx.model.graph.messages import connected
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.op import rule_problem
+from widthfold_onnx.rules.op import IN_A_BODY, RETURNED, rule_problem
 from widthfold_onnx.rules.padding.channels import (
     CHANNELS,
     LaidOp,
@@ -31,8 +31,6 @@ from widthfold_onnx.rules.padding.channels import (
 from widthfold_onnx.rules.padding.operators import PADDING
 from widthfold_onnx.rules.propagation import SEVERAL
 
-RETURNED = Refusal(Code.OUTPUT, "the graph returns its output")
-IN_A_BODY = Refusal(Code.IN_A_BODY, "it lies in the body of another node")
 NOT_PADDED = Refusal(Code.NOT_PACKED, "it reads a tensor that is not padded, too")
 
 
