@@ -12,12 +12,12 @@ last row is folded (`algebra.layouts`).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-
-import numpy as np
+from typing import TypeVar
 
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packing import Packing
@@ -33,6 +33,7 @@ FIRST_HIDDEN = "0"
 """Name of the first axis that an ellipsis hides: no label is a digit."""
 
 Term = tuple[str, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -76,25 +77,26 @@ class Labels:
         """The axes of the product before its two last ones."""
         return (*self.rows[:-1], *self.batches)
 
+    def oriented(self, row: Sequence[T], channels: Sequence[T]) -> tuple[T, ...]:
+        """Return the parts of the two last axes in the order of the product."""
+        return (*channels, *row) if self.weight_on_left else (*row, *channels)
+
     @property
     def order(self) -> tuple[int, ...]:
         """The axis of the data for each axis of the product; the first one of those summed."""
-        last = (self.rows[-1], self.summed[0])
-        axes = (*self.leading, *(reversed(last) if self.weight_on_left else last))
+        axes = (*self.leading, *self.oriented(self.rows[-1:], self.summed[:1]))
         return tuple(self.data.index(label) for label in axes)
 
     def is_plain(self, term: Term, channels: Term) -> bool:
         """Check whether data or result lie as the product has them, with one axis of channels."""
-        row = self.rows[-1:]
-        last = (*channels, *row) if self.weight_on_left else (*row, *channels)
+        last = self.oriented(self.rows[-1:], channels)
         return len(channels) == 1 and term == (*self.leading, *last)
 
     def product(self, data: Dims) -> Dims:
         """Return the extents of the data as the product reads it."""
         extents = dict(zip(self.data, data, strict=True))
-        last = (extents[self.rows[-1]], size_of([extents[label] for label in self.summed]))
-        leading = tuple(extents[label] for label in self.leading)
-        return (*leading, *(reversed(last) if self.weight_on_left else last))
+        row, channels = extents[self.rows[-1]], size_of([extents[label] for label in self.summed])
+        return (*(extents[label] for label in self.leading), *self.oriented([row], [channels]))
 
     def packing(self, product: Dims, weight: Sequence[int], factor: int) -> tuple[Packing, Packing]:
         """Describe the moves of data and result around a product whose last row is folded.
@@ -108,26 +110,19 @@ class Labels:
         sizes |= zip(self.leading, product, strict=False)
         length = product[-1 if self.weight_on_left else -2]
         atoms = {**sizes, "rest": None if length is None else length // factor, "tile": factor}
-        row = ("tile", "rest") if self.weight_on_left else ("rest", "tile")
         return (
-            _packing(self, atoms, row, self.data, self.summed),
-            _packing(self, atoms, row, self.result, self.columns),
+            _packing(self, atoms, self.data, self.summed),
+            _packing(self, atoms, self.result, self.columns),
         )
 
 
-def _packing(
-    labels: Labels, atoms: dict[str, int | None], row: Term, stored: Term, channels: Term
-) -> Packing:
+def _packing(labels: Labels, atoms: dict[str, int | None], stored: Term, channels: Term) -> Packing:
     """Describe a tensor as it is stored, as the product has it, and with the folded row."""
+    row, tiled = labels.oriented(["rest"], ["tile"]), labels.oriented(["tile"], channels)
     axis = {label: (label,) for label in stored} | {labels.rows[-1]: row}
     leading = tuple(axis[label] for label in labels.leading)
-    several = tuple((label,) for label in channels)
-    if labels.weight_on_left:
-        ordered = (*leading, *several, row)
-        folded = (*leading, (*channels, "tile"), ("rest",))
-    else:
-        ordered = (*leading, row, *several)
-        folded = (*leading, ("rest",), ("tile", *channels))
+    ordered = (*leading, *labels.oriented([row], [(label,) for label in channels]))
+    folded = (*leading, *labels.oriented([("rest",)], [tiled]))
     return Packing(atoms, (tuple(axis[label] for label in stored), ordered, folded), ())
 
 
@@ -190,41 +185,20 @@ class Einsum(Product):
         """Return the axis of the stored data for each axis that the product reads."""
         return self.labels(node, rank).order
 
-    def canonical(self, weight: Array, node: Node) -> Array:
-        """Return all matrices as one [O, C, 1]."""
-        matrices = self._matrices(weight, node)
-        oriented = matrices if self.weight_on_left else matrices.swapaxes(-1, -2)
-        return oriented.reshape(-1, oriented.shape[-1], 1)
-
-    def stored(self, weight: Array, node: Node, shape: tuple[int, ...]) -> Array:
-        """Return the matrices for a MatMul."""
-        return super().stored(weight, node, self.matrix_shape(node, shape))
-
-    def matrix_shape(self, node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the extents of the weight as matrices, the batches first."""
-        return self._matrices(np.broadcast_to(np.int8(0), shape), node).shape
-
     def folded(self, node: Node, fold: ConvFold) -> FoldedOperator:
         """Return a MatMul."""
         return FoldedOperator("", "MatMul", {})
 
-    def _matrices(self, weight: Array, node: Node) -> Array:
+    def matrices(self, weight: Array, node: Node) -> Array:
         """Return [batches.., summed, columns], with the weight on the left the last two turned."""
         labels = self.labels(node, weight.ndim)  # the rank of the data changes no label here
-        last = (
-            (labels.columns, labels.summed)
-            if self.weight_on_left
-            else (labels.summed, labels.columns)
+        axes = (labels.batches, *labels.oriented([labels.summed], [labels.columns]))
+        turned = weight.transpose([labels.weight.index(label) for label in chain(*axes)])
+        first, second = (
+            math.prod(weight.shape[labels.weight.index(label)] for label in term)
+            for term in axes[1:]
         )
-        order = [labels.weight.index(label) for label in (*labels.batches, *chain(*last))]
-        turned = weight.transpose(order)
-        batches = turned.shape[: len(labels.batches)]
-        split = len(batches) + len(last[0])
-        extents = (
-            int(np.prod(turned.shape[len(batches) : split])),
-            int(np.prod(turned.shape[split:])),
-        )
-        return turned.reshape(*batches, *extents)
+        return turned.reshape(*turned.shape[: len(labels.batches)], first, second)
 
 
 def _terms(node: Node) -> tuple[Term, Term, Term] | None:

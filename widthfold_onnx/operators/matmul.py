@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.arrays import Array
@@ -92,13 +94,13 @@ class Product(Operator):
 
     def canonical(self, weight: Array, node: Node) -> Array:
         """Return all matrices as one [O, C, 1]."""
-        matrix = weight.reshape(self.matrix_shape(node, weight.shape))
-        oriented = matrix if self._outputs_first(node) else matrix.swapaxes(-1, -2)
+        matrices = self.matrices(weight, node)
+        oriented = matrices if self._outputs_first(node) else matrices.swapaxes(-1, -2)
         return oriented.reshape(-1, oriented.shape[-1], 1)
 
     def stored(self, weight: Array, node: Node, shape: tuple[int, ...]) -> Array:
-        """Return the matrices with the axes that the original has."""
-        matrices = weight.reshape(*shape[:-2], -1, weight.shape[1])
+        """Return the matrices, with the batches that the original has."""
+        matrices = weight.reshape(*self.matrix_shape(node, shape)[:-2], -1, weight.shape[1])
         return matrices if self._outputs_first(node) else matrices.swapaxes(-1, -2)
 
     def out_axis(self, node: Node, rank: int) -> int | None:
@@ -111,11 +113,15 @@ class Product(Operator):
         turned = {self._turned: 1} if self.weight_transposed(node) else {}
         return FoldedOperator(*operator_of(node), {**attributes, **turned})
 
+    def matrices(self, weight: Array, node: Node) -> Array:
+        """Return a stored weight as matrices, the batches first: a vector is a row on the left."""
+        if weight.ndim != 1:
+            return weight
+        return weight[None] if self.weight_on_left else weight[:, None]
+
     def matrix_shape(self, node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the extents of a weight as a matrix: a vector is a row on the left."""
-        if len(shape) != 1:
-            return shape
-        return (1, *shape) if self.weight_on_left else (*shape, 1)
+        """Return the extents of a stored weight as matrices."""
+        return self.matrices(np.broadcast_to(np.int8(0), shape), node).shape
 
     @property
     def _turned(self) -> str:

@@ -127,7 +127,7 @@ class Lengths:
             return self._joined(node, value, axis)
         if node.op_type in CONVS and axis >= 2:
             axes = conv_axes(self, node)
-            return None if axes is None else self._convolved(axes[axis - 2], data, axis)
+            return None if axes is None else self._convolved(axes[axis - 2], self.of(data, axis))
         if node.op_type == "Slice":
             every, before = cuts(self, node), self.of(data, axis)
             cut = None if every is None else every.get(axis, Cut(0, 0))
@@ -147,12 +147,11 @@ class Lengths:
                 extents.add(self.of(operand, place))
         return extents.pop() if len(extents) == 1 else None
 
-    def _convolved(self, axis: ConvAxis, data: Value, place: int) -> Length | None:
-        before = self.of(data, place)
-        if axis.stride > 1:
+    def _convolved(self, axis: ConvAxis, before: Length) -> Length | None:
+        """Return the output extent of an axis, which at stride 1 grows with the input's."""
+        more = replace(axis, length=before.more).out_length
+        if axis.stride > 1 or more is None:
             return None
-        reach = axis.dilation * (axis.kernel - 1)
-        more = axis.base_dilation * (before.more - 1) + 1 + axis.pad_begin + axis.pad_end - reach
         return replace(before, times=before.times * axis.base_dilation, more=more)
 
     def element(self, value: Value | None, index: int) -> Length | None:
