@@ -19,7 +19,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.new_nodes import NewNodes, take_over
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
 from widthfold_onnx.rules.companions import COMPANIONS
-from widthfold_onnx.rules.companions.companion import Exchange, NewNode, Operand
+from widthfold_onnx.rules.companions.companion import Exchange, NewNode, Operand, Rule
 from widthfold_onnx.rules.match.reading import place_problem
 from widthfold_onnx.runtime.kernels import prelu_keeps_inf
 
@@ -71,7 +71,7 @@ def exchanged(
     replaced: dict[Node, tuple[NewNode, ...]] = {}
     for scope, node in document.nodes(operators):
         companion, name = operators[operator_of(node)], document.name_of(scope, node)
-        equal = _equal(document, scope, node, companion)
+        equal = _equal(document, scope, node, COMPANIONS[companion])
         if equal is None:
             continue
         if isinstance(equal, Refusal):
@@ -84,14 +84,12 @@ def exchanged(
     return _carried_out(document, replaced) if replaced else proto, matches
 
 
-def _equal(
-    document: Document, scope: Scope, node: Node, name: Companion
-) -> Exchange | Refusal | None:
-    if scope.proto is None and not COMPANIONS[name].inlines:
+def _equal(document: Document, scope: Scope, node: Node, rule: Rule) -> Exchange | Refusal | None:
+    if scope.proto is None and not rule.inlines:
         return None
-    equal = place_problem(document, scope, node) or COMPANIONS[name].equal(document, node)
-    if name is Companion.PRELU and isinstance(equal, Exchange) and not prelu_keeps_inf():
-        return Refusal(Code.INEXACT, "PRelu of this ONNX Runtime returns NaN for an Inf")
+    equal = place_problem(document, scope, node) or rule.equal(document, node)
+    if rule.keeps_inf and isinstance(equal, Exchange) and not prelu_keeps_inf():
+        return Refusal(Code.INEXACT, f"{node.op_type} of this ONNX Runtime returns NaN for an Inf")
     return equal
 
 

@@ -18,7 +18,7 @@ from widthfold_onnx.rules.companions.split import split
 
 COMPANIONS: Mapping[Companion, Rule] = {
     Companion.CROP: Rule(("Conv", "ConvTranspose"), crop, inlines=False, lifts=True),
-    Companion.PRELU: Rule(("PRelu",), prelu, branches=True),
+    Companion.PRELU: Rule(("PRelu",), prelu, branches=True, keeps_inf=True),
     Companion.SCALAR: Rule(("Add", "Div", "Mul", "Sub"), scalar, inlines=False),
     Companion.SPLIT: Rule(("Split",), split, inlines=False, lifts=True),
 }

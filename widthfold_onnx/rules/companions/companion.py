@@ -54,6 +54,8 @@ class Rule:
             there are none; or None for a node that it does not match.
         inlines: whether functions are inlined that hold such operators, to exchange them.
         branches: whether ONNX Runtime's kernels of these operators branch on the data.
+        keeps_inf: whether the new nodes keep an Inf, so that they are equal only where the kernels
+            of the runtime do (`runtime.kernels.prelu_keeps_inf`).
         lifts: whether it may gain nothing by itself, but between lifted layers of one axis.
     """
 
@@ -61,4 +63,5 @@ class Rule:
     equal: Callable[[Document, Node], Exchange | Refusal | None]
     inlines: bool = True
     branches: bool = False
+    keeps_inf: bool = False
     lifts: bool = False

@@ -10,10 +10,6 @@ channel are repeated for every tile; all other scales and zero points stay. The 
 as stored integers, and dequantized behind the fold. Numbers per position (operator texts,
 MatMulInteger-10 and QLinearMatMul-21) cannot be folded, as one folded position is several.
 
-A structural zero adds (zero - zero) * x = 0, so a sum in int32 equals the sum of the original, and
-overflows where that does: `accumulator_overflow` bounds it. A kernel that sums q * p and subtracts
-the zero points' part afterwards may leave int32 on the way, at other places than the original does.
-The result is still right, because both sums are equal modulo 2**32.
 A runtime recognizes moves of integers as DequantizeLinear - moves - QuantizeLinear. So the rewrite
 puts a QuantizeLinear and a DequantizeLinear with the same scale and zero point behind moves of
 dequantized data. The pair is an identity on dequantized numbers: `exact_dequantizer` tries all.
@@ -29,10 +25,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
-from widthfold_onnx.model.graph.document import Document, Node, Value
+from widthfold_onnx.model.graph.document import Document, Node, Value, graph_of
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.operators.base import Operator
@@ -147,17 +144,17 @@ def is_dequantized_anew(value: Value | None) -> bool:
     return moved and dequantizer(value) is not None
 
 
-def is_finite(document: Document, value: Value | None) -> bool:
+def is_finite(document: Document, node: Node, value: Value | None) -> bool:
     """Check whether a value was dequantized from integers that never become Inf or NaN.
 
-    Its scale is constant, and stays finite when multiplied by 2**bits, which is more than any
-    difference of an integer and a zero point.
+    A node reads the value. Its scale is constant, and stays finite when multiplied by 2**bits: more
+    than any difference of an integer and a zero point.
     """
     maker = data_dequantizer(value)
     if maker is None:
         return False
     scale = constant_of(document, maker.inputs[1])
-    kind = element_type(document, maker.inputs[0], input_of(maker, 2))
+    kind = element_type(document, node, input_of(maker, 2), maker.inputs[0])
     if scale is None or isinstance(kind, Refusal):
         return False
     if not kind.startswith(("INT", "UINT")):
@@ -198,28 +195,16 @@ def refused(reason: str) -> Refusal:
     return Refusal(Code.QUANTIZED, f"a runtime computes it in integers, and {reason}")
 
 
-def element_type(document: Document, data: Value | None, zero: Value | None) -> str | Refusal:
-    """Return the element type of integers: the type of their zero point, else their own."""
-    for value in (zero, data):
-        constant = constant_of(document, value)
-        if constant is not None:
-            return constant.dtype
-        if value is not None and value.dtype is not None:
-            return value.dtype.name
-        maker = None if value is None else value.producer()
-        if maker is not None and _makes_bytes(maker):
-            return "UINT8"
-        if maker is not None and is_default(maker, "QuantizeLinear"):
-            return element_type(document, None, input_of(maker, 2))
+def element_type(document: Document, node: Node, *values: Value | None) -> str | Refusal:
+    """Return the element type of integers that a node reads: that of the first value that has one.
+
+    Data has the type of its zero point, which may be known where its own is not.
+    """
+    for value in values:
+        kind = 0 if value is None else document.element(graph_of(node), value.name or "")
+        if kind:
+            return onnx.TensorProto.DataType.Name(kind)
     return Refusal(Code.UNKNOWN_TYPE, "the element type of the data is not known")
-
-
-def _makes_bytes(node: Node) -> bool:
-    """Check whether a node returns UINT8 by definition (operator texts)."""
-    plain = len(node.inputs) < DEQUANTIZE_INPUTS and "output_dtype" not in node.attributes
-    return is_default(node, "DynamicQuantizeLinear") or (
-        is_default(node, "QuantizeLinear") and plain
-    )
 
 
 def _gives_back(scale: Array, zero: Array) -> bool:
@@ -240,7 +225,6 @@ BYTES = ("INT8", "UINT8")
 """Element types that operators of integers multiply (operator texts)."""
 PADDED_SINCE = 11
 """First operator set whose Pad takes integers (operator text)."""
-ACCUMULATOR = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,7 +260,7 @@ def read_quantization(
         return None
     if maker is not None:
         data, zero = maker.inputs[0], input_of(maker, 2)
-    dtype = element_type(document, data, zero)
+    dtype = element_type(document, node, zero, data)
     if isinstance(dtype, Refusal):
         return dtype
     if maker is None:
@@ -326,10 +310,15 @@ def read_scales(
             if shape is None or None in shape:
                 return Refusal(Code.UNKNOWN_SHAPE, f"how many numbers {name} has is not known")
             if not is_single(shape):
-                fits = axis is not None and _is_of_channels(shape, weight, axis)
-                problem = _vector_problem(name, constant, shape, of_channels=of_channels, fits=fits)
-                if problem is not None:
-                    return problem
+                has = f"{name} has the extents {list(shape)}"
+                if not of_channels:
+                    why = f"{has}, so it differs between positions that become one"
+                    return Refusal(Code.QUANTIZED_PER_POSITION, why)
+                if isinstance(constant, Refusal):
+                    return Refusal(Code.QUANTIZED_NOT_CONSTANT, f"{name} {constant.reason}")
+                if axis is None or not _is_of_channels(shape, weight, axis):
+                    why = f"{has}, which are not those of output channels"
+                    return Refusal(Code.INCONSISTENT_SHAPES, why)
             if isinstance(constant, Constant) and (index == inputs.zero or not is_single(shape)):
                 parameters[index] = Parameter(constant)
     return parameters
@@ -342,26 +331,6 @@ def _is_of_channels(shape: Dims, weight: tuple[int, ...], axis: int) -> bool:
     """
     extents = [e if i == axis or i < len(weight) - 2 else 1 for i, e in enumerate(weight)]
     return list(shape) in ([weight[axis]], extents[-len(shape) :])
-
-
-def _vector_problem(
-    name: str, constant: Constant | Refusal, shape: Dims, *, of_channels: bool, fits: bool
-) -> Refusal | None:
-    """Refuse several numbers that are no constants per output channel."""
-    if not of_channels:
-        return Refusal(
-            Code.QUANTIZED_PER_POSITION,
-            f"{name} has the extents {list(shape)}, so it differs between positions that become "
-            "one",
-        )
-    if isinstance(constant, Refusal):
-        return Refusal(Code.QUANTIZED_NOT_CONSTANT, f"{name} {constant.reason}")
-    if fits:
-        return None
-    return Refusal(
-        Code.INCONSISTENT_SHAPES,
-        f"{name} has the extents {list(shape)}, which are not those of output channels",
-    )
 
 
 def quantization_problem(
@@ -412,41 +381,3 @@ def quantization_problem(
     if several and (operator.weight_on_left or len(shape) > 1):
         return refused(f"C of extents {list(shape)} is dequantized")
     return None
-
-
-def accumulator_overflow(
-    document: Document,
-    quantization: Quantization,
-    weight: Array,
-    zero: Array,
-    bias: Array | None,
-) -> Refusal | None:
-    """Refuse a weight with which a sum of 8-bit products may leave int32 for some data.
-
-    Args:
-        document: the model.
-        quantization: the quantization of the data.
-        weight: integers [O, C/group, *kernel].
-        zero: its zero point, broadcasting.
-        bias: integers [O], or None.
-    """
-    if quantization.dtype not in BYTES or weight.dtype.itemsize > 1:
-        return None  # no runtime sums such products in int32
-    limits = np.iinfo(quantization.dtype.lower())
-    constant = constant_of(document, quantization.zero)
-    low, high = limits.min, limits.max
-    if constant is not None and 0 not in constant.shape:
-        low, high = (int(f(document.read(constant))) for f in (np.min, np.max))
-    elif quantization.zero is None:
-        low = high = 0
-    largest = max(limits.max - low, high - limits.min)
-    less = np.abs(weight.astype(np.int64) - zero.astype(np.int64))
-    sums = largest * less.sum(axis=tuple(range(1, weight.ndim)))
-    if bias is not None and bias.dtype.kind in "iu":
-        sums = sums + np.abs(bias.astype(np.int64))
-    if sums.max(initial=0) <= ACCUMULATOR:
-        return None
-    return Refusal(
-        Code.ACCUMULATOR_OVERFLOW,
-        f"a sum may reach {int(sums.max())}, more than the {ACCUMULATOR} that int32 holds",
-    )

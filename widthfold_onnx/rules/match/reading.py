@@ -24,7 +24,7 @@ from widthfold_onnx.rules.match.quantization import (
     Extents,
     Parameter,
     Quantization,
-    accumulator_overflow,
+    constant_of,
     data_dequantizer,
     exact_dequantizer,
     is_finite,
@@ -42,6 +42,8 @@ from widthfold_onnx.rules.match.sites import (
     samples_of,
 )
 from widthfold_onnx.rules.op import SHARDED
+
+ACCUMULATOR = np.iinfo(np.int32).max
 
 
 def read_site(
@@ -97,7 +99,7 @@ def read_site(
         parameters=parameters,
         quantization=quantization,
         zero=_zero(document, weight, shape),
-        is_finite=not is_float or is_finite(document, data),
+        is_finite=not is_float or is_finite(document, node, data),
         dequantizer=maker if isinstance(maker, Node) else None,
         stored=lambda: document.read(weight.constant),
     )
@@ -216,11 +218,38 @@ def _shapes(
 
 
 def _overflow(document: Document, site: LinearSite) -> Refusal | None:
-    if site.quantization is None:
+    """Refuse a weight with which a sum of 8-bit products may leave int32 for some data.
+
+    A structural zero adds (zero - zero) * x = 0, so a folded sum equals the sum of the original,
+    and overflows where that does. A kernel that sums q * p and subtracts the zero points' part
+    afterwards may leave int32 on the way, at other places than the original does. The result is
+    still right, because both sums are equal modulo 2**32.
+    """
+    data = site.quantization
+    if data is None or data.dtype not in BYTES:
+        return None  # no runtime sums such products in int32
+    weight = site.operator.canonical(site.stored(), site.node)
+    if weight.dtype.itemsize > 1:
         return None
-    numbers = site.operator.canonical(site.stored(), site.node)
-    added = None if site.bias is None else document.read(site.bias)
-    return accumulator_overflow(document, site.quantization, numbers, site.zero, added)
+    limits = np.iinfo(data.dtype.lower())
+    constant = constant_of(document, data.zero)
+    low, high = limits.min, limits.max
+    if constant is not None and 0 not in constant.shape:
+        low, high = (int(f(document.read(constant))) for f in (np.min, np.max))
+    elif data.zero is None:
+        low = high = 0
+    largest = max(limits.max - low, high - limits.min)
+    less = np.abs(weight.astype(np.int64) - site.zero.astype(np.int64))
+    sums = largest * less.sum(axis=tuple(range(1, weight.ndim)))
+    bias = None if site.bias is None else document.read(site.bias)
+    if bias is not None and bias.dtype.kind in "iu":
+        sums = sums + np.abs(bias.astype(np.int64))
+    if sums.max(initial=0) <= ACCUMULATOR:
+        return None
+    return Refusal(
+        Code.ACCUMULATOR_OVERFLOW,
+        f"a sum may reach {int(sums.max())}, more than the {ACCUMULATOR} that int32 holds",
+    )
 
 
 def _axes(
