@@ -56,8 +56,24 @@ ANY = Extent(0, 1)
 """The condition that every extent meets."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Window:
+    """The kernel of a Conv along one axis."""
+
+    kernel: int
+    stride: int = 1
+    dilation: int = 1
+    pad_begin: int = 0
+    pad_end: int = 0
+
+    def count(self, extent: int) -> int:
+        """Return the output extent; can be <= 0 if the kernel is larger than the padded input."""
+        span = self.dilation * (self.kernel - 1) + 1
+        return (extent + self.pad_begin + self.pad_end - span) // self.stride + 1
+
+
 @dataclass(frozen=True, kw_only=True)
-class ConvAxis:
+class ConvAxis(Window):
     """Geometry of one spatial axis. `length` is None if the input's extent is not known.
 
     Pads count positions of the input with the zeros of its base dilation; a negative pad crops.
@@ -68,23 +84,16 @@ class ConvAxis:
     """
 
     length: int | None
-    kernel: int
-    stride: int = 1
-    dilation: int = 1
-    pad_begin: int = 0
-    pad_end: int = 0
     base_dilation: int = 1
     is_open: bool = False
     pad_period: int = 1
 
     @property
     def out_length(self) -> int | None:
-        """Output extent J; can be <= 0 if the kernel is larger than the padded input."""
+        """Output extent J."""
         if self.length is None:
             return None
-        span = self.dilation * (self.kernel - 1) + 1
-        extent = self.base_dilation * (self.length - 1) + 1
-        return (extent + self.pad_begin + self.pad_end - span) // self.stride + 1
+        return self.count(self.base_dilation * (self.length - 1) + 1)
 
     @property
     def positions(self) -> int | None:
@@ -96,7 +105,7 @@ class ConvAxis:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FoldedAxis:
+class FoldedAxis(Window):
     """The folded axis: a Conv axis again, with tiles that become channels.
 
     Tap n moves the original weight at `k[n]` to output tile `g[n]`, input tile `f[n]`, kernel
@@ -108,16 +117,11 @@ class FoldedAxis:
     """
 
     original_kernel: int
-    out_tile: int
-    in_tile: int
-    blocked: bool
-    kernel: int
-    stride: int
-    dilation: int
-    pad_begin: int
-    pad_end: int
-    in_length: int | None
-    out_length: int | None
+    out_tile: int = 1
+    in_tile: int = 1
+    blocked: bool = False
+    in_length: int | None = None
+    out_length: int | None = None
     g: Index
     f: Index
     q: Index
@@ -146,22 +150,21 @@ def keep_axis(axis: ConvAxis) -> FoldedAxis:
     before, after = (max(0, -(pad // axis.dilation)) for pad in (axis.pad_begin, axis.pad_end))
     return FoldedAxis(
         original_kernel=axis.kernel,
-        out_tile=1,
-        in_tile=1,
-        blocked=False,
         kernel=before + axis.kernel + after,
         stride=axis.stride,
         dilation=axis.dilation,
         pad_begin=axis.pad_begin + before * axis.dilation,
         pad_end=axis.pad_end + after * axis.dilation,
-        in_length=None,
-        out_length=None,
         g=zero,
         f=zero,
         q=taps + before,
         k=taps,
         extent=Extent((axis.length or 0) % axis.pad_period, axis.pad_period),
     )
+
+
+UNIT = keep_axis(ConvAxis(length=1, kernel=1))
+"""An axis of one position."""
 
 
 @lru_cache(maxsize=256)  # combinations of a site's axes ask for the same fold many times

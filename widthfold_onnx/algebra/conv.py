@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.algebra.axis import FoldedAxis
+from widthfold_onnx.algebra.axis import UNIT, FoldedAxis
 from widthfold_onnx.algebra.channels import Regrouping, regroup_bias, regroup_weight
 from widthfold_onnx.algebra.layouts import ConvLayout
 from widthfold_onnx.arrays import Array
@@ -94,8 +94,8 @@ class ConvFold:
 
     @property
     def window(self) -> tuple[FoldedAxis, ...]:
-        """The axes of the folded Conv's kernel, without lifted axes."""
-        return self.axes[1:] if self.summed else self.axes
+        """The axes of the folded Conv's kernel, the lifted axes first."""
+        return (*[UNIT] * self.lift, *(self.axes[1:] if self.summed else self.axes))
 
     def layout(self, *, output: bool) -> ConvLayout:
         """Return the layout of its input or output, unless that is extended or cut.
@@ -113,7 +113,7 @@ class ConvFold:
     @property
     def kernel(self) -> tuple[int, ...]:
         """Kernel extents of the folded Conv."""
-        return (1,) * self.lift + tuple(a.kernel for a in self.window)
+        return tuple(axis.kernel for axis in self.window)
 
     @property
     def key(self) -> Hashable:

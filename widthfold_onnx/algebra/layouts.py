@@ -143,11 +143,6 @@ class ConvLayout(PackedLayout):
     tile_major: bool = False
 
     @property
-    def is_logical(self) -> bool:
-        """True if nothing is packed."""
-        return math.prod(self.factors) == 1 and not self.lift
-
-    @property
     def factors(self) -> tuple[int, ...]:
         """Number of positions that became channels, per axis of [N, C, *spatial]; 1 for C."""
         return (self.batch, 1, *(count for count, _ in self.tiles))
@@ -174,7 +169,9 @@ class ConvLayout(PackedLayout):
         """Check whether all folded extents are open or divisible, and something is packed."""
         if len(shape) != len(self.factors) or shape[1] is None:
             return False
-        if min(self.factors) < 1 or self.lift not in (0, 1) or self.is_logical:
+        if min(self.factors) < 1 or self.lift not in (0, 1):
+            return False
+        if math.prod(self.factors) == 1 and not self.lift:
             return False
         pairs = zip(shape, self.factors, strict=True)
         return all(e is None or e % f == 0 for e, f in pairs)

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis
+from widthfold_onnx.algebra.axis import UNIT, FoldedAxis
 from widthfold_onnx.algebra.channels import Grouping, Regrouping, most_groups, regroup_weight
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packing import Move, Reshape, Transpose, after
@@ -37,16 +37,6 @@ from widthfold_onnx.rewrite.parameters import folded_vector, folded_weight
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.sites import LinearSite
 
-FOLDED = {
-    (1, False): ("conv_1d_ncw_fcw", "conv_1d_nwc_wcf"),
-    (2, False): ("conv_2d_nchw_fchw", "conv_2d_nhwc_hwcf"),
-    (2, True): ("conv_2d_ngchw_gfchw", "conv_2d_nhwgc_gfhwc"),
-}
-"""By spatial axes and whether there are groups: the operation, and the channels-last one."""
-
-DEPTHWISE = ("depthwise_conv_2d_nchw_chw", "depthwise_conv_2d_nhwc_hwc")
-"""The same where every group has one channel on both sides."""
-
 PURE = ("arith.constant", "tensor.empty", "tensor.pad", "linalg.broadcast", "linalg.fill")
 """Operations that are removed where nothing reads them any more."""
 
@@ -63,7 +53,7 @@ class Folded:
         result: extents of its result.
         channels: extents of the axes of the result that make up its output channels, by axis.
         lifted: axes of extent 1 before the positions: linalg has groups along two axes only.
-        window: the folded axes, by axis of the data.
+        window: the axes of the kernel, by axis of the data.
     """
 
     kind: str
@@ -80,11 +70,8 @@ class Folded:
         """Strides and dilations of a convolution."""
         if self.kind == MATMUL:
             return {}
-        units, axes = [1] * self.lifted, self.window.values()
-        return {
-            "strides": units + [axis.stride for axis in axes],
-            "dilations": units + [axis.dilation for axis in axes],
-        }
+        axes = self.window.values()
+        return {"strides": [a.stride for a in axes], "dilations": [a.dilation for a in axes]}
 
 
 def replace_layer(
@@ -139,14 +126,17 @@ def _folded(
     outputs, inputs = weight.shape[0] // group, weight.shape[1]
     lifted = 2 - rank if group > 1 else 0
     is_depthwise = group > 1 and inputs == outputs == 1
-    kind = (DEPTHWISE if is_depthwise else FOLDED[rank + lifted, group > 1])[layer.channels_last]
-    data, stored = CONVOLUTIONS[kind]
-    spatial = "hw"[-rank:]
-    channels = {"g": group, "c": inputs, "f": outputs, "h": 1}
-    kernel: dict[str, int] = {**channels, **dict(zip(spatial, fold.kernel, strict=True))}
+    spatial = "hw"[-rank - lifted :]
+    letters = "g" * (group > 1) + "c" * (not is_depthwise)
+    data = f"n{spatial}{letters}" if layer.channels_last else f"n{letters}{spatial}"
+    kind, stored = next((k, of_weight) for k, (x, of_weight) in CONVOLUTIONS.items() if x == data)
+    axes = dict(zip(spatial, (*[UNIT] * lifted, *fold.window), strict=True))
+    channels = {"g": group, "c": inputs, "f": outputs}
+    kernel = {**channels, **{x: axis.kernel for x, axis in axes.items()}}
     at: dict[str, int | None] = {**channels, "n": packed[0]}
-    at |= dict(zip(spatial, packed[2:], strict=True))
-    there = at | {x: _length(at[x], axis) for x, axis in zip(spatial, fold.window, strict=True)}
+    at |= dict(zip(spatial, (*[1] * lifted, *packed[2:]), strict=True))
+    lengths = ((x, axis, at[x]) for x, axis in axes.items())
+    there = at | {x: None if n is None else axis.count(n) for x, axis, n in lengths}
     in_order = [letter for letter in ORDER if letter in stored]
     weight = weight.reshape([kernel[letter] for letter in in_order])
     return Folded(
@@ -157,14 +147,8 @@ def _folded(
         result=tuple(there[letter] for letter in result_axes(data)),
         channels={i: channels[x] for i, x in enumerate(result_axes(data)) if x in "gf"},
         lifted=lifted,
-        window={data.index(x): axis for x, axis in zip(spatial, fold.window, strict=True)},
+        window={data.index(x): axis for x, axis in axes.items()},
     )
-
-
-def _length(length: int | None, axis: FoldedAxis) -> int | None:
-    """Return the positions of the result."""
-    names = ("kernel", "stride", "dilation", "pad_begin", "pad_end")
-    return ConvAxis(length=length, **{name: getattr(axis, name) for name in names}).out_length
 
 
 def _init(

@@ -114,16 +114,13 @@ def _same_pads(axis: ConvAxis, auto_pad: str) -> tuple[int, int] | Refusal:
 
 def _attributes(fold: ConvFold) -> Attributes:
     """Return the attributes of a folded Conv."""
-    lift = fold.lift
+    axes = fold.window
     return {
-        "dilations": [1] * lift + [a.dilation for a in fold.window],
+        "dilations": [a.dilation for a in axes],
         "group": fold.new_group,
         "kernel_shape": fold.kernel,
-        "pads": [0] * lift
-        + [a.pad_begin for a in fold.window]
-        + [0] * lift
-        + [a.pad_end for a in fold.window],
-        "strides": [1] * lift + [a.stride for a in fold.window],
+        "pads": [*(a.pad_begin for a in axes), *(a.pad_end for a in axes)],
+        "strides": [a.stride for a in axes],
     }
 
 

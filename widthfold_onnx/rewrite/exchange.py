@@ -16,15 +16,12 @@ from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.model.proto.walk import all_nodes, operator_of
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.new_nodes import NewNodes, take_over
+from widthfold_onnx.rewrite.new_nodes import NewNodes, SharedConstants, take_over
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode, Operand, Rule
 from widthfold_onnx.rules.match.reading import place_problem
 from widthfold_onnx.runtime.kernels import prelu_keeps_inf
-
-Key = tuple[Graph, str, tuple[int, ...], bytes]
-"""A constant by content: its graph, element type, extents and bytes."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,7 @@ def _equal(document: Document, scope: Scope, node: Node, rule: Rule) -> Exchange
 
 
 def _made(
-    document: Document, node: Node, nodes: Sequence[NewNode], constants: dict[Key, Value]
+    document: Document, node: Node, nodes: Sequence[NewNode], constants: SharedConstants
 ) -> list[Node]:
     """Make the nodes that replace a node; the last ones compute its outputs in order.
 
@@ -102,7 +99,7 @@ def _made(
         document: the model.
         node: the node.
         nodes: the new nodes.
-        constants: the constants that were added for other nodes; equal ones are added once.
+        constants: the constants that are added for all nodes.
     """
     new, graph = NewNodes(document, node), graph_of(node)
 
@@ -111,11 +108,8 @@ def _made(
             return item
         if isinstance(item, int):
             return new.nodes[item].outputs[0]
-        key = graph, item.dtype.str, item.shape, item.tobytes()
-        if key not in constants:
-            name = f"widthfold/{item.item()}" if item.size == 1 else "widthfold/weight"
-            constants[key] = document.add_constant(item, name, graph)
-        return constants[key]
+        name = f"widthfold/{item.item()}" if item.size == 1 else "widthfold/weight"
+        return constants.add(item, name, graph)
 
     inner = [node.outputs[0]] * (len(nodes) - len(node.outputs))
     for new_node, output in zip(nodes, (*inner, *node.outputs), strict=True):
@@ -133,7 +127,7 @@ def _carried_out(
     document: Document, replaced: Mapping[Node, tuple[NewNode, ...]]
 ) -> onnx.ModelProto:
     """Put new nodes in the place of others; the document is consumed."""
-    constants: dict[Key, Value] = {}
+    constants = SharedConstants(document)
     chains = defaultdict[Graph, dict[Node, list[Node]]](dict)
     for node, new_nodes in replaced.items():
         chains[graph_of(node)][node] = _made(document, node, new_nodes, constants)

@@ -7,13 +7,15 @@ constants with 0 for a copied and -1 for an inferred dimension, never computed a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import onnx
 
 from widthfold_onnx.algebra.packing import MoveOrSum, Reshape, ShiftedSum, pixel_shuffle
-from widthfold_onnx.model.graph.document import Attributes, Document, Node, Value, graph_of
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.graph.document import Attributes, Document, Graph, Node, Value, graph_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
 
@@ -25,6 +27,34 @@ SHUFFLED = frozenset(
 )
 """Element types that the DepthToSpace of ONNX Runtime 1.31.1 supports on the CPU; the int32 sums
 of a ConvInteger are not among them."""
+
+
+class SharedConstants:
+    """New constants of a model; numbers are compared by content, and equal ones added once.
+
+    Args:
+        document: the model.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._values: dict[tuple[object, ...], Value] = {}
+
+    def add(
+        self,
+        array: Array,
+        name: str,
+        owner: Graph,
+        *,
+        origin: Hashable = None,
+        external: bool = False,
+    ) -> Value:
+        """Return the constant of a graph that holds an array; equal ones have one origin, too."""
+        content = (array.dtype, array.shape, hashlib.sha256(array.tobytes()).digest())
+        key = (owner, origin, *content)
+        if key not in self._values:
+            self._values[key] = self._document.add_constant(array, name, owner, external=external)
+        return self._values[key]
 
 
 class NewNodes:

@@ -6,20 +6,18 @@ names, by which a plan names the layers.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import onnx
 
-from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.graph.names import NodeName, shown_name
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Stop
-from widthfold_onnx.rewrite.new_nodes import base_name, take_over
+from widthfold_onnx.rewrite.new_nodes import SharedConstants, base_name, take_over
 from widthfold_onnx.rewrite.plan import PaddedLayer, PaddingPlan
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, FoldRecord
 from widthfold_onnx.rules.padding.chains import Channels, Padded
@@ -112,7 +110,7 @@ def _misfit(padded: Padded, node: Node, layer: PaddedLayer) -> str:
 
 def _put(document: Document, padded: Padded, multiple: int) -> None:
     """Put the nodes on padded tensors in the place of the others; the document is changed."""
-    constants: dict[tuple[Value | None, bytes], Value] = {}
+    constants = SharedConstants(document)
     laid: dict[Value, Value] = {}
     chains: dict[Node, list[Node]] = {}
     for node, result in padded.nodes.items():
@@ -126,7 +124,12 @@ def _put(document: Document, padded: Padded, multiple: int) -> None:
         inputs += [None] * (max(result.constants, default=-1) + 1 - len(inputs))
         for index, array in result.constants.items():
             value = node.inputs[index] if index < len(node.inputs) else None
-            inputs[index] = _constant(document, node, value, array, constants)
+            name = f"{base_name(node)}/constant" if value is None else f"{value.name}/padded"
+            stored = None if value is None else document.constant(value)
+            external = isinstance(stored, Constant) and stored.is_external
+            inputs[index] = constants.add(
+                array, name, document.main, origin=value, external=external
+            )
         attributes = {**node.attributes, **result.attributes}
         new = document.node(
             "Identity" if result.vanishes else node.op_type,
@@ -156,23 +159,3 @@ def _record(padded: Padded, node: Node, multiple: int) -> dict[str, str]:
         form=f"channels padded to multiples of {multiple}", channels=" -> ".join(shown), axes=[]
     )
     return {FOLD_KEY: msgspec.json.encode(record).decode()}
-
-
-def _constant(
-    document: Document,
-    node: Node,
-    value: Value | None,
-    array: Array,
-    constants: dict[tuple[Value | None, bytes], Value],
-) -> Value:
-    """Add a padded constant; equal ones of one original are added once."""
-    key = (
-        value,
-        hashlib.sha256(repr((array.dtype.str, array.shape)).encode() + array.tobytes()).digest(),
-    )
-    if key not in constants:
-        stored = None if value is None else document.constant(value)
-        is_external = stored is not None and not isinstance(stored, Refusal) and stored.is_external
-        name = f"{base_name(node)}/constant" if value is None else f"{value.name}/padded"
-        constants[key] = document.add_constant(array, name, document.main, external=is_external)
-    return constants[key]

@@ -1,4 +1,4 @@
-"""Add folded weights and biases as initializers; equal numbers folded alike are shared.
+"""Add folded weights and biases as initializers; layers that are folded alike share equal ones.
 
 Numbers are compared by content, because inlining a function that is called twice copies its
 constants.
@@ -6,8 +6,6 @@ constants.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +15,7 @@ from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Value
+from widthfold_onnx.rewrite.new_nodes import SharedConstants
 from widthfold_onnx.rules.match.quantization import Parameter, is_single
 from widthfold_onnx.rules.match.sites import LinearSite
 
@@ -26,9 +25,9 @@ class Parameters:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._shared: dict[tuple[object, ...], Value] = {}
+        self._shared = SharedConstants(document)
 
-    def of(self, site: LinearSite, fold: ConvFold, index: int) -> Value:
+    def of(self, site: LinearSite, fold: ConvFold, index: int) -> Value | None:
         """Return the folded numbers of a parameter.
 
         Args:
@@ -37,17 +36,14 @@ class Parameters:
             index: index of the parameter among the inputs of the node.
         """
         constant, inputs = site.parameters[index].constant, site.operator.inputs
+        numbers = self._document.read(constant)
         if index == inputs.weight:
-            what, make = f"weight {_digest(site.zero)}", folded_weight
-        elif index == inputs.bias:
-            what, make = f"bias {site.output[-2:]}", folded_bias
-        else:
-            what, make = "per channel", folded_vector
-            if is_single(constant.shape):
-                value = site.node.inputs[index]
-                assert value is not None
-                return value
-        return self._share(site, constant, what, fold, make)
+            return self._added(site, fold, constant, folded_weight(site, numbers, fold))
+        if index == inputs.bias:
+            return self._added(site, fold, constant, folded_bias(site, numbers, fold))
+        if is_single(constant.shape):
+            return site.node.inputs[index]
+        return self._added(site, fold, constant, folded_vector(site, numbers, fold))
 
     def beside(self, site: LinearSite, fold: ConvFold, parameter: Parameter) -> list[Value | None]:
         """Return scale and zero point of a parameter's DequantizeLinear for its folded numbers."""
@@ -55,38 +51,17 @@ class Parameters:
         pairs = zip(parameter.maker.inputs[1:], (parameter.scale, parameter.zero), strict=False)
         return [
             value
-            if numbers is None or is_single(numbers.shape)
-            else self._share(site, numbers, "per channel", fold, folded_vector)
-            for value, numbers in pairs
+            if constant is None or is_single(constant.shape)
+            else self._added(
+                site, fold, constant, folded_vector(site, self._document.read(constant), fold)
+            )
+            for value, constant in pairs
         ]
 
-    def _share(
-        self,
-        site: LinearSite,
-        constant: Constant,
-        what: str,
-        fold: ConvFold,
-        make: Callable[[LinearSite, Array, ConvFold], Array],
-    ) -> Value:
-        array = self._document.read(constant)
-        of_site = (
-            site.op,
-            site.weight_on_left,
-            site.group,
-            site.matrices,
-            site.axes,
-            site.weight_shape,
-        )
-        content = (array.dtype, array.shape, _digest(array))
-        key = (what, fold.key, of_site, constant.owner, *content)
-        if key not in self._shared:
-            self._shared[key] = self._document.add_constant(
-                make(site, array, fold),
-                f"{constant.value.name}/widthfold",
-                constant.owner,
-                external=constant.is_external,
-            )
-        return self._shared[key]
+    def _added(self, site: LinearSite, fold: ConvFold, constant: Constant, folded: Array) -> Value:
+        origin = (site.op, site.axes, site.weight_shape, fold.key)
+        name, external = f"{constant.value.name}/widthfold", constant.is_external
+        return self._shared.add(folded, name, constant.owner, origin=origin, external=external)
 
 
 def folded_weight(site: LinearSite, numbers: Array, fold: ConvFold) -> Array:
@@ -124,7 +99,3 @@ def folded_bias(site: LinearSite, numbers: Array, fold: ConvFold) -> Array:
     full[-2 if site.weight_on_left else -1] = site.channels[1]
     layout = RowLayout(fold.out_factor, site.weight_on_left)
     return layout.packed(np.broadcast_to(logical, full))
-
-
-def _digest(array: Array) -> str:
-    return hashlib.sha256(array.tobytes()).hexdigest()

@@ -24,14 +24,13 @@ import msgspec
 import onnx
 
 from widthfold_onnx.algebra.layouts import PackedLayout
-from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.graph.names import NodeName
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.results import RegionReport
 from widthfold_onnx.rewrite.guards import GuardGroups, SiteForms, put_guard
-from widthfold_onnx.rewrite.new_nodes import Chain, NewNodes, take_over
+from widthfold_onnx.rewrite.new_nodes import Chain, NewNodes, SharedConstants, take_over
 from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import (
     FOLD_KEY,
@@ -260,7 +259,7 @@ class Emission:
         self._regions, self._groups = groups.regions, groups.groups
         self._made: dict[tuple[Value, PackedLayout | None], Value] = {}
         self._logical: dict[Value, Value] = {}
-        self._constants: dict[tuple[Value, PackedLayout, tuple[int, ...]], Value] = {}
+        self._constants = SharedConstants(document)
         self._chains: dict[Node, list[Node]] = {}
 
     def emit(self) -> None:
@@ -311,8 +310,9 @@ class Emission:
             elif i in propagated_op.data:
                 inputs.append(self._read(value, propagated_op.layout, reader))
             elif i in propagated_op.form.constants:
-                array = propagated_op.form.constants[i]
-                inputs.append(self._constant(value, propagated_op.layout, array))
+                array, name = propagated_op.form.constants[i], f"{value.name}/widthfold"
+                origin = (value, propagated_op.layout)
+                inputs.append(self._constants.add(array, name, self._graph, origin=origin))
             else:
                 inputs.append(self._read(value, None, reader))
         metadata = {**PACKED, ORIGIN_KEY: node.outputs[0].name or ""}
@@ -376,11 +376,3 @@ class Emission:
             chain.nodes[-1].metadata_props.update(PACKED)
         self._chains[owner] += chain.nodes
         return chain.value
-
-    def _constant(self, value: Value, layout: PackedLayout, array: Array) -> Value:
-        """Add the packed constant of an op; ops that read the same one share it."""
-        key = (value, layout, array.shape)
-        if key not in self._constants:
-            name = f"{value.name}/widthfold"
-            self._constants[key] = self._document.add_constant(array, name, self._graph)
-        return self._constants[key]

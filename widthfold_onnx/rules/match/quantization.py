@@ -203,7 +203,7 @@ def element_type(document: Document, node: Node, *values: Value | None) -> str |
     for value in values:
         kind = 0 if value is None else document.element(graph_of(node), value.name or "")
         if kind:
-            return onnx.TensorProto.DataType.Name(kind)
+            return str(onnx.TensorProto.DataType.Name(kind))
     return Refusal(Code.UNKNOWN_TYPE, "the element type of the data is not known")
 
 

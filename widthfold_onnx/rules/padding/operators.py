@@ -17,6 +17,7 @@ import numpy as np
 from widthfold_onnx.algebra.layouts import PaddedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Attribute
+from widthfold_onnx.operators.matmul import flag
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.op import SIZES, constant_problem, statistics_problem
 from widthfold_onnx.rules.padding.channels import (
@@ -388,10 +389,9 @@ def _picked(op: RelatedOp) -> Sequence[Line] | Refusal:
 
 
 def _relate_product(op: RelatedOp) -> Sequence[Line] | Refusal:
-    attributes, weight = op.node.attributes, op.stored(1).shape
-    axis = attributes.get_int("transB", 0)
+    weight, axis = op.stored(1).shape, op.node.attributes.get_int("transB", 0)
     is_vector = op.lines[0] is not None and len(op.shapes[0] or ()) == CHANNELS + 1
-    if not is_vector or attributes.get_int("transA", 0) or len(weight) != 2:
+    if not is_vector or flag(op.node, "transA") or len(weight) != 2:
         return NO_VECTORS
     if weight[axis] != count_of(op.data):
         return Refusal(Code.INCONSISTENT_SHAPES, f"a weight of {list(weight)}")
