@@ -230,18 +230,16 @@ class RowLayout(PackedLayout):
             return False
         if shape[self.channel_axis] is None:
             return False
-        positions = self._positions(shape)
-        if None in positions:
-            return positions.count(None) == 1
-        return math.prod(e for e in positions if e is not None) % self.factor == 0
+        positions = shape[self.positions(len(shape))]
+        count = size_of(positions)
+        return positions.count(None) == 1 if count is None else count % self.factor == 0
 
     def conditions(self, shape: Dims) -> dict[int, Extent]:
         """Return what the open axis of positions needs beside the fixed ones."""
-        positions = self._positions(shape)
-        first = len(shape) - (1 if self.weight_on_left else 1 + self.merged)
-        fixed = math.prod(extent for extent in positions if extent is not None)
+        positions = self.positions(len(shape))
+        fixed = math.prod(extent for extent in shape[positions] if extent is not None)
         rest = self.factor // math.gcd(self.factor, fixed)
-        opened = (first + i for i, extent in enumerate(positions) if extent is None)
+        opened = (i for i in range(positions.start, positions.stop) if shape[i] is None)
         return {axis: Extent(0, rest) for axis in opened if rest > 1}
 
     def least(self, channels: int) -> tuple[int, ...]:
@@ -251,7 +249,7 @@ class RowLayout(PackedLayout):
 
     def extents(self, shape: Dims) -> tuple[int | None, ...]:
         """Return the packed extents for logical extents `shape`; None where they stay open."""
-        positions = size_of(self._positions(shape))
+        positions = size_of(shape[self.positions(len(shape))])
         length = None if positions is None else positions // self.factor
         channels = shape[self.channel_axis]
         channels = None if channels is None else channels * self.factor
@@ -264,9 +262,10 @@ class RowLayout(PackedLayout):
         there, back = (packed, tuple(shape)) if inverse else (tuple(shape), packed)
         return (Reshape(len(there), back, tuple(i < batch_axes for i in range(len(back)))),)
 
-    def _positions(self, shape: Dims) -> tuple[int | None, ...]:
-        shape = tuple(shape)
-        return shape[-1:] if self.weight_on_left else shape[-1 - self.merged : -1]
+    def positions(self, rank: int) -> slice:
+        """Return the axes of a tensor that make up the positions."""
+        end = rank if self.weight_on_left else rank - 1
+        return slice(end - self.merged, end)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Emit ONNX nodes in the form of the model's own opset: Reshape, Transpose, Pad, Slice, Conv.
 
-Forms by operator set (ONNX changelog): Pad takes its pads as an input from 11 on, Slice its
-bounds from 10 on; both are attributes before. DepthToSpace has a mode from 11 on. Shapes are
-constants with 0 for a copied and -1 for an inferred dimension, never computed at run time.
+Pads and bounds are inputs or attributes (`rules.op.as_inputs`). DepthToSpace has a mode from
+operator set 11 on. Shapes are constants with 0 for a copied and -1 for an inferred dimension, never
+computed at run time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Attributes, Document, Graph, Node, Value, graph_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
+from widthfold_onnx.rules.op import BOUNDS_INPUT, PADS_INPUT, as_inputs
 
 SHUFFLED = frozenset(
     {
@@ -141,10 +142,8 @@ class Chain(NewNodes):
         self.append("Sum", "sum", {}, {}, first=taps[:-1])
 
     def _pad(self, pads: Sequence[int], what: str, value: Mapping[str, Value]) -> None:
-        if self._document.opset >= 11:
-            self.append("Pad", what, {"pads": pads, **value}, {})
-        else:
-            self.append("Pad", what, {}, {"pads": pads})
+        inputs, attributes = as_inputs(self._document, PADS_INPUT, {"pads": pads})
+        self.append("Pad", what, {**inputs, **value}, attributes)
 
     def _is_shuffled(self) -> bool:
         return self._document.element(self._graph, self._origin) in SHUFFLED
@@ -162,10 +161,7 @@ class Chain(NewNodes):
         """
         axes, ends = list(axis_ends), list(axis_ends.values())
         bounds = {"starts": [0] * len(axes), "ends": ends, "axes": axes}
-        if self._document.opset >= 10:
-            self.append("Slice", "cut", bounds, {})
-        else:
-            self.append("Slice", "cut", {}, bounds)
+        self.append("Slice", "cut", *as_inputs(self._document, BOUNDS_INPUT, bounds))
 
     def requantize(self, maker: Node | Refusal | None) -> None:
         """Quantize moved data and dequantize it again, if a node had dequantized it.

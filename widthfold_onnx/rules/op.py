@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,6 +88,17 @@ class Op:
             return Refusal(Code.NOT_CARRIED, "it is not given scales or sizes of all axes")
         numbers = self.constant(index)
         return numbers if isinstance(numbers, Refusal) else (index, numbers)
+
+
+PADS_INPUT, BOUNDS_INPUT, PARTS_INPUT = 11, 10, 13
+"""First operator sets in which pads of a Pad, bounds of a Slice and sizes of a Split are inputs."""
+
+Vectors = Mapping[str, Sequence[int]]
+
+
+def as_inputs(document: Document, since: int, vectors: Vectors) -> tuple[Vectors, Attributes]:
+    """Return whole numbers as inputs, and as attributes in operator sets before `since`."""
+    return (vectors, {}) if document.opset >= since else ({}, vectors)
 
 
 def rule_problem(op: Op, operators: Collection[str], does: str) -> Refusal | None:

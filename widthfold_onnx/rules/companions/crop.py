@@ -36,14 +36,13 @@ from widthfold_onnx.operators.base import integers
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode, Operand
 from widthfold_onnx.rules.companions.lengths import (
-    BOUNDS_INPUT,
     Cut,
     Lengths,
     conv_axes,
     cuts,
 )
 from widthfold_onnx.rules.match.quantization import constant_of, dequantizer, input_of
-from widthfold_onnx.rules.op import MIN_OPSET
+from widthfold_onnx.rules.op import BOUNDS_INPUT, MIN_OPSET, as_inputs, statistics_problem
 from widthfold_onnx.rules.propagation import BROADCASTING, UNARY
 
 POINTWISE = UNARY | BROADCASTING | {"BatchNormalization", "Clip"}
@@ -210,9 +209,7 @@ def _places(lengths: Lengths, node: Node, value: Value, places: list[int]) -> li
     if not is_default(node, *POINTWISE):
         return []
     if node.op_type == "BatchNormalization":
-        attributes = node.attributes
-        is_fixed = attributes.get_int("training_mode", 0) < attributes.get_int("spatial", 1)
-        return places if is_fixed and places[1] == 1 else []
+        return places if statistics_problem(node) is None and places[1] == 1 else []
     if node.op_type in BROADCASTING:
         constants = [constant_of(lengths.document, v) for v in node.inputs if v is not value]
         for constant in constants:
@@ -274,13 +271,14 @@ def _absorbed(
 
 def _slice(document: Document, data: int, node: Node, rest: Mapping[int, Cut]) -> NewNode:
     """Return the Slice of what no pad could take."""
-    starts = [cut.begin for cut in rest.values()]
-    ends = [-cut.end or END for cut in rest.values()]
-    if document.opset < BOUNDS_INPUT:
-        bounds: Attributes = {"starts": starts, "ends": ends, "axes": list(rest)}
-        return NewNode("Slice", (data,), bounds, node)
-    numbers = (np.array(vector, np.int64) for vector in (starts, ends, list(rest)))
-    return NewNode("Slice", (data, *numbers), {}, node)
+    bounds = {
+        "starts": [cut.begin for cut in rest.values()],
+        "ends": [-cut.end or END for cut in rest.values()],
+        "axes": list(rest),
+    }
+    inputs, attributes = as_inputs(document, BOUNDS_INPUT, bounds)
+    numbers = (np.array(vector, np.int64) for vector in inputs.values())
+    return NewNode("Slice", (data, *numbers), attributes, node)
 
 
 def _merged(

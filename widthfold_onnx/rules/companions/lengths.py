@@ -21,12 +21,10 @@ from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.operators.conv import CONV
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
 from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.op import BOUNDS_INPUT
 from widthfold_onnx.rules.propagation import UNARY
 
 CONVS: dict[str, Operator] = {"Conv": CONV, "ConvTranspose": CONV_TRANSPOSE}
-
-BOUNDS_INPUT = 10
-"""First operator set in which the bounds of a Slice are inputs."""
 
 TO_THE_END = (1 << 31) - 1
 """Ends from here on are beyond any extent: exporters write the largest int32 or int64."""

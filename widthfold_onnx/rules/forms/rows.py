@@ -7,7 +7,7 @@ transposed is transposed first; no other form moves elements.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from widthfold_onnx.algebra.axis import ANY, ConvAxis, Extent, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
@@ -76,7 +76,8 @@ class RowFold(Proposal):
         site, factor, what = self.site, self.spec.factor, self.spec.axis
         if self._is_divided:
             return site.planned, site.output
-        extents = site.planned[_span(site, _most(site))]
+        every = replace(self._layout, merged=_most(site))
+        extents = site.planned[every.positions(len(site.planned))]
         shown = " x ".join("?" if e is None else str(e) for e in extents)
         if None in extents:
             return Refusal(
@@ -123,7 +124,7 @@ class RowFold(Proposal):
     @property
     def _span(self) -> slice:
         """The axes of the data that make up the positions."""
-        return _span(self.site, self.spec.merged)
+        return self._layout.positions(len(self.site.planned))
 
     @property
     def _layout(self) -> RowLayout:
@@ -232,12 +233,6 @@ def _varies(site: ProductSite) -> bool:
         return False
     extents = (1, 1, *site.bias.shape)[-2:]
     return extents[-1 if site.weight_on_left else -2] > 1
-
-
-def _span(site: ProductSite, merged: int) -> slice:
-    """Return the axes of the data that make up the positions."""
-    end = len(site.planned) - (0 if site.weight_on_left else 1)
-    return slice(end - merged, end)
 
 
 def _most(site: ProductSite) -> int:

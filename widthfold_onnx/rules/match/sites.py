@@ -150,9 +150,9 @@ class LinearSite(Site, ABC):
         return self.group
 
     @property
-    @abstractmethod
     def rank(self) -> int:
         """Spatial axes of its kernel; 0 for a product of matrices."""
+        return len(self.axes)
 
     @property
     @abstractmethod
@@ -219,11 +219,6 @@ class ConvSite(LinearSite):
         if self.quantization is not None or math.gcd(*self.channels) == self.group:
             return self.group
         return most_groups(self.operator.canonical(self.stored(), self.node), self.grouping)
-
-    @property
-    def rank(self) -> int:
-        """Spatial axes."""
-        return len(self.axes)
 
     @property
     def position_names(self) -> tuple[str, ...]:

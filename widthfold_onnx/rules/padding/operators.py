@@ -16,10 +16,15 @@ import numpy as np
 
 from widthfold_onnx.algebra.layouts import PaddedLayout
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.model.graph.document import Attribute
 from widthfold_onnx.operators.matmul import flag
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.op import SIZES, constant_problem, statistics_problem
+from widthfold_onnx.rules.op import (
+    PARTS_INPUT,
+    SIZES,
+    as_inputs,
+    constant_problem,
+    statistics_problem,
+)
 from widthfold_onnx.rules.padding.channels import (
     CHANNELS,
     LaidOp,
@@ -276,10 +281,6 @@ def _pad_joined(op: LaidOp) -> PaddedNode | Refusal:
     return PaddedNode(paddings[0] if paddings else None)
 
 
-SPLIT_INPUT = 13
-"""First operator set in which the sizes of a Split are an input."""
-
-
 def _parted(op: RelatedOp) -> Sequence[Line] | Refusal:
     if not op.rank:
         return UNKNOWN_RANK
@@ -302,13 +303,9 @@ def _pad_parted(op: LaidOp) -> PaddedNode | Refusal:
     if not _is_along_channels(op, 0):
         return _number_stays(op)
     widths = [layout.width for layout in op.outputs]
-    constants: dict[int, Array] = {}
-    attributes: dict[str, Attribute | None] = {"num_outputs": None}
-    if op.document.opset < SPLIT_INPUT:
-        attributes["split"] = widths
-    else:
-        constants[1] = np.array(widths, np.int64)
-    return PaddedNode(op.padding, constants, attributes)
+    inputs, attributes = as_inputs(op.document, PARTS_INPUT, {"split": widths})
+    constants = {1: np.array(widths, np.int64)} if inputs else {}
+    return PaddedNode(op.padding, constants, {"num_outputs": None, **attributes})
 
 
 NO_CHANNELS = Refusal(
