@@ -141,6 +141,10 @@ def test_integers_of_no_known_type_are_named() -> None:
     proto.graph.node[0].input[2] = ""
     proto.graph.node.insert(0, helper.make_node("Identity", ["x"], ["i"]))
     proto.graph.node[1].input[0] = "i"
+    _, (site,) = fold_model(proto, FOLD)
+    assert site.status == "folded"  # an Identity keeps the type of the input
+    proto.graph.node[0].op_type, proto.graph.node[0].domain = "Made", "elsewhere"
+    proto.opset_import.append(helper.make_opsetid("elsewhere", 1))
     assert refused(proto).code == "unknown-type"
 
 
