@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import onnx
@@ -13,7 +12,7 @@ import onnx
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.graph.messages import Scope
 from widthfold_onnx.model.graph.names import NodeName
-from widthfold_onnx.model.proto.walk import all_nodes, operator_of
+from widthfold_onnx.model.proto.walk import model_nodes, operator_of
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.new_nodes import NewNodes, SharedConstants, take_over
@@ -57,8 +56,8 @@ def exchanged(
         nodes: the nodes to replace, each by its companion; None for all nodes that match.
     """
     operators = {("", op): name for name in names for op in COMPANIONS[name].op_types}
-    messages = chain.from_iterable(all_nodes(g.node) for g in (proto.graph, *proto.functions))
-    if not any(operator_of(node) in operators for node in messages) or carries_folds(proto):
+    is_there = any(operator_of(node) in operators for node in model_nodes(proto))
+    if not is_there or carries_folds(proto):
         return proto, []
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)

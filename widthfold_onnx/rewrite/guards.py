@@ -117,15 +117,13 @@ class _Grouping:
         self, node: Node
     ) -> Iterator[tuple[Value, PackedLayout | None, Mapping[int, Extent]]]:
         """Yield the data of a folded or packed node: in which layout, and what must hold of it."""
-        propagated_op, ends = self.regions.propagated.get(node), self.regions.sites.get(node)
-        if propagated_op is None:
-            assert ends is not None
-            yield self.forms[node][0].data, ends.input_layout, self._extents(node)
+        if node in self.forms:
+            site, _ = self.forms[node]
+            yield site.data, self.regions.read(node, site.data_index), self._extents(node)
             return
-        layout = propagated_op.layout
-        for index in sorted(propagated_op.data):
-            value = node.inputs[index]
-            if value is not None:
+        for index, value in enumerate(node.inputs):
+            layout = self.regions.read(node, index)
+            if value is not None and layout is not None:
                 yield value, layout, layout.conditions(self.regions.shapes[value, layout])
 
     def _is_implied(

@@ -19,7 +19,7 @@ from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.graph.document import Document, Node
 from widthfold_onnx.model.graph.names import shown_name
-from widthfold_onnx.model.proto.walk import all_nodes
+from widthfold_onnx.model.proto.walk import model_nodes
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import AxisPattern, FoldedNode
 from widthfold_onnx.rules.forms.form import Reformulation
@@ -62,9 +62,8 @@ class FoldRecord(msgspec.Struct, frozen=True):
 
 def carries_folds(model: onnx.ModelProto) -> bool:
     """Check whether a node of a model, its bodies or its functions is a fold of an earlier run."""
-    graphs = (model.graph, *model.functions)
-    nodes = (node for graph in graphs for node in all_nodes(graph.node))
-    return any(entry.key == FOLD_KEY for node in nodes for entry in node.metadata_props)
+    entries = (entry for node in model_nodes(model) for entry in node.metadata_props)
+    return any(entry.key == FOLD_KEY for entry in entries)
 
 
 def read_record(text: str) -> FoldRecord:

@@ -111,29 +111,26 @@ class Regions:
         """Return the layouts in which a value is read; None for logical."""
         layouts: set[PackedLayout | None] = {None} if self.document.is_fixed(value) else set()
         for node, index in value.uses():
-            propagated_op, site = self.propagated.get(node), self.sites.get(node)
             result = node.outputs[0]
             if self.sources.get(result) is value and index == 0:
                 read = self.needed(result) or {None}  # a result that nobody reads stays as it is
                 layouts |= {s if s and (result, s) in self.dequantized else None for s in read}
-            elif propagated_op is not None:
-                layouts.add(propagated_op.layout if index in propagated_op.data else None)
             else:
-                layouts.add(site.input_layout if site is not None and index == site.data else None)
+                layouts.add(self.read(node, index))
         return layouts
+
+    def read(self, node: Node, index: int) -> PackedLayout | None:
+        """Return the layout in which a node reads an input; None for logical."""
+        op, ends = self.propagated.get(node), self.sites.get(node)
+        if op is not None:
+            return op.layout if index in op.data else None
+        return ends.input_layout if ends is not None and index == ends.data else None
 
     def packed(self, node: Node) -> list[Packed]:
         """Return the packed tensors that a folded or packed node reads and returns."""
-        op = self.propagated.get(node)
-        if op is None:
-            ends = self.sites[node]
-            tensors = [
-                (node.inputs[ends.data], ends.input_layout),
-                (node.outputs[0], ends.output_layout),
-            ]
-            return [(value, layout) for value, layout in tensors if value and layout]
-        values = [*(node.inputs[index] for index in sorted(op.data)), *node.outputs]
-        return [(value, op.layout) for value in values if value]
+        tensors = [(value, self.read(node, index)) for index, value in enumerate(node.inputs)]
+        tensors += [(value, self.homes.get(value)) for value in node.outputs]
+        return [(value, layout) for value, layout in tensors if value and layout]
 
     def connected(self) -> list[tuple[Node, ...]]:
         """Return the groups of folded and packed nodes that share packed tensors, in order."""
