@@ -196,9 +196,9 @@ def refused(reason: str) -> Refusal:
 
 
 def element_type(document: Document, node: Node, *values: Value | None) -> str | Refusal:
-    """Return the element type of integers that a node reads: that of the first value that has one.
+    """Return the element type of integers that a node reads: the first that is known.
 
-    Data has the type of its zero point, which may be known where its own is not.
+    Data and zero point have one type; the type of the zero point may be known alone.
     """
     for value in values:
         kind = 0 if value is None else document.element(graph_of(node), value.name or "")
