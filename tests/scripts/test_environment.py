@@ -2,6 +2,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 import venv
 from pathlib import Path
 
@@ -182,3 +183,13 @@ def test_the_tests_that_the_nightly_run_names_are_there() -> None:
     named = re.findall(r"tests/\S+\.py", (ROOT / "scripts/nightly").read_text())
     assert [name for name in named if not list(ROOT.glob(name))] == []
     assert named
+
+
+def test_the_oldest_releases_are_those_that_the_project_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needs = [*project["dependencies"], *project["optional-dependencies"]["cpu"]]
+    least = dict(re.findall(r"^([\w-]+)>=([\d.]+)", "\n".join(needs), re.MULTILINE))
+    text = (ROOT / "scripts/oldest.txt").read_text(encoding="utf-8")
+    oldest = dict(re.findall(r"^([\w-]+)==([\d.]+)$", text, re.MULTILINE))
+    assert oldest.keys() == least.keys()
+    assert {n: v for n, v in oldest.items() if not f"{v}.".startswith(f"{least[n]}.")} == {}
