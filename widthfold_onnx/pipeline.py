@@ -333,6 +333,6 @@ def _usable_forms(
 
 def _protected(loaded: LoadedModel) -> list[Path]:
     """Return the files of a model, which must stay as they are."""
-    from widthfold_onnx.model.proto.external import data_files
+    from widthfold_onnx.model.proto.tensors import data_files
 
     return [loaded.path, *data_files(loaded.proto, loaded.folder)]

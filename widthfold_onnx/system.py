@@ -168,14 +168,12 @@ def limit_memory(size: int) -> bool:
     """Limit the address space of this process to `size` bytes, where the system can.
 
     Returns:
-        Whether the limit is set.
+        Whether a limit is set; a lower one that is set already stays.
     """
-    return _limit(size, size)
-
-
-def _limit(soft: int, hard: int) -> bool:
     try:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        limit = size if soft == resource.RLIM_INFINITY else min(size, soft)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     except (AttributeError, ValueError, OSError):  # Windows has no limits, macOS refuses this one
         return False
     return True
@@ -189,19 +187,13 @@ def memory_at_most(more: int) -> Iterator[None]:
     """
     import psutil
 
-    if not hasattr(resource, "RLIMIT_AS"):
-        yield
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = psutil.Process().memory_info().vms + more
-    if resource.RLIM_INFINITY != soft < limit:
-        limit = soft
-    is_set = _limit(limit, hard)
+    limits = resource.getrlimit(resource.RLIMIT_AS) if hasattr(resource, "RLIMIT_AS") else None
+    is_limited = limit_memory(psutil.Process().memory_info().vms + more)
     try:
         yield
     finally:
-        if is_set:
-            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        if is_limited and limits:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def end_tree(pid: int) -> None:
@@ -225,9 +217,7 @@ def interrupt(thread: int) -> None:
 
     A background job of a shell ignores SIGINT; there the other signals interrupt.
     """
-    names = ("SIGINT", "SIGTERM", "SIGHUP")
-    numbers = (getattr(signal, name) for name in names if hasattr(signal, name))
-    number = next(n for n in numbers if callable(signal.getsignal(n)))
+    number = next(n for n in (signal.SIGINT, *END_SIGNALS) if callable(signal.getsignal(n)))
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(thread, number)
     else:

@@ -73,8 +73,8 @@ def test_fifty_thousand_nodes(tmp_path, every):
 
 def test_shapes_are_inferred_once_however_many_sites(monkeypatch):
     counted = []
-    evaluate = table.Evaluation
-    monkeypatch.setattr(table, "Evaluation", lambda *args: counted.append(1) or evaluate(*args))
+    derivation = table.Derivation
+    monkeypatch.setattr(table, "Derivation", lambda *args: counted.append(1) or derivation(*args))
     _, sites = fold_model(chain(40, 2), FoldOptions(factor=8))
     assert [site.status for site in sites] == ["folded"] * 20
     assert len(counted) == 1

@@ -10,7 +10,7 @@ import pytest
 
 from widthfold_onnx.evidence.timing import profile
 from widthfold_onnx.model.graph.document import Document, Node
-from widthfold_onnx.model.shapes import extents
+from widthfold_onnx.model.shapes import inference
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import Inputs
 from widthfold_onnx.operators.matmul import Product
@@ -53,4 +53,4 @@ def test_a_description_that_does_not_hold_is_asked_nothing_else(
 def test_tables_of_weights_agree_with_the_descriptions() -> None:
     described = {op: operators[0].inputs.weight for (_, op), operators in OPERATORS.items()}
     assert described.items() <= profile.WEIGHTS.items()
-    assert extents.WEIGHTS.items() <= described.items()
+    assert inference.WEIGHTS.items() <= described.items()

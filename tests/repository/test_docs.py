@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from tests.shared import ROOT
-from widthfold_onnx.model import preflight
+from widthfold_onnx.model import loader
 from widthfold_onnx.model.proto import functions, tensors
 from widthfold_onnx.runtime.inputs import recorded
 from widthfold_onnx.tuning.measure.effort import SPENDING
@@ -57,14 +57,14 @@ def test_the_limits_of_untrusted_models_are_those_of_the_code() -> None:
     page = (ROOT / "SECURITY.md").read_text()
     stated = dict(re.findall(r"^\| (.+) \| ([\d,; ]*\d)(?: each| GiB)? \|$", page, re.MULTILINE))
     assert stated == {
-        "nodes; tensors": f"{preflight.MAX_NODES:,}",
-        "subgraphs in one another": f"{preflight.MAX_DEPTH}",
-        "fields; messages of any kind": f"{preflight.MAX_FIELDS:,}; {preflight.MAX_MESSAGES:,}",
+        "nodes; tensors": f"{loader.MAX_NODES:,}",
+        "subgraphs in one another": f"{loader.MAX_DEPTH}",
+        "fields; messages of any kind": f"{loader.MAX_FIELDS:,}; {loader.MAX_MESSAGES:,}",
         "nodes once local functions are inlined": f"{functions.MAX_INLINED_NODES:,}",
         "dims of a tensor": f"{tensors.MAX_RANK}",
         "bytes of one set of stored inputs": f"{recorded.MAX_BYTES >> 30}",
     }
-    assert preflight.MAX_TENSORS == preflight.MAX_NODES
+    assert loader.MAX_TENSORS == loader.MAX_NODES
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/api.md", "docs/plans.md"])

@@ -61,12 +61,13 @@ def run_on_integers(
         shapes: extents of the inputs.
         options: where the nodes run.
     """
-    table = ShapeTable(new.proto, dict(shapes))
+    table = ShapeTable(new.proto, shapes)
     shared = Correspondence(old, new).shared
     count, skipped = 0, ""
     for path, node, read in _linear_nodes(new, new.scope, "", shared):
         try:
-            difference = _difference(new, table, path, node, read, options)
+            arrays = _integers(node, table, path, read)
+            difference = _difference(new, node, arrays, options)
         except (UnverifiedError, UnevaluableError, MemoryError) as error:
             skipped = skipped or f"{describe_node(node)}: {error}"
             continue
@@ -84,14 +85,14 @@ def _linear_nodes(
     model: Program, graph: NameScope, path: str, shared: set[str], outer: Read = lambda _: None
 ) -> Iterator[tuple[str, onnx.NodeProto, Read]]:
     """Yield the linear nodes of a graph and its subgraphs, with their path and constants."""
-    nodes = graph.nodes
 
     def read(name: str) -> Array | None:
         if name in graph.initializers:
             return model.read(graph.initializers[name])
-        return constant(nodes[graph.writers[name]], model) if name in graph.writers else outer(name)
+        writer = graph.writer(name)
+        return outer(name) if writer is None else constant(writer, model)
 
-    for index, node in enumerate(nodes):
+    for index, node in enumerate(graph.nodes):
         if node.output and node.output[0] in shared:
             continue
         if is_default(node, *TERMS):
@@ -102,20 +103,14 @@ def _linear_nodes(
 
 
 def _difference(
-    model: Program,
-    table: ShapeTable,
-    path: str,
-    node: onnx.NodeProto,
-    read: Read,
-    options: VerifyOptions,
+    model: Program, node: onnx.NodeProto, arrays: list[Array | None], options: VerifyOptions
 ) -> str:
     """Say where the runtime's result differs from the definition, "" if nowhere.
 
     Raises:
-        UnverifiedError: it cannot be run, or its extents are not known.
+        UnverifiedError: the node cannot be run.
         UnevaluableError: the node is invalid.
     """
-    arrays = _integers(node, table, path, read)
     node = _with_factors(node)
     call = Call(
         node=node,

@@ -17,7 +17,6 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.proto.external import check_external, is_external
 from widthfold_onnx.model.proto.functions import (
     FunctionKey,
     call_key,
@@ -32,8 +31,15 @@ from widthfold_onnx.model.proto.scope import (
     is_text,
     text,
 )
-from widthfold_onnx.model.proto.tensors import DTYPES, check_declaration, check_inline, describe
-from widthfold_onnx.model.proto.walk import all_tensors, domain_name, operator_of
+from widthfold_onnx.model.proto.tensors import (
+    DTYPES,
+    check_declaration,
+    check_external,
+    check_inline,
+    describe,
+    is_external,
+)
+from widthfold_onnx.model.proto.walk import all_tensors, domain_name, operator_of, opsets_of
 from widthfold_onnx.model.shapes.inference import check_inferable
 from widthfold_onnx.text import printable, quoted
 
@@ -42,7 +48,7 @@ def parse(data: bytes) -> onnx.ModelProto:
     """Parse the message of a model, which `check_model` has still to check.
 
     Args:
-        data: bytes that `preflight.scan_wire` has passed.
+        data: bytes that `loader.scan_wire` has passed.
 
     Raises:
         InvalidModelError: the parser refuses it.
@@ -56,7 +62,7 @@ def parse(data: bytes) -> onnx.ModelProto:
 
 
 def check_model(model: onnx.ModelProto, folder: Path | None) -> None:
-    """Check a parsed model; `preflight.scan_wire` has bounded its size and its depth.
+    """Check a parsed model; `loader.scan_wire` has bounded its size and its depth.
 
     Args:
         model: the model; it is not changed.
@@ -191,11 +197,12 @@ class _NodeChecker:
             return
         opset = self._opsets.get(domain)
         if opset is None:
-            shown = quoted(domain or "ai.onnx")
-            raise InvalidModelError(f"{describe_node(node)}: domain {shown} is not imported")
-        if domain in _newest_opsets() and not _is_op(op_type, domain, opset):
-            shown = quoted(op_type)
-            raise InvalidModelError(f"{describe_node(node)}: no operator {shown} in opset {opset}")
+            what = f"domain {quoted(domain or 'ai.onnx')} is not imported"
+        elif domain in _newest_opsets() and not _is_op(op_type, domain, opset):
+            what = f"no operator {quoted(op_type)} in opset {opset}"
+        else:
+            return
+        raise InvalidModelError(f"{describe_node(node)}: {what}")
 
 
 def _check_nothing_captured(scope: NameScope) -> None:
@@ -212,16 +219,17 @@ def _check_attributes(node: onnx.NodeProto, *, in_function: bool) -> None:
     has_words = domain == "" and op_type != "Constant"
     for attribute in node.attribute:
         name = text(attribute.name, "attribute name")
+        is_referring = text(attribute.ref_attr_name, "attribute name") != ""
         if name in seen:
             what = f"two attributes named {quoted(name)}"
-            raise InvalidModelError(f"{describe_node(node)}: {what}")
-        seen.add(name)
-        if has_words and not is_text(attribute.s):
+        elif has_words and not is_text(attribute.s):
             what = f"attribute {quoted(name)} is not UTF-8"
-            raise InvalidModelError(f"{describe_node(node)}: {what}")
-        if text(attribute.ref_attr_name, "attribute name") and not in_function:
+        elif is_referring and not in_function:
             what = f"attribute {quoted(name)} refers to a function that it is not in"
-            raise InvalidModelError(f"{describe_node(node)}: {what}")
+        else:
+            seen.add(name)
+            continue
+        raise InvalidModelError(f"{describe_node(node)}: {what}")
 
 
 def _check_notes(
@@ -289,7 +297,7 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     # Below IR version 4 initializers had to be inputs as well, which runtimes do not ask for.
     copy = onnx.ModelProto(ir_version=max(model.ir_version, 4))
     # Runtimes take "ai.onnx" for "" as well, onnx's tools do not.
-    imports = {domain_name(item.domain): item.version for item in model.opset_import} or {"": 1}
+    imports = opsets_of(model.opset_import) or {"": 1}
     copy.opset_import.extend(helper.make_opsetid(*item) for item in imports.items())
     _copy_graph(copy.graph, graph_scope(model.graph))
     for function in model.functions:

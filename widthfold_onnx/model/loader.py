@@ -1,17 +1,23 @@
-"""Reads and checks model files; a loaded model can be trusted."""
+"""Reads and checks model files; a loaded model can be trusted.
+
+A file is limited by counting on its raw bytes, before a parser builds any object of it. A protobuf
+parser turns two bytes into a message of some 150 bytes, so file size does not bound memory. The
+scan visits every field header of the messages that can repeat or nest, and jumps over the content
+of all others.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError, UsageError
-from widthfold_onnx.model.preflight import scan_wire
 from widthfold_onnx.system import READ
-from widthfold_onnx.text import printable
+from widthfold_onnx.text import printable, quoted
 
 if TYPE_CHECKING:
     import onnx
@@ -76,7 +82,7 @@ def load_with_data(model: Path, most: int) -> onnx.ModelProto:
         InvalidModelError: a file that changed since it was checked.
     """
     loaded = load(model)
-    from widthfold_onnx.model.proto.external import check_external, external_tensors, open_external
+    from widthfold_onnx.model.proto.tensors import check_external, external_tensors, open_external
 
     tensors = [(t, check_external(t, loaded.folder)) for t in external_tensors(loaded.proto)]
     if model.stat().st_size + sum(data.length for _, data in tensors) > most:
@@ -109,3 +115,158 @@ def _check_status(status: os.stat_result) -> None:
         raise InvalidModelError("not a regular file")
     if status.st_size > MAX_FILE_BYTES:
         raise InvalidModelError(f"{status.st_size} bytes, above the {MAX_FILE_BYTES} of a protobuf")
+
+
+MAX_NODES = 1_000_000
+MAX_TENSORS = 1_000_000
+MAX_DEPTH = 32
+MAX_MESSAGES = 2_000_000
+MAX_FIELDS = 8_000_000
+
+_LENGTH_DELIMITED = 2
+_TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))
+_LFS = b"version https://git-lfs"
+
+# Only the type of a long value is visited: it may have many dims.
+_LONG_VALUE = 4096
+
+
+_LIMITS = {"NodeProto": MAX_NODES, "TensorProto": MAX_TENSORS}
+
+
+@cache
+def _schema() -> tuple[list[str], list[dict[int, int]]]:
+    """Return the messages that a ModelProto may hold, and by tag what each of them may hold.
+
+    They are numbered, itself first: the scan looks one up for every field.
+    """
+    from onnx import ModelProto  # only for a file worth scanning
+
+    kinds = [ModelProto.DESCRIPTOR]
+    children = []
+    for kind in kinds:  # the loop appends to it
+        inside = {f.number: f.message_type for f in kind.fields if f.message_type}
+        kinds += [each for each in dict.fromkeys(inside.values()) if each not in kinds]
+        numbers = {number: kinds.index(each) for number, each in inside.items()}
+        children.append({n << 3 | _LENGTH_DELIMITED: each for n, each in numbers.items()})
+    return [kind.name for kind in kinds], children
+
+
+def scan_wire(data: bytes) -> None:
+    """Check the encoding and the counts of a serialized ModelProto.
+
+    Args:
+        data: the whole file.
+
+    Raises:
+        InvalidModelError: the file is empty, a Git LFS pointer, text, cut off or not a protobuf;
+            or it declares more than `MAX_NODES` nodes, `MAX_TENSORS` tensors,
+            `MAX_DEPTH` nested subgraphs, `MAX_MESSAGES` messages or `MAX_FIELDS` fields.
+    """
+    if not data:
+        raise InvalidModelError("the file is empty")
+    if data.startswith(_LFS):
+        raise InvalidModelError("a Git LFS pointer, not the model; fetch it with: git lfs pull")
+    if _TEXT.issuperset(data[:256]):  # a model has other bytes in its first fields
+        shown = quoted(data[:256], 40)
+        raise InvalidModelError(f"text, not an ONNX model; it starts with {shown}")
+    try:
+        _scan(data)
+    except (_WireError, IndexError) as error:
+        ends = f"the last field runs past the end, {len(data)} bytes"
+        where = error if isinstance(error, _WireError) else ends
+        raise InvalidModelError(f"not an ONNX protobuf, or cut off: {where}") from error
+
+
+class _WireError(Exception):
+    """The bytes are no protobuf message; the text says where."""
+
+
+def _varint(data: bytes, pos: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, pos
+        shift += 7
+        if shift > 63:
+            raise _WireError(f"a number longer than 10 bytes at byte {pos}")
+
+
+def _too_many(name: str, count: int) -> InvalidModelError:
+    most = _LIMITS.get(name, MAX_MESSAGES)
+    if count > most:
+        return InvalidModelError(f"more than {most} {name.removesuffix('Proto').lower()}s")
+    return InvalidModelError(f"more than {MAX_MESSAGES} nodes, attributes, tensors and values")
+
+
+def _scan(data: bytes) -> None:
+    names, all_children = _schema()
+    graph, value = names.index("GraphProto"), names.index("ValueInfoProto")
+    limits = [_LIMITS.get(name, MAX_MESSAGES) for name in names]
+    counts = [0] * len(limits)
+    stack: list[tuple[int, int]] = []  # (end, kind) of the messages around this one
+    kind, children = 0, all_children[0]
+    pos, end = 0, len(data)
+    depth = fields = messages = 0
+    while True:
+        if pos >= end:
+            if pos > end:
+                raise _WireError(f"a field runs past its message, which ends at byte {end}")
+            if not stack:
+                return
+            depth -= kind == graph
+            end, kind = stack.pop()
+            children = all_children[kind]
+            continue
+        tag = data[pos]
+        pos += 1
+        if tag > 0x7F:
+            tag, pos = _varint(data, pos - 1)
+        fields += 1
+        if fields > MAX_FIELDS:
+            raise InvalidModelError(f"more than {MAX_FIELDS} fields; no model needs as many")
+        if tag < 8:
+            raise _WireError(f"field number 0 before byte {pos}")
+        if tag & 7 != _LENGTH_DELIMITED:
+            pos = _past_number(data, pos, tag & 7)
+            continue
+        size = data[pos]
+        pos += 1
+        if size > 0x7F:
+            size, pos = _varint(data, pos - 1)
+        stop = pos + size
+        if stop > end:
+            raise _WireError(f"{size} bytes declared at byte {pos}, {end - pos} are there")
+        child = children.get(tag)
+        if child is None:
+            pos = stop
+            continue
+        counts[child] += 1
+        messages += 1
+        if counts[child] > limits[child] or messages > MAX_MESSAGES:
+            raise _too_many(names[child], counts[child])
+        if not size or not all_children[child] or (child == value and size < _LONG_VALUE):
+            pos = stop
+            continue
+        stack.append((end, kind))
+        kind, children, end = child, all_children[child], stop
+        if child == graph:
+            depth += 1
+            if depth > MAX_DEPTH + 1:  # the main graph is one of them
+                raise InvalidModelError(f"subgraphs are nested more than {MAX_DEPTH} deep")
+
+
+def _past_number(data: bytes, pos: int, wire: int) -> int:
+    """Return the end of a field without a length."""
+    if wire == 0:
+        while data[pos] > 0x7F:
+            pos += 1
+        return pos + 1
+    if wire == 1:
+        return pos + 8
+    if wire == 5:
+        return pos + 4
+    raise _WireError(f"unknown wire type {wire} before byte {pos}")

@@ -25,7 +25,7 @@ from widthfold_onnx.model.atomic import (
     temporary,
     writing,
 )
-from widthfold_onnx.model.proto.external import (
+from widthfold_onnx.model.proto.tensors import (
     ExternalData,
     check_external,
     external_tensors,

@@ -9,7 +9,7 @@ from onnx import TensorProto, parser
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.parity import float64_reference
 from widthfold_onnx.evidence.parity.float64_reference import evaluate, true_outputs
-from widthfold_onnx.evidence.proof.reference_ops import widen
+from widthfold_onnx.evidence.proof.float64 import widen
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'

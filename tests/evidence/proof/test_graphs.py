@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from tests.evidence.mutants.proof import difference, proofs
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof.compare import prove, prove_at_sizes, proved
-from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.proof.program import Correspondence, program
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "l" : 1]>'
 MAIN = f"{HEAD} g (float[2,3] x, bool c) => (float[2,3] y)"
@@ -154,7 +154,7 @@ def test_extents_that_are_demanded_are_the_only_ones() -> None:
 def test_an_original_that_cannot_be_evaluated_is_unverified() -> None:
     broken = program(parsed(f"{MAIN} {{ z = Transpose <perm = [0, 5]> (x) y = Relu (z) }}"), None)
     with pytest.raises(UnverifiedError, match="the original cannot be evaluated"):
-        prove(broken, program(PLAIN, None), {"x": (2, 3)})
+        prove(Correspondence(broken, program(PLAIN, None)), {"x": (2, 3)})
 
 
 CHAIN = "a = Relu (x) b = Tanh (a) d = Exp (b) y = Sin (d)"

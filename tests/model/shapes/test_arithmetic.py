@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.model.shapes.shaped import parsed, shape
-from widthfold_onnx.model.shapes import arithmetic, evaluation
+from widthfold_onnx.model.shapes import arithmetic, table
 from widthfold_onnx.model.shapes.table import ShapeTable
 
 PADDED = """(float[N, 2, h, 8] x) => (float[a, b, c, d] y) {
@@ -189,7 +189,7 @@ SUM = """(float[1] x) => (float[1] y) {{
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_number_of_evaluations_is_bounded(monkeypatch, fails):
-    monkeypatch.setattr(evaluation, "MOST_ELEMENTS", 10 * evaluation.NODE_ELEMENTS)
+    monkeypatch.setattr(table, "MOST_ELEMENTS", 10 * table.NODE_ELEMENTS)
     seen = []
     run = arithmetic.run_reference
 

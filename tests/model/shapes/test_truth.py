@@ -25,9 +25,8 @@ from tests.rewrite.held import Drawn
 from tests.running import Array, run
 from tests.shared import MODELS, ROOT, needs_models
 from widthfold_onnx.model.proto.walk import body_path
-from widthfold_onnx.model.shapes.evaluation import Evaluation
 from widthfold_onnx.model.shapes.fact import Fact
-from widthfold_onnx.model.shapes.table import inputs_of
+from widthfold_onnx.model.shapes.table import ShapeTable
 
 # Some cases are of an operator set that onnx has released and the runtime has not yet.
 os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
@@ -37,7 +36,7 @@ OWN = sorted((ROOT / "models").glob("*.onnx"))
 
 def check(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> None:
     """Compare all values, those in branches as well, with and without the extents of the inputs."""
-    known = Evaluation(model, inputs_of(model, {})).facts
+    known = ShapeTable(model, {}).facts
     exposed = onnx.ModelProto()
     exposed.CopyFrom(model)
     places = dict(exposures(exposed.graph, "", known))
@@ -45,7 +44,7 @@ def check(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> None:
     exposed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in places)
     true = dict(zip(places, run(exposed, feeds), strict=True))
     pins = {name: array.shape for name, array in feeds.items()}
-    for facts in (known, Evaluation(model, inputs_of(model, pins)).facts):
+    for facts in (known, ShapeTable(model, pins).facts):
         for name, array in true.items():
             path, own = places[name]
             is_run = not path or array.shape != (0,)
@@ -212,7 +211,7 @@ def test_drawn_arithmetic(steps) -> None:
     numbers = {name: np.int64(number) for name, number in NUMBERS.items()}
     model = parsed(text, opset=17, **numbers, third=np.float32(0.3), unit=np.ones((1, 1, 1)))
     check(model, {"x": np.zeros((2, 4, 8), np.float32)})
-    facts = Evaluation(model, inputs_of(model, {"x": (2, 4, 8)})).facts[""]
+    facts = ShapeTable(model, {"x": (2, 4, 8)}).facts[""]
     assert all(facts[name].is_whole for name in pool)
 
 
@@ -257,7 +256,7 @@ def test_the_cases_of_onnx_with_constants(largest: int) -> None:
                 value.type.tensor_type.ClearField("shape")
         free = {value.name for value in inputs}
         pins = {k: a.shape for k, a in read.items() if k in free and isinstance(a, np.ndarray)}
-        facts = Evaluation(model, inputs_of(model, pins)).facts[""]
+        facts = ShapeTable(model, pins).facts[""]
         for key, array in returned.items():
             if isinstance(array, np.ndarray) and array.dtype != object:
                 agree(facts[key], array, name)

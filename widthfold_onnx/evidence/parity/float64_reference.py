@@ -1,7 +1,7 @@
 """Computes the truth: the results of the original without rounding to its own element types.
 
 All floats of the model are widened to float64 (weights, casts, generated values) and onnx's
-reference implementation runs it, with some operators of our own (`proof.reference_ops`). It knows
+reference implementation runs it, with some operators of our own (`proof.float64`). It knows
 neither every operator nor every version, so there may be no truth; then the report says why, and
 no claim rests on it.
 """
@@ -18,7 +18,7 @@ import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError, WidthfoldError
-from widthfold_onnx.evidence.proof.reference_ops import evaluator
+from widthfold_onnx.evidence.proof.float64 import evaluator
 from widthfold_onnx.model.loader import load_with_data
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.recorded import InputSet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -15,8 +15,9 @@ import onnx
 from threadpoolctl import threadpool_limits
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.evidence.proof.evaluate import Evaluation, EvaluationError
+from widthfold_onnx.evidence.proof.evaluate import Evaluation
 from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, drawn_anew, unequal
+from widthfold_onnx.evidence.proof.float64 import undecided
 from widthfold_onnx.evidence.proof.program import Branch, Correspondence, Program
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
@@ -28,8 +29,14 @@ from widthfold_onnx.evidence.proof.sizes import (
     size_tests,
     tested_tries,
 )
-from widthfold_onnx.evidence.proof.undecided import undecided
-from widthfold_onnx.evidence.proof.values import Elements, Known, Opaque, Shape, Value
+from widthfold_onnx.evidence.proof.values import (
+    Elements,
+    Known,
+    Opaque,
+    Shape,
+    UnevaluableError,
+    Value,
+)
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.results import Proof
@@ -121,75 +128,74 @@ def prove_at_sizes(
     Raises:
         UnverifiedError: no extents were found at which the original can be evaluated.
     """
+    both = Correspondence(old, new)
     proofs: list[SizeProof] = []
     for shapes in sizes:
-        proofs.append(_first(old, new, first_tries(old, shapes, ran_at)))
+        proofs.append(_first(both, first_tries(old, shapes, ran_at)))
         if proofs[-1].verdict == "different":
             return proofs
     fixed = sizes[0]
-    if proofs[-1].verdict != "different" and open_dimensions(old, fixed):
+    if open_dimensions(old, fixed):
         with suppress(UnverifiedError):  # the original may take one size alone
-            proofs.append(_first(old, new, second_tries(old, fixed, proofs[0].shapes)))
+            proofs.append(_first(both, second_tries(old, fixed, proofs[0].shapes)))
     # Guards must be right at all extents, also if the caller planned with some. Another tool may
     # have stated those extents, so that the new model fails with an error at others.
-    more = _reaching(old, new, proofs) if open_dimensions(old, {}) else ()
+    more = _reaching(both, proofs) if open_dimensions(old, {}) else ()
     for shapes in chain(tested_tries(old, new, proofs[0].shapes), more):
         if proofs[-1].verdict == "different":
             return proofs
         with suppress(UnverifiedError):
-            proof = prove(old, new, shapes)
-            if _is_of_empty_tensors(old, new, proof):
+            proof = prove(both, shapes)
+            if _is_of_empty_tensors(both, proof):
                 continue
             is_planned = all(shapes.get(name) == tuple(fixed[name]) for name in fixed)
             if is_planned or (proof.is_computed and not proof.is_opaque):
                 proofs.append(proof)
     if proofs[-1].verdict == "different" or not open_dimensions(old, {}):
         return proofs
-    return [
-        *proofs,
-        *(_of_unseen(*branch, proofs[0].shapes) for branch in _unseen(old, new, proofs)),
-    ]
+    for name, branch in _unseen(both, proofs):
+        reason = f"the {branch} of {printable(name)} is chosen at none of the extents tried"
+        unseen = frozenset([name])
+        proofs.append(SizeProof("not provable", reason, proofs[0].shapes, unseen=unseen))
+    return proofs
 
 
-def _is_of_empty_tensors(old: Program, new: Program, proof: SizeProof) -> bool:
+def _is_of_empty_tensors(both: Correspondence, proof: SizeProof) -> bool:
     """Check whether models differ as an input is empty, whatever the guards choose.
 
     Only guards test for that: folds that need none may fail there (docs/folds.md).
     """
     if proof.verdict != "different" or all(map(all, proof.shapes.values())):
         return False
-    guards = frozenset(name for test in size_tests(new) for name in test.choosers)
-    return prove(old, replace(new, forced=guards), proof.shapes).verdict == "different"
+    guards = frozenset(name for test in size_tests(both.new) for name in test.choosers)
+    return prove(both, proof.shapes, guards).verdict == "different"
 
 
-def _reaching(old: Program, new: Program, proofs: list[SizeProof]) -> Iterator[Shapes]:
+def _reaching(both: Correspondence, proofs: list[SizeProof]) -> Iterator[Shapes]:
     """Yield extents that may reach branches of the new model that were computed at none so far.
 
     An else branch that every condition passes by, as where the model runs at the sizes of a guard
     alone, is computed whatever the condition is; that proof is appended.
     """
-    others = frozenset(
-        name for name, branch in _unseen(old, new, proofs) if branch == "else_branch"
-    )
+    others = frozenset(name for name, branch in _unseen(both, proofs) if branch == "else_branch")
     smallest = min(proofs, key=lambda proof: elements(proof.shapes) or math.inf).shapes
     if others:
         with suppress(UnverifiedError):
-            forced = prove(old, replace(new, forced=others), smallest)
+            forced = prove(both, smallest, others)
             proofs += [forced] if forced.verdict == "equal" else []
-    yield from reaching(old, new, smallest, lambda: {name for name, _ in _unseen(old, new, proofs)})
+
+    def unseen() -> set[str]:
+        return {name for name, _ in _unseen(both, proofs)}
+
+    yield from reaching(both.old, both.new, smallest, unseen)
 
 
-def _of_unseen(name: str, branch: str, shapes: Shapes) -> SizeProof:
-    """Say that a branch was computed at no extents."""
-    reason = f"the {branch} of {printable(name)} is chosen at none of the extents tried"
-    return SizeProof("not provable", reason, shapes, unseen=frozenset([name]))
-
-
-def _unseen(old: Program, new: Program, proofs: Sequence[SizeProof]) -> list[Branch]:
+def _unseen(both: Correspondence, proofs: Sequence[SizeProof]) -> list[Branch]:
     """Return the new branches that were computed at no extents, of Ifs that were reached."""
+    new, before = both.new, both.old.branches
     computed = {branch for proof in proofs for branch in proof.branches}
-    nodes, before = new.scope.nodes, old.branches
-    fixed = {n.output[0] for n in nodes if n.op_type == "If" and n.input[0] in new.constant}
+    ifs = (node for node in new.scope.nodes if node.op_type == "If")
+    fixed = {node.output[0] for node in ifs if node.input[0] in new.constant}
     open_ifs = {name for name, _ in computed} - fixed
     return [
         place
@@ -198,132 +204,141 @@ def _unseen(old: Program, new: Program, proofs: Sequence[SizeProof]) -> list[Bra
     ]
 
 
-def _first(old: Program, new: Program, tries: Iterator[Shapes]) -> SizeProof:
+def _first(both: Correspondence, tries: Iterator[Shapes]) -> SizeProof:
     """Compare at the first extents at which the original can be evaluated."""
     failure: UnverifiedError | None = None
     for shapes in tries:
         try:
-            return prove(old, new, shapes)
+            return prove(both, shapes)
         except UnverifiedError as error:
             failure = failure or error
     raise failure or UnverifiedError("no other extents are known")
 
 
-def prove(old: Program, new: Program, shapes: Shapes) -> SizeProof:
+@contextmanager
+def _memory_reported() -> Iterator[None]:
+    try:
+        yield
+    except MemoryError as error:
+        raise UnverifiedError("the proof needs more memory than there is") from error
+
+
+@_memory_reported()
+def prove(both: Correspondence, shapes: Shapes, forced: frozenset[str] = frozenset()) -> SizeProof:
     """Evaluate both models on the same random elements and compare the results.
 
     Changed nodes are evaluated behind variables first. A model may compute a kept value again, or
     give its name to another value. Such a model is evaluated whole, and its outputs are compared.
 
     Args:
-        old: the original.
-        new: the rewritten model.
+        both: the models.
         shapes: extents of the inputs of the original.
+        forced: of the new model, see `Evaluation.forced`.
 
     Raises:
         UnverifiedError: the original cannot be evaluated on these.
     """
-    proof_of = partial(SizeProof, shapes=dict(shapes))
-    lost = sorted(shapes.keys() - {value.name for value in new.proto.graph.input})
+    lost = sorted(shapes.keys() - {value.name for value in both.new.proto.graph.input})
     if lost:
-        return proof_of("different", f"the new model has no input {printable(lost[0])}")
-    tables = [ShapeTable(old.proto, dict(shapes))]
+        return SizeProof("different", f"the new model has no input {printable(lost[0])}", shapes)
+    if defaults := both.changed_defaults():
+        name = printable(defaults[0])
+        reason = f"another value stands for {name} where a caller leaves it out"
+        return SizeProof("different", reason, shapes)
+    table = ShapeTable(both.old.proto, shapes)
     try:
-        tables.append(ShapeTable(new.proto, dict(shapes)))
+        trial = _Trial(both, (table, ShapeTable(both.new.proto, shapes)), shapes, forced)
     except UsageError:
         reason = "the new model declares other extents of its inputs"
-        return proof_of("different", reason, is_computed=False)
-    try:
-        both = Correspondence(old, new)
-        if defaults := both.changed_defaults():
-            name = printable(defaults[0])
-            reason = f"another value stands for {name} where a caller leaves it out"
-            return proof_of("different", reason)
-        # Draws are computed side by side already; threads of BLAS on top wait for each other.
-        with threadpool_limits(1, "blas"):
-            changed = _evaluated(both, tables, shapes, both.targets, both.variables(tables[0]))
-            if changed.verdict == "different":
-                # The whole model may hold values that cannot be evaluated.
-                with suppress(UnverifiedError, MemoryError):
-                    whole = _evaluated(both, tables, shapes, new.outputs, {})
-                    return changed if whole.verdict == "different" else whole
-            return changed
-    except MemoryError as error:
-        raise UnverifiedError("the proof needs more memory than there is") from error
+        return SizeProof("different", reason, shapes, is_computed=False)
+    # Draws are computed side by side already; threads of BLAS on top wait for each other.
+    with threadpool_limits(1, "blas"):
+        changed = trial.proof(both.targets, both.variables(table))
+        if changed.verdict == "different":
+            # The whole model may hold values that cannot be evaluated.
+            with suppress(UnverifiedError, MemoryError):
+                whole = trial.proof(both.new.outputs, {})
+                return changed if whole.verdict == "different" else whole
+        return changed
 
 
-def _evaluated(
-    both: Correspondence,
-    tables: Sequence[ShapeTable],
-    shapes: Shapes,
-    targets: Sequence[str],
-    variables: Shapes,
-) -> SizeProof:
-    """Evaluate both models up to the targets and compare these, in rounds until the bound holds.
+@dataclass(frozen=True)
+class _Trial:
+    """Two models that are compared at one set of extents.
 
-    Rounds are independent, so their bounds are multiplied.
+    Attributes:
+        both: the models.
+        tables: extents and element types of the values of each.
+        shapes: extents of the inputs.
+        forced: of the new model, see `Evaluation.forced`.
     """
-    proof = _drawn_once(both, tables, shapes, targets, variables)
-    for number in range(1, MOST_ROUNDS):
-        if proof.verdict != "equal" or not 0 < proof.error_bits < LEAST_BITS:
-            break
-        with drawn_anew(number):
-            other = _drawn_once(both, tables, shapes, targets, variables)
-        bits = proof.error_bits + other.error_bits
-        proof = other if other.verdict != "equal" else replace(proof, error_bits=bits)
-    if proof.verdict == "equal" and proof.error_bits < LEAST_BITS:
-        doubt = "different models may agree in all draws with a probability of "
-        return SizeProof("not provable", f"{doubt}2^{-proof.error_bits:.0f}", dict(shapes))
-    return proof
 
+    both: Correspondence
+    tables: tuple[ShapeTable, ShapeTable]
+    shapes: Shapes
+    forced: frozenset[str]
 
-def _drawn_once(
-    both: Correspondence,
-    tables: Sequence[ShapeTable],
-    shapes: Shapes,
-    targets: Sequence[str],
-    variables: Shapes,
-) -> SizeProof:
-    """Compare the targets of both models once, with whatever error bound that has."""
-    proof_of = partial(SizeProof, shapes=dict(shapes))
-    missing = [name for name in targets if name not in both.old.names & both.new.names]
-    if missing:
-        return proof_of("different", f"only one model computes {printable(missing[0])}")
-    agreed = both.agreed(tables[0])
-    old, new = (
-        partial(Evaluation, side, table, shapes, variables=variables, agreed=agreed)
-        for side, table in zip((both.old, both.new), tables, strict=True)
-    )
-    try:
-        before = old(targets=targets)
-    except EvaluationError as error:
-        raise UnverifiedError(f"the original cannot be evaluated: {error}") from error
-    try:
-        after = new(targets=targets)
-    except EvaluationError as error:
-        return proof_of("different", str(error), is_computed=False)
-    differing = [name for name in targets if before.digests[name] != after.digests[name]]
-    doubt, is_opaque = "", False
-    for name in differing:
-        kept_old, kept_new = (run(targets=[name], is_kept=True) for run in (old, new))
-        first, second = kept_old.values[name], kept_new.values[name]
-        by = f" ({describe_node(both.new.writer(name))})" if name in both.new.scope.writers else ""
-        where = f"{printable(name)}{by}: {_difference(first, second)}"
-        why = undecided(name, kept_old, kept_new, {**shapes, **variables}, tables[0])
-        if not why:
-            return proof_of("different", where)
-        doubt = doubt or f"{where}; {why}"
-        is_opaque = is_opaque or isinstance(first, Opaque)
-    if doubt:
-        chosen = frozenset(after.undecided - before.undecided if is_opaque else ())
-        return proof_of("not provable", doubt, is_opaque=is_opaque, unseen=chosen)
-    return proof_of(
-        "equal",
-        values=len(both.shared) + len(targets),
-        error_bits=_error_bits(before, after),
-        functions=frozenset(before.unknown | after.unknown),
-        branches=frozenset(after.branches),
-    )
+    def proof(self, targets: Sequence[str], variables: Shapes) -> SizeProof:
+        """Evaluate both models up to the targets and compare these, until the bound holds.
+
+        Rounds of draws are independent, so their bounds are multiplied.
+        """
+        proof = self._round(targets, variables)
+        for number in range(1, MOST_ROUNDS):
+            if proof.verdict != "equal" or not 0 < proof.error_bits < LEAST_BITS:
+                break
+            with drawn_anew(number):
+                other = self._round(targets, variables)
+            bits = proof.error_bits + other.error_bits
+            proof = other if other.verdict != "equal" else replace(proof, error_bits=bits)
+        if proof.verdict == "equal" and proof.error_bits < LEAST_BITS:
+            doubt = "different models may agree in all draws with a probability of "
+            return SizeProof("not provable", f"{doubt}2^{-proof.error_bits:.0f}", self.shapes)
+        return proof
+
+    def _round(self, targets: Sequence[str], variables: Shapes) -> SizeProof:
+        """Compare the targets of both models once, with whatever error bound that has."""
+        both, table = self.both, self.tables[0]
+        proof_of = partial(SizeProof, shapes=self.shapes)
+        missing = [name for name in targets if name not in both.old.names & both.new.names]
+        if missing:
+            return proof_of("different", f"only one model computes {printable(missing[0])}")
+        agreed = both.agreed(table)
+        side = partial(Evaluation, shapes=self.shapes, agreed=agreed, variables=variables)
+        old = partial(side, both.old, table)
+        new = partial(side, both.new, self.tables[1], forced=self.forced)
+        try:
+            before = old().run(targets)
+        except UnevaluableError as error:
+            raise UnverifiedError(f"the original cannot be evaluated: {error}") from error
+        try:
+            after = new().run(targets)
+        except UnevaluableError as error:
+            return proof_of("different", str(error), is_computed=False)
+        doubt, is_opaque = "", False
+        for name in targets:
+            if before.digests[name] == after.digests[name]:
+                continue
+            kept_old, kept_new = (model(is_kept=True).run([name]) for model in (old, new))
+            first, second = kept_old.values[name], kept_new.values[name]
+            writer = both.new.scope.writer(name)
+            by = f" ({describe_node(writer)})" if writer else ""
+            where = f"{printable(name)}{by}: {_difference(first, second)}"
+            why = undecided(name, kept_old, kept_new)
+            if not why:
+                return proof_of("different", where)
+            doubt = doubt or f"{where}; {why}"
+            is_opaque = is_opaque or isinstance(first, Opaque)
+        if doubt:
+            chosen = frozenset(after.undecided - before.undecided if is_opaque else ())
+            return proof_of("not provable", doubt, is_opaque=is_opaque, unseen=chosen)
+        return proof_of(
+            "equal",
+            values=len(both.shared) + len(targets),
+            error_bits=_error_bits(before, after),
+            functions=frozenset(before.unknown | after.unknown),
+            branches=frozenset(after.branches),
+        )
 
 
 def _error_bits(before: Evaluation, after: Evaluation) -> float:

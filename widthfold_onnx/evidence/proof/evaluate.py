@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import onnx
 
@@ -34,10 +35,6 @@ Body = tuple[str, NameScope]
 """A graph of a node with its place there, see `NameScope.inner`."""
 
 
-class EvaluationError(Exception):
-    """A node that no runtime could compute."""
-
-
 @dataclass
 class _Frame:
     """A graph while it is evaluated.
@@ -57,21 +54,19 @@ class _Frame:
     loops: int = 0
 
 
+@dataclass
 class Evaluation:
     """One run of a program.
 
-    Args:
-        program: the model.
-        table: extents and element types of its values.
-        agreed: extents and element types from another model that names the values as well: of the
-            variables, and of values that the table lacks.
-        shapes: extents of the inputs.
-        targets: values of the main graph to compute; their operands are computed, too.
-        variables: values of the main graph that are variables for all that reads them.
-        is_kept: whether the values of the targets are kept, and not only their digests.
-
     Attributes:
         program: the model.
+        table: extents and element types of its values.
+        shapes: extents of the inputs.
+        agreed: extents and element types from another model that names the values as well: of the
+            variables, and of values that the table lacks.
+        variables: values of the main graph that are variables for all that reads them.
+        forced: first outputs of Ifs whose else branch is computed, whatever their condition is.
+        is_kept: whether the values of the targets are kept, and not only their digests.
         digests: of the targets.
         values: the targets.
         degree: of the polynomials, at most.
@@ -83,39 +78,38 @@ class Evaluation:
         undecided: first outputs of Ifs whose condition is not known, and whose branches differ.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        table: ShapeTable,
-        shapes: Mapping[str, Shape],
-        *,
-        agreed: Mapping[str, Described],
-        targets: Sequence[str],
-        variables: Mapping[str, Shape],
-        is_kept: bool = False,
-    ) -> None:
-        self.program = program
-        self._table = table
-        self._agreed = agreed
-        self._variables = variables
-        self._targets = frozenset(targets)
-        self._is_kept = is_kept
-        self.digests: dict[str, bytes] = {}
-        self.values: dict[str, Value] = {}
-        self.degree, self.size = 1, 0
-        self.functions: Counter[tuple[str, int]] = Counter()
-        self.unknown: set[str] = set()
-        self.branches: set[tuple[str, str]] = set()
-        self.undecided: set[str] = set()
-        inputs = {value.name: self._input(value, shapes) for value in program.inputs}
-        main = _Frame(program.scope, "", inputs)
-        for name in self._targets - program.scope.writers.keys():  # outputs that no node writes
+    program: Program
+    table: ShapeTable
+    shapes: Mapping[str, Shape]
+    agreed: Mapping[str, Described]
+    variables: Mapping[str, Shape]
+    forced: frozenset[str] = frozenset()
+    is_kept: bool = False
+    digests: dict[str, bytes] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
+    degree: int = 1
+    size: int = 0
+    functions: Counter[tuple[str, int]] = field(default_factory=Counter)
+    unknown: set[str] = field(default_factory=set)
+    branches: set[tuple[str, str]] = field(default_factory=set)
+    undecided: set[str] = field(default_factory=set)
+
+    def run(self, targets: Sequence[str]) -> Self:
+        """Compute values of the main graph and all that they are computed from.
+
+        Raises:
+            UnevaluableError: a node that no runtime could compute.
+        """
+        inputs = {value.name: self._input(value) for value in self.program.inputs}
+        main = _Frame(self.program.scope, "", inputs)
+        for name in set(targets) - main.scope.writers.keys():  # outputs that no node writes
             self._note(name, self._read(name, main))
         self._graph(main, targets)
+        return self
 
-    def _input(self, value: onnx.ValueInfoProto, shapes: Mapping[str, Shape]) -> Value:
+    def _input(self, value: onnx.ValueInfoProto) -> Value:
         is_tensor = value.type.HasField("tensor_type")
-        shape, kind = shapes.get(value.name), value.type.tensor_type.elem_type
+        shape, kind = self.shapes.get(value.name), value.type.tensor_type.elem_type
         return self._drawn(key_of("input", value.name), shape if is_tensor else None, kind)
 
     def _drawn(self, key: int, shape: Shape | None, kind: int) -> Value:
@@ -126,13 +120,11 @@ class Evaluation:
         return Elements(variables(key, shape), kind=kind)
 
     def _graph(self, frame: _Frame, outputs: Sequence[str]) -> None:
-        """Evaluate what some values of a graph need.
-
-        Raises:
-            EvaluationError: a node that cannot be computed.
-        """
+        """Evaluate what some values of a graph need."""
         scope, values = frame.scope, frame.values
-        fixed = {} if frame.path else self._variables
+        fixed, targets = self.variables, frozenset(outputs)
+        if frame.path:
+            fixed, targets = {}, frozenset()
         nodes = scope.behind(outputs, fixed)
         touched = {i: {*scope.reads[i], *scope.nodes[i].output} for i in nodes}
         last = {name: i for i in nodes for name in touched[i]}
@@ -140,13 +132,13 @@ class Evaluation:
             node = scope.nodes[index]
             for name in scope.reads[index]:
                 if name in fixed and name not in values:
-                    values[name] = self._drawn(key_of("variable", name), *self._agreed[name])
+                    values[name] = self._drawn(key_of("variable", name), *self.agreed[name])
             try:
                 results = self._node(frame, index)
             except UnevaluableError as error:
-                raise EvaluationError(f"{describe_node(node)}: {error}") from error
+                raise UnevaluableError(f"{describe_node(node)}: {error}") from error
             for name, value in zip(node.output, results, strict=False):
-                if name in self._targets and not frame.path:
+                if name in targets:
                     self._note(name, value)
                 if isinstance(value, Elements):
                     self.degree = max(self.degree, value.degree)
@@ -164,12 +156,12 @@ class Evaluation:
         if name in frame.scope.initializers:
             return Known(self.program.read(frame.scope.initializers[name]))
         if frame.outer is None:
-            raise EvaluationError(f"nothing computes {name}")
+            raise UnevaluableError(f"nothing computes {name}")
         return self._read(name, frame.outer)
 
     def _note(self, name: str, value: Value) -> None:
-        self.digests[name] = _digest(value, self._table.element("", name))
-        if self._is_kept:
+        self.digests[name] = _digest(value, self.table.element("", name))
+        if self.is_kept:
             self.values[name] = value
 
     def _shape(self, path: str, name: str) -> Shape | None:
@@ -178,9 +170,9 @@ class Evaluation:
         Raises:
             UnevaluableError: it is too large to be evaluated.
         """
-        extents = self._table.extents(path, name)
-        if extents is None and name in self._agreed and not path:
-            extents = self._agreed[name][0]
+        extents = self.table.extents(path, name)
+        if extents is None and name in self.agreed and not path:
+            extents = self.agreed[name][0]
         if extents is not None and math.prod(extents) > MOST_ELEMENTS:
             raise UnevaluableError(f"{list(extents)} are too many elements")
         return extents
@@ -197,7 +189,7 @@ class Evaluation:
             version=self.program.version(node),
             shapes=[self._shape(path, name) if name else None for name in node.output],
             unknown=self.unknown,
-            made=[self._table.element(path, name) for name in node.output],
+            made=[self.table.element(path, name) for name in node.output],
         )
         bodies = frame.scope.inner.get(index, ())
         if bodies and is_default(node, "If"):
@@ -232,7 +224,7 @@ class Evaluation:
         inside = _Frame(scope, path, {}, frame, frame.loops + (number >= 0))
         for i, value in enumerate(scope.graph.input):
             key = key_of("body", frame.loops, number, i)
-            shape, kind = self._shape(path, value.name), self._table.element(path, value.name)
+            shape, kind = self._shape(path, value.name), self.table.element(path, value.name)
             inside.values[value.name] = self._drawn(key, shape, kind)
         outputs = [value.name for value in scope.graph.output]
         self._graph(inside, outputs)
@@ -245,7 +237,7 @@ class Evaluation:
         """
         condition = call.inputs[0]
         chosen = {"then_branch", "else_branch"}
-        if call.node.output[0] in self.program.forced:
+        if call.node.output[0] in self.forced:
             chosen = {"else_branch"}
         elif isinstance(condition, Known):
             chosen = {"then_branch" if condition.array.any() else "else_branch"}
@@ -275,5 +267,4 @@ class Evaluation:
 
 def _digest(value: Value, otherwise: int = 0) -> bytes:
     """Digest a value with its element type, or another type where its own is not known."""
-    kind = 0 if isinstance(value, Opaque) else value.kind
-    return value.digest() + bytes([kind or otherwise])
+    return value.digest() + bytes([value.kind or otherwise])

@@ -79,20 +79,13 @@ def unequal(old: Draws, new: Draws) -> Array:
 
 def dot(a: Array, b: Array, prime: Modulus) -> Array:
     """Multiply matrices modulo a prime: [..., m, k] and [..., k, n] give [..., m, n]."""
-    total = None
+    total: Array | float = 0.0
     for start in range(0, max(a.shape[-1], 1), TERMS):
         part = slice(start, start + TERMS)
-        total = added(total, a[..., part], b[..., part, :], prime)
-    assert total is not None
-    return total
-
-
-def added(total: Array | None, a: Array, b: Array, prime: Modulus) -> Array:
-    """Add the product of two matrices, over at most `TERMS` terms, to a reduced total."""
-    product = widened(a) @ widened(b)
-    if total is not None:
+        product = widened(a[..., part]) @ widened(b[..., part, :])
         product += total
-    return reduced(product, prime)
+        total = reduced(product, prime)
+    return np.asarray(total)
 
 
 def number_type(prime: Modulus) -> type[np.floating[Any]]:

@@ -11,13 +11,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
+from numpy.lib.stride_tricks import sliding_window_view
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.field import TERMS, Modulus, added, dot, number_type, reduced
+from widthfold_onnx.evidence.proof.field import Modulus, dot, number_type, reduced
 from widthfold_onnx.evidence.proof.values import UnevaluableError
 
 Attributes = Mapping[str, Any]
+
+
+def padded(
+    array: Array, begins: Sequence[int], ends: Sequence[int], mode: Any = "constant", **fill: Any
+) -> Array:
+    """Pad an array before and behind, and cut it where a number is negative."""
+    sides = [(max(b, 0), max(e, 0)) for b, e in zip(begins, ends, strict=True)]
+    wide = np.pad(array, sides, mode, **fill)
+    cuts = zip(begins, ends, wide.shape, strict=True)
+    return np.asarray(wide[*(slice(max(-b, 0), n - max(-e, 0)) for b, e, n in cuts)])
 
 
 @dataclass(frozen=True)
@@ -48,12 +58,8 @@ class Windows:
 
     def padded(self, array: Array, fill: Any = 0) -> Array:
         """Pad, or cut, the spatial axes of [..., *spatial]."""
-        lead = array.ndim - len(self.kernel)
-        sides = [(max(b, 0), max(e, 0)) for b, e in zip(self.begins, self.ends, strict=True)]
-        wide = np.pad(array, [(0, 0)] * lead + sides, constant_values=fill)
-        cuts = zip(self.begins, self.ends, wide.shape[lead:], strict=True)
-        slices = [slice(max(-b, 0), n - max(-e, 0)) for b, e, n in cuts]
-        return np.asarray(wide[*[slice(None)] * lead, *slices])
+        lead = (0,) * (array.ndim - len(self.kernel))
+        return padded(array, lead + self.begins, lead + self.ends, constant_values=fill)
 
     def cut(self, padded: Array) -> Array:
         """Undo `padded`: of a ConvTranspose this gives the result."""
@@ -62,13 +68,10 @@ class Windows:
 
     def of(self, padded: Array) -> Array:
         """View padded data [..., *spatial] as [..., *counts, *kernel]."""
-        lead = padded.ndim - len(self.kernel)
-        steps = padded.strides[lead:]
-        outer = [step * s for step, s in zip(steps, self.strides, strict=True)]
-        inner = [step * d for step, d in zip(steps, self.dilations, strict=True)]
-        shape = (*padded.shape[:lead], *self.counts, *self.kernel)
-        strides = (*padded.strides[:lead], *outer, *inner)
-        return as_strided(padded, shape, strides, writeable=False)
+        reach = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+        seen = sliding_window_view(padded, reach, tuple(range(-len(reach), 0)))
+        steps = [slice(None, None, n) for n in (*self.strides, *self.dilations)]
+        return np.asarray(seen[*[slice(None)] * (padded.ndim - len(reach)), *steps])
 
     def sums(self, array: Array, reduce: Callable[[Array], Array] = np.asarray) -> Array:
         """Add what lies in each window of [..., *spatial], axis by axis, to [..., *counts].
@@ -193,40 +196,31 @@ _BYTES = 8
 def conv(data: Array, weight: Array, group: int, at: Windows, prime: Modulus) -> Array:
     """Convolve [N, C, *extents] with [O, C / group, *kernel] to [N, O, *counts].
 
-    The data is laid out as columns (im2col), some positions and `TERMS` taps at a time, and
-    multiplied by the weight.
+    The data is laid out as columns (im2col), some positions at a time, and multiplied by the
+    weight.
 
     Raises:
         UnevaluableError: the channels do not fit.
     """
     outputs, channels = weight.shape[:2]
     check_groups(data.shape[1], outputs, group, channels)
-    padded = at.padded(data)
     rows = weight.reshape(group, outputs // group, channels, *at.kernel)
     used = rows.any(axis=(0, 1))  # [C / G, *kernel]: columns that meet only zeros are left out
-    rows = rows.reshape(*rows.shape[:2], -1) if used.all() else rows[:, :, used]
-    taps = np.nonzero(used)
+    rows = rows[:, :, used]
     # To [N, G, C / G, *kernel, *counts], where runs along the last axis stay runs.
     rank = len(at.counts)
-    seen = np.moveaxis(at.of(padded), range(2, 2 + rank), range(-rank, 0))
+    seen = np.moveaxis(at.of(at.padded(data)), range(2, 2 + rank), range(-rank, 0))
     seen = seen.reshape(len(data), group, channels, *seen.shape[2:])
     result = np.empty((len(data), group, outputs // group, *at.counts), number_type(prime))
-    tallest = max(min(rows.shape[2], TERMS), outputs // group)
+    tallest = max(rows.shape[2], outputs // group)
     per_line = group * tallest * math.prod(at.counts[1:]) * _BYTES
     step = max(1, SLICE_BYTES // max(per_line, 1))
     for sample in range(len(data)):
         for start in range(0, at.counts[0], step):
-            part = slice(start, min(start + step, at.counts[0]))
-            lines = seen[sample][..., part, *[slice(None)] * (rank - 1)]
-            places = lines.shape[2 + rank :]
-            product = None
-            for first in range(0, max(rows.shape[2], 1), TERMS):
-                terms = slice(first, first + TERMS)
-                columns = lines[:, *(axis[terms] for axis in taps)]
-                columns = columns.reshape(*columns.shape[:2], math.prod(places))
-                product = added(product, rows[..., terms], columns, prime)
-            assert product is not None
-            result[sample, :, :, part] = product.reshape(group, outputs // group, *places)
+            part = result[sample, :, :, start : start + step]
+            lines = seen[sample][..., start : start + step, *[slice(None)] * (rank - 1)]
+            columns = lines[:, used].reshape(group, rows.shape[2], math.prod(part.shape[2:]))
+            part[...] = dot(rows, columns, prime).reshape(part.shape)
     return result.reshape(len(data), outputs, *at.counts)
 
 
@@ -238,20 +232,12 @@ def conv_transpose(data: Array, weight: Array, group: int, at: Windows, prime: M
     """
     outputs, positions = weight.shape[1] * group, math.prod(at.counts)
     check_groups(data.shape[1], outputs, group, weight.shape[0] // max(group, 1))
-    result = np.zeros((len(data), group, weight.shape[1], *at.reach))
     columns = data.reshape(len(data), group, data.shape[1] // group, positions)
-    rows = weight.reshape(group, weight.shape[0] // group, weight.shape[1], -1)
-    step = max(1, SLICE_BYTES // max(len(data) * outputs * positions * _BYTES, 1))
-    for start in range(0, rows.shape[3], step):
-        taps = rows[..., start : start + step]
-        flat = taps.reshape(group, taps.shape[1], -1).swapaxes(1, 2)
-        product = dot(flat, columns, prime)
-        product = product.reshape(len(data), group, weight.shape[1], taps.shape[3], *at.counts)
-        for i in range(product.shape[3]):
-            tap = np.unravel_index(start + i, at.kernel)
-            result[:, :, :, *at.tap([int(k) for k in tap])] += product[:, :, :, i]
-            if (start + i + 1) % TERMS == 0:
-                reduced(result, prime)
+    rows = weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]).swapaxes(1, 2)
+    result = np.zeros((len(data), group, weight.shape[1], *at.reach))
+    for place in np.ndindex(*at.kernel):  # a tap adds less than 2^23, so fewer than 2^29 are exact
+        part = result[:, :, :, *at.tap(place)]
+        part += dot(rows[:, :, :, *place], columns, prime).reshape(part.shape)
     result = at.cut(reduced(result, prime))
     return result.reshape(len(data), outputs, *result.shape[3:])
 

@@ -10,8 +10,8 @@ all values that changed nodes read. Then both models are equal, by induction in 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Container
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,9 @@ from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.evidence.proof.operators.arithmetic import MOVES
 from widthfold_onnx.evidence.proof.values import FLOATS, Described, Shape
 from widthfold_onnx.model.proto.constant_folding import dense, literal
-from widthfold_onnx.model.proto.external import is_external
 from widthfold_onnx.model.proto.functions import inline
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
+from widthfold_onnx.model.proto.tensors import is_external
 from widthfold_onnx.model.proto.walk import (
     Stored,
     all_nodes,
@@ -35,6 +35,7 @@ from widthfold_onnx.model.proto.walk import (
     domain_name,
     inputs,
     is_default,
+    opsets_of,
 )
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.refusal import Refusal
@@ -52,18 +53,16 @@ class Program:
         proto: the model.
         folder: where its external data lies.
         scope: its main graph.
-        forced: first outputs of Ifs whose else branch is computed, whatever their condition is.
     """
 
     proto: onnx.ModelProto
     folder: Path | None
     scope: NameScope
-    forced: frozenset[str] = frozenset()
 
     @cached_property
     def opsets(self) -> dict[str, int]:
         """Version of the operator set by domain."""
-        return {domain_name(entry.domain): entry.version for entry in self.proto.opset_import}
+        return opsets_of(self.proto.opset_import)
 
     @cached_property
     def inputs(self) -> list[onnx.ValueInfoProto]:
@@ -109,10 +108,6 @@ class Program:
         """Read an initializer of the main graph, None where there is none of that name."""
         tensor = self.scope.initializers.get(name)
         return None if tensor is None else self.read(tensor)
-
-    def writer(self, name: str) -> onnx.NodeProto:
-        """Return the node of the main graph that returns a value."""
-        return self.scope.nodes[self.scope.writers[name]]
 
     def read(self, tensor: Stored) -> Array:
         """Read the numbers of a stored tensor.
@@ -199,49 +194,56 @@ _CHEAP = frozenset({*MOVES, "DequantizeLinear", "Identity", "MaxPool", "Pad"})
 """Always evaluated: a move costs little, and what was dequantized must be seen to be."""
 
 
+@dataclass(frozen=True, eq=False)
 class Correspondence:
     """The nodes that two models share, and the values left to prove.
 
     Attributes:
-        shared: names of the values that shared nodes return.
-        targets: names of the values that are to be proved equal, in running order of the new model.
+        old: the original.
+        new: the rewritten model.
     """
 
-    def __init__(self, old: Program, new: Program) -> None:
-        self.old, self.new = old, new
-        self._same: dict[str, bool] = {}
-        self._computed = {name for i in old.needed for name in old.scope.nodes[i].output if name}
-        self.shared: set[str] = set()
-        read = set(new.outputs)
-        for index in new.needed:
-            node = new.scope.nodes[index]
-            if self._is_shared(node, index):
-                self.shared.update(name for name in node.output if name)
-                read.update(new.scope.reads[index])
-        written = [name for i in new.needed for name in new.scope.nodes[i].output if name in read]
-        self.targets = [name for name in written if name not in self.shared]
-        # Values that only the original computes and something reads, and constant outputs.
-        gone = (old.scope.writers.keys() - new.scope.writers.keys()) & read
-        self.targets += sorted((gone | set(new.outputs)) - self.shared - set(self.targets))
+    old: Program
+    new: Program
+    _same: dict[str, bool] = field(default_factory=dict, init=False)
 
-    @property
-    def changed(self) -> list[onnx.NodeProto]:
-        """Nodes of the original that are not shared, in running order."""
-        nodes = [self.old.scope.nodes[index] for index in self.old.needed]
-        return [node for node in nodes if not self.shared & set(node.output)]
+    @cached_property
+    def _shared_nodes(self) -> list[int]:
+        """The shared nodes of the new model."""
+        nodes = self.old.scope.nodes
+        computed = {name for index in self.old.needed for name in nodes[index].output if name}
+        return [index for index in self.new.needed if self._is_shared(index, computed)]
+
+    @cached_property
+    def shared(self) -> set[str]:
+        """Names of the values that shared nodes return."""
+        nodes = self.new.scope.nodes
+        return {name for index in self._shared_nodes for name in nodes[index].output if name}
+
+    @cached_property
+    def targets(self) -> list[str]:
+        """Names of the values that are to be proved equal, in running order of the new model."""
+        old, new = self.old.scope, self.new.scope
+        read = {name for index in self._shared_nodes for name in new.reads[index]}
+        read.update(self.new.outputs)
+        written = [n for i in self.new.needed for n in new.nodes[i].output if n in read]
+        targets = [name for name in written if name not in self.shared]
+        # Values that only the original computes and something reads, and constant outputs.
+        gone = (old.writers.keys() - new.writers.keys()) & read
+        return targets + sorted({*gone, *self.new.outputs} - self.shared - {*targets})
 
     def changed_defaults(self) -> list[str]:
         """Return common inputs whose default value is not the same in both models."""
         old, new = ({value.name for value in side.inputs} for side in (self.old, self.new))
         return sorted(name for name in old & new if not self._alike(name))
 
-    def _is_shared(self, node: onnx.NodeProto, index: int) -> bool:
+    def _is_shared(self, index: int, computed: Container[str]) -> bool:
+        node = self.new.scope.nodes[index]
         first = next((name for name in node.output if name), "")
-        if first not in self._computed:
-            return False
-        before = self.old.writer(first)
+        before = self.old.scope.writer(first) if first in computed else None
         return (
-            _bare(before) == _bare(node)
+            before is not None
+            and _bare(before) == _bare(node)
             and self.old.versions(before) == self.new.versions(node)
             and not any(map(is_external, all_tensors(node)))  # two files may lie elsewhere
             and all(self._alike(name) for name in self.new.scope.reads[index])
@@ -277,9 +279,9 @@ class Correspondence:
         extents = {
             name: dims
             for name, (dims, kind) in self.agreed(table).items()
-            if name in self.old.scope.writers
+            if (writer := self.old.scope.writer(name)) is not None
             and name not in self.old.constant
-            and not is_default(self.old.writer(name), *_CHEAP)
+            and not is_default(writer, *_CHEAP)
             and kind in (*FLOATS, *_INTEGERS)
         }
         while True:

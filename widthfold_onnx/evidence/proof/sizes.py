@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import onnx
-
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import Shape
 from widthfold_onnx.model.proto.dims import symbol_of
@@ -234,7 +232,7 @@ def reaching(
         waiting = unseen()
         if not waiting or elements(shapes) > most:
             return
-        table = ShapeTable(old.proto, dict(shapes))
+        table = ShapeTable(old.proto, shapes)
         outcomes = {
             (name, tuple(test.outcome(table) for test in tests[name]) or str(shapes))
             for name in waiting
@@ -258,7 +256,7 @@ def elements(shapes: Shapes) -> int:
 
 
 def _outcomes(old: Program, tests: Sequence[SizeTest], shapes: Shapes) -> tuple[object, ...]:
-    table = ShapeTable(old.proto, dict(shapes))
+    table = ShapeTable(old.proto, shapes)
     return tuple(test.outcome(table) for test in tests)
 
 
@@ -280,28 +278,22 @@ def _size_tests(program: Program, scope: NameScope, path: str) -> Iterator[SizeT
     for position, node in enumerate(scope.nodes):
         read, name = [], node.output[0] if node.output else ""
         for op_type in ("Mod", "Sub", "Gather"):
-            maker = _maker(scope, name)
-            if maker is None or not is_default(maker, op_type) or len(maker.input) < 2:
+            writer = scope.writer(name)
+            if writer is None or not is_default(writer, op_type) or len(writer.input) < 2:
                 break
-            source = _maker(scope, maker.input[1])
+            source = scope.writer(writer.input[1])
             array = constant(source, program) if source else None
             if array is None or array.dtype.kind != "i":
                 break
             read.append(tuple(int(n) for n in array.ravel()))
-            name = maker.input[0]
-        shape = _maker(scope, name)
+            name = writer.input[0]
+        shape = scope.writer(name)
         if len(read) < 3 or shape is None or not is_default(shape, "Shape"):
             continue
         moduli, offsets, axes = read
         if len(moduli) == len(offsets) == len(axes) and min(moduli) > 0 and min(axes) >= 0:
             terms = tuple(zip(axes, offsets, moduli, strict=True))
             yield SizeTest(path, shape.input[0], terms, frozenset(choosers.get(position, ())))
-
-
-def _maker(scope: NameScope, name: str) -> onnx.NodeProto | None:
-    """Return the node of a graph that returns a value."""
-    index = scope.writers.get(name)
-    return None if index is None else scope.nodes[index]
 
 
 def _sizes(program: Program, shapes: Shapes) -> dict[Key, int]:

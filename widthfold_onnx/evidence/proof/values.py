@@ -126,6 +126,9 @@ class Opaque:
 
     key: int
 
+    kind = constants = 0
+    """As those of a tensor of which neither is known."""
+
     def digest(self) -> bytes:
         """Return a digest that is equal for equal values."""
         return self.key.to_bytes(KEY_BYTES, "little")
@@ -203,7 +206,7 @@ class Call:
     def kind(self, index: int) -> int:
         """Return the element type of an input, 0 where it is left out or unknown."""
         value = self.inputs[index] if index < len(self.inputs) else None
-        return value.kind if isinstance(value, Known | Elements) else 0
+        return 0 if value is None else value.kind
 
     def key(self, *more: object, version: int = 0) -> int:
         """Return a key for the function that this operator is, with all attributes but graphs.

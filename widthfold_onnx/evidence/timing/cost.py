@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.model.proto.external import data_files
+from widthfold_onnx.model.proto.tensors import data_files
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.nvml import Device
 from widthfold_onnx.runtime.sessions.session import Feeds

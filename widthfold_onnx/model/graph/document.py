@@ -28,7 +28,7 @@ from widthfold_onnx.model.graph.messages import (
 )
 from widthfold_onnx.model.graph.names import NodeName, named_by_training, names_of, shown_name
 from widthfold_onnx.model.proto.functions import inlined
-from widthfold_onnx.model.proto.walk import operator_of
+from widthfold_onnx.model.proto.walk import operator_of, opsets_of
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.refusal import Refusal
 
@@ -61,8 +61,7 @@ class Document:
         self.folder = folder
         self.external_names: set[str] = set()
         self._model = linked(proto)
-        imports = self._model.opset_imports
-        self.opset = imports.get("", imports.get("ai.onnx", 1))
+        self.opset = opsets_of(proto.opset_import).get("", 1)
         self.scopes = list(scopes_of(self._model, proto))
         self._model.graph.sort()  # a file may hold its nodes in any order
         self._trained = frozenset(named_by_training(proto))

@@ -19,8 +19,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.model.proto.external import is_external
-from widthfold_onnx.model.proto.tensors import has_arrays
+from widthfold_onnx.model.proto.tensors import has_arrays, is_external
 from widthfold_onnx.model.proto.walk import domain_name, is_default
 from widthfold_onnx.refusal import Code, Refusal
 

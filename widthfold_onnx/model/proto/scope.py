@@ -46,6 +46,11 @@ class NameScope:
         """Stored tensors by name."""
         return initializers(self.graph) if self.graph else {}
 
+    def writer(self, name: str) -> onnx.NodeProto | None:
+        """Return the node that writes a value, None if no node of the scope does."""
+        index = self.writers.get(name)
+        return None if index is None else self.nodes[index]
+
     def behind(self, names: Iterable[str], stops: Container[str] = ()) -> list[int]:
         """Return the positions of the nodes that values are computed from, in running order.
 

@@ -1,9 +1,22 @@
-"""Checks one tensor: its size in exact integers, and that it holds just the data it declares."""
+"""Checks the data of a tensor, in the model or in another file, before any of it is used.
+
+Sizes are exact integers, and a tensor holds just the data that it declares.
+
+A location of external data comes from the model, so it is hostile. It may leave the model's folder
+by a path, a symbolic link or a hard link. It may name a FIFO that never answers, or bytes past the
+end of a file.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
+from typing import BinaryIO, cast
 
 import onnx
 from onnx import TensorProto
@@ -14,6 +27,8 @@ from onnx.helper import (
 )
 
 from widthfold_onnx.errors import InvalidModelError
+from widthfold_onnx.model.proto.walk import all_tensors
+from widthfold_onnx.system import NO_LINK, READ
 from widthfold_onnx.text import quoted
 
 MAX_RANK = 64
@@ -126,3 +141,149 @@ def _typed_count(tensor: TensorProto) -> int:
         return 2 * count
     # Elements of 2 and 4 bits are packed, one byte per entry; all others take an entry each.
     return stored_bytes(tensor) if BITS.get(tensor.data_type) in (2, 4) else count
+
+
+_MAX_DIGITS = 19  # of 2**63 - 1
+
+
+@dataclass(frozen=True)
+class ExternalData:
+    """The location of a tensor's bytes.
+
+    Attributes:
+        location: path relative to the model's folder, "/" between its parts.
+        offset: first byte in the file.
+        length: number of bytes.
+    """
+
+    location: str
+    offset: int
+    length: int
+
+
+def is_external(tensor: TensorProto) -> bool:
+    """Say whether the data of a tensor are in another file."""
+    return tensor.data_location == TensorProto.EXTERNAL
+
+
+def external_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+    """Yield every tensor anywhere in a model whose data are in another file."""
+    return (tensor for tensor in all_tensors(model) if is_external(tensor))
+
+
+def data_files(model: onnx.ModelProto, folder: Path) -> list[Path]:
+    """List the files that hold data of a checked model, which lies in `folder`."""
+    return sorted({folder / check_external(t, folder).location for t in external_tensors(model)})
+
+
+def check_external(tensor: TensorProto, folder: Path | None) -> ExternalData:
+    """Check that a tensor's external data are there, complete, and inside the model's folder.
+
+    Nothing is opened or read.
+
+    Args:
+        tensor: one for which `is_external` holds.
+        folder: the folder of the model file; None where there is none, which allows no such data.
+
+    Returns:
+        Where the data are.
+
+    Raises:
+        InvalidModelError: the model holds data as well; the location is outside the folder, behind
+            a link or no regular file; offset and length do not fit file and dims.
+    """
+    check_declaration(tensor)
+    what = describe(tensor)
+    if folder is None:
+        raise InvalidModelError(f"{what}: external data in a model that has no folder")
+    need = stored_bytes(tensor)
+    if tensor.HasField("raw_data"):
+        raise InvalidModelError(f"{what}: data both in the model and in an external file")
+    entries = _entries(tensor, what)
+    location = _location(entries.get("location", ""), what)
+    size = _lstat(folder, location, what).st_size
+    offset = _number(entries.get("offset", "0"), f"{what}: external offset")
+    length = _number(entries.get("length", str(max(size - offset, 0))), f"{what}: external length")
+    if length != need:
+        raise InvalidModelError(f"{what}: {length} external bytes, its dims need {need}")
+    if offset + length > size:
+        raise InvalidModelError(
+            f"{what}: external bytes {offset} to {offset + length} of a file of {size} bytes"
+        )
+    return ExternalData(str(location), offset, length)
+
+
+def open_external(location: str, folder: Path) -> BinaryIO:
+    """Open a file of external data for reading.
+
+    The open file is the checked file: a link that takes its place in between is not followed.
+
+    Args:
+        location: path relative to `folder`.
+        folder: the folder of the model file.
+
+    Returns:
+        The file, without a buffer; the caller closes it.
+
+    Raises:
+        InvalidModelError: as for `check_external`.
+        OSError: the file cannot be opened.
+    """
+    what = "external data"
+    path = _location(location, what)
+    expected = _lstat(folder, path, what)
+    descriptor = os.open(folder / path, READ | NO_LINK)
+    file = os.fdopen(descriptor, "rb", buffering=0)
+    if os.path.samestat(os.fstat(descriptor), expected):
+        return cast("BinaryIO", file)
+    file.close()
+    raise InvalidModelError(f"{what}: {quoted(location)} changed while it was opened")
+
+
+def _entries(tensor: TensorProto, what: str) -> dict[str, str]:
+    """Read the key-value pairs; unknown keys (a checksum, say) are left alone."""
+    entries: dict[str, str] = {}
+    for entry in tensor.external_data:
+        if entry.key in entries:
+            key = quoted(entry.key)
+            raise InvalidModelError(f"{what}: external data name the key {key} twice")
+        entries[entry.key] = entry.value
+    return entries
+
+
+def _location(text: str, what: str) -> PurePosixPath:
+    shown = quoted(text)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidModelError(f"{what}: external location {shown} is no file name")
+    # As the system at hand splits it: on Windows at a backslash, too, so that no link is missed.
+    path, windows = PurePosixPath(PurePath(text).as_posix()), PureWindowsPath(text)
+    if path.is_absolute() or windows.drive or windows.root:
+        raise InvalidModelError(f"{what}: external location {shown} is absolute")
+    if ".." in path.parts or ".." in windows.parts:
+        raise InvalidModelError(f"{what}: external location {shown} leaves the model's folder")
+    return path
+
+
+def _number(text: str, what: str) -> int:
+    if len(text) > _MAX_DIGITS or not (text.isascii() and text.isdigit()):
+        raise InvalidModelError(f"{what} {quoted(text)} is no number of bytes")
+    return int(text)
+
+
+def _lstat(folder: Path, location: PurePosixPath, what: str) -> os.stat_result:
+    """Look at each component below the folder without following any, and return the last."""
+    shown = quoted(str(location))
+    path = folder
+    try:
+        for part in location.parts[:-1]:
+            path /= part
+            if not stat.S_ISDIR(path.lstat().st_mode):
+                raise InvalidModelError(f"{what}: {shown} passes through a link or a file")
+        status = (folder / location).lstat()
+    except OSError as error:
+        raise InvalidModelError(f"{what}: external file {shown}: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidModelError(f"{what}: external file {shown} is no regular file")
+    if status.st_nlink > 1:  # 0 where the system does not count them
+        raise InvalidModelError(f"{what}: external file {shown} has {status.st_nlink} hard links")
+    return status

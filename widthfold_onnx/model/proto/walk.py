@@ -37,6 +37,11 @@ def domain_name(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
+def opsets_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """Return the version of the operator set by domain."""
+    return {domain_name(entry.domain): entry.version for entry in imports}
+
+
 M = TypeVar("M", bound=Message)
 
 Stored = onnx.TensorProto | onnx.SparseTensorProto

@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.proto.dims import Dims, dims_of_type
-from widthfold_onnx.model.proto.external import is_external
+from widthfold_onnx.model.proto.tensors import is_external
 
 LARGEST = {"b": 1 << 16, "i": 1 << 16, "u": 1 << 16, "f": 1 << 10}
 """Most elements that are kept, by the kind of a numpy type; larger floats are weights."""
@@ -102,9 +102,10 @@ def either(first: Fact, other: Fact) -> Fact:
     return Fact(kind, dims, first.other if first.other == other.other else b"")
 
 
-def declared(fact: Fact, other: Fact) -> Fact:
+def completed(fact: Fact, declaration: Fact) -> Fact:
     """Fill the gaps of a fact from a declaration; where they differ, the fact is true."""
-    dims = other.dims if fact.dims is None else fact.dims
-    if dims and other.dims and len(dims) == len(other.dims):
-        dims = tuple(b if a is None else a for a, b in zip(dims, other.dims, strict=True))
-    return replace(fact, kind=fact.kind or other.kind, dims=dims, other=fact.other or other.other)
+    dims = declaration.dims if fact.dims is None else fact.dims
+    if dims and declaration.dims and len(dims) == len(declaration.dims):
+        dims = tuple(b if a is None else a for a, b in zip(dims, declaration.dims, strict=True))
+    kind, other = fact.kind or declaration.kind, fact.other or declaration.other
+    return replace(fact, kind=kind, dims=dims, other=other)

@@ -2,38 +2,65 @@
 
 A dimension is a number, or None where the model leaves it open. With `pins` the given input
 shapes are assumed: that table serves planning only, the model itself is never changed.
+
+Nodes are visited in order. Inference gives each output its type (`inference`). An output has
+numbers where the numbers of the inputs are known (`arithmetic`). A declaration fills gaps, and
+replaces nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
+import numpy as np
 import onnx
+from onnx import TensorProto, helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UsageError
+from widthfold_onnx.model.proto.constant_folding import literal
 from widthfold_onnx.model.proto.dims import Dims, declared
-from widthfold_onnx.model.proto.walk import inputs
-from widthfold_onnx.model.shapes.evaluation import Evaluation
-from widthfold_onnx.model.shapes.fact import Fact, of_type
+from widthfold_onnx.model.proto.functions import FunctionKey, call_key, function_key
+from widthfold_onnx.model.proto.scope import NameScope, function_scope, graph_scope
+from widthfold_onnx.model.proto.walk import body_path, inputs, is_default, opsets_of, subgraphs
+from widthfold_onnx.model.shapes.arithmetic import EVALUATED, computed
+from widthfold_onnx.model.shapes.fact import LARGEST, Fact, completed, either, of_tensor, of_type
+from widthfold_onnx.model.shapes.inference import infer_node, rank_by_weight
 from widthfold_onnx.options import Shapes
 from widthfold_onnx.text import printable
+
+Facts = Mapping[str, Fact]
+
+UNKNOWN = Fact()
 
 
 class ShapeTable:
     """Shapes by scope path (`model.graph.messages.Scope.path`) and value name.
+
+    Args:
+        proto: a checked model.
+        pins: extents of inputs that are assumed.
+
+    Attributes:
+        facts: by path of the graph and name; a graph sees the values of the graphs around it.
 
     Raises:
         UsageError: a pin names no input, or contradicts the model.
     """
 
     def __init__(self, proto: onnx.ModelProto, pins: Shapes) -> None:
-        self._facts = Evaluation(proto, inputs_of(proto, pins)).facts
+        self.facts: Mapping[str, Facts] = Derivation(proto).facts_for(inputs_of(proto, pins))
+
+    def _fact(self, path: str, name: str) -> Fact:
+        return self.facts.get(path, {}).get(name, UNKNOWN)
 
     def get(self, path: str, name: str) -> Dims | None:
         """Return the shape of a value seen from a scope; None if not even the rank is known."""
-        fact = self._facts.get(path, {}).get(name)
-        return fact.dims if fact else None
+        return self._fact(path, name).dims
 
     def extents(self, path: str, name: str) -> tuple[int, ...] | None:
         """Return the shape of a value seen from a scope; None if any extent is open."""
@@ -48,13 +75,11 @@ class ShapeTable:
 
         An array of objects if some are unknown; None if all are unknown, or there are many.
         """
-        fact = self._facts.get(path, {}).get(name)
-        return fact.numbers if fact else None
+        return self._fact(path, name).numbers
 
     def element(self, path: str, name: str) -> int:
         """Return the element type of a value seen from a scope, as ONNX number; 0 if unknown."""
-        fact = self._facts.get(path, {}).get(name)
-        return fact.kind if fact else onnx.TensorProto.UNDEFINED
+        return self._fact(path, name).kind
 
 
 def inputs_of(proto: onnx.ModelProto, pins: Shapes) -> dict[str, Fact]:
@@ -88,3 +113,304 @@ def inputs_of(proto: onnx.ModelProto, pins: Shapes) -> dict[str, Fact]:
 def _shown(dims: Iterable[int | str | None]) -> str:
     """Show extents as `--input-shape` writes them; "?" is an open one without a name."""
     return ",".join("?" if dim is None else printable(str(dim)) for dim in dims) or "a scalar"
+
+
+MOST_ELEMENTS = 1 << 22
+"""Elements that all evaluated nodes may read and write together."""
+
+NODE_ELEMENTS = 1 << 8
+"""Cost of the evaluation of one node, in elements that are read or written in the same time."""
+
+MOST_REPEATED = 100_000
+"""Nodes of bodies and functions that are visited again, all together."""
+
+MOST_CALLS = 32
+"""Depth of functions that call each other."""
+
+LOOPING_SCAN = 9
+"""Operator set since which a Scan has no batches of its own."""
+
+Body = Callable[[Sequence[Fact]], list[Fact]]
+"""Returns the facts of the outputs of a body for the facts of its inputs."""
+
+TURNS = 3
+"""Turns of a loop after which a type that still changes counts as unknown."""
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The place of a graph in its model, and the facts that hold there.
+
+    Attributes:
+        path: of the graph; None in a function, which is at each of its calls.
+        opsets: version of the operator set by domain.
+        facts: of the values that the graph sees, by name.
+        is_repeated: whether a loop is around it. There a declared extent may hold
+            for one turn only.
+        calls: number of functions around it.
+        attributes: of the call of a function.
+    """
+
+    path: str | None
+    opsets: Mapping[str, int]
+    facts: ChainMap[str, Fact] = field(default_factory=ChainMap)
+    is_repeated: bool = False
+    calls: int = 0
+    attributes: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
+
+
+class Derivation:
+    """Derives the facts of all values of a model, visiting its nodes in order.
+
+    Args:
+        proto: a checked model.
+    """
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        self._proto = proto
+        self._functions = {function_key(function): function for function in proto.functions}
+        self._facts: dict[str, Facts] = {}
+        self._scopes: dict[FunctionKey, NameScope] = {}
+        self._owners: dict[str, NameScope] = {}
+        self._visited: set[int] = set()
+        self._elements, self._repeated = MOST_ELEMENTS, MOST_REPEATED
+
+    def facts_for(self, input_facts: Facts) -> Mapping[str, Facts]:
+        """Return the facts by path and name, for facts of the inputs of the main graph."""
+        main = _Frame("", opsets_of(self._proto.opset_import))
+        self._graph(graph_scope(self._proto.graph), input_facts, main)
+        # Below 0 the visits of bodies ended before their facts were steady.
+        return self._facts if self._repeated >= 0 else {"": self._facts[""]}
+
+    def _graph(self, scope: NameScope, input_facts: Facts, around: _Frame) -> Facts:
+        """Return the facts of the values of a graph or function, and of the graphs around it."""
+        if id(scope) in self._visited:
+            self._repeated -= len(scope.nodes)
+            if self._repeated < 0:
+                return {}
+        self._visited.add(id(scope))
+        graph = scope.graph or onnx.GraphProto()  # a function declares nothing
+        declarations = _declared(graph, is_repeated=around.is_repeated)
+        facts = {**_stored(graph, declarations), **input_facts}
+        frame = replace(around, facts=around.facts.new_child(facts))
+        if frame.path is not None:
+            owner = self._owners.setdefault(frame.path, scope)
+            # Nodes without outputs and names share a path: their bodies have no facts.
+            self._facts[frame.path] = frame.facts if owner is scope else {}
+        for index, node in enumerate(scope.nodes):
+            if (rank := rank_by_weight(node, frame.facts)) is not None:
+                data = frame.facts.get(node.input[0], UNKNOWN)
+                facts[node.input[0]] = replace(data, dims=(None,) * rank)
+            results = self._node(node, scope.inner.get(index, ()), frame)
+            for i, name in enumerate(node.output):
+                fact = results[i] if i < len(results) else UNKNOWN
+                facts[name] = completed(fact, declarations[name]) if name in declarations else fact
+        return frame.facts
+
+    def _node(
+        self, node: onnx.NodeProto, inner: Sequence[tuple[str, NameScope]], frame: _Frame
+    ) -> Sequence[Fact]:
+        """Return the facts of the outputs of a node."""
+        if frame.calls:
+            node = _bound(node, frame.attributes)
+        inputs = [frame.facts.get(name, UNKNOWN) if name else None for name in node.input]
+        if self._functions and call_key(node) in self._functions:
+            return self._call(node, frame, inputs)
+        if subgraphs(node.attribute):
+            facts = [fact or UNKNOWN for fact in inputs]
+            return self._with_bodies(node, inner, frame, facts)
+        if is_default(node, "Constant") and (constant := _constant(node)) is not None:
+            return [constant]
+        if is_default(node, "Shape", "Size") and inputs:
+            return [_measured(node, inputs[0] or UNKNOWN)]
+        types = infer_node(node, frame.opsets, inputs)
+        if is_default(node, *EVALUATED) and any(f and f.numbers is not None for f in inputs):
+            read = sum(f.numbers.size for f in inputs if f and f.numbers is not None)
+            results = (
+                computed(node, frame.opsets.get("", 1), inputs) if self._pays(types, read) else []
+            )
+            if len(results) == len(types) and all(map(Fact.fits, types, results)):
+                return [fact.having(numbers) for fact, numbers in zip(types, results, strict=True)]
+        return types
+
+    def _pays(self, types: Sequence[Fact], read: int) -> bool:
+        """Check whether there is room to compute results, and take it."""
+        # An extent that inference leaves open depends on elements. All of them are read.
+        sizes = [math.prod(read if n is None else n for n in f.dims or ()) for f in types]
+        cost = read + sum(sizes) + NODE_ELEMENTS
+        is_typed = all(f.dims is not None and f.kind for f in types)
+        if not is_typed or max(sizes, default=0) > LARGEST["i"] or cost > self._elements:
+            return False
+        self._elements -= cost
+        return True
+
+    def _call(
+        self, node: onnx.NodeProto, frame: _Frame, inputs: Sequence[Fact | None]
+    ) -> Sequence[Fact]:
+        """Return the facts of the results of a function."""
+        if frame.calls >= MOST_CALLS:
+            return []
+        key = call_key(node)
+        function = self._functions[key]
+        if key not in self._scopes:
+            self._scopes[key] = function_scope(function)
+        attributes = {entry.name: entry for entry in (*function.attribute_proto, *node.attribute)}
+        opsets = opsets_of(function.opset_import)
+        inside = _Frame(None, opsets, calls=frame.calls + 1, attributes=attributes)
+        input_facts = {name: f for name, f in zip(function.input, inputs, strict=False) if f}
+        facts = self._graph(self._scopes[key], input_facts, inside)
+        return [facts.get(name, UNKNOWN) for name in function.output]
+
+    def _with_bodies(
+        self,
+        node: onnx.NodeProto,
+        inner: Sequence[tuple[str, NameScope]],
+        frame: _Frame,
+        inputs: Sequence[Fact],
+    ) -> Sequence[Fact]:
+        """Return the facts of the outputs of a node that holds graphs."""
+        is_if = is_default(node, "If")
+        results: dict[str, list[Fact]] = {}
+        for place, scope in inner:
+            path = None if frame.path is None else body_path(frame.path, node, place)
+            inside = replace(frame, path=path, is_repeated=frame.is_repeated or not is_if)
+            body = partial(self._body, scope, inside)
+            if is_default(node, "Loop"):
+                return _loop(body, inputs)
+            if is_default(node, "Scan") and frame.opsets.get("", 1) >= LOOPING_SCAN:
+                return _scan(body, node, inputs)
+            results[place] = body([])
+        if not is_if or results.keys() != {"then_branch", "else_branch"} or not inputs:
+            return []
+        if inputs[0].is_whole and inputs[0].numbers is not None:
+            return results["then_branch" if inputs[0].numbers.any() else "else_branch"]
+        return [either(*pair) for pair in zip(*results.values(), strict=False)]
+
+    def _body(self, scope: NameScope, frame: _Frame, input_facts: Sequence[Fact]) -> list[Fact]:
+        """Return the facts of the outputs of a graph, derived from the facts of its inputs."""
+        assert scope.graph is not None
+        named = {v.name: f for v, f in zip(scope.graph.input, input_facts, strict=False)}
+        facts = self._graph(scope, named, frame)
+        return [facts.get(value.name, UNKNOWN) for value in scope.graph.output]
+
+
+def _declared(graph: onnx.GraphProto, *, is_repeated: bool) -> dict[str, Fact]:
+    """Return the declared facts of the values of a graph."""
+    declarations = {}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        fact = of_type(value.type)
+        declarations[value.name] = Fact(fact.kind) if is_repeated else fact
+    return declarations
+
+
+def _stored(graph: onnx.GraphProto, declarations: Facts) -> dict[str, Fact]:
+    """Return the facts of the inputs and constants of a graph."""
+    facts = {value.name: declarations[value.name] for value in graph.input}
+    facts |= {tensor.name: of_tensor(tensor) for tensor in graph.initializer}
+    for sparse in graph.sparse_initializer:
+        facts[sparse.values.name] = Fact(sparse.values.data_type, tuple(sparse.dims))
+    return facts
+
+
+def _bound(node: onnx.NodeProto, attributes: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+    """Return a node of a function whose attributes are bound to the attributes of the call."""
+    if not any(entry.ref_attr_name for entry in node.attribute):
+        return node
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    for entry in node.attribute:
+        if not entry.ref_attr_name:
+            copy.attribute.append(entry)
+        elif entry.ref_attr_name in attributes:
+            copy.attribute.append(attributes[entry.ref_attr_name])
+            copy.attribute[-1].name = entry.name
+    return copy
+
+
+def _constant(node: onnx.NodeProto) -> Fact | None:
+    """Return the fact of a Constant that holds a tensor or numbers; None of another one."""
+    held = literal(node)
+    if isinstance(held, TensorProto):
+        return of_tensor(held)
+    if isinstance(held, np.ndarray):
+        return Fact(helper.np_dtype_to_tensor_dtype(held.dtype)).having(held)
+    return None
+
+
+def _measured(node: onnx.NodeProto, fact: Fact) -> Fact:
+    """Return the fact of the result of a Shape or Size."""
+    numbers = Fact(TensorProto.INT64, () if node.op_type == "Size" else (None,))
+    if fact.dims is None:
+        return numbers
+    # Start and end count like the bounds of a slice (ONNX operator text, Shape-15).
+    bounds = {entry.name: entry.i for entry in node.attribute}
+    dims = fact.dims[bounds.get("start", 0) : bounds.get("end", len(fact.dims))]
+    if node.op_type == "Shape":
+        return replace(numbers, dims=(len(dims),)).having(np.array(dims, object))
+    sizes = [n for n in dims if n is not None]
+    return numbers if len(sizes) < len(dims) else numbers.having(np.array(math.prod(sizes)))
+
+
+def _loop(body: Body, inputs: Sequence[Fact]) -> list[Fact]:
+    """Return the facts of the outputs of a Loop."""
+    counters = [Fact(TensorProto.INT64, ()), Fact(TensorProto.BOOL, ())]
+
+    def turn(states: Sequence[Fact]) -> list[Fact]:
+        return body([*counters, *states])[1:]
+
+    states, stacked = _invariant(turn, inputs[2:])
+    return [*states, *(_with_axis(fact, 0, None) for fact in stacked)]
+
+
+def _scan(body: Body, node: onnx.NodeProto, inputs: Sequence[Fact]) -> list[Fact]:
+    """Return the facts of the outputs of a Scan (since operator set 9)."""
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    carried = max(len(inputs) - attributes.get("num_scan_inputs", 0), 0)
+    axes = attributes.get("scan_input_axes") or [0] * len(inputs)
+    cut = [_without_axis(*pair) for pair in zip(inputs[carried:], axes, strict=False)]
+    length = next((n for _, n in cut if n is not None), None)
+
+    def turn(states: Sequence[Fact]) -> list[Fact]:
+        return body([*states, *(fact for fact, _ in cut)])
+
+    states, stacked = _invariant(turn, inputs[:carried])
+    axes = attributes.get("scan_output_axes") or [0] * len(stacked)
+    pairs = zip(stacked, axes, strict=False)
+    return [*states, *(_with_axis(fact, axis, length) for fact, axis in pairs)]
+
+
+def _invariant(
+    turn: Callable[[Sequence[Fact]], list[Fact]], first: Sequence[Fact]
+) -> tuple[list[Fact], list[Fact]]:
+    """Return the facts of the carried values in every turn, and of the other results of a turn."""
+    states, turns = [fact.typed() for fact in first], 0
+    while True:
+        results = turn(states)
+        turns += 1
+        after = [either(*pair) for pair in zip(states, results, strict=False)]
+        after += [Fact()] * (len(states) - len(after))
+        if [fact.type for fact in after] == [fact.type for fact in states]:
+            return states, results[len(states) :]
+        if turns >= TURNS:
+            pairs = zip(states, after, strict=True)
+            after = [new if new.type == old.type else Fact(new.kind) for old, new in pairs]
+        states = after
+
+
+def _without_axis(fact: Fact, axis: int) -> tuple[Fact, int | None]:
+    """Return the fact of a slice of a value along an axis, and the number of slices."""
+    dims = fact.dims
+    if dims is None or not -len(dims) <= axis < len(dims):
+        return Fact(fact.kind), None
+    axis %= len(dims)
+    return Fact(fact.kind, (*dims[:axis], *dims[axis + 1 :])), dims[axis]
+
+
+def _with_axis(fact: Fact, axis: int, length: int | None) -> Fact:
+    """Return the fact of stacked slices."""
+    dims: Dims | None = fact.dims
+    if dims is not None:
+        axis = axis % (len(dims) + 1)
+        dims = (*dims[:axis], length, *dims[axis:])
+    return Fact(fact.kind, dims)

@@ -23,6 +23,7 @@ from widthfold_onnx.evidence.proof.field import (
     reduced,
     widened,
 )
+from widthfold_onnx.evidence.proof.geometry import padded
 from widthfold_onnx.evidence.proof.values import (
     Call,
     Elements,
@@ -210,16 +211,16 @@ def pad(call: Call) -> list[Value] | None:
     fill = Known(np.array(0.0)) if fill is None or mode != "constant" else reshaped(fill, ())
     sides = np.zeros((2, rank), np.int64)
     sides[:, slice(None) if axes is None else axes] = pads.reshape(2, -1)
-    more, (begins, ends) = np.maximum(sides, 0), np.maximum(-sides, 0)
-    inside = tuple(map(slice, begins, data.shape - ends))
     if mode != "constant" and (sides < 0).any():
         return None
 
-    def padded(array: Array, number: Array, _: int) -> Array:
-        fill_option = {"constant_values": number} if mode == "constant" else {}
-        return np.pad(array[inside], more.T, mode, **fill_option)
+    begins, ends = sides.tolist()
 
-    draws = each(padded, data, fill, widens=True)
+    def compute(array: Array, number: Array, _: int) -> Array:
+        options = {"constant_values": number} if mode == "constant" else {}
+        return padded(array, begins, ends, mode, **options)
+
+    draws = each(compute, data, fill, widens=True)
     is_zero = not fill.draws[0].any()
     return [replace(combined(draws, data, fill), grid=_grid([data]) if is_zero else b"")]
 

@@ -112,7 +112,7 @@ def _gemm(call: Call) -> list[Value]:
 
 def _einsum(call: Call) -> list[Value] | None:
     """Compute an Einsum of two operands; None for another one, or if a label is repeated."""
-    equation = _text(call.attributes.get("equation", "")).replace(" ", "")
+    equation = call.attributes["equation"].replace(" ", "")
     if len(call.inputs) != 2 or equation.partition("->")[0].count(",") != 1:
         return None
     left, right = call.tensor(0), call.tensor(1)
@@ -169,10 +169,6 @@ def _labels(equation: str, left_rank: int, right_rank: int) -> tuple[str, str, s
         once = sorted(c for c in {*first, *second} - {*wide} if (first + second).count(c) == 1)
         result = ("..." if "..." in operands else "") + "".join(once)
     return first, second, result.replace("...", wide)
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def _batch_normalization(call: Call) -> list[Value] | None:

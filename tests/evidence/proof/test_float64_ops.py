@@ -9,7 +9,7 @@ from onnx.reference import ReferenceEvaluator
 from tests import oracle
 from tests.lacking import IS_OLD
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.proof.reference_ops import OPS
+from widthfold_onnx.evidence.proof.float64 import OPS
 from widthfold_onnx.evidence.proof.values import UnevaluableError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions.session import Level, open_session

@@ -2,8 +2,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model import preflight
-from widthfold_onnx.model.preflight import scan_wire
+from widthfold_onnx.model import loader
+from widthfold_onnx.model.loader import scan_wire
 
 
 def varint(number):
@@ -60,9 +60,9 @@ def test_no_prefix_of_a_model_does_more_than_raise(size):
 
 
 def test_depth_limit_is_exact():
-    scan_wire(nested(preflight.MAX_DEPTH + 1))
+    scan_wire(nested(loader.MAX_DEPTH + 1))
     with pytest.raises(InvalidModelError, match="32 deep"):
-        scan_wire(nested(preflight.MAX_DEPTH + 2))
+        scan_wire(nested(loader.MAX_DEPTH + 2))
 
 
 def test_depth_needs_no_stack():
@@ -106,7 +106,7 @@ def test_counts_are_bounded(data, message):
 
 
 def test_a_node_count_at_the_limit_is_no_error():
-    scan_wire(field(7, b"\x0a\x00" * preflight.MAX_NODES))
+    scan_wire(field(7, b"\x0a\x00" * loader.MAX_NODES))
 
 
 def test_weights_are_jumped_over():

@@ -19,7 +19,7 @@ from tests.model.checked import (
     node,
     refuses,
 )
-from widthfold_onnx.model.proto import external as external_module
+from widthfold_onnx.model.proto import tensors as tensors_module
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_refuses_external_data_that_do_not_fit(external, entries, message):
 def test_a_backslash_is_a_separator_on_windows_alone(external, monkeypatch):
     (external.folder / "w.bin").rename(external.folder / "sub\\w.bin")
     accepts(external(location="sub\\w.bin"), external.folder)
-    monkeypatch.setattr(external_module, "PurePath", PureWindowsPath)
+    monkeypatch.setattr(tensors_module, "PurePath", PureWindowsPath)
     refuses(external(location="sub\\w.bin"), "No such file", external.folder)
     (external.folder / "real").mkdir()
     (external.folder / "sub\\w.bin").rename(external.folder / "real" / "w.bin")
