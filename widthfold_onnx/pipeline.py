@@ -31,7 +31,7 @@ from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
 if TYPE_CHECKING:
     from widthfold_onnx.decide.decisions import Decided
-    from widthfold_onnx.model.graph.names import NodeName
+    from widthfold_onnx.model.graph.messages import NodeName
     from widthfold_onnx.rewrite.plan import Plan
 
 NOT_PROVED = Refusal(

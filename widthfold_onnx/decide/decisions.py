@@ -11,7 +11,7 @@ import msgspec
 import onnx
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import (

@@ -10,7 +10,7 @@ import onnx
 
 from widthfold_onnx.decide.decisions import Decided, folded_report
 from widthfold_onnx.errors import InternalError
-from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.results import (
     MISFIT,
     CompanionReport,

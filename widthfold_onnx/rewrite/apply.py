@@ -17,7 +17,7 @@ import onnx
 
 from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.model.proto.dims import declare
 from widthfold_onnx.model.proto.walk import frozen, overridable
 from widthfold_onnx.model.shapes.table import ShapeTable, inputs_of

@@ -10,8 +10,7 @@ from pathlib import Path
 import onnx
 
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
-from widthfold_onnx.model.graph.messages import Scope
-from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.model.graph.messages import NodeName, Scope
 from widthfold_onnx.model.proto.walk import model_nodes, operator_of
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal

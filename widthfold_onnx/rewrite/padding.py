@@ -14,7 +14,7 @@ import onnx
 
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
-from widthfold_onnx.model.graph.names import NodeName, shown_name
+from widthfold_onnx.model.graph.messages import NodeName, shown_name
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import Stop
 from widthfold_onnx.rewrite.new_nodes import SharedConstants, base_name, take_over

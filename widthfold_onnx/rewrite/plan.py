@@ -18,7 +18,7 @@ import msgspec
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.atomic import check_plan_target, temporary, writing
-from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rules.forms.form import FormSpec

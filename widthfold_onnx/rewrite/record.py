@@ -18,7 +18,7 @@ from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.graph.document import Document, Node
-from widthfold_onnx.model.graph.names import shown_name
+from widthfold_onnx.model.graph.messages import shown_name
 from widthfold_onnx.model.proto.walk import model_nodes
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import AxisPattern, FoldedNode

@@ -25,7 +25,7 @@ import onnx
 
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
-from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.results import RegionReport

@@ -19,14 +19,17 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant, Constants, drop_unused
 from widthfold_onnx.model.graph.library import ir
 from widthfold_onnx.model.graph.messages import (
+    NodeName,
     Scope,
     linked,
     message_of,
+    named_by_training,
+    names_of,
     scopes_of,
+    shown_name,
     sparse_of,
     write_back,
 )
-from widthfold_onnx.model.graph.names import NodeName, named_by_training, names_of, shown_name
 from widthfold_onnx.model.proto.functions import inlined
 from widthfold_onnx.model.proto.walk import operator_of, opsets_of
 from widthfold_onnx.model.shapes.table import ShapeTable

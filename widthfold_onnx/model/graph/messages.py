@@ -1,4 +1,4 @@
-"""Link the graphs of ONNX messages, walk the links, and write changed graphs back.
+"""Link the graphs of ONNX messages, name their nodes, and write changed graphs back.
 
 Graphs are linked from a reduced copy of the model. onnx_ir has no sparse tensors, no map types and
 no strings that are not UTF-8. onnx 1.17 sets every key of external data as an attribute of an
@@ -12,7 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import onnx
 from onnx import AttributeProto
@@ -135,6 +135,46 @@ def scopes_of(model: ir.Model, proto: onnx.ModelProto) -> Iterator[Scope]:
                 stack.append(Scope(body_path(scope.path, message, place), graph, body))
     for function in model.functions.values():
         yield Scope(f"function {function.domain}:{function.name}", function, None)
+
+
+class NodeName(NamedTuple):
+    """Name a node: the path of its graph ("" for the main graph), and its name there."""
+
+    graph: str
+    node: str
+
+    def __str__(self) -> str:
+        """Return the name for messages."""
+        return f"{self.graph}/{self.node}" if self.graph else self.node
+
+
+def names_of(scopes: Sequence[Scope]) -> set[str]:
+    """Return the names of all values and nodes; `named_by_training` returns names of training."""
+    names = {value.name or "" for scope in scopes for value in values_of(scope.graph)}
+    names |= {node.name or "" for scope in scopes for node in scope.graph}
+    return names | {v.name for s in scopes if s.proto for v in s.proto.value_info}
+
+
+def shown_name(node: ir.Node, output: str | None = None) -> str:
+    """Return the name of a node for reports; of a nameless one its operator and first output.
+
+    Args:
+        node: the node.
+        output: name of the output, if it is another one than the node's first.
+    """
+    return node.name or f"{node.op_type} -> {output or node.outputs[0].name}"
+
+
+def named_by_training(proto: onnx.ModelProto) -> Iterator[str]:
+    """Yield names that training reads, sets or declares: all graphs together are one name space."""
+    for training in proto.training_info:
+        for binding in (*training.initialization_binding, *training.update_binding):
+            yield from (binding.key, binding.value)
+        for outermost in (training.initialization, training.algorithm):
+            for graph in all_graphs(outermost):
+                yield from (v.name for v in (*graph.input, *graph.output, *graph.initializer))
+                for node in graph.node:
+                    yield from (node.name, *node.input, *node.output)
 
 
 def write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:

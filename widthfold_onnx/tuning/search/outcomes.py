@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from widthfold_onnx.decide.decisions import Decision
-from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.options import SearchOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import Gain, Measurement, SearchReport, SizeGain

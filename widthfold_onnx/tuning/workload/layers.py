@@ -10,8 +10,7 @@ import msgspec
 
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.graph.document import Node
-from widthfold_onnx.model.graph.messages import connected
-from widthfold_onnx.model.graph.names import NodeName
+from widthfold_onnx.model.graph.messages import NodeName, connected
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
