@@ -42,18 +42,11 @@ _SMALL = 1 << 14
 """Elements below which starting a thread takes longer than computing."""
 
 
-def each(compute: Callable[..., Array], *operands: Tensor, widens: bool = False) -> Draws:
-    """Compute modulo every prime.
-
-    Args:
-        compute: gets the arrays and the prime.
-        operands: its operands.
-        widens: whether it widens the arrays itself, if it needs to, so that it gets them as stored.
-    """
+def each(compute: Callable[..., Array], *operands: Tensor) -> Draws:
+    """Compute modulo every prime; `compute` gets the arrays as they are stored, and the prime."""
 
     def computed(prime: int, arrays: Sequence[Array]) -> Array:
-        result = compute(*(a if widens else widened(a) for a in arrays), prime)
-        return result.astype(np.float32, copy=False)
+        return compute(*arrays, prime).astype(np.float32, copy=False)
 
     drawn = [*zip(*(value.draws for value in operands), strict=True)]
     if max(math.prod(value.shape) for value in operands) < _SMALL:
@@ -85,24 +78,24 @@ def applied(key: int, operands: Sequence[Tensor], *, draws: Draws | None = None)
     return Elements(draws, constants=max((value.constants for value in operands), default=0))
 
 
-def _elementwise(compute: np.ufunc, first: Tensor, second: Tensor, *, widens: bool) -> Draws:
+def _elementwise(compute: Callable[..., Array], first: Tensor, second: Tensor) -> Draws:
     common([first.shape, second.shape])
-    return each(lambda a, b, p: reduced(compute(a, b), p), first, second, widens=widens)
+    return each(lambda a, b, p: reduced(compute(a, b), p), first, second)
 
 
 def plus(first: Tensor, second: Tensor) -> Elements:
     """Add two tensors, which are broadcast. Sums of two elements need no more than float32."""
-    return combined(_elementwise(np.add, first, second, widens=True), first, second)
+    return combined(_elementwise(np.add, first, second), first, second)
 
 
 def minus(first: Tensor, second: Tensor) -> Elements:
     """Subtract two tensors, which are broadcast."""
-    return combined(_elementwise(np.subtract, first, second, widens=True), first, second)
+    return combined(_elementwise(np.subtract, first, second), first, second)
 
 
 def times(first: Tensor, second: Tensor) -> Elements:
     """Multiply two tensors element by element; they are broadcast."""
-    draws = _elementwise(np.multiply, first, second, widens=False)
+    draws = _elementwise(lambda a, b: widened(a) * widened(b), first, second)
     return combined(draws, first, second, product=True)
 
 
@@ -113,7 +106,7 @@ def divided(value: Tensor, count: Array | int) -> Elements:
     def compute(array: Array, prime: int) -> Array:
         table = {int(n): inverse(int(n), prime) for n in np.unique(counts)}
         factors = np.vectorize(table.__getitem__, otypes=[np.float64])(counts)
-        return reduced(array * reduced(factors, prime), prime)
+        return reduced(widened(array) * reduced(factors, prime), prime)
 
     return combined(each(compute, value), value)
 
@@ -157,7 +150,7 @@ def matrix_product(left: Tensor, right: Tensor) -> Elements:
     if first.shape[-1] != second.shape[-2]:
         raise UnevaluableError(f"matrices of {list(a)} and {list(b)} do not fit")
     common([first.shape[:-2], second.shape[:-2]])
-    draws = each(dot, first, second, widens=True)
+    draws = each(dot, first, second)
     shape = draws[0].shape
     shape = shape[:-2] + shape[-1:] if len(a) == 1 else shape
     shape = shape[:-1] if len(b) == 1 else shape
@@ -220,7 +213,7 @@ def pad(call: Call) -> list[Value] | None:
         options = {"constant_values": number} if mode == "constant" else {}
         return padded(array, begins, ends, mode, **options)
 
-    draws = each(compute, data, fill, widens=True)
+    draws = each(compute, data, fill)
     is_zero = not fill.draws[0].any()
     return [replace(combined(draws, data, fill), grid=_grid([data]) if is_zero else b"")]
 

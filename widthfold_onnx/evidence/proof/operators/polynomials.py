@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.proof.field import Modulus, key_of, reduced
+from widthfold_onnx.evidence.proof.field import Modulus, key_of, reduced, widened
 from widthfold_onnx.evidence.proof.geometry import (
     Attributes,
     Windows,
@@ -72,7 +72,7 @@ def convolved(
         raise UnevaluableError(f"a weight of {list(weight.shape)} for data of {list(data.shape)}")
     at = place(call.attributes, weight.shape[2:], data.shape[2:])
     group = call.attributes.get("group", 1)
-    draws = each(lambda x, w, p: compute(x, w, group, at, p), data, weight, widens=True)
+    draws = each(lambda x, w, p: compute(x, w, group, at, p), data, weight)
     return combined(draws, data, weight, product=True)
 
 
@@ -260,6 +260,7 @@ def _reduce(call: Call) -> list[Value] | None:
         return None
 
     def compute(array: Array, prime: int) -> Array:
+        array = widened(array)
         for axis in reversed(axes):  # 2^29 elements near 2^23 stay exact
             array = reduced(array.sum(axis), prime)
         return array.reshape(without(call, data.shape, axes))
@@ -280,7 +281,7 @@ def _average_pool(call: Call) -> list[Value] | None:
         counts = at.sums(np.ones((1, 1, *data.shape[2:])))
     if not counts.all():
         return None
-    draws = each(lambda x, p: at.sums(x, lambda sums: reduced(sums, p)), data)
+    draws = each(lambda x, p: at.sums(widened(x), lambda sums: reduced(sums, p)), data)
     return [divided(combined(draws, data), counts.astype(np.int64))]
 
 
