@@ -8,8 +8,8 @@ import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.system import sync_folder
@@ -41,7 +41,7 @@ def _doing(what: str) -> Iterator[None]:
         raise UsageError(f"cannot {what}: {printable(reason)}") from error
 
 
-def pieces(file: BinaryIO, length: int) -> Iterator[memoryview]:
+def pieces(file: FileIO, length: int) -> Iterator[memoryview]:
     """Read a part of a file, from its current position.
 
     Args:
@@ -56,7 +56,7 @@ def pieces(file: BinaryIO, length: int) -> Iterator[memoryview]:
     """
     buffer = memoryview(bytearray(min(length, CHUNK_BYTES)))
     while length:
-        count = file.readinto(buffer[:length])  # type: ignore[attr-defined]
+        count = file.readinto(buffer[:length])
         if not count:
             raise OSError(errno.EIO, "the file became shorter while it was read")
         yield buffer[:count]

@@ -10,8 +10,8 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, cast
 
 import onnx
 from google.protobuf.message import EncodeError
@@ -222,7 +222,7 @@ def copy_model(path: Path, out: Path, *, proto: onnx.ModelProto) -> None:
         for location in places:
             _copy_data(location, folder, out, new_paths)
         with reading(str(path)), path.open("rb", buffering=0) as file:
-            _copy(cast("BinaryIO", file), model)
+            _copy(file, model)
         with writing(out):
             model.publish()
 
@@ -272,7 +272,7 @@ def _place_sidecar(sidecar: Sidecar, out: Path, new_paths: list[Path]) -> None:
         sidecar.point(path)
 
 
-def _copy(source: BinaryIO, copy: Temporary) -> None:
+def _copy(source: FileIO, copy: Temporary) -> None:
     with writing(copy.target):
         for piece in pieces(source, os.fstat(source.fileno()).st_size):
             copy.write(piece)
@@ -293,7 +293,8 @@ def _copy_data(location: str, folder: Path, out: Path, new_paths: list[Path]) ->
     target /= PurePosixPath(location).name
     with reading(location), open_external(location, folder) as source:
         if target.is_symlink() or target.exists():
-            if target.is_symlink() or not target.is_file() or not _same_content(source, target):
+            is_file = target.is_file() and not target.is_symlink()
+            if not is_file or hashlib.file_digest(source, "sha256").digest() != _digest(target):
                 raise UsageError(f"{quoted(str(target))} exists and holds something else")
             return
         with temporary(target) as copy:
@@ -301,12 +302,3 @@ def _copy_data(location: str, folder: Path, out: Path, new_paths: list[Path]) ->
             new_paths.append(target)
             with writing(target):
                 copy.publish()
-
-
-def _same_content(source: BinaryIO, target: Path) -> bool:
-    size = os.fstat(source.fileno()).st_size
-    with target.open("rb", buffering=0) as other:
-        if os.fstat(other.fileno()).st_size != size:
-            return False
-        both = zip(pieces(source, size), pieces(cast("BinaryIO", other), size), strict=False)
-        return all(a == b for a, b in both)

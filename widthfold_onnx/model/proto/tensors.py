@@ -15,8 +15,8 @@ import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
-from typing import BinaryIO, cast
 
 import onnx
 from onnx import TensorProto
@@ -213,7 +213,7 @@ def check_external(tensor: TensorProto, folder: Path | None) -> ExternalData:
     return ExternalData(str(location), offset, length)
 
 
-def open_external(location: str, folder: Path) -> BinaryIO:
+def open_external(location: str, folder: Path) -> FileIO:
     """Open a file of external data for reading.
 
     The open file is the checked file: a link that takes its place in between is not followed.
@@ -235,7 +235,7 @@ def open_external(location: str, folder: Path) -> BinaryIO:
     descriptor = os.open(folder / path, READ | NO_LINK)
     file = os.fdopen(descriptor, "rb", buffering=0)
     if os.path.samestat(os.fstat(descriptor), expected):
-        return cast("BinaryIO", file)
+        return file
     file.close()
     raise InvalidModelError(f"{what}: {quoted(location)} changed while it was opened")
 
