@@ -6,7 +6,7 @@ Windows follow the ONNX operator text. Sums are taken modulo one prime, or with 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,21 +73,12 @@ class Windows:
         steps = [slice(None, None, n) for n in (*self.strides, *self.dilations)]
         return np.asarray(seen[*[slice(None)] * (padded.ndim - len(reach)), *steps])
 
-    def sums(self, array: Array, reduce: Callable[[Array], Array] = np.asarray) -> Array:
-        """Add what lies in each window of [..., *spatial], axis by axis, to [..., *counts].
-
-        Args:
-            array: the numbers.
-            reduce: is applied to the sums along each axis.
-        """
-        total = self.padded(array)
-        for i, kernel in enumerate(self.kernel):
-            axis = total.ndim - len(self.kernel) + i
-            reach, stride = (self.counts[i] - 1) * self.strides[i] + 1, self.strides[i]
-            starts = [k * self.dilations[i] for k in range(kernel)]
-            taps = (total[(slice(None),) * axis + (slice(s, s + reach, stride),)] for s in starts)
-            total = reduce(sum(taps, np.zeros((), total.dtype)))
-        return total
+    def sums(self, array: Array) -> Array:
+        """Add what lies in each window of [..., *spatial] to [..., *counts]."""
+        whole = self.padded(array)
+        lead = [slice(None)] * (whole.ndim - len(self.kernel))
+        taps = (whole[*lead, *self.tap(place)] for place in np.ndindex(*self.kernel))
+        return np.asarray(sum(taps, np.zeros((), whole.dtype)))
 
     def tap(self, at: Sequence[int]) -> tuple[slice, ...]:
         """Return the positions of one tap of every window in padded data."""

@@ -281,7 +281,7 @@ def _average_pool(call: Call) -> list[Value] | None:
         counts = at.sums(np.ones((1, 1, *data.shape[2:])))
     if not counts.all():
         return None
-    draws = each(lambda x, p: at.sums(widened(x), lambda sums: reduced(sums, p)), data)
+    draws = each(lambda x, p: reduced(at.sums(widened(x)), p), data)
     return [divided(combined(draws, data), counts.astype(np.int64))]
 
 
