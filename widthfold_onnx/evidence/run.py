@@ -165,8 +165,12 @@ def _proved(
     parity: ModelParity,
     report: Say,
 ) -> tuple[Proof | None, IntegerRun | None]:
-    """Return the proof, and if it holds, the run of the changed nodes on integers."""
-    if not options.exact:
+    """Return the proof, and if it holds, the run of the changed nodes on integers.
+
+    A fold of an original that does not run is not delivered, whatever a proof would say.
+    """
+    is_open = parity.verdict == "unverified" and not parity.unrun
+    if not options.exact or (options.needs_proof and is_open):
         return None, None
     report("proof by evaluation")
     try:

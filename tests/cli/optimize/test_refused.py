@@ -39,6 +39,20 @@ def test_a_fold_that_saturates_further_can_be_left_out(capsys: pytest.CaptureFix
         assert ("--skip NODE leaves a node alone" in capsys.readouterr().err) is told
 
 
+def test_a_model_that_does_not_run_is_not_proved(out: Path, tmp_path: Path) -> None:
+    """The answer is known when no inputs are found: a proof would only delay it."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (seq(float[1, 3, 8, 8]) x, int64 i) => (float[1, 1, 8, 8] y)
+    <float[1, 3, 1, 1] w = {1, 2, 3}> { a = SequenceAt(x, i) y = Conv(a, w) }"""
+    path = save(onnx.parser.parse_model(text), tmp_path / "in.onnx")
+    out.unlink(missing_ok=True)
+    run = widthfold("optimize", path, out, "--factor", 4)
+    assert (run.code, out.exists()) == (4, False)
+    assert "verdict: unverified; 0 input sets" in run.out
+    assert "proof" not in run.out
+    assert "no random values are made" in run.err
+
+
 def test_the_input_is_no_output(model: Path, tmp_path: Path) -> None:
     hard = tmp_path / "hard.onnx"
     os.link(model, hard)
