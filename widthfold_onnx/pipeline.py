@@ -6,7 +6,7 @@ refused in a tenth of the time that the imports take.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,11 +32,12 @@ from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 if TYPE_CHECKING:
     from widthfold_onnx.decide.decisions import Decided
     from widthfold_onnx.model.graph.messages import NodeName
+    from widthfold_onnx.rewrite.apply import Fitting
     from widthfold_onnx.rewrite.plan import Plan
 
 NOT_PROVED = Refusal(
     Code.GUARD_NOT_PROVED,
-    "no sizes were tried at which the model is known to run, and its guard to choose the fold",
+    "no sizes were tried at which the model is known to run and to choose the fold",
 )
 
 SizedOptions = TypeVar("SizedOptions", FoldOptions, VerifyOptions)
@@ -108,7 +109,7 @@ def optimize(
             return Optimized(report, decided.plan)
         delivery = Delivery(loaded, fitting, report, by_measurement=options.fixed is None)
         report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
-        unproved = _unproved(fitting.rewriting.guarded(), report)
+        unproved = _unproved(fitting, report)
         if not unproved:
             return Optimized(report, decided.plan)
         on_progress(Step(f"leaving out {len(unproved)} folds whose guards cannot be proved"))
@@ -246,17 +247,20 @@ def inspect(
     return survey(loaded, options, options.fixed, values)
 
 
-def _unproved(guarded: Mapping[str, Iterable[NodeName]], report: OptimizeReport) -> set[NodeName]:
-    """Return the layers whose guards no extents tried could prove, if nothing was written.
+def _unproved(fitting: Fitting, report: OptimizeReport) -> set[NodeName]:
+    """Return the layers that run only as an If chooses that no extents tried could decide.
 
-    Args:
-        guarded: the layers of a guard, by each value that the guard returns.
-        report: of the attempt to write.
+    The If is a guard of the layers, or holds them in a branch. None if something was written.
     """
     checks = report.verification
     if report.written is not None or checks is None or checks.proof is None:
         return set()
-    return {layer for value in checks.proof.unseen for layer in guarded.get(value, ())}
+    guarded, unseen = fitting.rewriting.guarded(), checks.proof.unseen
+    bodies = [f"/{name}/{place}/" for name in unseen for place in ("then_branch", "else_branch")]
+    names = [layer.name for layer in fitting.plan.layers]
+    return {name for value in unseen for name in guarded.get(value, ())} | {
+        name for name in names if any(body in f"/{name.graph}/" for body in bodies)
+    }
 
 
 def with_stored_sizes(

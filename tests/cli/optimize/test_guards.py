@@ -136,3 +136,31 @@ def test_a_guard_that_no_size_opens_is_left_out_alone(tmp_path: Path) -> None:
     assert len(guards(onnx.load(out))) == 1
     brief = widthfold("optimize", path, out, *flags)
     assert "left alone: 1 guard-not-proved; --details says why" in brief.out
+
+
+NEVER_WIDE = """<ir_version: 8, opset_import: ["" : 17]>
+main (float[1, 3, H, 6] x) => (float[1, 3, A, 6] y, float[1, 3, H, 6] z)
+<int64 three = {3}, int64 nine = {9}> {
+  r = Relu (x)
+  s = Shape (r)
+  n = Gather (s, three)
+  c = Greater (n, nine)
+  y = If (c) <
+    then_branch = wide () => (float[1, 3, B, 6] o) {
+      [dead] o = Conv <pads = [1, 1, 1, 1]> (r, w)
+    },
+    else_branch = narrow () => (float[1, 3, C, 6] p) { p = Tanh (r) }
+  >
+  [any] z = Conv <pads = [1, 1, 1, 1]> (x, w)
+}"""
+
+
+def test_a_layer_in_a_branch_that_no_size_reaches_is_left_out_alone(tmp_path: Path) -> None:
+    path, out, report = (tmp_path / name for name in ("in.onnx", "out.onnx", "report.json"))
+    path.write_bytes(parsed(NEVER_WIDE, w=(3, 3, 3, 3)).SerializeToString())
+    flags = ("--factor", "2", "--axis", "height", "--report", report)
+    run = widthfold("optimize", path, out, *flags)
+    assert (run.code, run.err) == (0, "")
+    codes = {site["node"]: site["code"] for site in json.loads(report.read_text())["sites"]}
+    assert codes == {"dead": "guard-not-proved", "any": "folded"}
+    assert len(guards(onnx.load(out))) == 1
