@@ -58,9 +58,10 @@ from widthfold_onnx.options import (
     VerifyOptions,
 )
 from widthfold_onnx.pipeline import optimize, verify
-from widthfold_onnx.results import Key, OptimizeReport, SearchReport
+from widthfold_onnx.results import OptimizeReport, SearchReport
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.runtime.environment import Before, environment
+from widthfold_onnx.runtime.measurement import Key
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.identity import machine_identity, setting_identity
 from widthfold_onnx.tuning.store import Store

@@ -22,11 +22,10 @@ from bench import SHAPES, SHARED
 from widthfold_onnx import WidthfoldError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Effort, FoldOptions, Provider, RuntimeOptions, SearchOptions
-from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.tuning import AS_IS, NO_TIME
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import EMPTY
 from widthfold_onnx.runtime.inputs.sizes import running
+from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Measurement
 from widthfold_onnx.tuning.measure import successive_halving
 from widthfold_onnx.tuning.measure.effort import SPENDING
 from widthfold_onnx.tuning.measure.successive_halving import Candidate, Outcome

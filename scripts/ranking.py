@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
-from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.tuning import AS_IS
+from widthfold_onnx.runtime.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.workload.workloads import Workload
 
 FEWEST = 3

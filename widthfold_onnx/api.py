@@ -32,7 +32,7 @@ from widthfold_onnx.options.keywords import (
     check_keywords,
     options_from,
 )
-from widthfold_onnx.progress import Progress, silent
+from widthfold_onnx.options.progress import Progress, silent
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 from widthfold_onnx.rewrite.apply import Fitting, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, read_plan

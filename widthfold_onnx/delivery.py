@@ -13,7 +13,7 @@ from widthfold_onnx.evidence.files import verify_files
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.writer import copy_model, write_model
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.results import OptimizeReport, VerifyReport
 from widthfold_onnx.rewrite.apply import Fitting
 

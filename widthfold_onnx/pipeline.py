@@ -25,7 +25,7 @@ from widthfold_onnx.options import (
     SearchOptions,
     VerifyOptions,
 )
-from widthfold_onnx.progress import Progress, Step, silent
+from widthfold_onnx.options.progress import Progress, Step, silent
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 

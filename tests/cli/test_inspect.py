@@ -48,7 +48,7 @@ def test_a_pipe_gets_plain_text(model: Path) -> None:
     for name in ("first", "second"):
         assert sum(line.split()[:1] == [name] for line in run.out.splitlines()) == 1
     head, padding = run.out.splitlines()[-2:]
-    assert head.startswith("model.onnx: 3 nodes, 2 Conv, opset 17")
+    assert head.startswith("model.onnx: 3 nodes, opset 17; 2 of 2 Conv can be folded")
     assert padding.startswith("channels could be padded to multiples of 4: 1 layer: first 3 -> 4")
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.cli.tool import build, names, save, widthfold
 from widthfold_onnx.cli import common, main
+from widthfold_onnx.cli.derivation import assignment, shape
 from widthfold_onnx.cli.optimize import _timing
-from widthfold_onnx.cli.options import assignments, shape
 from widthfold_onnx.model.atomic import place, temporary
 from widthfold_onnx.options import FoldOptions, VerifyOptions
 
@@ -30,7 +30,7 @@ def test_an_input_may_be_called_like_a_path() -> None:
 
 
 def test_the_value_of_an_option_may_be_a_path() -> None:
-    assert assignments([f"cache={DRIVE}"], "--provider-option") == {"cache": DRIVE}
+    assert assignment(f"cache={DRIVE}") == ("cache", DRIVE)
 
 
 def test_no_report_names_a_folder_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,10 +120,13 @@ def test_one_broken_model_is_refused_on_one_line(tmp_path: Path) -> None:
         ((SIGNAL, "--dask", "nothing://"), "no Dask scheduler answers at 'nothing://'"),
         ((SIGNAL, "--dask", "tcp://127.0.0.1:1", "--jobs", 2), "every worker measures"),
         ((SIGNAL, "--provider-option", "a"), "is not of the form NAME=VALUE"),
-        ((SIGNAL, "--session-option", "a"), "--session-option 'a' is not of the form NAME=VALUE"),
+        (
+            (SIGNAL, "--session-option", "a"),
+            "'--session-option': 'a' is not of the form NAME=VALUE",
+        ),
         ((SIGNAL, "--session-option", "session=1"), "session option 'session' is no name"),
         ((SIGNAL, "--time-budget", 0), "time-budget is 0"),
-        ((SIGNAL, "--report", "x.xml"), "no junit report of this command; it offers json"),
+        ((SIGNAL, "--report", "x.xml"), "'x.xml' names no format of this command; it offers .json"),
     ],
 )
 def test_what_does_not_fit_is_said_on_one_line(words: tuple[object, ...], message: str) -> None:

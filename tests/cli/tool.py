@@ -26,9 +26,9 @@ from onnx import helper, numpy_helper, parser
 
 from tests.shared import ROOT, limit_processor
 from widthfold_onnx.cli import main
-from widthfold_onnx.reports.json import schema_of
 
 MODELS = ROOT / "models"
+SCHEMAS = ROOT / "widthfold_onnx" / "schemas"
 COMMAND = [sys.executable, "-c", "from widthfold_onnx.cli import main; main(prog_name='widthfold')"]
 
 FAST = ("--seeds", "1")
@@ -228,6 +228,11 @@ def nothing_to_fold() -> onnx.ModelProto:
     graph = helper.make_graph([node], "g", ends[:2], ends[2:])
     opset = helper.make_opsetid("", 17)
     return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+def schema_of(name: str) -> dict:
+    """The schema of a report by its command, or of the plan."""
+    return json.loads((SCHEMAS / f"{name}.json").read_text())
 
 
 def valid_report(verb: str, path: Path) -> dict:

@@ -7,7 +7,7 @@ from pathlib import Path
 from widthfold_onnx.evidence.parity.models import ModelParity, judged
 from widthfold_onnx.evidence.run import prepared
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.progress import Say, quiet
+from widthfold_onnx.options.progress import Say, quiet
 
 
 def compare_models(

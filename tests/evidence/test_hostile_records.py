@@ -21,7 +21,7 @@ from widthfold_onnx.model.graph.document import Document, Node
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
-from widthfold_onnx.reports.page import html
+from widthfold_onnx.reports import html
 from widthfold_onnx.results import FoldedNode
 from widthfold_onnx.rewrite.record import (
     FOLD_KEY,

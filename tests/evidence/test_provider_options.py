@@ -18,8 +18,8 @@ from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing import cost
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
+from widthfold_onnx.options.progress import quiet
 from widthfold_onnx.pipeline import verify
-from widthfold_onnx.progress import quiet
 from widthfold_onnx.runtime import paired_benchmark
 from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.sessions import session as session_module

@@ -14,8 +14,10 @@ import pytest
 
 from tests.cli.tool import MODELS, build, on_terminal, save
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.reports.console import printing, table
+from widthfold_onnx.reports.console import printing, say, show, table
+from widthfold_onnx.reports.described import described
 from widthfold_onnx.reports.description import Cell, Column, Table, tabulated
+from widthfold_onnx.results import OptimizeReport, OptimizeSummary, SiteReport
 
 
 def table_of(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
@@ -88,3 +90,23 @@ def test_a_reader_that_left_is_no_error(
         monkeypatch.setattr(sys, "stdout", SimpleNamespace(fileno=file.fileno, flush=fail))
         with outcome, printing():
             pass
+
+
+def test_no_line_begins_like_a_command_to_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    site = SiteReport(
+        node="::error file=a::pwned",
+        graph="",
+        op="Conv",
+        status="refused",
+        code="already-wide",
+        reason="::warning::no",
+    )
+    counts = OptimizeSummary(folded=0, kept=0, refused=1, bytes_before=1, bytes_after=1)
+    report = OptimizeReport(
+        model="m", sites=[site], regions=[], summary=counts, written=None, verification=None
+    )
+    show(described(report))
+    say("  ::stop-commands::x")
+    out = capsys.readouterr().out
+    assert "::error" in out
+    assert not [line for line in out.splitlines() if line.lstrip().startswith("::")]

@@ -24,7 +24,7 @@ from tests.reports.sample import (
 )
 from tests.repository.browser import browse, needs_browser, sticking_out
 from widthfold_onnx.algebra.axis import ConvAxis
-from widthfold_onnx.reports.page import html
+from widthfold_onnx.reports import html
 from widthfold_onnx.results import Proof, VerifyReport
 
 
@@ -62,8 +62,8 @@ def pages() -> dict[str, str]:
 
 
 def drawings(report: VerifyReport) -> int:
-    """Three of the timing, two for each folded axis."""
-    return 3 + 2 * sum(len(s.axes) for s in report.folds)
+    """Two of the timing, two for each folded axis."""
+    return 2 + 2 * sum(len(s.axes) for s in report.folds)
 
 
 # ---------------------------------------------------------------- the file
@@ -96,10 +96,10 @@ def test_hostile_names_are_text(pages: dict[str, str]) -> None:
 
 def test_verdict_reasons_and_command_are_said(pages: dict[str, str]) -> None:
     page = Page(pages["failing"])
-    before, _, after = page.text.partition("original / rewritten = 1.702")
+    before, _, after = page.text.partition("max_rel 0.007 > 1e-05 at [0,3,8,8]")
     assert "the rewritten model does not compute what the original computes" in before
     assert "contour/conv_1/Conv differs" in before
-    assert "max_rel 0.007 > 1e-05 at [0,3,8,8]" in after
+    assert "original / rewritten = 1.702" in after
     assert "8 neighbouring positions of the input become channels" in after
     assert "--threads 1" in after
 
@@ -166,7 +166,6 @@ def test_the_proof_is_said_and_only_an_equal_one_explained(proof: Proof) -> None
     text = Page(html.page(replace(report, proof=proof, reasons=[proof.reason]))).text
     assert f"{proof.verdict}: " in text
     assert text.count(proof.reason or "no reason") == (proof is not EQUAL)
-    assert ("What was proved" in text) == (proof is EQUAL)
     assert ("8388593, 8388587" in text) == (proof is EQUAL)
 
 

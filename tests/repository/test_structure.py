@@ -16,7 +16,7 @@ PACKAGE = TESTS.parent / "widthfold_onnx"
 LARGEST_FOLDER = 12
 
 ORDER = (
-    ("arrays", "errors", "progress", "refusal", "system", "text"),
+    ("arrays", "errors", "refusal", "system", "text"),
     ("options", "results"),
     ("algebra", "model"),
     ("operators",),

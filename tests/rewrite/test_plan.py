@@ -15,13 +15,12 @@ import pytest
 from onnx import numpy_helper
 
 import widthfold_onnx as wf
-from tests.cli.tool import build
+from tests.cli.tool import build, schema_of
 from tests.lacking import needs_prelu
 from tests.shared import ROOT
 from widthfold_onnx import CheckFailedError, Plan, UsageError
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.options import Companion, FoldOptions
-from widthfold_onnx.reports.json import schema_of
 from widthfold_onnx.rewrite.apply import fit
 from widthfold_onnx.rewrite.plan import CompanionPlan, read_plan
 

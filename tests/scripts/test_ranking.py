@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.shared import ROOT
 from tests.tuning.workload.tool import conv, workload
-from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.tuning import AS_IS
+from widthfold_onnx.runtime.measurement import AS_IS, Measurement
 
 SCRIPTS = ROOT / "scripts"
 

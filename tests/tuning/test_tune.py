@@ -25,8 +25,8 @@ from tests.tuning.measure.workers import (
 )
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.progress import Step
-from widthfold_onnx.results.tuning import AS_IS
+from widthfold_onnx.options.progress import Step
+from widthfold_onnx.runtime.measurement import AS_IS
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.effort import SPENDING
 from widthfold_onnx.tuning.search import trials

@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from widthfold_onnx.cli.common import MODEL, Sectioned, guarded, leave, progress
+from widthfold_onnx.cli.derivation import options_of
 from widthfold_onnx.cli.optimize import TO_PROVE, leave_unwritten
-from widthfold_onnx.cli.options import options_of
-from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
-from widthfold_onnx.cli.running import VERIFYING
+from widthfold_onnx.cli.options import VERIFYING, report_arguments
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.reports.formats import Destinations
+from widthfold_onnx.results import MISFIT, OptimizeReport
 
 
 @click.command("apply", cls=Sectioned)
@@ -35,7 +36,7 @@ def apply_command(
     partial: bool,
     no_verify: bool,
     verifying: VerifyOptions,
-    reporting: ReportArguments,
+    destinations: Destinations,
 ) -> None:
     """Carry out PLAN on MODEL, verify the result, and write it to OUT.
 
@@ -44,9 +45,8 @@ def apply_command(
     differ. Without OUT nothing is written.
     """
     from widthfold_onnx.pipeline import apply
-    from widthfold_onnx.results import MISFIT, OptimizeReport
 
-    to = reporting.destinations(OptimizeReport, [model, plan, *([out] if out else [])])
+    destinations.check(OptimizeReport, [model, plan, *([out] if out else [])])
     with progress() as on_progress:
         result, _ = apply(
             model,
@@ -56,7 +56,7 @@ def apply_command(
             partial=partial,
             on_progress=on_progress,
         )
-    deliver(result, to, model)
+    destinations.deliver(result, model)
     if result.written is None and result.verification is not None:
         leave_unwritten(result.verification)
     misfits = [site for site in result.sites if site.code == MISFIT]

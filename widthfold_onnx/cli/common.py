@@ -12,14 +12,13 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from widthfold_onnx.errors import WidthfoldError
-from widthfold_onnx.progress import Progress, Step, silent
+from widthfold_onnx.options.progress import Progress, Step, silent
 from widthfold_onnx.system import END_SIGNALS, interrupt
 from widthfold_onnx.text import printable
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 INTERNAL = 70
-LARGEST_EXTENT = 1 << 40
 
 SECTIONS = {
     "Start with": "factor input-shape provider threads check",
@@ -73,22 +71,6 @@ class ModelType(click.Path):
 
 
 MODEL = ModelType(path_type=Path)
-
-
-class Word(click.Choice):  # type: ignore[type-arg] # not generic in click 8.1
-    """An option that takes a member of an enumeration, also a member that is not listed."""
-
-    def __init__(self, words: type[StrEnum]) -> None:
-        """Show the words that the enumeration lists."""
-        super().__init__([word.value for word in words])
-        self.words = words
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the member; refuse another word, and list the words that are offered."""
-        try:
-            return self.words(value)
-        except ValueError:
-            return super().convert(value, param, ctx)
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:

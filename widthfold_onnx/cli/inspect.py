@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from widthfold_onnx.cli.common import MODEL, Sectioned, guarded
-from widthfold_onnx.cli.folding import fold_options
-from widthfold_onnx.cli.options import options_of
-from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
-from widthfold_onnx.cli.running import VALUE
+from widthfold_onnx.cli.derivation import options_of
+from widthfold_onnx.cli.options import VALUE, fold_options, report_arguments
 from widthfold_onnx.options import FoldOptions, RuntimeOptions
+from widthfold_onnx.reports.formats import Destinations
+from widthfold_onnx.results import InspectReport
 
 
 @click.command("inspect", cls=Sectioned)
@@ -21,7 +21,7 @@ from widthfold_onnx.options import FoldOptions, RuntimeOptions
 @options_of("how", RuntimeOptions, VALUE)
 @report_arguments
 def inspect_command(
-    model: Path, fold: FoldOptions, how: RuntimeOptions, reporting: ReportArguments
+    model: Path, fold: FoldOptions, how: RuntimeOptions, destinations: Destinations
 ) -> None:
     """List the layers of MODEL, and what a fold would make of each.
 
@@ -29,8 +29,7 @@ def inspect_command(
     there is none; with --details the cheapest fold of each axis. Measures nothing.
     """
     from widthfold_onnx.pipeline import inspect
-    from widthfold_onnx.results import InspectReport
 
-    to = reporting.destinations(InspectReport, [model])
+    destinations.check(InspectReport, [model])
     result = inspect(model, fold, how)
-    deliver(result, to, model)
+    destinations.deliver(result, model)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from widthfold_onnx.cli.common import MODEL, Sectioned, guarded
-from widthfold_onnx.cli.options import Help, options_of
+from widthfold_onnx.cli.derivation import Help, options_of
 from widthfold_onnx.options import FoldOptions
 
 FOLD: Help = {
@@ -44,11 +44,11 @@ def mlir_command(source: Path, out: Path, fold: FoldOptions, groups: bool) -> No
     """
     from widthfold_onnx.mlir.files import fold_file
     from widthfold_onnx.reports.console import show
-    from widthfold_onnx.reports.described.optimization import SITES
+    from widthfold_onnx.reports.described.layers import SITES
     from widthfold_onnx.reports.description import Description, Line, tabulated
     from widthfold_onnx.reports.words import kinds
 
     sites = fold_file(source, out, fold, groups=groups)
     folded = sum(site.status == "folded" for site in sites)
     head = f"{folded} of {len(sites)} {kinds(sites)} layers folded; wrote {out.name}"
-    show(Description(Line("", head), tables=tabulated("sites", SITES, sites)))
+    show(Description(Line("", head), tables=tabulated("layers", SITES, sites)))

@@ -6,20 +6,25 @@ import shlex
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 
 from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, progress
-from widthfold_onnx.cli.folding import fold_options
-from widthfold_onnx.cli.options import Help, options_of
-from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
-from widthfold_onnx.cli.running import SEARCHING, VERIFYING, verify_options
+from widthfold_onnx.cli.derivation import Help, options_of
+from widthfold_onnx.cli.options import (
+    SEARCHING,
+    VERIFYING,
+    fold_options,
+    report_arguments,
+    verify_options,
+)
 from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions, VerifyOptions
-
-if TYPE_CHECKING:
-    from widthfold_onnx.results import OptimizeReport, VerifyReport
+from widthfold_onnx.reports.described.layers import changes
+from widthfold_onnx.reports.formats import Destinations
+from widthfold_onnx.reports.words import kinds
+from widthfold_onnx.results import OptimizeReport, VerifyReport
 
 PREDICTING: Help = {
     "--time-budget": "Seconds for measuring layers; timing the whole model comes on top. Default: "
@@ -65,7 +70,7 @@ def optimize_command(
     save_plan: Path | None,
     searching: SearchOptions,
     verifying: VerifyOptions,
-    reporting: ReportArguments,
+    destinations: Destinations,
 ) -> None:
     """Fold layers of MODEL, verify the result, and write it to OUT.
 
@@ -78,18 +83,17 @@ def optimize_command(
     alone. Without OUT nothing is written. OUT is replaced in one step after all checks passed; if
     nothing was folded, it is a copy of MODEL.
     """
-    from widthfold_onnx.model.atomic import check_plan_target
+    from widthfold_onnx.model.atomic import check_own_target
     from widthfold_onnx.pipeline import optimize
-    from widthfold_onnx.results import OptimizeReport
     from widthfold_onnx.tuning.store import default_path
     from widthfold_onnx.tuning.targets import target
 
     files = [model, *([out] if out else [])]
-    to = reporting.destinations(OptimizeReport, [*files, *([save_plan] if save_plan else [])])
+    destinations.check(OptimizeReport, [*files, *([save_plan] if save_plan else [])])
     if searching.target is not None:
         target(searching.target)  # refuse a wrong name at a fixed factor too
     if save_plan is not None:
-        check_plan_target(save_plan, files)
+        check_own_target(save_plan, files, "plan")
     with progress() as on_progress:
         result, plan = optimize(
             model,
@@ -108,7 +112,7 @@ def optimize_command(
             require_fold=require_fold,
             on_progress=on_progress,
         )
-    deliver(result, to, model)
+    destinations.deliver(result, model)
     _require_success(result, needs_fold=require_fold)
     if save_plan is not None and not check:
         plan.save(save_plan)
@@ -118,8 +122,6 @@ def optimize_command(
 
 def _require_success(result: OptimizeReport, *, needs_fold: bool) -> None:
     """Exit if the new model did not pass its checks, or nothing was folded that had to be."""
-    from widthfold_onnx.reports.words import kinds
-
     if result.written is None and result.verification is not None:
         leave_unwritten(result.verification)
     if needs_fold and not result.summary.changes:
@@ -129,8 +131,6 @@ def _require_success(result: OptimizeReport, *, needs_fold: bool) -> None:
 
 def _conclude(result: OptimizeReport, *, check: bool) -> None:
     """Exit with a code of its own after an interrupt, or if a check finds something to change."""
-    from widthfold_onnx.reports.described.optimization import changes
-
     if result.search is not None and result.search.interrupted:
         leave("interrupted; decided with what had been measured", INTERRUPTED)
     if check and result.summary.changes:

@@ -1,188 +1,191 @@
-"""Derives options of commands from dataclasses: a field has the type and the default of its option.
-
-Only the help is written by hand, by the option as `--help` shows it: `"--nodes GLOB": "Fold only"`.
-"""
+"""Defines options that commands share: how to fold, how models run, where a result goes."""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields
-from enum import Enum
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from widthfold_onnx.cli.common import LARGEST_EXTENT, Word
-from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options import AxisName, Sizes, Values
-from widthfold_onnx.options.keywords import field_of
-from widthfold_onnx.text import printable, quoted
-
-Help = Mapping[str, str | Mapping[str, Any]]
-"""By option its help, or what else click is told of it, such as another type."""
-
-Command = Callable[..., Any]
+from widthfold_onnx.cli.derivation import Command, Help, options_of
+from widthfold_onnx.options import FoldOptions, Form, Provider, Tolerance, VerifyOptions
+from widthfold_onnx.reports.formats import Destinations
+from widthfold_onnx.text import printable
 
 
-def axis(text: str) -> AxisName | int:
-    """Read digits as an index into the Conv's input shape, anything else as a name."""
-    if text.isascii() and text.isdigit() and len(text) < 4:
+def factor_or_auto(text: str) -> int | None:
+    """Read auto as None, anything else as a whole number."""
+    if text == "auto":
+        return None
+    try:
         return int(text)
-    try:
-        return AxisName(text)
     except ValueError:
-        names = ", ".join(AxisName)
-        raise click.BadParameter(f"{printable(text)!r} is none of {names}, 0, 2, 3, 4") from None
+        message = f"{printable(text)!r} is neither auto nor a whole number"
+        raise click.BadParameter(message) from None
 
 
-def shape(text: str) -> tuple[str, list[tuple[int, ...]]]:
-    """Read NAME:1,3,224,224 as ("NAME", [(1, 3, 224, 224)]); the name may hold colons.
-
-    An empty list of dimensions is a scalar. A range of extents, NAME:1,3,320..640,320..640, gives
-    two shapes: with all lower ends, and with all upper ends.
-    """
-    name, _, dims = text.rpartition(":")
-    try:
-        ranges = [tuple(map(int, dim.split(".."))) for dim in dims.split(",")] if dims else []
-    except ValueError:
-        ranges = [(-1,)]
-    is_valid = all(1 <= ends[0] <= ends[-1] <= LARGEST_EXTENT and len(ends) <= 2 for ends in ranges)
-    if not name or not is_valid:
-        raise click.BadParameter(
-            f"{printable(text)!r} is not of the form NAME:1,3,224,224 or NAME:1,3,64..224,64..224, "
-            "with sizes of at least 1, and the lower end of a range first"
-        )
-    shapes = [tuple(ends[at] for ends in ranges) for at in (0, -1)]
-    return name, list(dict.fromkeys(shapes))
-
-
-def sizes(pairs: Iterable[tuple[str, list[tuple[int, ...]]]]) -> Sizes:
-    """Assign shapes to inputs: the first shapes of all inputs together, then the second ones.
-
-    An input with a single shape has it in every assignment.
-
-    Raises:
-        UsageError: inputs have several shapes, and not equally many.
-    """
-    shapes: dict[str, list[tuple[int, ...]]] = {}
-    for name, several in pairs:
-        shapes.setdefault(name, []).extend(several)
-    counts = {len(several) for several in shapes.values()} - {1}
-    if len(counts) > 1:
-        raise UsageError(
-            "--input-shape names "
-            + ", ".join(f"{printable(name)} {len(s)} times" for name, s in shapes.items())
-            + ": equally many, or once"
-        )
-    count = max(counts, default=1)
-    return tuple(
-        {name: several[min(at, len(several) - 1)] for name, several in shapes.items()}
-        for at in range(count)
-    )
-
-
-def number(text: str) -> tuple[str, tuple[float, ...]]:
-    """Read NAME=0.1,0.9 as ("NAME", (0.1, 0.9)); the name may hold "="."""
-    name, _, elements = text.rpartition("=")
-    try:
-        values = tuple(float(element) for element in elements.split(","))
-    except ValueError:
-        values = (math.nan,)
-    if not name or not all(map(math.isfinite, values)):
-        raise click.BadParameter(f"{printable(text)!r} is not of the form NAME=16000")
-    return name, values
-
-
-TYPES: dict[Any, Any] = {
-    int: click.INT,
-    float: click.FLOAT,
-    str: click.STRING,
-    Path: click.Path(path_type=Path),
-    AxisName | int: axis,
-    Sizes: shape,
-    Values: number,
-    Mapping[str, str]: click.STRING,
+FORM: Help = {
+    "--form": "fold: as --factor says. strides: fold the strides of every layer and nothing else, "
+    "without measuring: a ConvTranspose becomes a Conv and a pixel shuffle, any other Conv a pixel "
+    "unshuffle and a Conv of stride 1.",
+    "--companion": "Exchange ops for equal ones that run faster: prelu (PRelu), scalar (arithmetic "
+    "with one number), split (a Conv whose channels are split), crop (a Slice or Pad beside a "
+    "Conv), or none. May be given several times. Default: --factor auto measures all of them; a "
+    "number and --form strides exchange none.",
+    "--pad-channels N": "Pad the channels of whole chains of layers with zeros to multiples of "
+    "N; 0: of none. Default: --factor auto measures 4, 8 and 16; a number and --form strides pad "
+    "none.",
+    "--freeze-weights": "Take weights out of the inputs of the model, where callers could replace "
+    "them and the runtime neither packs nor fuses them.",
 }
-"""What an option takes by the type of its field; words of any other enumeration are its members."""
+"""Options of the commands that show or write one model."""
+
+LIMITS: Help = {
+    "--axis AXIS": "Axis to fold: auto, batch, height, width, depth, or its index.",
+    "--layout": "Form of the moves: nhwc suits a runtime that computes channels-last and can "
+    "remove their Transposes. auto measures both; at a fixed factor it is nhwc with prefer_nhwc=1, "
+    "else nchw.",
+    "--ragged": "Fold extents that the factor does not divide, too: pad the data, cut the result.",
+    "--mix-samples": "Allow folds whose weight joins samples of a batch: a NaN of one can reach "
+    "others.",
+    "--nonfinite": "spread: Inf and NaN may reach more outputs of the same sample. refuse: no fold "
+    "with structural zeros, so that Inf and NaN stay where they were.",
+    "--fixed-shapes": "OUT runs at the sizes of --input-shape only, and declares them in its "
+    "inputs. Without this it runs at every size, and open sizes are tested where a fold needs it.",
+    "--max-channels": "Leave a layer alone if its input and its output have at least this many "
+    "channels in every group.",
+    "--max-flops-growth": "Refuse a fold that multiplies the multiply-adds of a layer by more than "
+    "this.",
+    "--max-bytes-growth": "Refuse a fold that multiplies the bytes of input, weight and output by "
+    "more than this.",
+    "--nodes GLOB": "Fold only nodes whose name matches; may be given several times.",
+    "--skip GLOB": "Leave alone nodes whose name matches; may be given several times.",
+    "--input-shape NAME:DIMS": "Sizes where the model leaves them open, e.g. x:1,3,224,224; the "
+    "model keeps its symbols. May be given several times, also for one input, or as a range "
+    "x:1,3,320..640,320..640: what is changed gains at one of these sizes and loses at none.",
+}
+"""Options of all commands that plan a fold."""
 
 
-def options_of(
-    argument: str, kind: type[Any], helps: Help, make: Callable[..., Any] | None = None
-) -> Callable[[Command], Command]:
-    """Add options to a command, which gets them as one argument.
-
-    An option has the name of its field, with an "s" less if it may be given several times, or
-    begins with "no-" if it switches off.
+def fold_options(default_factor: str | None) -> Callable[[Command], Command]:
+    """Add the options of a fold; the command gets one `fold` argument of type FoldOptions.
 
     Args:
-        argument: name of the argument.
-        kind: the dataclass.
-        helps: help of the options, in the order of `--help`.
-        make: makes the argument of the values by field, where that is not `kind` itself.
+        default_factor: with "auto", `--factor` takes auto or a number; None leaves out `--factor`
+            and `FORM`.
     """
-    hints = get_type_hints(kind)
-    defaults = {field.name: field.default for field in fields(kind)}
-    options, read = [], {}
-    for words, help_of_option in helps.items():
-        flag, _, metavar = words.partition(" ")
-        name = flag.removeprefix("--").replace("-", "_")
-        field = field_of(name, kind) or name
-        about = _derived(hints[field], defaults[field]) if field in hints else {}
-        about |= {"metavar": metavar or None}
-        about |= {"help": help_of_option} if isinstance(help_of_option, str) else help_of_option
-        options.append(click.option(flag, field, **about))
-        read[field] = _reader(hints.get(field), flag)
-
-    def decorate(command: Command) -> Command:
-        @functools.wraps(command)
-        def collect(**arguments: Any) -> Any:
-            chosen = {field: reader(arguments.pop(field)) for field, reader in read.items()}
-            return command(**{argument: (make or kind)(**chosen)}, **arguments)
-
-        return functools.reduce(lambda command, option: option(command), reversed(options), collect)
-
-    return decorate
+    if default_factor is None:
+        return options_of("fold", FoldOptions, LIMITS)
+    auto = default_factor == "auto"
+    factor = {
+        "type": factor_or_auto,
+        "default": default_factor,
+        "show_default": True,
+        "help": "Turn N positions of an axis into N times as many channels"
+        + ("; auto: the forms that were measured to be faster." if auto else "."),
+    }
+    helps: Help = {f"--factor {'N|auto' if auto else 'N'}": factor, **FORM, **LIMITS}
+    return options_of("fold", FoldOptions, helps, _chosen)
 
 
-def _derived(hint: Any, default: Any) -> dict[str, Any]:
-    """Return what click is told of an option, by the type and the default of its field."""
-    if hint is bool:
-        return {"is_flag": True, "flag_value": not default, "default": default}
-    several = get_origin(hint) is tuple or default is MISSING  # a mapping has no value as default
-    alone = hint if default is MISSING or hint in TYPES else next(iter(get_args(hint)), hint)
-    value_type = TYPES.get(alone) or Word(alone)
-    if several:
-        return {"multiple": True, "type": value_type}
-    shown = default.value if isinstance(default, Enum) else default
-    return {"type": value_type, "default": shown, "show_default": shown is not None}
+def _chosen(**values: Any) -> FoldOptions:
+    """Return the options; a factor by default is none where only strides are folded."""
+    source = click.get_current_context().get_parameter_source("factor")
+    if values["form"] == Form.STRIDES and source is ParameterSource.DEFAULT:
+        values["factor"] = None
+    return FoldOptions(**values)
 
 
-def _reader(hint: Any, flag: str) -> Callable[[Any], Any]:
-    """Return what makes the value of a field of what click gives."""
-    if hint == Sizes:
-        return sizes
-    if hint == Values:
-        return dict
-    if hint == Mapping[str, str]:
-        return functools.partial(assignments, option=flag)
-    return lambda value: value
+def tolerance(text: str) -> tuple[str, float]:
+    """Read out:1e-4 as ("out", 1e-4), and 1e-4, a tolerance of all outputs, as ("", 1e-4)."""
+    name, _, digits = text.rpartition(":")
+    try:
+        bound = float(digits)
+    except ValueError:
+        bound = -1.0
+    if not (bound >= 0 and math.isfinite(bound)):
+        raise click.BadParameter(f"{printable(text)!r} is not a tolerance like 1e-4 or OUTPUT:1e-4")
+    return name, bound
 
 
-def assignments(texts: Iterable[str], option: str) -> dict[str, str]:
-    """Read the values of an option of the form NAME=VALUE; VALUE may hold "=" and may be empty.
+VALUE: Help = {
+    "--value NAME=VALUE": "Value of an input that is no signal, such as a rate, e.g. sr=16000, or "
+    "limits=0.1,0.9. Default for small inputs: what the model compares them with, else random.",
+}
+PROVIDER: Help = {
+    "--provider NAME": f"Execution provider: {', '.join(Provider)}, or any other one as the "
+    "runtime names it, ...ExecutionProvider; exit 4 if it cannot be used. auto: CUDA where that "
+    "works, else the CPU. Single nodes that run on another provider are named.",
+    "--provider-option NAME=VALUE": "Option of the execution provider, as ONNX Runtime names it, "
+    "e.g. prefer_nhwc=1.",
+    **VALUE,
+    "--session-option NAME=VALUE": "Session config entry that you deploy with, as ONNX Runtime "
+    "names it, e.g. session.x64quantprecision=1.",
+}
+VERIFYING: Help = {
+    **PROVIDER,
+    "--seeds": "Number of random input sets to compare.",
+    "--inputs PATH": "Stored inputs to use as well: a test_data_set_* folder, .npz or .npy.",
+    "--rtol [OUT:]TOL": {
+        "multiple": True,
+        "type": tolerance,
+        "help": "Tolerance relative to the largest magnitude of an output, for all outputs or for "
+        "OUT. Default: by dtype.",
+    },
+    "--atol": {
+        "type": click.FLOAT,
+        "default": Tolerance.atol,
+        "show_default": True,
+        "help": "Absolute tolerance.",
+    },
+}
+"""Options of `VerifyOptions` for both commands that verify."""
+
+SEARCHING: Help = {
+    "--threads": "Threads of one operator (intra-op) while measuring; the fastest forms depend on "
+    "it.",
+    "--effort": "quick: time the forms that are predicted to be fastest, once, in about 20 s. "
+    "default: time more of them, in under a minute. thorough: time every form of every layer, for "
+    "minutes.",
+    "--store": "File that keeps measurements. Default: $WIDTHFOLD_STORE, else a file in the user's "
+    "cache.",
+}
+"""Options of `SearchOptions` for both commands that measure layers."""
+
+
+def verify_options(
+    *, rtol: tuple[tuple[str, float], ...], atol: float, **fields: Any
+) -> VerifyOptions:
+    """Return the options of the verifier, given the others by field.
 
     Raises:
-        UsageError: one has no name, or no "="; or two give one name other values.
+        UsageError: a value that the options refuse.
     """
-    values: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise UsageError(f"{option} {quoted(text)} is not of the form NAME=VALUE")
-        if values.setdefault(name, value) != value:
-            both = " and ".join(quoted(f"{name}={item}") for item in (values[name], value))
-            raise UsageError(f"{option} is given {both}")
-    return values
+    bounds = dict(rtol)
+    everywhere = bounds.pop("", None)
+    tolerances = Tolerance(rtol=everywhere, atol=atol, per_output=bounds)
+    return VerifyOptions(tolerance=tolerances, **fields)
+
+
+FILES: Help = {
+    "--report FILE": {
+        "type": click.Path(path_type=Path, dir_okay=False),
+        "help": "Write a report, too; the suffix chooses its format: .json, .md, .html, or "
+        "of verify .xml.",
+    },
+    "--format": "Print this format instead of tables.",
+}
+DETAILS: Help = {
+    "--details": "Print everything: all layers and forms, regions, times of nodes, the proof. "
+    "Reports hold it anyway.",
+}
+
+file_arguments = options_of("destinations", Destinations, FILES)
+report_arguments = options_of("destinations", Destinations, {**DETAILS, **FILES})
+"""Adds the shared options, also `--details` for a result that has a brief description.
+
+The command gets one `destinations` argument of type Destinations.
+"""

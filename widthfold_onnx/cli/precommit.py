@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from widthfold_onnx.cli.common import MODEL, guarded, leave
-from widthfold_onnx.cli.folding import fold_options
+from widthfold_onnx.cli.options import fold_options
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.text import quoted
@@ -24,7 +24,7 @@ from widthfold_onnx.text import quoted
 def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
     """Exit 1 if anything of MODELS would be changed; nothing is written."""
     from widthfold_onnx.pipeline import optimize
-    from widthfold_onnx.reports.described.optimization import changes
+    from widthfold_onnx.reports.described.layers import changes
 
     changed = []
     for model in models:

@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, progress
-from widthfold_onnx.cli.folding import fold_options
-from widthfold_onnx.cli.options import Help, options_of
-from widthfold_onnx.cli.reporting import ReportArguments, deliver, file_arguments
-from widthfold_onnx.cli.running import PROVIDER, SEARCHING
+from widthfold_onnx.cli.derivation import Help, options_of
+from widthfold_onnx.cli.options import PROVIDER, SEARCHING, file_arguments, fold_options
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, SearchOptions
+from widthfold_onnx.reports.formats import Destinations
+from widthfold_onnx.results import TuneReport
 
 BUDGET: Help = {
     "--time-budget": "Seconds for measuring, for all models together. Default: by --effort, for "
@@ -47,7 +47,7 @@ def tune_command(
     options: SearchOptions,
     jobs: int,
     dask: str | None,
-    reporting: ReportArguments,
+    destinations: Destinations,
 ) -> None:
     """Measure the layers of all MODELS ahead of `optimize`.
 
@@ -58,15 +58,14 @@ def tune_command(
     if len(models) == 1:  # nothing else is tuned, so there is no table to name it in
         load(models[0])
     from widthfold_onnx.reports.described.tuning import UNKEPT
-    from widthfold_onnx.results import TuneReport
     from widthfold_onnx.tuning.store import default_path
     from widthfold_onnx.tuning.tune import tune
 
-    to = reporting.destinations(TuneReport, models)
+    destinations.check(TuneReport, models)
     options = replace(options, store=options.store or default_path())
     with progress() as on_progress:
         result = tune(models, fold, options, jobs=jobs, dask=dask, on_progress=on_progress)
-    deliver(result, to, models[0])
+    destinations.deliver(result, models[0])
     if result.interrupted:
         fate = UNKEPT if result.store_read_only else "kept"
         leave(f"interrupted; the measurements are {fate}", INTERRUPTED)

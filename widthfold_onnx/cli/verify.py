@@ -15,11 +15,12 @@ from widthfold_onnx.cli.common import (
     progress,
     typed_command,
 )
-from widthfold_onnx.cli.options import Help, options_of
-from widthfold_onnx.cli.reporting import ReportArguments, deliver, report_arguments
-from widthfold_onnx.cli.running import VERIFYING, verify_options
+from widthfold_onnx.cli.derivation import Help, options_of
+from widthfold_onnx.cli.options import VERIFYING, report_arguments, verify_options
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.reports.formats import Destinations
+from widthfold_onnx.results import VerifyReport
 
 TIMING: Help = {
     "--input-shape NAME:DIMS": "Sizes to run with where the model leaves them open, e.g. "
@@ -51,7 +52,7 @@ def verify_command(
     original: Path,
     rewritten: Path,
     options: VerifyOptions,
-    reporting: ReportArguments,
+    destinations: Destinations,
 ) -> None:
     """Compare two models: interface, proof, outputs, time.
 
@@ -59,16 +60,15 @@ def verify_command(
     --fail-under, 4 if it could not be decided.
     """
     from widthfold_onnx.pipeline import verify
-    from widthfold_onnx.results import VerifyReport
 
     sources = [original, rewritten, *([] if options.baseline is None else [options.baseline])]
-    to = reporting.destinations(VerifyReport, sources)
+    destinations.check(VerifyReport, sources)
     with progress() as on_progress:
         result = verify(original, rewritten, options, on_progress=on_progress)
 
     environment = msgspec.structs.replace(result.environment, command=typed_command())
     result = msgspec.structs.replace(result, environment=environment)
-    deliver(result, to, rewritten)
+    destinations.deliver(result, rewritten)
     if result.verdict == "fail":
         leave("; ".join(result.reasons), CheckFailedError.exit_code)
     if result.verdict == "unverified":

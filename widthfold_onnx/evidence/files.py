@@ -9,7 +9,7 @@ from pathlib import Path
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.progress import Say, quiet
+from widthfold_onnx.options.progress import Say, quiet
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import Before, environment

@@ -32,7 +32,7 @@ from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.progress import Say
+from widthfold_onnx.options.progress import Say
 from widthfold_onnx.rules.match.quantization import REMOVED, SELECTING
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
 from widthfold_onnx.runtime.inputs.recorded import InputSet

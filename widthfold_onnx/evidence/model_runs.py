@@ -13,7 +13,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import open_exact
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.progress import Say, quiet
+from widthfold_onnx.options.progress import Say, quiet
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.sessions.session import Level, Session
 from widthfold_onnx.text import printable

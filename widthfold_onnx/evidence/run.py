@@ -23,7 +23,7 @@ from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.proto.walk import frozen
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.progress import Say, quiet
+from widthfold_onnx.options.progress import Say, quiet
 from widthfold_onnx.results import IntegerRun, Proof, Timing, Verdict, VerifyReport
 from widthfold_onnx.rewrite.record import recorded_folds, recorded_runtime
 from widthfold_onnx.runtime.environment import Before, environment, other_runtime

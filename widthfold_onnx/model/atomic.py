@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from io import FileIO
 from pathlib import Path
+from typing import Literal
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.system import sync_folder
@@ -63,40 +65,36 @@ def pieces(file: FileIO, length: int) -> Iterator[memoryview]:
         length -= count
 
 
-PLAN_MARK = b'"schema": "widthfold.plan/'
-"""Bytes among the first `HEAD_BYTES` of every plan file."""
+MARKS = {
+    "plan": re.compile(rb'"schema": "widthfold\.plan/'),
+    "report": re.compile(rb'("schema": "|<!-- )widthfold\.(inspect|optimize|tune|verify)/'),
+}
+"""Bytes by which a file of widthfold is known; they are among its first `HEAD_BYTES`."""
 
 HEAD_BYTES = 200
-"""The first bytes of a file, which tell whose it is."""
 
 
-def check_plan_target(path: Path, protected: Sequence[Path]) -> None:
-    """Check, before the work, that a plan may be written.
+def check_own_target(
+    path: Path, protected: Sequence[Path], kind: Literal["plan", "report"]
+) -> None:
+    """Check, before the work, that a plan or a report may be written.
 
     Args:
-        path: the file. A file that exists there must be empty or a plan.
+        path: the file. A file that exists there must be empty or of this kind.
         protected: files that it must not replace.
+        kind: the key of `MARKS`.
 
     Raises:
-        UsageError: the path is no place for a plan.
+        UsageError: the path is no place for such a file.
     """
     check_target(path, protected)
-    head = head_of(path)
-    if head and PLAN_MARK not in head:
-        raise UsageError(f"{quoted(str(path))} exists and is no plan; choose another name")
-
-
-def head_of(path: Path) -> bytes:
-    """Return the first bytes of a file that is to be replaced; none if it is not there.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
     with writing(path):
         if not path.exists():
-            return b""
+            return
         with path.open("rb") as file:
-            return file.read(HEAD_BYTES)
+            head = file.read(HEAD_BYTES)
+    if head and not MARKS[kind].search(head):
+        raise UsageError(f"{quoted(str(path))} exists and is no {kind}; choose another name")
 
 
 def check_target(out: Path, protected: Sequence[Path]) -> None:
@@ -111,13 +109,14 @@ def check_target(out: Path, protected: Sequence[Path]) -> None:
             A protected file need not exist yet.
     """
     shown = quoted(str(out))
+    refusal = f"output {shown} is an input or another output; choose another name"
     if not out.name:
         raise UsageError(f"output {shown} names no file")
     with writing(out):
         if not out.parent.is_dir():
             raise UsageError(f"output {shown}: its folder does not exist")
         if any(not path.exists() and place(path) == place(out) for path in protected):
-            raise UsageError(f"output {shown} is named twice; choose another name")
+            raise UsageError(refusal)
         try:
             status = out.lstat()
         except FileNotFoundError:
@@ -128,7 +127,7 @@ def check_target(out: Path, protected: Sequence[Path]) -> None:
             raise UsageError(f"output {shown} is not a regular file")
         for path in protected:
             if path.exists() and path.samefile(out):
-                raise UsageError(f"output {shown} is an input; choose another name")
+                raise UsageError(refusal)
 
 
 def place(path: Path) -> Path:

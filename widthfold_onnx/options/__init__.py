@@ -1,6 +1,7 @@
 """Define the options of the caller: frozen dataclasses and enums that check themselves.
 
-`folding` says what to fold, `running` where it runs, and `keywords` mirrors both for Python calls.
+`folding` says what to fold, `running` where it runs, `keywords` mirrors both for Python calls, and
+`progress` defines what a caller hears of the work.
 It imports `errors`; `model` and everything above import it.
 """
 

@@ -8,8 +8,8 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
@@ -37,7 +37,7 @@ _LONGEST = 400
 _GAP = 2
 _PIPE_COLUMN = 48
 _NAME_WIDTH = 36
-_LEAST_NAME_WIDTH = 12
+_LEAST_NAME_WIDTH = 20
 
 
 @contextlib.contextmanager
@@ -66,53 +66,73 @@ def show(description: Description) -> None:
         say(line)
     for each in description.tables:
         table(each)
-    lines = (*description.facts, *description.certificate, description.head, *description.remarks)
+    lines = (*description.facts, description.head, *description.remarks)
     for line in filter(None, map(str, lines)):
         say(line)
 
 
 def table(content: Table) -> None:
     """Print a table; where it does not fit the terminal, its sentences stand below their row."""
-    cells = [[_lines(cell) for cell in row] for row in content.rows]
     console = _console()
+    rows = [[_lines(cell) for cell in row] for row in (content.columns, *content.rows)]
     if not console.is_terminal:
-        for line in _plain(
-            [content.columns, *(["; ".join(cell) for cell in row] for row in cells)]
-        ):
+        for line in _plain([["; ".join(cell) for cell in row] for row in rows]):
             sys.stdout.write(f"{_tame(line)}\n")
         return
-    shown, grid, width = _framed(console, content.columns, cells, _NAME_WIDTH)
-    if content.sentences and len(content.columns) > 1 and width > console.width:
-        rows = [content.columns[:-1], *(row[:-1] for row in shown)]
-        _stacked(console, rows, [row[-1] for row in cells])
-    else:
-        if width > console.width:
-            name_width = max(_LEAST_NAME_WIDTH, _NAME_WIDTH + console.width - width)
-            _, grid, _ = _framed(console, content.columns, cells, name_width)
+    widths = [
+        max(cell_len(line) for cell in column for line in cell)
+        for column in zip(*rows, strict=True)
+    ]
+    widths[0] = min(widths[0], _NAME_WIDTH)
+    least = _extent([min(widths[0], _LEAST_NAME_WIDTH), *widths[1:]])
+    is_stacked = content.sentences and len(widths) > 1 and least > console.width
+    if is_stacked:
+        widths.pop()
+    while _extent(widths) > console.width and max(widths) > 1:
+        place = 0 if widths[0] > _LEAST_NAME_WIDTH else widths.index(max(widths))
+        widths[place] -= 1
+    names = [rows[0][0][0], *_abbreviated([row[0][0] for row in rows[1:]], widths[0])]
+    widths[0] = max(map(cell_len, names))
+    for name, row in zip(names, rows, strict=True):
+        grid = Grid.grid(padding=(0, _GAP, 0, 0))
+        for width in widths:
+            grid.add_column(width=width, overflow="fold")
+        texts = [name, *map("\n".join, row[1 : len(widths)])]
+        is_head = row is rows[0]
+        grid.add_row(*(Text(text, "bold" if is_head else STYLES.get(text, "")) for text in texts))
         console.print(grid)
+        if is_head:
+            console.print("─" * min(_extent(widths), console.width))
+        elif is_stacked:
+            for line in filter(None, row[-1]):
+                console.print(Padding(Text(line), (0, 0, 0, 2 * _GAP), expand=False))
     console.print()
 
 
-def _framed(
-    console: Console, columns: Sequence[str], cells: Sequence[Sequence[list[str]]], name_width: int
-) -> tuple[list[list[str]], Grid, int]:
-    """Return the rows with names of at most a width, their table, and the width of the table."""
-    rows = [[short(row[0][0], name_width), *map("\n".join, row[1:])] for row in cells]
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        grid.add_column(column, overflow="fold")
-    for row in rows:
-        grid.add_row(*map(_styled, row))
-    unbounded = console.options.update(width=_UNBOUNDED)
-    return rows, grid, console.measure(grid, options=unbounded).maximum
+def _abbreviated(names: Sequence[str], width: int) -> list[str]:
+    """Shorten names to a width: without the folders that all share, then to both ends."""
+    paths = [name.split("/") for name in names]
+    head, tail = _shared(paths), _shared([path[::-1] for path in paths])
+    if max(map(cell_len, names)) > width and all(head + tail < len(path) for path in paths):
+        before, after = "…/" if head else "", "/…" if tail else ""
+        inner = ["/".join(path[head : len(path) - tail]) for path in paths]
+        names = [f"{before}{name}{after}" for name in inner]
+    return [short(name, width) for name in names]
+
+
+def _shared(paths: Sequence[Sequence[str]]) -> int:
+    """Count the folders with which all paths begin."""
+    levels = zip(*paths, strict=False)
+    return len(list(takewhile(lambda folders: len(set(folders)) == 1, levels)))
+
+
+def _extent(widths: Sequence[int]) -> int:
+    """Return the characters of a row."""
+    return sum(widths) + _GAP * (len(widths) - 1)
 
 
 def _lines(cell: Cell) -> list[str]:
     return [printable(line, _LONGEST) for line in ([cell] if isinstance(cell, str) else cell)]
-
-
-def _styled(text: str) -> Text:
-    return Text(text, STYLES.get(text, ""))
 
 
 def _plain(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -124,26 +144,6 @@ def _plain(rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
-
-
-def _stacked(
-    console: Console, rows: Sequence[Sequence[str]], sentences: Sequence[Sequence[str]]
-) -> None:
-    """Print rows, the first of them the head, each with its sentences below it."""
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    while sum(widths) + _GAP * len(widths) > console.width and max(widths) > 1:
-        widths[widths.index(max(widths))] -= 1
-    for row, lines in zip(rows, [[], *sentences], strict=True):
-        grid = Grid.grid(padding=(0, _GAP, 0, 0))
-        for width in widths:
-            grid.add_column(width=width, overflow="fold")
-        head, cells = row is rows[0], [short(row[0], widths[0]), *row[1:]]
-        grid.add_row(*(Text(text, "bold") if head else _styled(text) for text in cells))
-        console.print(grid)
-        if head:
-            console.print("─" * min(sum(widths) + _GAP * (len(widths) - 1), console.width))
-        for line in filter(None, lines):
-            console.print(Padding(Text(line), (0, 0, 0, 2 * _GAP), expand=False))
 
 
 def _tame(line: str) -> str:
@@ -162,8 +162,9 @@ def say(line: str, *, command: bool = False) -> None:
     console.print(Text(_tame(printable(line, 2000))), soft_wrap=command or not console.is_terminal)
 
 
+@printing()
 def write(text: str) -> None:
-    """Print a whole document as it is, in UTF-8; its form has escaped names and texts."""
+    """Print a whole document as it is, in UTF-8; its format has escaped names and texts."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     sys.stdout.write(text)

@@ -20,14 +20,13 @@ NUMBER = re.compile(r"[\d.]+(e[-+]\d+)?[x%]?( [KM]iB| \[[\d., ]+\])?|-|")
 class Detail(IntEnum):
     """Amount of detail in a description.
 
-    BRIEF, for a terminal and a pipe, holds what a user decides by. FULL, for `--details` and
-    Markdown, adds everything else: layers that were left alone, regions, times of nodes, the
-    certificate of the proof, the environment, the command. PAGE, for HTML, adds wide columns.
+    BRIEF, for a terminal and a pipe, holds what a user decides by. FULL, for `--details`, Markdown
+    and HTML, adds everything else: layers that were left alone, regions, times of nodes, the
+    certificate of the proof, the environment, the command.
     """
 
     BRIEF = 0
     FULL = 1
-    PAGE = 2
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,6 @@ class Description:
         assumptions: lines that stand before the tables.
         tables: tables that have rows.
         facts: lines that lead to the summary.
-        certificate: sentences that state the proved facts.
         remarks: lines that add to the summary.
         verdict: pass, fail or unverified; "" for a report that judges nothing.
         meaning: what the verdict means for the models.
@@ -96,7 +94,6 @@ class Description:
     assumptions: Sequence[Line] = ()
     tables: Sequence[Table] = ()
     facts: Sequence[Line] = ()
-    certificate: Sequence[str] = ()
     remarks: Sequence[Line] = ()
     verdict: str = ""
     meaning: str = ""

@@ -1,19 +1,42 @@
-"""Chooses the forms of a result, by the suffix of a file or by `--format`, and renders them."""
+"""Chooses the formats of a result, renders it, and writes or prints what was rendered."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import assert_never
 
+import msgspec
+
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.reports import MISSING, SUFFIXES, Format
-from widthfold_onnx.reports.described import Report
-from widthfold_onnx.reports.files import check_report, write_report
+from widthfold_onnx.model.atomic import check_own_target, temporary, writing
+from widthfold_onnx.reports.described import Report, described
+from widthfold_onnx.reports.description import Detail
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 from widthfold_onnx.text import quoted
+
+
+class Format(StrEnum):
+    """A format of a result other than tables; GITHUB is for standard output only."""
+
+    JSON = "json"
+    JUNIT = "junit"
+    MARKDOWN = "markdown"
+    HTML = "html"
+    GITHUB = "github"
+
+
+SUFFIXES = {
+    ".json": Format.JSON,
+    ".xml": Format.JUNIT,
+    ".md": Format.MARKDOWN,
+    ".html": Format.HTML,
+}
+"""Format of a report file by its suffix."""
 
 OFFERED: dict[type[Report], tuple[Format, ...]] = {
     VerifyReport: tuple(Format),
@@ -28,110 +51,109 @@ class Destinations:
     """The destinations of a result.
 
     Attributes:
-        files: report files with their forms.
-        printed: the form on standard output; None means tables.
-        protected: files that no report may replace.
-        details: the tables on standard output hold everything.
+        reports: report files; the suffix decides the format of a file.
+        format: format on standard output; None means tables.
+        details: the tables hold everything.
     """
 
-    files: tuple[tuple[Path, Format], ...]
-    printed: Format | None
-    protected: tuple[Path, ...]
+    reports: tuple[Path, ...] = ()
+    format: Format | None = None
     details: bool = False
 
-    def write(self, result: Report, model: Path) -> None:
-        """Write every file, each in one step.
+    def check(self, kind: type[Report], protected: Sequence[Path]) -> None:
+        """Check, before the work, that every format can be made and every file written.
+
+        Args:
+            kind: type of the result.
+            protected: files that no report may replace, whether they are there or not.
+
+        Raises:
+            UsageError: an unknown suffix, a format that this result or machine does not offer, a
+                path that is no place for a report, or details of a format that always has them.
+        """
+        offered = OFFERED[kind]
+        suffixes = [suffix for suffix, of_suffix in SUFFIXES.items() if of_suffix in offered]
+        for place, path in enumerate(self.reports):
+            check_own_target(path, [*protected, *self.reports[:place]], "report")
+            if path.suffix.lower() not in suffixes:
+                raise UsageError(
+                    f"the suffix of report {quoted(str(path))} names no format of this command; it "
+                    f"offers {', '.join(suffixes)}"
+                )
+        if self.format and self.format not in offered:
+            raise UsageError(
+                f"no {self.format} report of this command; it offers {', '.join(offered)}"
+            )
+        if self.format and self.details:
+            raise UsageError(f"--details belongs to the tables, not to --format {self.format}")
+        formats = [self.format, *(SUFFIXES[path.suffix.lower()] for path in self.reports)]
+        if Format.HTML in formats and find_spec("matplotlib") is None:
+            raise UsageError(
+                "an html report needs matplotlib: pip install 'widthfold-onnx[report]'"
+            )
+
+    def deliver(self, result: Report, model: Path) -> None:
+        """Write every file in one step, then print the result.
+
+        Args:
+            result: the result, of the checked type.
+            model: the model file as the caller named it, for annotations of that file.
 
         Raises:
             UsageError: a path is no place for a file, or the disk is full.
         """
-        for path, form in self.files:
-            write_report(render(form, result, model), path, self.protected)
+        from widthfold_onnx.reports.console import show, write
+
+        for path in self.reports:
+            write_report(render(SUFFIXES[path.suffix.lower()], result, model), path)
+        if self.format is None:
+            show(described(result, Detail.FULL if self.details else Detail.BRIEF))
+        else:
+            write(render(self.format, result, model))
 
 
-def destinations(
-    paths: Sequence[Path],
-    form_of_others: Format | None,
-    kind: type[Report],
-    protected: Sequence[Path],
-    *,
-    details: bool = False,
-) -> Destinations:
-    """Decide, before the work, which forms are made, and check that they can be.
-
-    Args:
-        paths: the report files; a known suffix decides the form of a file.
-        form_of_others: the form of the other files; without such a file, of standard output.
-        kind: type of the result.
-        protected: files that no report may replace.
-        details: the tables on standard output hold everything.
+def write_report(text: str, path: Path) -> None:
+    """Write a rendered report in one step.
 
     Raises:
-        UsageError: an unknown suffix, a form that this result or machine does not offer, or a
-            path that is no place for a report.
+        UsageError: the path is no place for a report, or the disk is full.
     """
-    files: list[tuple[Path, Format]] = []
-    printed = form_of_others
-    for path in paths:
-        check_report(path, [*protected, *(other for other, _ in files)])
-        form = SUFFIXES.get(path.suffix.lower())
-        if form is None:
-            form, printed = form_of_others, None
-        if form is None or form is Format.GITHUB:
-            suffixes = ", ".join(suffix for suffix, it in SUFFIXES.items() if it in OFFERED[kind])
-            names = ", ".join(it for it in OFFERED[kind] if it is not Format.GITHUB)
-            raise UsageError(
-                f"the suffix of report {quoted(str(path))} says no form: use {suffixes}, or "
-                f"--format with one of {names}"
-            )
-        files.append((path, form))
-    for form in {form for _, form in files} | ({printed} if printed else set()):
-        _check_offered(form, kind)
-    return Destinations(tuple(files), printed, tuple(protected), details)
+    check_own_target(path, (), "report")
+    with temporary(path) as file, writing(path):
+        file.write(text.encode())
+        file.finish()
+        file.publish()
 
 
-def _check_offered(form: Format, kind: type[Report]) -> None:
-    if form not in OFFERED[kind]:
-        offered = ", ".join(OFFERED[kind])
-        raise UsageError(f"no {form} report of this command; it offers {offered}")
-    if form is Format.HTML and find_spec("matplotlib") is None:
-        raise UsageError(MISSING)
-
-
-def render(form: Format, result: Report, model: Path) -> str:
-    """Render a result in one form; its libraries are imported only then.
+def render(report_format: Format, result: Report, model: Path) -> str:
+    """Render a result in a format that it offers; the libraries are imported only then.
 
     Args:
-        form: a format that is offered for this result.
-        result: the result of a verb.
+        report_format: the format.
+        result: the result of a command.
         model: the model file as the caller named it, for annotations of that file.
-
-    Raises:
-        UsageError: the result does not offer the form, or a library for it is missing.
     """
-    _check_offered(form, type(result))
-    match form:
+    match report_format:
         case Format.JSON:
-            from widthfold_onnx.reports import json
-
-            return json.encode(result).decode("ascii")
+            # ASCII keeps control and bidi characters of a hostile model out of whatever shows it.
+            return json.dumps(msgspec.to_builtins(result), indent=2, allow_nan=False) + "\n"
         case Format.MARKDOWN:
             from widthfold_onnx.reports import markdown
 
             return markdown.render(result)
+        case Format.HTML:
+            from widthfold_onnx.reports import html
+
+            return html.page(result)
         case Format.GITHUB:
             from widthfold_onnx.reports import github
 
-            assert not isinstance(result, InspectReport | TuneReport)
+            assert isinstance(result, VerifyReport | OptimizeReport)
             return github.render(result, model)
         case Format.JUNIT:
             from widthfold_onnx.reports import junit
 
             assert isinstance(result, VerifyReport)
             return junit.render(result)
-        case Format.HTML:
-            from widthfold_onnx.reports.page import html
-
-            return html.page(result)
         case _:
-            assert_never(form)
+            assert_never(report_format)

@@ -7,21 +7,21 @@ follow one case through many runs.
 from __future__ import annotations
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+from msgspec import structs
 
-from widthfold_onnx.reports.described.timing import speed
 from widthfold_onnx.reports.described.verification import (
     difference,
     integers,
     proof,
-    provider,
+    speed,
     verdict,
 )
-from widthfold_onnx.reports.files import signature
 from widthfold_onnx.reports.words import clauses
 from widthfold_onnx.results import OutputParity, Timing, VerifyReport
 from widthfold_onnx.text import printable
 
 _LONGEST = 2000
+_FIGURES = ("threads", "speedup", "low", "high", "control")
 
 Outcome = str | Error | Failure | Skipped
 """The text of a case that passed, or the result of another case."""
@@ -31,7 +31,7 @@ def render(report: VerifyReport) -> str:
     """Render the report as an XML document, in one suite."""
     suite = TestSuite(printable(report.rewritten))
     for name, value in _properties(report).items():
-        suite.add_property(name, printable(value, _LONGEST))
+        suite.add_property(name, printable(str(value), _LONGEST))
     suite.add_testcases([_output(row) for row in report.outputs])
     if report.proof is not None:
         line = clauses(proof(report.proof), report.proof.reason)
@@ -46,33 +46,19 @@ def render(report: VerifyReport) -> str:
     document.add_testsuite(suite)
     document.update_statistics()  # type: ignore[no-untyped-call]
     text = document.tostring().decode()  # type: ignore[no-untyped-call]
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{signature(report.schema)}\n{text}\n'
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<!-- {report.schema} -->\n{text}\n'
 
 
-def _properties(report: VerifyReport) -> dict[str, str]:
-    env, timing = report.environment, report.timing
-    properties = {
+def _properties(report: VerifyReport) -> dict[str, object]:
+    """Return the models, the environment, and the figures of the timing."""
+    timing = report.timing
+    return {
         "original": report.original,
         "rewritten": report.rewritten,
-        "widthfold": env.widthfold,
-        "onnx": env.onnx,
-        "onnxruntime": env.onnxruntime,
-        "python": env.python,
-        "provider": provider(env),
-        "machine": env.machine,
-        "cores": str(env.cores),
-        "input_sets": str(report.input_sets),
-        "command": env.command,
+        "input_sets": report.input_sets,
+        **structs.asdict(report.environment),
+        **({name: getattr(timing, name) for name in _FIGURES} if timing is not None else {}),
     }
-    if timing is not None:
-        properties |= {
-            "threads": str(timing.threads),
-            "speedup": f"{timing.speedup:.4f}",
-            "speedup_low": f"{timing.low:.4f}",
-            "speedup_high": f"{timing.high:.4f}",
-            "control": f"{timing.control:.4f}",
-        }
-    return properties
 
 
 def _case(name: str, group: str, outcome: Outcome, seconds: float = 0.0) -> TestCase:

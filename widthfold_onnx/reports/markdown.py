@@ -7,11 +7,9 @@ neither Markdown, HTML, mathematics, mentions nor links come to life there.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from widthfold_onnx.reports.described import Report, described
 from widthfold_onnx.reports.description import NUMBER, Cell, Description, Detail, Line, Table
-from widthfold_onnx.reports.files import signature
 from widthfold_onnx.reports.words import short
 
 LIMIT = 60_000
@@ -31,7 +29,7 @@ def render(report: Report) -> str:
     """Render the report; tables that do not fit are cut, and say so."""
     description, text = described(report, Detail.FULL), ""
     for rows in _ROW_LIMITS:
-        text = f"{signature(report.schema)}\n\n{_page(description, rows)}\n"
+        text = f"<!-- {report.schema} -->\n\n{_page(description, rows)}\n"
         if len(text.encode()) < LIMIT:
             break
     return text
@@ -48,13 +46,13 @@ def code(text: str, limit: int = 80) -> str:
 
 
 def _page(description: Description, most: int) -> str:
-    """Return all parts, with at most `most` rows or remarks in each."""
-    parts = [_verdict(description), _line(description.head)]
-    facts = [*description.facts, *(Line("", text) for text in description.certificate)]
-    parts += map(_line, description.assumptions)
-    parts += [_lines(description.remarks, most), _lines(facts, len(facts))]
-    parts += [_table(table, most) for table in description.tables]
-    return "\n\n".join(filter(None, parts))
+    """Return all parts, with at most `most` rows or lines in each."""
+    lines = [description.head, *description.assumptions, *description.remarks, *description.facts]
+    shown = [f"- {_line(line)}" for line in lines[:most] if line.text]
+    if len(lines) > most:
+        shown.append(f"- {len(lines) - most} more are not shown.")
+    tables = [_table(table, most) for table in description.tables]
+    return "\n\n".join(filter(None, [_verdict(description), "\n".join(shown), *tables]))
 
 
 def _verdict(description: Description) -> str:
@@ -64,13 +62,6 @@ def _verdict(description: Description) -> str:
     return (
         f"{_SIGNS[description.verdict]} **{description.verdict}**: {description.meaning} ({models})"
     )
-
-
-def _lines(lines: Sequence[Line], most: int) -> str:
-    shown = [f"- {_line(line)}" for line in lines[:most]]
-    if len(lines) > most:
-        shown.append(f"- {len(lines) - most} more are not shown.")
-    return "\n".join(shown)
 
 
 def _line(line: Line) -> str:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.atomic import check_plan_target, temporary, writing
+from widthfold_onnx.model.atomic import check_own_target, temporary, writing
 from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.results import Gain
@@ -246,10 +246,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Write the plan to a file, replaced in one step; see `text`.
 
         Raises:
-            UsageError: the path is no place for a plan (`check_plan_target`), or the disk is full.
+            UsageError: the path is no place for a plan (`check_own_target`), or the disk is full.
         """
         path = Path(path)
-        check_plan_target(path, ())
+        check_own_target(path, (), "plan")
         with temporary(path) as file, writing(path):
             file.write(self.text().encode())
             file.finish()

@@ -16,7 +16,8 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.runtime.clock import Times
 
 if TYPE_CHECKING:  # `results` needs msgspec, which `scripts/gpu_bench.py` runs without
-    from widthfold_onnx.results import Measurement, SpeedVerdict
+    from widthfold_onnx.results import SpeedVerdict
+    from widthfold_onnx.runtime.measurement import Measurement
 
 USUAL_SPREAD = 0.01
 """Standard deviation of the log ratio of two sessions in one process (`clock.SESSION_SPREAD`)."""
@@ -131,7 +132,7 @@ def one_session(logs: Array) -> tuple[float, float, float]:
 
 def measured(base: Times, other: Times) -> Measurement:
     """Return the measurement of one session of each side, by the seconds of pairs of runs."""
-    from widthfold_onnx.results.tuning import timed
+    from widthfold_onnx.runtime.measurement import timed
 
     ratio, low, high = map(math.exp, one_session(np.log(base / other)))
     return timed(ratio, low, high, float(np.median(other)), len(other))

@@ -19,9 +19,8 @@ import msgspec
 import numpy as np
 
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.progress import Say, quiet
-from widthfold_onnx.results import GpuState, Measurement
-from widthfold_onnx.results.tuning import timed
+from widthfold_onnx.options.progress import Say, quiet
+from widthfold_onnx.results import GpuState
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (
     SESSIONS,
@@ -37,6 +36,7 @@ from widthfold_onnx.runtime.clock import (
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
 from widthfold_onnx.runtime.intervals import MIN_PROCESSES, Pairing, measured
+from widthfold_onnx.runtime.measurement import Measurement, timed
 from widthfold_onnx.runtime.nvml import watched
 from widthfold_onnx.runtime.sessions.session import Feeds, resolved
 from widthfold_onnx.runtime.settings import (

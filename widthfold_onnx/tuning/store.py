@@ -17,7 +17,7 @@ import platformdirs
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.atomic import writing
-from widthfold_onnx.results import Key, Measurement
+from widthfold_onnx.runtime.measurement import Key, Measurement
 from widthfold_onnx.text import printable, quoted
 
 FORMAT = 1

@@ -12,15 +12,15 @@ from widthfold_onnx.decide.draft import drafted
 from widthfold_onnx.errors import UsageError, WidthfoldError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions
-from widthfold_onnx.progress import Progress, Step, silent
+from widthfold_onnx.options.progress import Progress, Step, silent
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
-from widthfold_onnx.results.tuning import AS_IS
 from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, Reading
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import with_cases
 from widthfold_onnx.runtime.inputs.sizes import running
+from widthfold_onnx.runtime.measurement import AS_IS
 from widthfold_onnx.system import cores
 from widthfold_onnx.tuning.identity import find_place
 from widthfold_onnx.tuning.measure.bench import Bench, LocalPool

@@ -22,13 +22,13 @@ from tests.cli.tool import (
     names,
     on_terminal,
     save,
+    schema_of,
     start_process,
     widthfold,
 )
 from tests.folding import optimize
 from tests.tuning.search.world import World, doubled, enter, folded
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
-from widthfold_onnx.reports.json import schema_of
 from widthfold_onnx.tuning.store import Store
 
 MODEL = MODELS / "pitch_cnn.onnx"
@@ -103,7 +103,8 @@ def test_a_plan_writes_nothing(store: Path, out: Path) -> None:
     assert run.out.count("::warning ") == 3
     assert run.out.count("alone it ran at 2.00x [1.80, 2.20]") == 3
     last = run.out.splitlines()[-1]
-    assert last.startswith("widthfold: 3 of 4 Conv nodes folded; search on cpu: ")
+    assert last.startswith("widthfold: 3 of 4 Conv nodes folded, 1 kept; nothing written; ")
+    assert "; search on cpu: " in last
     assert names(out.parent) == []
 
 

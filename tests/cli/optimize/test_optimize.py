@@ -36,9 +36,9 @@ def test_a_pipe_gets_plain_text_one_line_per_site(model: Path, out: Path) -> Non
     head, first, second, total, spread, verdict, timing = run.out.splitlines()
     assert timing.startswith("not timed; to see if it pays: widthfold verify ")
     assert spread.startswith("Inf and NaN may spread within a sample: 2 folds, up to 8 times")
-    assert head.split() == ["node", "axis", "factor"]
-    assert first.split() == ["first", "width", "8"]
-    assert second.split() == ["second", "width", "8"]
+    assert head.split() == ["node", "fold"]
+    assert first.split() == ["first", "width", "by", "8"]
+    assert second.split() == ["second", "width", "by", "8"]
     assert total.startswith("2 of 2 Conv nodes folded; wrote out.onnx (")
     growth = out.stat().st_size / model.stat().st_size
     assert growth > 4

@@ -15,9 +15,8 @@ from tests.tuning.test_cost import STRIDED, same
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
-from widthfold_onnx.results import Key, Measurement
-from widthfold_onnx.results.tuning import AS_IS, lost, now
 from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.runtime.measurement import AS_IS, Key, Measurement, lost, now
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.identity import machine_identity, setting_identity
 from widthfold_onnx.tuning.store import Store

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from widthfold_onnx.evidence.parity.reference import Reference
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.progress import quiet
+from widthfold_onnx.options.progress import quiet
 from widthfold_onnx.runtime.inputs.input_sets import InputSets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 

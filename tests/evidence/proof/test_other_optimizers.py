@@ -18,7 +18,7 @@ from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto.walk import overridable
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.progress import quiet
+from widthfold_onnx.options.progress import quiet
 from widthfold_onnx.results import Proof
 
 OURS = sorted((ROOT / "models").glob("*.onnx"))

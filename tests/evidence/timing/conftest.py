@@ -8,7 +8,7 @@ from widthfold_onnx.evidence.timing import speed
 from widthfold_onnx.evidence.timing.cost import Cost
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.progress import quiet
+from widthfold_onnx.options.progress import quiet
 from widthfold_onnx.runtime import clock, paired_benchmark, settings
 from widthfold_onnx.runtime.inputs import input_sets
 

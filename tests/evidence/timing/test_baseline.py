@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from tests.reports.sample import passing
 from widthfold_onnx import UsageError
 from widthfold_onnx.evidence.timing.requirement import against, differences, read_report
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.reports import Format
-from widthfold_onnx.reports.described.timing import baseline
-from widthfold_onnx.reports.formats import render
-from widthfold_onnx.reports.json import encode
+from widthfold_onnx.reports.described.verification import baseline
+from widthfold_onnx.reports.formats import Format, render
 from widthfold_onnx.results import Baseline, VerifyReport
 
 

@@ -19,11 +19,10 @@ from widthfold_onnx.evidence.timing.profile import (
     unknown,
 )
 from widthfold_onnx.options import Provider
-from widthfold_onnx.reports import github, markdown
+from widthfold_onnx.reports import github, html, markdown
 from widthfold_onnx.reports.console import show
 from widthfold_onnx.reports.described import described
 from widthfold_onnx.reports.description import Detail
-from widthfold_onnx.reports.page import html
 from widthfold_onnx.results import NodeTime, VerifyReport
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

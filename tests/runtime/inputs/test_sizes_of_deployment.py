@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import numpy as np
 import onnx
 import pytest
@@ -11,7 +12,7 @@ from onnx import helper, parser
 
 import widthfold_onnx as wf
 from tests.cli.tool import build
-from widthfold_onnx.cli.options import shape, sizes
+from widthfold_onnx.cli.derivation import shape, sizes
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import ANY_SIZE, FoldOptions, Provider, RuntimeOptions, VerifyOptions
@@ -62,7 +63,7 @@ def test_shapes_of_several_inputs_are_assigned_in_order() -> None:
     given = [("x", [(1,)]), ("y", [(5,)]), ("x", [(2,), (3,)])]
     assert sizes(given) == ({"x": (1,), "y": (5,)}, {"x": (2,), "y": (5,)}, {"x": (3,), "y": (5,)})
     assert sizes([]) == ANY_SIZE
-    with pytest.raises(UsageError, match="x 3 times, y 2 times: equally many, or once"):
+    with pytest.raises(click.BadParameter, match="x 3 times, y 2 times: equally many, or once"):
         sizes([*given, ("y", [(6,)])])
 
 

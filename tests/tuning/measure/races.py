@@ -11,8 +11,7 @@ from pathlib import Path
 from tests.tuning.workload.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Effort, Provider, SearchOptions
-from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.tuning import AS_IS, timed
+from widthfold_onnx.runtime.measurement import AS_IS, Measurement, timed
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.bench import Bench
 from widthfold_onnx.tuning.measure.children import Budget

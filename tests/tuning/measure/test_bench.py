@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from tests.tuning.measure.races import SETUP, behaving, bench, kept, quiet, workload
 from widthfold_onnx.errors import InternalError, UnverifiedError
-from widthfold_onnx.progress import Step
-from widthfold_onnx.results.tuning import AS_IS, NO_TIME, lost, timed
+from widthfold_onnx.options.progress import Step
+from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, lost, timed
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.bench import MORE_TIME, Bench

@@ -24,9 +24,8 @@ from tests.shared import ROOT
 from tests.tuning.measure.workers import noted, own_number, workloads
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
-from widthfold_onnx.progress import Step
-from widthfold_onnx.results import Key, Measurement
-from widthfold_onnx.results.tuning import AS_IS
+from widthfold_onnx.options.progress import Step
+from widthfold_onnx.runtime.measurement import AS_IS, Key, Measurement
 from widthfold_onnx.tuning.identity import Place, machine_identity
 from widthfold_onnx.tuning.measure import cluster as cluster_module
 from widthfold_onnx.tuning.measure import cluster_pool

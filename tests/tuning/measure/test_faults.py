@@ -11,7 +11,7 @@ import pytest
 
 from tests.shared import ROOT
 from tests.tuning.measure.races import LOG, behaving, bench, kept, quiet, workload
-from widthfold_onnx.results.tuning import AS_IS
+from widthfold_onnx.runtime.measurement import AS_IS
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.children import Budget
 from widthfold_onnx.tuning.store import Store

@@ -13,10 +13,9 @@ import pytest
 from tests.tuning.measure.races import SETUP, workload
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
-from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.tuning import AS_IS, NO_TIME, SKIPPED
 from widthfold_onnx.runtime import settings
 from widthfold_onnx.runtime.clock import Run
+from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, SKIPPED, Measurement
 from widthfold_onnx.runtime.settings import Setting
 from widthfold_onnx.tuning.measure import successive_halving
 from widthfold_onnx.tuning.measure.successive_halving import (

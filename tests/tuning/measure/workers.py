@@ -14,8 +14,7 @@ import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.tuning import AS_IS, SKIPPED, lost, now, timed
+from widthfold_onnx.runtime.measurement import AS_IS, SKIPPED, Measurement, lost, now, timed
 from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome, Report, Setup
 from widthfold_onnx.tuning.workload.workloads import Workload
 

@@ -14,8 +14,7 @@ from tests.cli.tool import build, save
 from tests.tuning.search.test_search import ALL, THREE, found, status
 from tests.tuning.search.world import World, enter
 from tests.tuning.workload.tool import layers
-from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.tuning import AS_IS, lost, now
+from widthfold_onnx.runtime.measurement import AS_IS, Measurement, lost, now
 from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN
 from widthfold_onnx.tuning.measure.successive_halving import Candidate
 from widthfold_onnx.tuning.search.assign import assign, foresee

@@ -12,7 +12,7 @@ from tests.folding import optimize
 from tests.tuning.search import world
 from tests.tuning.search.world import World, enter
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
-from widthfold_onnx.reports.described.optimization import padding
+from widthfold_onnx.reports.described.layers import padding
 from widthfold_onnx.results import OptimizeReport, PaddedChannels
 
 NET = """

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from tests.cli.tool import build, save
 from tests.folding import optimize
 from tests.tuning.search.world import World, doubled, enter, folded
+from tests.tuning.workload.tool import search_text
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
-from widthfold_onnx.reports.described import tuning
 from widthfold_onnx.results import OptimizeReport
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN
@@ -131,7 +131,7 @@ def test_what_the_original_gains_by_its_level_alone_is_said(
     world.advice = "it is faster otherwise"
     report = found(model)
     assert (report.search.accepted, report.search.note) == (False, world.advice)
-    assert tuning.sentence(report.search).endswith(
+    assert search_text(report.search).endswith(
         "folded, the whole model ran at 0.91x [0.90, 0.91] at x 1x1x4x32; its low end 0.905 is not "
         "above 1.020, up to which noise counts (A/A control 1.005); it is faster otherwise"
     )
@@ -141,7 +141,7 @@ def test_a_gain_within_the_noise_is_told_with_the_rule_that_it_fails(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enter(monkeypatch, World(doubled, ALL, noise=0.25))
-    message = tuning.sentence(found(model).search)
+    message = search_text(found(model).search)
     assert (
         "ran at 1.43x [1.07, 1.79] at x 1x1x4x32; its low end 1.071 is not above 1.500" in message
     )
@@ -155,7 +155,7 @@ def test_a_model_that_does_not_run_is_not_shipped(
     report = found(model)
     assert model.with_name("out.onnx").read_bytes() == model.read_bytes()
     assert not report.search.accepted
-    assert tuning.sentence(report.search).endswith(
+    assert search_text(report.search).endswith(
         "folded, the whole model was not timed: the child process died of SIGSEGV"
     )
 
@@ -207,13 +207,13 @@ def test_an_interrupt_decides_with_what_is_known(
     assert report.search.accepted
     assert sorted(status(report).values()) == ["folded", "folded", "no-gain"]
     assert report.search.left >= 1  # the last, and what was to run between packed tensors
-    assert f", ended early, {report.search.left} layer" in tuning.sentence(report.search)
+    assert f", ended early, {report.search.left} layer" in search_text(report.search)
 
 
 def test_what_was_not_measured_in_time_is_not_called_known(model: Path) -> None:
     report = found(model, time_budget=1e-6)
     assert report.search.left == 3
-    assert "3 layers left to measure" in tuning.sentence(report.search)
+    assert "3 layers left to measure" in search_text(report.search)
     ran = [site for site in report.sites if site.gain is not None]
     assert len(ran) <= 1, "the first layer alone races when no time is left"
 
@@ -332,9 +332,7 @@ def test_layers_race_where_the_original_is_fast_and_the_best_level_is_named(
     assert {Level.ALL, Level.EXTENDED} == set(world.at)
     assert len(world.raced) == 2 * 6
     assert (report.search.original_setting, report.search.folded_setting) == ("all", "all")
-    assert tuning.sentence(report.search).endswith(
-        "; deploy it at level all (the original is fastest at all)"
-    )
+    assert search_text(report.search).endswith("; deploy it at level all")
     only = enter(monkeypatch, World(doubled, ALL, levels=0.9 / CLOSE))
     model.with_name("store.sqlite").unlink()
     found(model)
@@ -353,9 +351,7 @@ def test_the_level_counts_that_promises_the_fastest_model(
     model.with_name("store.sqlite").unlink()
     report = found(model)
     assert (report.search.original_setting, report.search.folded_setting) == ("extended", "")
-    assert tuning.sentence(report.search).endswith(
-        "no choice of forms gains; it is faster otherwise"
-    )
+    assert search_text(report.search).endswith("no choice of forms gains; it is faster otherwise")
 
 
 def test_what_cannot_move_the_model_does_not_race(

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from tests.cli.tool import build, save
 from tests.tuning.search.test_search import found
 from tests.tuning.search.world import World, doubled, enter, folded
-from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.tuning import lost, timed
+from widthfold_onnx.runtime.measurement import Measurement, lost, timed
 from widthfold_onnx.tuning.search.trials import over_sizes, pays_at_all
 
 OPEN = """

@@ -13,10 +13,9 @@ import onnx
 import pytest
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.tuning import AS_IS, lost, timed
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.inputs.feeds import Distribution
+from widthfold_onnx.runtime.measurement import AS_IS, Measurement, lost, timed
 from widthfold_onnx.runtime.paired_benchmark import (
     ratio_of,
     ratio_of_levels,

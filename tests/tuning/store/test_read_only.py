@@ -15,9 +15,9 @@ from tests.cli.tool import MODELS
 from tests.folding import optimize
 from tests.tuning.search.world import World, doubled, enter
 from tests.tuning.store.measurements import key, measured
+from tests.tuning.workload.tool import search_text
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.reports.described import tuning
 from widthfold_onnx.tuning import store as store_module
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import tune
@@ -112,7 +112,7 @@ def test_a_search_says_that_nothing_is_kept(
     assert found is not None
     assert found.measured > 0
     assert found.store_read_only
-    assert "not kept, because the store may only be read" in tuning.sentence(found)
+    assert "not kept, because the store may only be read" in search_text(found)
     tuned = tune([model], search_options=options)
     assert tuned.store_read_only
     assert tuned.models[0].measured > 0  # it knew nothing of the first run

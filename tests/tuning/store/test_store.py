@@ -12,7 +12,7 @@ import pytest
 
 from tests.tuning.store.measurements import LOST, key, measured
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.results import Key
+from widthfold_onnx.runtime.measurement import Key
 from widthfold_onnx.tuning.store import Store, default_path
 
 

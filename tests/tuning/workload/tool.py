@@ -13,6 +13,9 @@ from onnx import helper, numpy_helper
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Shapes
+from widthfold_onnx.reports.described.tuning import lines
+from widthfold_onnx.reports.description import Detail
+from widthfold_onnx.results import SearchReport
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.tuning.targets import target
 from widthfold_onnx.tuning.workload.layers import Layers
@@ -20,6 +23,11 @@ from widthfold_onnx.tuning.workload.workloads import Workload
 
 Dims = Sequence[int | str | None]
 FOLD = FoldOptions()
+
+
+def search_text(report: SearchReport) -> str:
+    """All that a report says of a search."""
+    return "; ".join(line.text for line in lines(report, Detail.FULL))
 
 
 def conv(

@@ -16,8 +16,7 @@ import numpy as np
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.inputs import says_nothing
 from widthfold_onnx.options import Tolerance
-from widthfold_onnx.results import OutputParity, WorstElement
-from widthfold_onnx.results.evidence import Caveat, LevelName
+from widthfold_onnx.results import Caveat, LevelName, OutputParity, WorstElement
 
 DEFAULT_RTOL = {
     **dict.fromkeys(("float64", "complex128"), 1e-12),

@@ -17,7 +17,7 @@ from widthfold_onnx.evidence.parity.outputs import Distance, compare, distance, 
 from widthfold_onnx.evidence.parity.shaken import COPIES, shake, shaken, steps_of
 from widthfold_onnx.model.loader import load_with_data
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.progress import Say
+from widthfold_onnx.options.progress import Say
 from widthfold_onnx.runtime.inputs.input_sets import InputSets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.sessions.session import Level

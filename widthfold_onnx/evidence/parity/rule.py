@@ -20,8 +20,7 @@ from widthfold_onnx.evidence.parity.float64_reference import true_outputs
 from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, Distance, compare, distance
 from widthfold_onnx.evidence.parity.reference import UNSTEADY, Reference
 from widthfold_onnx.evidence.parity.shaken import COPIES
-from widthfold_onnx.results import OutputParity
-from widthfold_onnx.results.evidence import LevelName
+from widthfold_onnx.results import LevelName, OutputParity
 from widthfold_onnx.text import printable
 
 MULTIPLE = 10.0

@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.results import Baseline, Result, Timing, Verdict, VerifyReport
-from widthfold_onnx.results.evidence import VERIFY_SCHEMA
+from widthfold_onnx.results import VERIFY_SCHEMA, Baseline, Result, Timing, Verdict, VerifyReport
 from widthfold_onnx.runtime.intervals import judge, noise
 from widthfold_onnx.text import quoted
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from widthfold_onnx.evidence.timing.cost import cost, file_bytes
 from widthfold_onnx.evidence.timing.profile import Roofline, fallbacks, placement, profile, remarks
 from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
-from widthfold_onnx.progress import Say
+from widthfold_onnx.options.progress import Say
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.nvml import Device

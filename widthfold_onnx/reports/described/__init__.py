@@ -1,14 +1,14 @@
 """Describes each result as tables and lines, which every renderer of `reports` shows alike.
 
-A file describes the result of a command, or a part that commands share. It imports `results`,
-`reports.description` and `reports.words`; `cli`, `olive` and `reports` import it.
+A file describes results, or a part that results share. It imports `results`, `reports.description`
+and `reports.words`; `cli`, `olive` and `reports` import it.
 """
 
 from __future__ import annotations
 
 from typing import assert_never
 
-from widthfold_onnx.reports.described import inspection, optimization, tuning, verification
+from widthfold_onnx.reports.described import layers, tuning, verification
 from widthfold_onnx.reports.description import Description, Detail
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 
@@ -21,9 +21,9 @@ def described(report: Report, detail: Detail = Detail.BRIEF) -> Description:
         case VerifyReport():
             return verification.describe(report, detail)
         case OptimizeReport():
-            return optimization.describe(report, detail)
+            return layers.describe_optimization(report, detail)
         case InspectReport():
-            return inspection.describe(report, detail)
+            return layers.describe_inspection(report, detail)
         case TuneReport():
             return tuning.describe(report)
         case _:

@@ -53,16 +53,11 @@ def lines(report: SearchReport | None, detail: Detail) -> list[Line]:
             Line(f"speed at {shapes(row.shapes, INPUTS)}", size_gain(row)) for row in report.sizes
         ]
     entries = [
+        Line(f"search on {report.provider}", measurements(report)),
         *speeds,
-        Line("", deployment(report)),
-        Line(f"search on {report.provider}", clauses(measurements(report), report.note)),
+        Line("", clauses(deployment(report), report.note)),
     ]
     return [line for line in entries if line.text]
-
-
-def sentence(report: SearchReport) -> str:
-    """Describe the search for the fastest forms in one line."""
-    return clauses(measurements(report), outcome(report), deployment(report), report.note)
 
 
 def measurements(report: SearchReport) -> str:
@@ -87,10 +82,9 @@ def deployment(report: SearchReport) -> str:
     """Return the level at which each model is fastest; "" if they were not timed."""
     if not report.folded_setting:
         return ""
-    return (
-        f"deploy it at level {report.folded_setting} "
-        f"(the original is fastest at {report.original_setting})"
-    )
+    is_other = report.original_setting != report.folded_setting
+    original = f" (the original is fastest at {report.original_setting})" if is_other else ""
+    return f"deploy it at level {report.folded_setting}{original}"
 
 
 def outcome(report: SearchReport) -> str:

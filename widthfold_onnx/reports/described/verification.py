@@ -1,13 +1,26 @@
-"""Describes a verification: outputs, proof, integers and verdict; `described.timing` its times."""
+"""Describes the result of `verify`: outputs, proof, integers, times, and the verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widthfold_onnx.reports.described import inputs, timing
+from widthfold_onnx.reports.described import inputs
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, Table, tabulated
-from widthfold_onnx.reports.words import clauses, counted, figure
-from widthfold_onnx.results import Environment, IntegerRun, OutputParity, Proof, VerifyReport
+from widthfold_onnx.reports.words import clauses, counted, figure, short, size
+from widthfold_onnx.results import (
+    Baseline,
+    Environment,
+    Gpu,
+    GpuState,
+    IntegerRun,
+    NodeTime,
+    OutputParity,
+    Proof,
+    Side,
+    Timing,
+    VerifyReport,
+)
+from widthfold_onnx.text import printable
 
 _PROOFS = {
     "equal": "both models compute the same function",
@@ -18,6 +31,14 @@ _PROOFS = {
 
 _BRIEF_OUTPUTS = 8
 """Rows of outputs in a brief description, if fewer differ."""
+
+_SLOWEST = 8
+"""Nodes of each model whose times are shown."""
+
+_SHAPES = 120
+"""Characters of the shapes that were timed."""
+
+_CLOCKS = {"thread": "its processor time", "wall": "wall time"}
 
 
 def difference(row: OutputParity) -> str:
@@ -40,10 +61,10 @@ def difference(row: OutputParity) -> str:
 
 OUTPUTS: tuple[Column[OutputParity], ...] = (
     Column("output", lambda row: row.name),
-    Column("type", lambda row: row.dtype, Detail.PAGE),
+    Column("type", lambda row: row.dtype, Detail.FULL),
     Column("runtime level", lambda row: row.level),
     Column("max abs", lambda row: figure(row.max_abs)),
-    Column("mean abs", lambda row: figure(row.mean_abs), Detail.PAGE),
+    Column("mean abs", lambda row: figure(row.mean_abs), Detail.FULL),
     Column("max rel", lambda row: figure(row.max_rel)),
     Column("rounding moves", lambda row: figure(row.movement)),
     Column("allowed", lambda row: figure(row.tolerance)),
@@ -51,29 +72,61 @@ OUTPUTS: tuple[Column[OutputParity], ...] = (
     Column("note", lambda row: row.note if row.passed else difference(row), sentences=True),
 )
 
+MODELS: tuple[Column[Side], ...] = (
+    Column("level", lambda side: side.level),
+    Column("p50 ms", lambda side: f"{side.median_ms:.3f}"),
+    Column("p90 ms", lambda side: f"{side.p90:.3f}", Detail.FULL),
+    Column("p99 ms", lambda side: f"{side.p99:.3f}"),
+    Column("outliers", lambda side: str(side.outliers), Detail.FULL),
+    Column("load ms", lambda side: f"{side.load_ms:.1f}"),
+    Column("first run ms", lambda side: f"{side.first_ms:.3f}", Detail.FULL),
+    Column("peak memory", lambda side: f"{side.peak_mib:.0f} MiB"),
+    Column("GPU memory", lambda side: "" if side.gpu_mib is None else f"{side.gpu_mib:.0f} MiB"),
+    Column("GPU mJ per run", lambda side: "" if side.gpu_mj is None else f"{side.gpu_mj:.3g}"),
+    Column("file", lambda side: size(side.file_bytes)),
+    Column("ran on", lambda side: ", ".join(_placed(side))),
+)
+"""Figures of a model. Each is a row of its table, so that the table fits a narrow terminal."""
+
+NODES: tuple[Column[tuple[str, Side, NodeTime]], ...] = (
+    Column("slowest nodes", lambda row: row[2].name),
+    Column("model", lambda row: row[0]),
+    Column("op", lambda row: row[2].op),
+    Column("us", lambda row: f"{row[2].us:.0f}"),
+    Column("of limit", lambda row: "" if row[2].reached is None else f"{row[2].reached:.0%}"),
+    Column("fell back to", lambda row: row[2].provider if row[2] in row[1].fallbacks else ""),
+)
+
+
+def _placed(side: Side) -> list[str]:
+    """Return how many nodes ran on each provider."""
+    counts = side.providers.items()
+    return [f"{count} on {name.removesuffix('ExecutionProvider')}" for name, count in counts]
+
 
 def describe(report: VerifyReport, detail: Detail) -> Description:
     """Describe the result of `verify`."""
-    facts = []
-    if report.proof is not None:
-        facts.append(Line("proof", proof(report.proof)))
-    if exactness := integers(report.integers):
-        facts.append(Line("runtime", exactness))
+    full, timing = detail >= Detail.FULL, report.timing
     tables, hidden = _outputs(report.outputs, detail)
-    if report.timing is not None:
-        tables += [*timing.tables(report.timing, detail), *inputs.size_table(report.timing.sizes)]
-        facts += timing.lines(report.timing, detail)
-    facts += [Line("plan", report.note)] if report.note else []
-    full = detail >= Detail.FULL
+    facts = {}
+    if full:  # briefly, the verdict says it
+        facts["proof"] = "" if report.proof is None else proof(report.proof)
+        facts |= certificate(report.proof)
+        facts["runtime"] = integers(report.integers)
+    if timing is not None:
+        tables += [*_times(timing, detail), *inputs.size_table(timing.sizes)]
+        limits = ", ".join(f"{rate / 1e9:.3g} G {work}" for work, rate in timing.limits.items())
+        facts["limits, per second"] = limits if full else ""
+        facts |= {"time": speed(timing), "gpu": gpu(timing.gpu)}
+    facts["plan"] = report.note
     if full:
-        facts.append(Line("with", environment(report.environment)))
-        facts += [Line("repeat", report.environment.command)] if report.environment.command else []
+        environment = report.environment
+        facts |= {"with": _machine(environment), "repeat": environment.command}
     return Description(
         head=Line("verdict", verdict(report)),
         assumptions=inputs.assumptions(report.assumed, report.values),
         tables=tables,
-        facts=facts,
-        certificate=certificate(report.proof) if full and report.proof is not None else (),
+        facts=[Line(label, text) for label, text in facts.items() if text],
         remarks=[Line("", text) for text in (*report.reasons, *hidden)],
         verdict=report.verdict,
         meaning=meaning(report),
@@ -86,21 +139,37 @@ def _outputs(rows: Sequence[OutputParity], detail: Detail) -> tuple[list[Table],
 
     A brief table holds outputs that differ, then the outputs that are nearest to differing.
     """
-    if detail < Detail.FULL and len(rows) > _BRIEF_OUTPUTS:
-        differing = sum(not row.passed for row in rows)
-        count = max(_BRIEF_OUTPUTS, differing)
-        nearest = sorted(rows, key=_margin)[:count]
-        shown = [row for row in rows if row in nearest]
-        hidden = [f"{len(rows) - count} more outputs pass, see --details"] * (len(rows) > count)
-        return tabulated("outputs", OUTPUTS, shown, detail), hidden
-    return tabulated("outputs", OUTPUTS, rows, detail), []
+    count = len(rows)
+    if detail < Detail.FULL:
+        count = max(_BRIEF_OUTPUTS, sum(not row.passed for row in rows))
+    nearest = sorted(rows, key=_margin)[:count]
+    shown = [row for row in rows if row in nearest]
+    rest = len(rows) - len(shown)
+    hidden = [f"{rest} more outputs pass, see --details"] if rest else []
+    return tabulated("outputs", OUTPUTS, shown, detail), hidden
 
 
 def _margin(row: OutputParity) -> tuple[bool, float]:
     """Order outputs by how near they are to differing: the nearest first."""
-    if row.max_rel is None or not row.tolerance:
-        return row.passed, -(row.max_rel or 0.0)
-    return row.passed, -row.max_rel / row.tolerance
+    return row.passed, -(row.max_rel or 0.0) / (row.tolerance or 1.0)
+
+
+def _times(timing: Timing, detail: Detail) -> list[Table]:
+    """Return both models, and the slowest nodes of each; briefly, only nodes that fell back."""
+    slowest = [
+        (name, side, node)
+        for name, side in timing.sides.items()
+        for node in side.nodes[:_SLOWEST]
+        if detail >= Detail.FULL or node in side.fallbacks
+    ]
+    figures = [
+        [entry.heading, *map(entry.cell, timing.sides.values())]
+        for entry in MODELS
+        if entry.detail <= detail
+    ]
+    rows = [[heading, *cells] for heading, *cells in figures if any(cells)]
+    models = Table("models", ["model", *timing.sides], rows, sentences=False)
+    return [models, *tabulated("nodes", NODES, slowest)]
 
 
 def meaning(report: VerifyReport) -> str:
@@ -159,42 +228,82 @@ def proof(result: Proof) -> str:
         return line
     sets = f" at {len(result.extents)} sets of extents" if len(result.extents) > 1 else ""
     return (
-        f"{line}{sets} ({counted(result.values, 'value')} compared; the probability of an error is "
-        f"below 2^-{result.error_bits})"
+        f"{line}{sets} ({counted(result.values, 'value')} that both name are equal; for different "
+        f"functions the probability of that is below 2^-{result.error_bits})"
     )
 
 
-def certificate(result: Proof) -> Sequence[str]:
-    """Return the proof as sentences that can be checked; none if nothing was proved."""
-    if result.verdict != "equal":
-        return ()
+def certificate(result: Proof | None) -> dict[str, str]:
+    """Return what a sceptic needs to check a proof; nothing if nothing was proved."""
+    if result is None or result.verdict != "equal":
+        return {}
     extents = (
         ", ".join(f"{name} {dims}" for name, dims in shapes.items()) for shapes in result.extents
     )
-    return (
-        "Both models were evaluated on random whole numbers modulo each of the primes "
-        f"{', '.join(map(str, result.primes))}, in place of inputs and weights; equal weights got "
-        "equal numbers.",
-        f"Extents of the inputs: {'; then '.join(filter(None, extents)) or 'there are no inputs'}.",
-        f"{counted(result.values, 'value')} that both models name were found equal. If the models "
-        f"were different functions, the probability of that would be below 2^-{result.error_bits}.",
-        "Operators taken for unknown functions of all that they read: "
-        f"{', '.join(result.functions) or 'none'}.",
-    )
+    return {
+        "primes": f"{', '.join(map(str, result.primes))}; both models were evaluated on random "
+        "whole numbers modulo each, in place of inputs and weights, equal ones for equal weights",
+        "extents": "; then ".join(filter(None, extents)) or "there are no inputs",
+        "taken for unknown functions of all that they read": ", ".join(result.functions) or "none",
+    }
 
 
-def provider(machine: Environment) -> str:
-    """Return the provider that ran the models, with the options that were asked for."""
+def _machine(machine: Environment) -> str:
+    """Return versions, provider with its options, and machine."""
     options = {**machine.provider_options, **machine.session_options}
-    return ", ".join([machine.provider, *(f"{name}={value}" for name, value in options.items())])
-
-
-def environment(machine: Environment) -> str:
-    """Return versions, provider and machine."""
+    provider = [machine.provider, *(f"{name}={value}" for name, value in options.items())]
     return (
         f"widthfold {machine.widthfold}, onnx {machine.onnx}, onnxruntime {machine.onnxruntime}, "
-        f"Python {machine.python}, {provider(machine)}, {machine.machine}, "
+        f"Python {machine.python}, {', '.join(provider)}, {machine.machine}, "
         f"{counted(machine.cores, 'core')}, load {machine.load_before:.2f} before and "
         f"{machine.load_after:.2f} after, {figure(machine.mhz_before, 5)} MHz before and "
         f"{figure(machine.mhz_after, 5)} after"
+    )
+
+
+def speed(timing: Timing) -> str:
+    """Return the verdict on speed and the figures that it rests on."""
+    shapes = " ".join(f"{name}:{','.join(map(str, dims))}" for name, dims in timing.shapes.items())
+    levels = {side.level for side in timing.sides.values()}
+    return clauses(
+        timing.verdict,
+        f"original / rewritten = {timing.speedup:.3f} [{timing.low:.3f}, {timing.high:.3f}], "
+        f"A/A control {1 + timing.control:.3f}, on {timing.provider}, "
+        f"{counted(timing.threads, 'thread')} ({_CLOCKS[timing.clock]})"
+        + (f", inputs {short(shapes, _SHAPES)}" if shapes else ""),
+        "" if levels == {"all"} else f"{timing.same_level:.3f} with both at level all",
+        "" if timing.baseline is None else baseline(timing.baseline),
+        timing.note,
+    )
+
+
+def baseline(saved: Baseline) -> str:
+    """Return the speed-up beside the speed-up of a saved report."""
+    name = printable(saved.report)
+    if saved.ratio is None:
+        reasons = (printable(text, _SHAPES) for text in saved.differs)
+        return f"not judged against {name}: {clauses(*reasons)}"
+    return (
+        f"{saved.verdict} beside {name}, where it was {saved.speedup:.3f}: "
+        f"now / then = {saved.ratio:.3f} [{saved.low:.3f}, {saved.high:.3f}]"
+    )
+
+
+def gpu(device: Gpu | None) -> str:
+    """Return GPU, versions and clocks, or why they are unknown; "" on the CPU."""
+    if device is None or device.missing:
+        return "" if device is None else device.missing
+    versions = {"driver": device.driver, "CUDA": device.cuda, "cuDNN": device.cudnn}
+    names = [f"{library} {version}" for library, version in versions.items() if version]
+    states = [state or GpuState() for state in (device.before, device.after)]
+    clocks = [figure(state.sm_mhz, 4) for state in states]
+    throttled = [reasons for reasons in device.throttled if reasons]
+    reasons = sorted(set().union(*throttled))
+    return clauses(
+        ", ".join([device.name, *names]),
+        f"{clocks[0]} MHz before and {clocks[1]} MHz after",
+        f"throttled in {len(throttled)} of {counted(len(device.throttled), 'process')}: "
+        f"{', '.join(reasons)}"
+        if throttled
+        else "",
     )

@@ -11,9 +11,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.results import Key, Measurement
-from widthfold_onnx.results.tuning import AS_IS, NO_TIME
+from widthfold_onnx.options.progress import Progress, Step
+from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Key, Measurement
 from widthfold_onnx.tuning.identity import setting_identity
 from widthfold_onnx.tuning.measure.children import Budget, measure
 from widthfold_onnx.tuning.measure.successive_halving import Candidate, Outcome, Setup

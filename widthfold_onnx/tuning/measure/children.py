@@ -14,9 +14,9 @@ import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.results.tuning import AS_IS, lost
+from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.measurement import AS_IS, lost
 from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.system import memory_bytes
 from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome, Setup, race

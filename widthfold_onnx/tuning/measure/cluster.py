@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import RuntimeOptions
-from widthfold_onnx.progress import silent
+from widthfold_onnx.options.progress import silent
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.sessions.session import runtime_version

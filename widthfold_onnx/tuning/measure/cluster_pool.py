@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.results.tuning import AS_IS, lost
+from widthfold_onnx.options.progress import Progress, Step
+from widthfold_onnx.runtime.measurement import AS_IS, lost
 from widthfold_onnx.text import printable
 from widthfold_onnx.tuning.identity import Place
 from widthfold_onnx.tuning.measure.bench import Bench

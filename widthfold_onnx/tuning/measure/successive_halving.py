@@ -17,12 +17,19 @@ import numpy as np
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, SearchOptions
-from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.tuning import AS_IS, NO_SUCH_FORM, NO_TIME, OUT_OF_REACH, lost, timed
 from widthfold_onnx.rules.forms.form import FormSpec
 from widthfold_onnx.runtime.clock import Clock, Run, Times, clock_of, seconds_of
 from widthfold_onnx.runtime.intervals import measured
 from widthfold_onnx.runtime.kernels import operations
+from widthfold_onnx.runtime.measurement import (
+    AS_IS,
+    NO_SUCH_FORM,
+    NO_TIME,
+    OUT_OF_REACH,
+    Measurement,
+    lost,
+    timed,
+)
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.runtime.settings import Setting, random_run
 from widthfold_onnx.tuning.measure.effort import SPENDING, Spending

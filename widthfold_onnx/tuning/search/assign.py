@@ -18,9 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from widthfold_onnx.algebra.layouts import PackedLayout
-from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.tuning import AS_IS
 from widthfold_onnx.rules.forms.form import FormSpec
+from widthfold_onnx.runtime.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN
 from widthfold_onnx.tuning.measure.successive_halving import Candidate
 from widthfold_onnx.tuning.workload.layers import Layers

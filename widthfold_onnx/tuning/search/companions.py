@@ -9,15 +9,16 @@ from functools import partial
 from widthfold_onnx.decide.decisions import decide, with_layers
 from widthfold_onnx.decide.draft import with_companions
 from widthfold_onnx.options import Companion, FoldOptions
-from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.results import Gain, Measurement
+from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.companions.companion import Rule
 from widthfold_onnx.runtime.inputs.feeds import Distribution
+from widthfold_onnx.runtime.measurement import Measurement
 from widthfold_onnx.tuning.search.level_search import gain_of
 from widthfold_onnx.tuning.search.trials import Trials
 from widthfold_onnx.tuning.workload.candidates import lift_of

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from widthfold_onnx.progress import Progress
-from widthfold_onnx.results import Gain, Measurement
-from widthfold_onnx.results.tuning import AS_IS
+from widthfold_onnx.options.progress import Progress
+from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.forms.form import FormSpec
+from widthfold_onnx.runtime.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN, Bench
 from widthfold_onnx.tuning.measure.children import Budget
 from widthfold_onnx.tuning.search.assign import foresee

@@ -11,13 +11,14 @@ from widthfold_onnx.decide.decisions import Decision
 from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.options import SearchOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.results import Gain, Measurement, SearchReport, SizeGain
+from widthfold_onnx.results import Gain, SearchReport, SizeGain
 from widthfold_onnx.rewrite.plan import LayerGain, Measured, Origin, Plan, structure_of
 from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import FormSpec, Reformulation
 from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.intervals import noise
+from widthfold_onnx.runtime.measurement import Measurement
 from widthfold_onnx.tuning.identity import device_name, runtime_of
 from widthfold_onnx.tuning.search.context import SearchContext
 from widthfold_onnx.tuning.search.level_search import (

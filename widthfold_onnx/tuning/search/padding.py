@@ -15,7 +15,7 @@ from widthfold_onnx.decide.decisions import decide, with_layers
 from widthfold_onnx.decide.draft import padding_of, padding_report
 from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.progress import Progress, Step
+from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, PaddingReport, Stop
 from widthfold_onnx.rewrite.apply import Reading

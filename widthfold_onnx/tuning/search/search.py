@@ -35,12 +35,12 @@ from widthfold_onnx.decide.draft import (
 from widthfold_onnx.decide.hints import Hints, ran
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Companion, FoldOptions, SearchOptions
-from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.results import Measurement
+from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.runtime.inputs.dimensions import assumed_sizes
+from widthfold_onnx.runtime.measurement import Measurement
 from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.ports import ports_of
 from widthfold_onnx.runtime.sessions.session import Level

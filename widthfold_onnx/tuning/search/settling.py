@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from widthfold_onnx.progress import Progress, Step
-from widthfold_onnx.results import Measurement
-from widthfold_onnx.results.tuning import AS_IS
+from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.forms.form import FormSpec
+from widthfold_onnx.runtime.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.measure.effort import Spending
 from widthfold_onnx.tuning.search.assign import assign
 from widthfold_onnx.tuning.search.level_search import LevelSearch

@@ -14,13 +14,13 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import Sizes, VerifyOptions
-from widthfold_onnx.results import Measurement, SpeedVerdict
-from widthfold_onnx.results.tuning import lost
+from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.rewrite.apply import fit
 from widthfold_onnx.rewrite.plan import EMPTY, Plan
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import judge, noise
+from widthfold_onnx.runtime.measurement import Measurement, lost
 from widthfold_onnx.runtime.paired_benchmark import ratio_of, ratio_of_levels, ratios_to
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.identity import canonical

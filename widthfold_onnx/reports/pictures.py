@@ -1,14 +1,19 @@
-"""Draws pictures of a timing and of an error distribution."""
+"""Draws pictures of times as SVG, which has the colours of its page, and ids of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from html import escape
 
+import matplotlib.style
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from widthfold_onnx.reports.page.svg import AFTER, BEFORE, INK, MUTED, RULE, draw
 from widthfold_onnx.reports.words import short
 from widthfold_onnx.results import NodeTime, Timing
 from widthfold_onnx.runtime.intervals import noise
@@ -16,9 +21,80 @@ from widthfold_onnx.runtime.intervals import noise
 WIDTH = 4.4
 """Inches; at 8 pt letters this is legible on a phone without turning it."""
 
+INK, MUTED, RULE, BEFORE, AFTER = "#010101", "#020202", "#030303", "#040404", "#050505"
+"""Stand-ins for the page's colours, which differ between a light and a dark screen."""
+
+_COLOURS = {INK: "ink", MUTED: "muted", RULE: "rule", BEFORE: "before", AFTER: "after"}
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text: small, searchable, read aloud
+    "text.parse_math": False,  # a "$" in a name of the model is a "$"
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "font.size": 8,
+    "legend.frameon": False,
+}
+_EDITS = (
+    (r"<metadata>.*?</metadata>|<style.*?</style>", ""),
+    (r'<g id="[^"]*"', "<g"),
+    (r'\n? xlink:href="#', ' href="#'),
+    (r"font: ([\d.]+px) [^;]*", r"font-size: \1"),  # matplotlib 3.10
+    (r"font-family: [^;]*; ", ""),
+    *(
+        (f"(fill|stroke): {stand_in}", rf"\1: var(--{colour})")
+        for stand_in, colour in _COLOURS.items()
+    ),
+)
+"""Changes to the SVG of matplotlib: the page has the fonts and the colours."""
+
 MOST_NODES = 15
-_BINS = 40
 _NAME = 44
+
+
+def draw(
+    key: str,
+    title: str,
+    size: tuple[float, float],
+    paint: Callable[[Axes], None],
+    margins: tuple[float, float, float, float] | None = None,
+) -> Markup:
+    """Make one picture.
+
+    Args:
+        key: unique among the pictures of a page; the ids inside depend on it.
+        title: text for readers who cannot see the picture.
+        size: width and height in inches.
+        paint: draws on the axes.
+        margins: left, right, bottom and top in inches; None lets matplotlib measure, which takes
+            it twice the time.
+    """
+    buffer = io.StringIO()
+    settings = {**_STYLE, "svg.hashsalt": key}
+    with matplotlib.style.context(["default", settings]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a glyph that matplotlib's font lacks, the viewer has
+        figure = Figure(figsize=size, layout="constrained" if margins is None else None)
+        paint(figure.subplots())
+        if margins is not None:
+            width, height = size
+            at_left, at_right, below, above = margins
+            figure.subplots_adjust(
+                at_left / width, below / height, 1 - at_right / width, 1 - above / height
+            )
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    _, root, content = re.split(r"(<svg [^>]*>)", buffer.getvalue(), maxsplit=1)
+    for pattern, replacement in _EDITS:
+        content = re.sub(pattern, replacement, content, flags=re.DOTALL)
+    box = re.search(r'viewBox="[^"]*"', root)
+    assert box is not None
+    label = escape(title)
+    return Markup(
+        f'<svg {box[0]} role="img" aria-label="{label}"><title>{label}</title>{content.strip()}'
+    )
 
 
 def speed(ratio: float, low: float, high: float, control: float, key: str) -> Markup:
@@ -53,36 +129,6 @@ def speed(ratio: float, low: float, high: float, control: float, key: str) -> Ma
         f"a verdict needs all of the interval below {bars[0]:.3f} or above {bars[1]:.3f}"
     )
     return draw(key, title, (WIDTH, 1.35), paint)
-
-
-def latency(timing: Timing, key: str) -> Markup:
-    """Draw both latency distributions over one axis; the slowest percent is cut off."""
-    sides = (("original", timing.original, BEFORE), ("rewritten", timing.rewritten, AFTER))
-    samples = [value for _, side, _ in sides for value in side.runs_ms]
-    low = min(samples, default=0.0)
-    high = max(timing.original.p99, timing.rewritten.p99) * 1.05
-    cut = sum(value > high for value in samples)
-
-    def paint(axes: Axes) -> None:
-        edges = np.linspace(low, max(high, low + 1e-6), _BINS + 1)
-        for name, side, colour in sides:
-            inside = [value for value in side.runs_ms if value <= high]
-            axes.hist(inside, bins=edges.tolist(), color=colour, alpha=0.5, label=name)
-            marks = ((side.median_ms, "-"), (side.p90, "--"), (side.p99, ":"))
-            for value, line in marks:
-                axes.axvline(value, color=colour, ls=line, lw=1.5)
-        for line, label in (("-", "p50"), ("--", "p90"), (":", "p99")):
-            axes.plot([], [], color=INK, ls=line, lw=1.5, label=label)
-        left_out = f"; slower, beyond the right edge: {cut}" if cut else ""
-        axes.set(xlabel=f"ms per run{left_out}", ylabel="runs")
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=5, fontsize=7,
-                    columnspacing=1, handlelength=1.6)  # fmt: skip
-
-    title = "Latency: " + "; ".join(
-        f"{name} p50 {side.median_ms:.3f} ms, p90 {side.p90:.3f} ms, p99 {side.p99:.3f} ms"
-        for name, side, _ in sides
-    )
-    return draw(key, title, (WIDTH, 2.4), paint)
 
 
 def nodes(timing: Timing, key: str) -> Markup:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from markupsafe import Markup
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -11,10 +9,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from widthfold_onnx.reports.page.svg import INK, MUTED, RULE, draw
+from widthfold_onnx.reports.pictures import INK, MUTED, RULE, WIDTH, draw
 from widthfold_onnx.results import AxisPattern
 
-WIDTH = 4.4
 _CELLS = 16
 _ROWS, _COLUMNS = 32, 48
 _MOST_NUMBERS = 300
@@ -22,23 +19,6 @@ _LETTER = 7
 _PALE = [to_hex(colour) for colour in colormaps["Set3"].colors]  # type: ignore[attr-defined]
 _BLACK = "#101010"
 """Cells are pale on every screen, so what is written on them is black on every screen."""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """The part of the input that fits: `tiles` rows of `places` positions, out of all."""
-
-    tiles: int
-    places: int
-    rest: int | None
-
-    @classmethod
-    def of(cls, axis: AxisPattern) -> Shown:
-        """Choose the part that fits."""
-        rest = None if axis.in_length is None else max(1, axis.in_length // axis.in_tile)
-        tiles = min(axis.in_tile, _CELLS // 2)
-        places = min(rest or _CELLS, max(2, _CELLS // tiles))
-        return cls(tiles, min(places, rest or places), rest)
 
 
 def colour(index: int) -> str:
@@ -71,60 +51,52 @@ def positions(axis: AxisPattern, key: str) -> Markup:
     """
     if axis.in_tile == 1:
         return Markup()
-    shown = Shown.of(axis)
-    columns = shown.places + (0 if shown.rest == shown.places else 1)
-    height = shown.tiles + (0 if axis.in_tile == shown.tiles else 1)
+    extent = None if axis.in_length is None else max(1, axis.in_length // axis.in_tile)
+    tiles = min(axis.in_tile, _CELLS // 2)
+    places = min(extent or _CELLS, max(2, _CELLS // tiles))
+    is_tall, is_wide = axis.in_tile > tiles, places != extent
+    # A group of neighbours is a tile where tiles are blocks, else the same place of every tile.
+    groups, members = (tiles, places) if axis.blocked else (places, tiles)
+    is_group_cut, are_groups_cut = (is_wide, is_tall) if axis.blocked else (is_tall, is_wide)
+
+    def number(tile: int, place: int) -> str:
+        if not axis.blocked:
+            return str(place * axis.in_tile + tile)
+        return "" if extent is None else str(tile * extent + place)
 
     def paint(axes: Axes) -> None:
-        at = 0.0
-        for group, items in enumerate(_groups(axis, shown)):
-            for tile, position in items:
-                cell(axes, at, 0, colour(tile), position)
-                at += 1
-            if group + 1 < _group_count(axis, shown) or columns > shown.places:
-                whole = not axis.blocked and axis.in_tile == shown.tiles
-                gap = 0.3 if whole and group + 1 < _group_count(axis, shown) else 1
-                if gap == 1:
-                    axes.text(at + 0.5, 0.5, "…", ha="center", va="center", color=INK)
-                at += gap
-        scale = max(at, columns + 6)
-        start = (scale - columns) / 2
+        x = 0.0
+        for group in range(groups):
+            for member in range(members):
+                tile, place = (group, member) if axis.blocked else (member, group)
+                cell(axes, x, 0, colour(tile), number(tile, place))
+                x += 1
+            if is_group_cut or (are_groups_cut and group + 1 == groups):
+                axes.text(x + 0.5, 0.5, "…", ha="center", va="center", color=INK)
+                x += 1
+            elif group + 1 < groups:
+                x += 0.3
+        width, height = places + is_wide, tiles + is_tall
+        scale = max(x, width + 6)
+        start = (scale - width) / 2
         axes.text(scale / 2, 1.55, "↓", ha="center", va="center", fontsize=11, color=MUTED)
-        for tile in range(shown.tiles):
-            for place in range(shown.places):
-                position = _position(axis, tile, place, shown)
-                cell(axes, start + place, 2.1 + tile, colour(tile), position)
+        for tile in range(tiles):
+            for place in range(places):
+                cell(axes, start + place, 2.1 + tile, colour(tile), number(tile, place))
             axes.text(start - 0.2, 2.6 + tile, f"tile {tile}", ha="right", va="center",
                       fontsize=_LETTER)  # fmt: skip
-        if height > shown.tiles:
-            axes.text(start + shown.places / 2, 2.6 + shown.tiles, "⋮", ha="center", va="center")
-        axes.text(start + columns + 0.2, 2.1 + shown.tiles / 2, "each tile:\nall channels",
+        if is_tall:
+            axes.text(start + places / 2, 2.6 + tiles, "⋮", ha="center", va="center")
+        if is_wide:
+            axes.text(start + places + 0.5, 2.1 + tiles / 2, "…", ha="center")
+        axes.text(start + width + 0.2, 2.1 + tiles / 2, "each tile:\nall channels",
                   va="center", fontsize=_LETTER, color=MUTED)  # fmt: skip
-        if columns > shown.places:
-            axes.text(start + shown.places + 0.5, 2.1 + shown.tiles / 2, "…", ha="center")
         axes.set(xlim=(-0.1, scale + 0.1), ylim=(2.2 + height, -0.1), aspect="equal")
         axes.set_axis_off()
 
     title = f"Input positions along {axis.axis}, coloured by tile, before and after the fold"
-    return draw(key, title, (WIDTH, 0.9 + 0.24 * height), paint, (0.05, 0.05, 0.05, 0.05))
-
-
-def _groups(axis: AxisPattern, shown: Shown) -> list[list[tuple[int, str]]]:
-    """Return runs of neighbouring positions, each with its tile."""
-    tiles, places = range(shown.tiles), range(shown.places)
-    if axis.blocked:
-        return [[(d, _position(axis, d, p, shown)) for p in places] for d in tiles]
-    return [[(d, _position(axis, d, p, shown)) for d in tiles] for p in places]
-
-
-def _group_count(axis: AxisPattern, shown: Shown) -> int:
-    return shown.tiles if axis.blocked else shown.places
-
-
-def _position(axis: AxisPattern, tile: int, place: int, shown: Shown) -> str:
-    if not axis.blocked:
-        return str(place * axis.in_tile + tile)
-    return "" if shown.rest is None else str(tile * shown.rest + place)
+    size = (WIDTH, 0.9 + 0.24 * (tiles + is_tall))
+    return draw(key, title, size, paint, (0.05, 0.05, 0.05, 0.05))
 
 
 def cell(axes: Axes, x: float, y: float, fill: str, text: str) -> None:
@@ -167,12 +139,10 @@ def kernel(axis: AxisPattern, key: str) -> Markup:
                 _number(axes, x, y, str(tap), _LETTER if columns <= _CELLS * 1.5 else 5)
         axes.vlines(range(0, columns + 1, each), 0, rows, color=MUTED, lw=0.7)
         axes.hlines(range(rows + 1), 0, columns, color=RULE, lw=0.5, zorder=0)
-        step = max(1, -(-groups // 12))
-        ticks = range(0, groups, step)
-        axes.set_xticks([(d + 0.5) * each for d in ticks], [str(d) for d in ticks])
-        row_step = max(1, -(-rows // 12))
-        lines = range(0, rows, row_step)
-        axes.set_yticks([line + 0.5 for line in lines], [str(line) for line in lines])
+        ticks = range(0, groups, -(-groups // 12))
+        axes.set_xticks([(tick + 0.5) * each for tick in ticks], list(map(str, ticks)))
+        ticks = range(0, rows, -(-rows // 12))
+        axes.set_yticks([tick + 0.5 for tick in ticks], list(map(str, ticks)))
         axes.set(xlim=(0, columns), ylim=(rows, 0))
         names = ("input tile", "kernel position")
         group, member = names if by_tile else names[::-1]

@@ -1,0 +1,336 @@
+"""Describes the results of `inspect` and `optimize`: layers, and what is changed beside them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from widthfold_onnx.reports.described import inputs, tuning, verification
+from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
+from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, size
+from widthfold_onnx.results import (
+    MISFIT,
+    CompanionReport,
+    FormChoice,
+    InspectReport,
+    InspectSite,
+    OptimizeReport,
+    OptimizeSummary,
+    PaddingReport,
+    RegionReport,
+    SiteReport,
+    Stop,
+)
+from widthfold_onnx.text import printable
+
+_NAME = 72
+"""Characters of a name in a list."""
+
+_REASON = 200
+"""Characters of a name with a reason behind it."""
+
+_GROUPS = 5
+"""Rows of folded sites in a brief description."""
+
+_REFUSALS = 3
+"""Rows of refused sites in a brief description; each has a sentence."""
+
+LARGE_GROWTH = 4
+"""Bytes of the new file / bytes of the old one, above which the summary says so."""
+
+
+def _located(site: SiteReport | InspectSite) -> str:
+    """Return the node of a site, and the graph that holds it if that is not the main graph."""
+    return f"{site.node} in {site.graph}" if site.graph else site.node
+
+
+def _form(form: FormChoice) -> str:
+    return (
+        f"{form.axis} by {form.factor}: {form.channels}, {form.flops_ratio:.2f}x MACs, {form.form}"
+    )
+
+
+def _forms(site: InspectSite) -> list[str]:
+    """Return geometry, folds, refusals and hint, one line each."""
+    folds = [f"folded: {site.folded_as}"] if site.folded_as else map(_form, site.choices)
+    refusals = (f"no fold of {axis}: {reason}" for axis, reason in site.refusals.items())
+    return [line for line in (site.attributes, *folds, *refusals, site.hint) if line]
+
+
+def _cheapest_form(site: InspectSite) -> list[str]:
+    """Return the cheapest fold, or the first reason why there is none, and the hint."""
+    folds = [f"folded: {site.folded_as}"] if site.folded_as else [*map(_form, site.choices)]
+    refusals = (f"none: {reason}" for reason in site.refusals.values())
+    return folds[:1] or [line for line in (next(refusals, ""), site.hint) if line]
+
+
+def _shape(dims: Sequence[int | str] | None) -> str:
+    return "" if dims is None else "x".join(map(str, dims))
+
+
+INSPECTED: tuple[Column[InspectSite], ...] = (
+    Column("node", _located),
+    Column("input", lambda site: _shape(site.input_shape)),
+    Column("weight", lambda site: _shape(site.weight_shape)),
+    Column("channels", lambda site: site.channels),
+    Column("MACs", lambda site: "" if site.flops is None else f"{site.flops:,}"),
+    Column("geometry, then folds, cheapest first", _forms, sentences=True),
+)
+BRIEFLY_INSPECTED = (*INSPECTED[:-1], Column("cheapest fold", _cheapest_form, sentences=True))
+
+
+def describe_inspection(report: InspectReport, detail: Detail) -> Description:
+    """Describe the result of `inspect`; briefly, with the cheapest fold of each layer."""
+    full = detail >= Detail.FULL
+    folding = sum(bool(site.choices) for site in report.sites)
+    sites = f"{folding} of {len(report.sites)} {kinds(report.sites)} can be folded"
+    remarks = [companion(outcome) for outcome in report.companions]
+    if report.padding is not None:
+        remarks.append(padding(report.padding, detail))
+    if any(site.folded_as is not None for site in report.sites):
+        remarks.append(_already_folded(report.model))
+    return Description(
+        head=Line("", f"{report.model}: {report.nodes} nodes, opset {report.opset}; {sites}"),
+        assumptions=inputs.assumptions(report.assumed, report.values),
+        tables=tabulated("layers", INSPECTED if full else BRIEFLY_INSPECTED, report.sites),
+        remarks=remarks,
+    )
+
+
+def _gains(sites: Sequence[SiteReport]) -> str:
+    """Return the speed-up of a site with its interval, or the range of several speed-ups."""
+    gains = sorted((site.gain for site in sites if site.gain is not None), key=lambda g: g.ratio)
+    if len(gains) < 2:
+        return gain(gains[0]) if gains else ""
+    predicted = " predicted" if any(each.predicted for each in gains) else ""
+    return f"{gains[0].ratio:.2f}x to {gains[-1].ratio:.2f}x{predicted}"
+
+
+def _fold(site: SiteReport) -> str:
+    """Return axis and factor; the kind of a form that moves no positions, such as lifted."""
+    if (site.factor or 1) > 1:
+        return f"{site.axis} by {site.factor}"
+    return (site.form or "").partition(" ")[2]
+
+
+def _why(site: SiteReport) -> str:
+    return "" if site.status == "folded" else f"{site.code}: {site.reason}"
+
+
+SITES: tuple[Column[SiteReport], ...] = (
+    Column("node", _located),
+    Column("status", lambda site: site.status),
+    Column("axis", lambda site: site.axis or ""),
+    Column("factor", lambda site: str(site.factor or "")),
+    Column("form", lambda site: site.form or ""),
+    Column("MACs", lambda site: "" if site.flops_ratio is None else f"{site.flops_ratio:.2f}x"),
+    Column("alone", lambda site: _gains([site])),
+    Column("why", lambda site: _why(site) or site.reason, sentences=True),
+)
+
+GROUPS: tuple[Column[Sequence[SiteReport]], ...] = (
+    Column("node", lambda group: _located(group[0])),
+    Column("nodes alike", lambda group: str(len(group)) if len(group) > 1 else ""),
+    Column("fold", lambda group: _fold(group[0])),
+    Column("alone", _gains),
+    Column("sizes", lambda group: "guarded" if group[0].guard else ""),
+    Column("why", lambda group: _why(group[0]), sentences=True),
+)
+"""Sites with the same outcome, in one row."""
+
+
+def describe_optimization(report: OptimizeReport, detail: Detail) -> Description:
+    """Describe the result of `optimize`.
+
+    A brief description holds what decides whether the result is deployed: changes, speed, sizes,
+    level and verdict.
+    """
+    full, checks, search = detail >= Detail.FULL, report.verification, report.search
+    tables = tabulated("layers", SITES, report.sites)
+    if not full:
+        tables = tabulated("layers", GROUPS, _groups(report))
+    elif search is not None and search.whole is not None:
+        tables += inputs.size_table(search.sizes)
+    sizes = report.assumed or (checks.assumed if checks else None)
+    description = Description(
+        head=Line(report.model if full else "", _summary(report)),
+        assumptions=inputs.assumptions(sizes, report.values),
+        tables=tables,
+        facts=list(map(region, report.regions)) if full else (),
+        remarks=[*_changes(report, detail), *tuning.lines(search, detail), *_cautions(report)],
+    )
+    if checks is None:
+        return description
+    verified = verification.describe(checks, detail)
+    remarks = [*description.remarks, verified.head]
+    remarks += verified.remarks if full or checks.verdict == "pass" else ()
+    if report.written is not None and checks.unrun:
+        remarks.append(Line("written without having been run", checks.unrun))
+    return replace(
+        verified,
+        head=description.head,
+        assumptions=description.assumptions,
+        tables=[*tables, *(verified.tables if full else ())],
+        facts=[*description.facts, *verified.facts] if full else (),
+        remarks=remarks,
+    )
+
+
+def _groups(report: OptimizeReport) -> list[list[SiteReport]]:
+    """Return the folded sites; if nothing was changed, the most frequent refusals.
+
+    Sites with the same outcome are one group, if there are many sites.
+    """
+    is_changed = report.summary.changes
+    limit = _GROUPS if is_changed else _REFUSALS
+    sites = [s for s in report.sites if s.status == "folded" or s.code == MISFIT or not is_changed]
+    groups: dict[tuple[object, ...], list[SiteReport]] = {}
+    for site in sites:
+        is_alone = len(sites) <= limit or site.code == MISFIT
+        name, outcome = (site.graph, site.node), (site.code, site.axis, site.factor, site.guard)
+        groups.setdefault(name if is_alone else outcome, []).append(site)
+    rows = sorted(groups.values(), key=lambda group: (group[0].code != MISFIT, -len(group)))
+    return rows[:limit]
+
+
+def _changes(report: OptimizeReport, detail: Detail) -> list[Line]:
+    """Return the lines on everything that was changed beside the sites, or left alone."""
+    full, lines = detail >= Detail.FULL, []
+    if any(site.code == "already-folded" for site in report.sites):
+        lines.append(_already_folded(report.model))
+    lines += [companion(c, detail) for c in report.companions if full or c.status == "exchanged"]
+    if report.padding is not None and (full or report.padding.status == "padded"):
+        lines.append(padding(report.padding, detail))
+    lines += [Line("", frozen(report.summary))] if report.summary.frozen else []
+    return [*lines, *([] if full else _unlisted(report))]
+
+
+def _unlisted(report: OptimizeReport) -> list[Line]:
+    """Count the sites that no brief table lists, and name unchanged other parts."""
+    listed = Counter(site.code for group in _groups(report) for site in group)
+    codes = Counter(site.code for site in report.sites) - listed
+    folded = codes.pop("folded", 0)
+    parts = [f"{count} {code}" for code, count in codes.most_common()]
+    parts += [f"companion {c.name}" for c in report.companions if c.status != "exchanged"]
+    if report.padding is not None and report.padding.status == "kept":
+        parts.append("channels to pad")
+    lines = [
+        Line("", f"{folded} of the folded nodes are not listed; see --details" if folded else ""),
+        Line("left alone", f"{', '.join(parts)}; --details says why" if parts else ""),
+    ]
+    return [line for line in lines if line.text]
+
+
+def _cautions(report: OptimizeReport) -> list[Line]:
+    """Return what a user of the result should know beside its speed."""
+    spreads = [site.spread for site in report.sites if site.spread is not None and site.spread > 1]
+    spread = (
+        f"Inf and NaN may spread within a sample: {counted(len(spreads), 'fold')}, up to "
+        f"{max(spreads, default=0):g} times as many outputs"
+    )
+    sizes = (
+        f"{printable(name)} takes {_shape(dims)} only" for name, dims in report.fixed_sizes.items()
+    )
+    lines = [
+        Line("", spread if spreads else ""),
+        Line("", f"{', '.join(sizes)} (--fixed-shapes)" if report.fixed_sizes else ""),
+        Line("plan", report.note),
+    ]
+    return [line for line in lines if line.text]
+
+
+def _summary(report: OptimizeReport) -> str:
+    """Count the folded layers, and name the written file."""
+    counts = report.summary
+    written = f"{report.written} is a copy of {report.model}"
+    if report.written is None:
+        written = "nothing written"
+    elif counts.changes:
+        growth = counts.bytes_after / max(1, counts.bytes_before)
+        written = (
+            f"wrote {report.written} ({size(counts.bytes_before)} -> {size(counts.bytes_after)}"
+            f"{f', {growth:.1f} times as many bytes' if growth > LARGE_GROWTH else ''})"
+        )
+    kept = f", {counts.kept} kept" if counts.kept else ""
+    nodes = f"{len(report.sites)} {kinds(report.sites)} nodes"
+    return f"{counts.folded} of {nodes} folded{kept}; {written}"
+
+
+def _already_folded(model: str) -> Line:
+    """Say that a model is not folded again."""
+    return Line(
+        "", f"{model} carries folds of an earlier run and is not folded again; fold the original"
+    )
+
+
+def _stop(stop: Stop, code: str = "") -> str:
+    return f"{stop.op} {stop.node} ({code}{stop.reason})"
+
+
+def region(region: RegionReport) -> Line:
+    """Describe a region in one line: its nodes, the ops that it carries, and its end."""
+    where = f" in {region.graph}" if region.graph else ""
+    stops = first([_stop(stop) for stop in region.stops], _REASON)
+    return Line(
+        f"region of {first(region.folded, _NAME)}{where}",
+        clauses(
+            f"carries {first(region.carried, _NAME) or 'nothing'}",
+            f"stops at {stops}" if stops else "",
+        ),
+    )
+
+
+_OUTCOMES = {"exchanged": "became", "kept": "could become"}
+
+
+def companion(report: CompanionReport, detail: Detail = Detail.FULL) -> Line:
+    """Describe the outcome of a companion in one line; briefly, without its gain and refusals."""
+    label, nodes, exchange, refused = f"companion {report.name}", "", "", ""
+    if report.nodes:
+        ops = " or ".join(f"({op})" if "," in op else op for op in report.became)
+        nodes = f"{counted(len(report.nodes), 'node')} {_OUTCOMES[report.status]} {ops}"
+    if detail < Detail.FULL:
+        return Line(label, nodes)
+    if report.gain is not None:
+        smooth = report.gain_on_smooth
+        exchange = f"the whole model ran at {gain(report.gain)} with it"
+        exchange += f", on smooth inputs at {gain(smooth)}" if smooth is not None else ""
+    if report.refused:
+        stops = [_stop(stop, f"{stop.code}: ") for stop in report.refused]
+        refused = f"refused: {first(stops, _REASON)}"
+    return Line(label, clauses(nodes, exchange, report.reason, refused))
+
+
+def padding(report: PaddingReport, detail: Detail = Detail.FULL) -> Line:
+    """Describe padded channels in one line; briefly, without their gain and their ends."""
+    layers = [f"{layer.node} {layer.channels} -> {layer.padded}" for layer in report.layers]
+    can, timed, stops = "" if report.status == "padded" else "could be ", "", ""
+    if detail >= Detail.FULL:
+        stops = first([_stop(stop) for stop in report.stops], _REASON)
+        timed = "" if report.gain is None else f"the whole model ran at {gain(report.gain)} with it"
+    return Line(
+        f"channels {can}padded to multiples of {report.multiple}",
+        clauses(
+            f"{counted(len(layers), 'layer')}: {first(layers, _NAME)}",
+            timed,
+            report.reason,
+            f"other channels end at {stops}" if stops else "",
+        ),
+    )
+
+
+def changes(counts: OptimizeSummary) -> str:
+    """Say what would be changed."""
+    parts = (
+        (counts.folded, "node", "folded"),
+        (counts.exchanged, "node", "exchanged"),
+        (counts.frozen, "weight", "frozen"),
+        (counts.padded, "layer", "padded"),
+    )
+    return ", ".join(f"{counted(n, kind)} would be {done}" for n, kind, done in parts if n)
+
+
+def frozen(counts: OptimizeSummary) -> str:
+    """Say that the interface has changed."""
+    return f"{counted(counts.frozen, 'weight')} taken out of the inputs"

@@ -1,0 +1,825 @@
+"""Defines the results of the commands as frozen structs, which are also the JSON reports.
+
+In this order: parts that several results share, times, the result of `verify`, the search, and the
+results of `tune`, `optimize` and `inspect`. `schemas/` holds the JSON Schemas. A number that can be
+infinite or undefined is None in that case: JSON has no NaN.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Literal
+
+import msgspec
+
+Verdict = Literal["pass", "fail", "unverified"]
+"""What a check says: it holds, it does not, or that is not known."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all results: frozen, keywords only."""
+
+
+class Report(Result, kw_only=True, frozen=True):
+    """Base of the result of a command, which a notebook shows as HTML."""
+
+    def _repr_html_(self) -> str:
+        """Return the report as a part of a page: summary, tables, and pictures of times."""
+        # By name: a notebook asks for it, and `reports` lies above the results that it renders.
+        html = import_module("widthfold_onnx.reports.html")
+        return str(html.part(self))
+
+
+SpeedVerdict = Literal["faster", "slower", "no difference", "inconclusive"]
+"""What an interval of original / rewritten says (`runtime.intervals.judge`)."""
+
+
+class Gain(Result, kw_only=True, frozen=True):
+    """Time as it is / time rewritten, with its bootstrap 95 % interval, from so many pairs.
+
+    Where it is `predicted` nothing was timed: there are no pairs and no interval.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+    predicted: bool = False
+
+
+class SizeGain(Result, kw_only=True, frozen=True):
+    """The gain of the whole model at one size.
+
+    Attributes:
+        shapes: of every input.
+        gain: None where the models were not timed at this size, or did not run.
+        verdict: what the interval says beyond noise.
+        original_ms: time of one run of the original; None where it was not timed.
+        note: why there is no gain.
+    """
+
+    shapes: dict[str, list[int]]
+    gain: Gain | None = None
+    verdict: SpeedVerdict | None = None
+    original_ms: float | None = None
+    note: str = ""
+
+
+class AssumedSizes(Result, kw_only=True, frozen=True):
+    """Sizes that a run assumed where the model and the caller leave them open.
+
+    Attributes:
+        open: by input the open dimensions: the symbol of each, or its axis where it has none.
+        sizes: shapes of these inputs, one or more assignments.
+    """
+
+    open: dict[str, list[str]]
+    sizes: list[dict[str, list[int]]]
+
+
+class NodeTime(Result, kw_only=True, frozen=True):
+    """One node of the runtime's optimized graph in a profile.
+
+    Attributes:
+        us: the mean of a run.
+        reached: the least time of its work on this machine, `Timing.limits`, / `us`; None where the
+            work is not known, or too short.
+    """
+
+    name: str
+    op: str
+    provider: str
+    us: float
+    reached: float | None = None
+
+
+class Side(Result, kw_only=True, frozen=True):
+    """One model of a timing.
+
+    Attributes:
+        level: the runtime's optimization level at which it was fastest.
+        median_ms: time of one run.
+        p90: 90th percentile in ms; p99 likewise. The median is p50.
+        samples_ms: by process and session, up to 500 samples in all, evenly taken.
+        outliers: runs beyond Tukey's fences of their session, which are one and a half
+            interquartile ranges away from the quartiles.
+        load_ms: time of opening a session, the median of all.
+        first_ms: time of a session's first run, the median of all.
+        file_bytes: size of the model file, external data included.
+        peak_mib: peak resident memory of a process that loads the model and runs it once.
+        gpu_mib: memory of the GPU that a process took which only runs the model; None on the CPU,
+            or where the GPU does not tell.
+        gpu_mj: energy of the GPU in one run, in mJ, its idle energy included; None likewise.
+        providers: how many nodes ran on which provider.
+        fallbacks: the nodes that did not run on the provider that was asked for.
+        nodes: every node of the optimized graph that ran, slowest first; one with a body without
+            the nodes in it, which are there by themselves.
+    """
+
+    level: str
+    median_ms: float
+    p90: float
+    p99: float
+    samples_ms: list[list[list[float]]]
+    outliers: int
+    load_ms: float
+    first_ms: float
+    file_bytes: int
+    peak_mib: float
+    providers: dict[str, int]
+    fallbacks: list[NodeTime]
+    nodes: list[NodeTime]
+    gpu_mib: float | None = None
+    gpu_mj: float | None = None
+
+
+class GpuState(Result, kw_only=True, frozen=True):
+    """A GPU at one moment; None where it does not tell.
+
+    Attributes:
+        sm_mhz: clock of the multiprocessors.
+        memory_mhz: clock of the memory.
+        throttled: why clocks are lower than they could be, as NVML names it.
+    """
+
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+    throttled: list[str] = msgspec.field(default_factory=list)
+
+
+class Gpu(Result, kw_only=True, frozen=True):
+    """The GPU of a timing, "" and None where it does not tell.
+
+    Attributes:
+        driver: its version.
+        driver_cuda: the newest CUDA that the driver supports.
+        cuda: version of the CUDA runtime, if it is a Python package.
+        cudnn: version of the library that is loaded.
+        before: clocks before the first run that counts.
+        after: clocks behind the last one.
+        throttled: by process, the reasons for low clocks that were seen during its runs, so that
+            the samples of that process were taken while throttled.
+        missing: why nothing of all this is known, "" if it is.
+    """
+
+    name: str = ""
+    driver: str = ""
+    driver_cuda: str = ""
+    cuda: str = ""
+    cudnn: str = ""
+    before: GpuState | None = None
+    after: GpuState | None = None
+    throttled: list[list[str]] = msgspec.field(default_factory=list)
+    missing: str = ""
+
+
+class Baseline(Result, kw_only=True, frozen=True):
+    """The speed-up beside the speed-up of a saved report.
+
+    Attributes:
+        report: name of its file.
+        differs: what differs besides the rewritten model, so that nothing is judged.
+        speedup: the saved speed-up; it and all that follows is None where nothing is judged.
+        ratio: the speed-up / the saved one, so above 1 is faster than it was.
+        low: lower end of the 95 % interval of `ratio`.
+        high: upper end.
+        verdict: as the verdict of a timing.
+    """
+
+    report: str
+    differs: list[str] = msgspec.field(default_factory=list)
+    speedup: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: SpeedVerdict | None = None
+
+
+class Timing(Result, kw_only=True, frozen=True):
+    """Paired timing of both models; `speedup` is original / rewritten, so above 1 is faster.
+
+    Attributes:
+        clock: what every time here is: wall time, or the processor time of the single thread.
+        speedup: exp of the mean over processes and sessions of the median log ratio of runs, each
+            model at its best level.
+        low: lower end of the 95 % interval of `speedup`, which covers other processes and sessions.
+        high: upper end.
+        shapes: of the inputs that both models were timed on, at the first size.
+        sizes: the speed-up at each size, the first included.
+        limits: what this machine was measured to do at most, by name; per second. Only on the CPU.
+        control: deviation from 1 of the sessions of the original against each other, in the same
+            run.
+        same_level: speed-up with both models at the level ALL.
+        pairs: how many pairs were run, in all.
+        processes: in how many processes.
+        sessions: how many sessions of each model each of them opened.
+        converged: the interval became narrow within the time budget.
+        crowded: the machine was too busy to leave a core to every thread.
+        verdict: faster or slower beyond the control, no difference, or inconclusive.
+        note: what limits the verdict, "" if nothing.
+        gpu: the device, None on the CPU.
+        baseline: the speed-up beside a saved one, None if none was given.
+        fail_under: the speed-up that was asked for, or `baseline.ratio` where there is a baseline;
+            None if none was.
+        fail_under_verdict: whether it was reached; pass where none was asked for.
+    """
+
+    provider: str
+    threads: int
+    clock: Literal["wall", "thread"]
+    pairs: int
+    processes: int
+    sessions: int
+    speedup: float
+    low: float
+    high: float
+    control: float
+    converged: bool
+    crowded: bool
+    same_level: float
+    original: Side
+    rewritten: Side
+    verdict: SpeedVerdict
+    note: str = ""
+    shapes: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    sizes: list[SizeGain] = msgspec.field(default_factory=list)
+    limits: dict[str, float] = msgspec.field(default_factory=dict)
+    gpu: Gpu | None = None
+    baseline: Baseline | None = None
+    fail_under: float | None = None
+    fail_under_verdict: Verdict = "pass"
+
+    @property
+    def sides(self) -> dict[str, Side]:
+        """Both models by name."""
+        return {"original": self.original, "rewritten": self.rewritten}
+
+    @property
+    def hindered(self) -> bool:
+        """Check whether several threads had no free cores, so that the speed-up is not known."""
+        return self.crowded and self.threads > 1
+
+
+VERIFY_SCHEMA = "widthfold.verify/7"
+
+
+class WorstElement(Result, kw_only=True, frozen=True):
+    """The element with the largest finite difference."""
+
+    index: list[int]
+    original: float
+    rewritten: float
+
+
+LevelName = Literal["disabled", "all"]
+"""Optimization levels at which outputs are compared."""
+
+Caveat = Literal["", "meaningless", "ill-conditioned", "unsteady"]
+"""Why a comparison shows less than it seems to; "" where it does not.
+
+Meaningless: the values can show nothing. Ill-conditioned: the output is beyond the tolerance, and
+rounding moves the original as far. Unsteady: the original does not repeat its values, so there is
+nothing to compare with.
+"""
+
+
+class OutputParity(Result, kw_only=True, frozen=True):
+    """The comparison of one output on the input set on which it is nearest to failing.
+
+    Attributes:
+        max_abs: largest |a - b| over elements finite in both; a is the reference, in float64 where
+            that is known.
+        mean_abs: mean |a - b| over the same elements.
+        max_rel: `max_abs` over the largest finite |reference| of the output.
+        nonfinite_match: same NaN positions, same Inf positions and signs.
+        worst: the element that differs most, None where none differs.
+        movement: how far rounding moves the original, relative like `max_rel`; None where that was
+            not measured.
+        tolerance: the largest `max_rel` that was allowed.
+        note: what else was seen, for people; `caveat` is for programs.
+    """
+
+    name: str
+    dtype: str
+    level: LevelName
+    max_abs: float | None
+    mean_abs: float | None
+    max_rel: float | None
+    nonfinite_match: bool
+    worst: WorstElement | None
+    movement: float | None
+    tolerance: float
+    passed: bool
+    note: str = ""
+    caveat: Caveat = ""
+
+
+class AxisPattern(Result, kw_only=True, frozen=True):
+    """The fold of one axis of a site, for drawing.
+
+    Attributes:
+        axis: batch, depth, height or width; rows or columns of a product of matrices.
+        in_tile: input positions per folded position, P.
+        out_tile: output positions per folded position, F.
+        blocked: the tile is the outer part of the index.
+        in_length: input extent that was planned with, extended as the fold needs; None where any
+            will do.
+        original_kernel: taps of the original.
+        kernel: taps of the folded Conv.
+        stride: of the folded Conv.
+        taps: for every placed weight its place in the output tile and in the input tile, its
+            kernel position, and the original tap; none where there are too many to record.
+    """
+
+    axis: str
+    in_tile: int
+    out_tile: int
+    blocked: bool
+    in_length: int | None
+    original_kernel: int
+    kernel: int
+    stride: int
+    taps: list[tuple[int, int, int, int]]
+
+
+class FoldedNode(Result, kw_only=True, frozen=True):
+    """The record of a folded node: the HTML report draws it, and the proof ignores it.
+
+    Attributes:
+        node: name of the node.
+        form: axes, factor and kind, e.g. "width by 8, view blocked"; "unreadable" if the record
+            cannot be read.
+        channels: of the original and of the folded node, e.g. "8 -> 8, folded 64 -> 64".
+        axes: the folded axes.
+    """
+
+    node: str
+    form: str
+    channels: str = ""
+    axes: list[AxisPattern] = msgspec.field(default_factory=list)
+
+
+class Proof(Result, kw_only=True, frozen=True):
+    """The verdict of the proof that both models are the same function (docs/verification.md).
+
+    Attributes:
+        verdict: equal; different; not provable, where the new model rounds what the original
+            computes; or skipped, where the original cannot be evaluated.
+        reason: where they differ, or why nothing can be said; "" where they are equal.
+        values: how many values that both models name were found equal.
+        error_bits: the probability that `equal` is wrong is below 2^-error_bits.
+        primes: one draw of random elements was made modulo each.
+        functions: operators that were taken for unknown functions of all that they read.
+        extents: of the inputs, for each evaluation.
+        unseen: first outputs of Ifs whose choice is not known, or whose new branch was computed at
+            no extents.
+    """
+
+    verdict: Literal["equal", "different", "not provable", "skipped"]
+    reason: str = ""
+    values: int = 0
+    error_bits: int = 0
+    primes: list[int] = msgspec.field(default_factory=list)
+    functions: list[str] = msgspec.field(default_factory=list)
+    extents: list[dict[str, list[int]]] = msgspec.field(default_factory=list)
+    unseen: list[str] = msgspec.field(default_factory=list)
+
+
+class IntegerRun(Result, kw_only=True, frozen=True):
+    """The linear nodes that changed, run by the runtime on small integers.
+
+    Attributes:
+        verdict: exact, where every result equals the node's definition, bit for bit; different;
+            or skipped, where some could not be run.
+        reason: where one differs, or why one was not run.
+        nodes: how many were run and are exact.
+    """
+
+    verdict: Literal["exact", "different", "skipped"]
+    reason: str = ""
+    nodes: int = 0
+
+
+class Environment(Result, kw_only=True, frozen=True):
+    """The machine, versions and settings that a figure depends on.
+
+    Attributes:
+        provider_options: options that the caller chose; `Side.level` names the timed level.
+        session_options: entries of the session's configuration that the caller chose.
+        u8s8_error: how many steps of 255 a product of the largest unsigned data and signed weights
+            is off on this CPU; None where neither model holds integers of 8 bits.
+        mhz_before: mean clock of the cores before the work, None where the system does not say.
+        mhz_after: the same afterwards.
+        command: the command line that repeats the run, "" from Python.
+    """
+
+    widthfold: str
+    onnx: str
+    onnxruntime: str
+    python: str
+    provider: str
+    provider_options: dict[str, str]
+    session_options: dict[str, str]
+    u8s8_error: int | None
+    machine: str
+    cores: int
+    load_before: float
+    load_after: float
+    mhz_before: float | None
+    mhz_after: float | None
+    command: str
+
+
+class VerifyReport(Report, kw_only=True, frozen=True):
+    """Result of `verify`.
+
+    Attributes:
+        schema: name and version of the JSON report.
+        original: the file before.
+        rewritten: the file after.
+        outputs: the comparison of each output, at each level.
+        proof: None where it was not asked for.
+        integers: the same of the run on small integers.
+        folds: the nodes that say of themselves that they are folded.
+        timing: None where nothing was timed.
+        assumed: sizes that were assumed; None where nothing was left open.
+        verdict: what the exit code says.
+        reasons: why, where it is not pass.
+        input_sets: how many were compared.
+        environment: machine, versions and settings.
+        saturates_further: the rewritten model is further from its definition than the original, on
+            a CPU whose 8-bit kernels saturate.
+        unrun: why the runtime runs neither model, where it lacks a kernel and both were proved
+            equal without; else "".
+        note: what the caller should know of the plan of the rewritten model; "" if nothing.
+        values: combinations of values of inputs that choose between parts of the models.
+    """
+
+    schema: str = VERIFY_SCHEMA
+    original: str
+    rewritten: str
+    outputs: list[OutputParity]
+    proof: Proof | None
+    integers: IntegerRun | None
+    folds: list[FoldedNode]
+    timing: Timing | None
+    verdict: Verdict
+    reasons: list[str]
+    input_sets: int
+    environment: Environment
+    assumed: AssumedSizes | None = None
+    saturates_further: bool = False
+    unrun: str = ""
+    note: str = ""
+    values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)
+
+
+class SearchReport(Result, kw_only=True, frozen=True):
+    """The search that chose the forms.
+
+    Attributes:
+        provider: where everything ran.
+        threads: intra-op threads.
+        target: the device of the predictions, also if they only order the best forms first.
+        sizes: the whole model at each size; layers were measured at the first.
+        layers: different layers that can be reformulated.
+        forms: reformulations of all of them together.
+        measured: how many measurements this run took; the others were in the store.
+        left: planned layers with pending measurements.
+        predicted: how many of the layers were judged by prediction, for want of measurements.
+        interrupted: whether measuring was ended by hand.
+        store_read_only: whether the store may only be read, so that nothing measured is kept.
+        whole: the whole model, folded where that pays, against the original at its strongest
+            setting, at the first size; None where no layer gained, or nothing was to be measured.
+        control: deviation from 1 of the sessions of the original against each other in that trial.
+        bar: ratio that the low end of `whole` must exceed, as noise counts up to it.
+        failure: the model that did not run in that trial, and why; "" where both did.
+        note: what else was seen of the original at its settings.
+        original_setting: of the runtime, such as its level, at which the original is fastest; ""
+            where that was not timed.
+        folded_setting: the same for the folded model.
+        accepted: whether that is faster beyond the noise at one size and slower at none, or was
+            not timed; if not, nothing is folded.
+    """
+
+    provider: str
+    threads: int
+    target: str
+    sizes: list[SizeGain]
+    layers: int
+    forms: int
+    measured: int
+    left: int
+    predicted: int
+    interrupted: bool
+    store_read_only: bool
+    whole: Gain | None
+    accepted: bool
+    control: float = 0.0
+    bar: float = 0.0
+    failure: str = ""
+    note: str = ""
+    original_setting: str = ""
+    folded_setting: str = ""
+
+
+class TunedModel(Result, kw_only=True, frozen=True):
+    """One model: counts of layers as they are and of their forms, on all machines.
+
+    Attributes:
+        model: name of the file.
+        layers: different layers that can be reformulated.
+        forms: reformulations of all of them together, alone and between packed tensors.
+        measured: how many this run added to the store; a layer that several models have counts for
+            each of them.
+        known: how many were in the store before.
+        skipped: how many of both were not run: out of reach, or no time remained.
+        failed: how many of both were run and gave no time: it crashed, hung, ran out of
+            memory, or the runtime has no kernel for it.
+        left: layers with pending measurements on some machine.
+        reason: why the model was not tuned, "" where it was.
+        code: exit code of the error that is the reason, 0 where there is none.
+    """
+
+    model: str
+    layers: int = 0
+    forms: int = 0
+    measured: int = 0
+    known: int = 0
+    skipped: int = 0
+    failed: int = 0
+    left: int = 0
+    reason: str = ""
+    code: int = 0
+
+
+class TunedMachine(Result, kw_only=True, frozen=True):
+    """A machine that measured: its `identity.machine_identity`, and how much it did."""
+
+    provider: str
+    machine: str
+    measured: int
+
+
+class TuneReport(Report, kw_only=True, frozen=True):
+    """Result of `tune`.
+
+    Attributes:
+        schema: name and version of the JSON report.
+        threads: intra-op threads.
+        machines: where it was measured; several kinds are possible on a cluster.
+        models: in the order in which they were named.
+        interrupted: whether measuring was ended by hand.
+        store_read_only: whether the store may only be read, so that nothing measured is kept.
+    """
+
+    schema: str = "widthfold.tune/3"
+    threads: int
+    machines: list[TunedMachine]
+    models: list[TunedModel]
+    interrupted: bool
+    store_read_only: bool
+
+
+MISFIT = "differs-from-plan"
+"""Code of a site that a plan names and that does not fit."""
+
+
+class SiteReport(Result, kw_only=True, frozen=True):
+    """The outcome of one site.
+
+    Attributes:
+        node: name of the node, or its op and first output where it has no name.
+        graph: where the node is: "" for the main graph, else the path of names to it.
+        op: operator type.
+        status: folded; kept (foldable, but left alone on request or folded before); refused.
+        axis: folded axes of the input, by name, joined by "+"; None unless folded.
+        factor: positions per channel that became channels, of the output, or of the input where
+            a ConvTranspose has a stride; None unless folded.
+        form: view or move, and the kind of fold, e.g. "view blocked"; None unless folded.
+        code: stable word for the outcome, e.g. "folded", "already-wide".
+        reason: one sentence with the numbers in it.
+        flops_ratio: multiply-adds after / before; None unless folded.
+        spread: outputs of its sample that an Inf or NaN in one input may reach / the outputs
+            that it reached before, in the mean; None unless folded.
+        guard: "extents" where the nodes of the original compute at sizes that the fold is not good
+            for; else "".
+        gain: of its best form, measured alone, or predicted, which it says; None where nothing
+            is known.
+    """
+
+    node: str
+    graph: str
+    op: str
+    status: Literal["folded", "kept", "refused"]
+    axis: str | None = None
+    factor: int | None = None
+    form: str | None = None
+    code: str
+    reason: str
+    flops_ratio: float | None = None
+    spread: float | None = None
+    guard: str = ""
+    gain: Gain | None = None
+
+
+class Stop(Result, kw_only=True, frozen=True):
+    """A node at which a region ends: name, operator, and the reason in a word and a sentence."""
+
+    node: str
+    op: str
+    code: str
+    reason: str
+
+
+class RegionReport(Result, kw_only=True, frozen=True):
+    """Nodes between which nothing is unfolded.
+
+    Attributes:
+        graph: where they are: "" for the main graph, else the path of names to it.
+        folded: the folded nodes.
+        carried: the operators that run on folded tensors, each as its type and its name.
+        stops: where it ends, in the order in which the nodes before return.
+    """
+
+    graph: str
+    folded: list[str]
+    carried: list[str]
+    stops: list[Stop]
+
+
+class CompanionReport(Result, kw_only=True, frozen=True):
+    """The outcome of a companion: ops that an equal one may replace.
+
+    Attributes:
+        name: its name.
+        status: exchanged; kept (they could be, but are left alone); refused (none of them can be).
+        nodes: names of the nodes that have an equal.
+        became: the operators of their equals, one line each.
+        refused: the nodes that have none, with the reason.
+        reason: why they are kept; else "".
+        gain: of the whole model with this companion alone, where that was measured.
+        gain_on_smooth: the same on inputs with neighbours alike, where branches cost less.
+    """
+
+    name: str
+    status: Literal["exchanged", "kept", "refused"]
+    nodes: list[str]
+    became: list[str]
+    refused: list[Stop]
+    reason: str = ""
+    gain: Gain | None = None
+    gain_on_smooth: Gain | None = None
+
+
+class PaddedChannels(Result, kw_only=True, frozen=True):
+    """The output channels of a layer, and these with padding."""
+
+    node: str
+    channels: int
+    padded: int
+
+
+class PaddingReport(Result, kw_only=True, frozen=True):
+    """Channels that are padded with zeros in whole chains of layers.
+
+    Attributes:
+        status: padded; kept (they could be padded, but are left alone).
+        multiple: divides the padded channels.
+        layers: the layers that make them.
+        stops: where channels end that cannot be padded.
+        reason: why they are kept; else "".
+        gain: of the whole model against the same one without padding, where that was measured.
+    """
+
+    status: Literal["padded", "kept"]
+    multiple: int
+    layers: list[PaddedChannels]
+    stops: list[Stop]
+    reason: str = ""
+    gain: Gain | None = None
+
+
+class OptimizeSummary(Result, kw_only=True, frozen=True):
+    """Counts over all sites, and the size of the model file in bytes.
+
+    Attributes:
+        exchanged: nodes that companions replaced.
+        frozen: weights that were taken out of the inputs.
+        padded: layers whose output channels were padded.
+    """
+
+    folded: int
+    kept: int
+    refused: int
+    bytes_before: int
+    bytes_after: int
+    exchanged: int = 0
+    frozen: int = 0
+    padded: int = 0
+
+    @property
+    def changes(self) -> bool:
+        """Check whether the result is another model than the original."""
+        return self.folded + self.exchanged + self.frozen + self.padded > 0
+
+
+class OptimizeReport(Report, kw_only=True, frozen=True):
+    """Result of `optimize`.
+
+    Attributes:
+        schema: name and version of the JSON report.
+        model: the file that was read.
+        sites: every node that could be folded, with its outcome.
+        regions: nodes between which nothing is unfolded.
+        companions: outcomes of the companions that match a node.
+        padding: padded channels; None if there are none that could be padded.
+        summary: counts over all sites, and sizes of the files.
+        assumed: sizes that were assumed; None where nothing was left open.
+        search: the measurements and the choice; None at a fixed factor.
+        fixed_sizes: sizes of inputs that the model left open and the new one declares.
+        values: combinations of values of inputs that choose between parts of the model.
+        note: what the caller should know of the plan; "" if there is nothing.
+        written: the new file, None where none was written.
+        verification: the checks; None where nothing was written or they were off.
+    """
+
+    schema: str = "widthfold.optimize/10"
+    model: str
+    sites: list[SiteReport]
+    regions: list[RegionReport]
+    companions: list[CompanionReport] = msgspec.field(default_factory=list)
+    padding: PaddingReport | None = None
+    summary: OptimizeSummary
+    assumed: AssumedSizes | None = None
+    search: SearchReport | None = None
+    fixed_sizes: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)
+    note: str = ""
+    written: str | None
+    verification: VerifyReport | None
+
+
+class FormChoice(Result, kw_only=True, frozen=True):
+    """One legal reformulation of a site, with its cost on paper."""
+
+    axis: str
+    factor: int
+    form: str
+    channels: str
+    flops_ratio: float
+    bytes_ratio: float
+    structural_zeros: float
+
+
+class InspectSite(Result, kw_only=True, frozen=True):
+    """The description of a site by `inspect`; None where a shape is not known.
+
+    Attributes:
+        choices: the cheapest form along each axis at the factor, the cheapest first.
+        refusals: by axis why there is none, or a single reason of "any axis".
+        hint: options with which a site without choices folds, each tried; "" where none does.
+    """
+
+    node: str
+    graph: str
+    op: str
+    input_shape: list[int | str] | None
+    weight_shape: list[int] | None
+    output_shape: list[int | str] | None
+    attributes: str
+    channels: str
+    alignment: str
+    flops: int | None
+    folded_as: str | None
+    choices: list[FormChoice]
+    refusals: dict[str, str]
+    hint: str
+
+
+class InspectReport(Report, kw_only=True, frozen=True):
+    """Result of `inspect`.
+
+    Attributes:
+        schema: name and version of the JSON report.
+        model: the file that was read.
+        opset: version of the default operator set.
+        ir_version: version of the file format.
+        nodes: how many the model has.
+        sites: every node that could be folded, with its forms at the factor.
+        companions: outcomes of the companions that match a node.
+        padding: channels that could be padded; None if there are none.
+        assumed: sizes at which the model runs; None where nothing is open, or none was found.
+        values: combinations of values of inputs that choose between parts of the model.
+    """
+
+    schema: str = "widthfold.inspect/2"
+    model: str
+    opset: int
+    ir_version: int
+    nodes: int
+    sites: list[InspectSite]
+    companions: list[CompanionReport] = msgspec.field(default_factory=list)
+    padding: PaddingReport | None = None
+    assumed: AssumedSizes | None = None
+    values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)

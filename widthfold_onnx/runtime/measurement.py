@@ -1,0 +1,114 @@
+"""Defines a measurement of a candidate, as a run takes it and the store keeps it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+AS_IS = "as-is"
+"""The candidate that is no other form: a layer as it is."""
+
+NO_TIME = "no time was left"
+OUT_OF_REACH = "its multiply-adds alone would take longer"
+NO_SUCH_FORM = "it does not exist at these extents"
+SKIPPED = frozenset({NO_TIME, OUT_OF_REACH, NO_SUCH_FORM})
+"""Reasons of forms that were never run; every other lost form was run, and failed."""
+
+
+class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
+    """Everything that can change the answer.
+
+    Attributes:
+        subject: canonical JSON of the measured operator, or ``model:<sha256>``.
+        candidate: canonical JSON of the reformulation, or ``as-is`` for the original.
+        setting: canonical JSON of provider, its options, level and threads.
+        machine: canonical JSON of device, runtime, driver and package versions.
+    """
+
+    subject: str
+    candidate: str
+    setting: str
+    machine: str
+
+
+class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The comparison of a candidate with the original.
+
+    Attributes:
+        status: "lost" where there is no time: the candidate crashed, hung, ran out of memory, is
+            not supported, or was skipped.
+        ratio: time of the original / time of the candidate; 0.0 if lost.
+        low: lower end of the 95 % interval of `ratio`.
+        high: its upper end.
+        seconds: median time of the candidate.
+        rounds: pairs that were timed.
+        reason: why it is lost, "" otherwise.
+        taken: when, in UTC, as ISO 8601 writes it.
+        control: deviation from 1 of the sessions of the original against each other; 0.0 where
+            it had only one.
+        note: another observation of the run.
+        original_setting: of the runtime, such as its level, at which the original is fastest; ""
+            where it was not chosen.
+        setting: the same for the candidate.
+        budget: seconds that there were for all that was measured with it.
+
+    Raises:
+        ValueError: a number that is not finite, below 0 or too large; an interval whose ends are
+            swapped; a status that ratio and reason do not fit; a time that is not in UTC.
+    """
+
+    status: Literal["ok", "lost"]
+    ratio: float
+    low: float
+    high: float
+    seconds: float
+    rounds: int
+    reason: str
+    taken: str
+    control: float = 0.0
+    note: str = ""
+    original_setting: str = ""
+    setting: str = ""
+    budget: float = 0.0
+
+    def __post_init__(self) -> None:
+        numbers = (self.ratio, self.low, self.high, self.seconds, self.control, self.budget)
+        fit = all(math.isfinite(number) and number >= 0 for number in numbers)
+        if not fit or not 0 <= self.rounds <= sys.maxsize:
+            raise ValueError("a number is not finite, below 0 or too large")
+        if self.low > self.high:
+            raise ValueError("low is above high")
+        lost = self.status == "lost"
+        if not lost == (self.ratio == 0) == (self.low == 0) == bool(self.reason):
+            raise ValueError("a lost measurement has ratio 0 and a reason, any other has neither")
+        if self.time.utcoffset() != timedelta(0):
+            raise ValueError("taken is not a time in UTC")
+
+    @property
+    def skipped(self) -> bool:
+        """True if the candidate was not run at all."""
+        return self.reason in SKIPPED
+
+    @property
+    def time(self) -> datetime:
+        """The time of the measurement."""
+        return datetime.fromisoformat(self.taken)
+
+
+def timed(ratio: float, low: float, high: float, seconds: float, rounds: int) -> Measurement:
+    """Return the measurement of what ran."""
+    return Measurement("ok", ratio, low, high, seconds, rounds, reason="", taken=now())
+
+
+def lost(reason: str) -> Measurement:
+    """Return the measurement of what did not run."""
+    return Measurement("lost", 0.0, 0.0, 0.0, 0.0, 0, reason, taken=now())
+
+
+def now() -> str:
+    """Return the current time, as ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
