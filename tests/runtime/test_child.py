@@ -116,6 +116,7 @@ def test_a_wait_in_steps_is_as_long_as_it_was_meant(monkeypatch, step):
 
 
 def test_the_memory_limit_holds():
+    pytest.importorskip("resource")
     with pytest.raises(UnverifiedError, match=r"out of memory.*2048 MiB"):
         isolated(hoard, memory=2 << 30)
 
