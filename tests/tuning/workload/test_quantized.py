@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.cli.tool import MODELS
 from tests.rewrite.quantized.convs import Case
 from tests.rewrite.quantized.models import qdq_chain
 from tests.tuning.workload.tool import FOLD, layers, run, workload
@@ -89,3 +90,16 @@ def test_layers_between_quantizers_share_a_link() -> None:
             assert "Conv" in {node.op_type for node in model.graph.node}
             integers = onnx.TensorProto.UINT8 if form.input_layout else onnx.TensorProto.FLOAT
             assert model.graph.input[0].type.tensor_type.elem_type == integers
+
+
+def test_a_layer_between_packed_integers_runs() -> None:
+    units = layers(onnx.load(MODELS / "quantized_cnn.onnx")).inside.values()
+    assert len(units) == 3
+    for unit in units:
+        for form in unit.forms[:4]:
+            model = reformed(unit, form.spec, FOLD)
+            assert model is not None
+            start = onnx.ModelProto.FromString(model).graph.input[0].type.tensor_type
+            kind = onnx.helper.tensor_dtype_to_np_dtype(start.elem_type)
+            shape = [dim.dim_value for dim in start.shape.dim]
+            assert run(model, np.ones(shape, kind)).dtype == np.float32

@@ -33,7 +33,7 @@ from widthfold_onnx.rules.selection import reformulate
 from widthfold_onnx.tuning.cost import Work, conv_seconds, form_seconds, layer_seconds
 from widthfold_onnx.tuning.identity import canonical
 from widthfold_onnx.tuning.targets import Target
-from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload, in_order
+from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload, ending, in_order
 
 FUSED = frozenset(
     {"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "BatchNormalization"}
@@ -244,17 +244,12 @@ def excerpt(
         if (name := value.name or "") not in computed:
             constants[name] = _number(document, value, measured, path)
     last, end = nodes[-1].output[0], document.fresh("end")
-    kind = measured.element(path, last)
-    if kind == TensorProto.UINT8:
-        kind = TensorProto.FLOAT
-        nodes.append(helper.make_node("Cast", [last], [end], to=kind))
-    else:
-        nodes.append(helper.make_node("Neg", [last], [end]))
+    node, output = ending(last, end, measured.element(path, last))
     graph = helper.make_graph(
-        nodes,
+        [*nodes, node],
         "workload",
         [helper.make_tensor_value_info(start, element, shape)],
-        [helper.make_tensor_value_info(end, kind, None)],
+        [output],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     domain, _ = operator_of(site.node)

@@ -123,16 +123,34 @@ def reformed(workload: Workload, spec: FormSpec, options: FoldOptions) -> bytes 
     if fitting.misfits:
         return None
     result = fitting.rewriting.carry_out()
-    if workload.inside:
-        result = _core(result)
     end.input[0] = result.graph.output[0].name
+    if workload.inside:
+        result, kind = _core(result)
+        # Packed tensors may be integers where the logical tensor was dequantized.
+        end, output = ending(result.graph.output[0].name, end.output[0], kind)
     result.graph.node.append(end)
     result.graph.output[0].CopyFrom(output)
     return bytes(result.SerializeToString())
 
 
-def _core(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Extract the part of a rewritten layer that runs on packed tensors.
+def ending(last: str, end: str, kind: int) -> tuple[onnx.NodeProto, onnx.ValueInfoProto]:
+    """Return the operator at the end of a layer, and the graph output that it makes.
+
+    Args:
+        last: the tensor that it reads.
+        end: the name of the output.
+        kind: element type of the tensor; a Neg takes no bytes without a sign.
+    """
+    if kind == onnx.TensorProto.UINT8:
+        kind = onnx.TensorProto.FLOAT
+        node = onnx.helper.make_node("Cast", [last], [end], to=kind)
+    else:
+        node = onnx.helper.make_node("Neg", [last], [end])
+    return node, onnx.helper.make_tensor_value_info(end, kind, None)
+
+
+def _core(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+    """Extract the part of a rewritten layer that runs on packed tensors, and its element type.
 
     Args:
         model: one folded node with the packed ops behind it, all extents known.
@@ -149,7 +167,7 @@ def _core(model: onnx.ModelProto) -> onnx.ModelProto:
     for name in (start, end):
         kind, dims = table.element("", name), table.get("", name)
         model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, kind, dims))
-    return Extractor(model).extract_model([start], [end])
+    return Extractor(model).extract_model([start], [end]), table.element("", end)
 
 
 def _has(node: onnx.NodeProto, key: str) -> bool:
