@@ -190,7 +190,7 @@ def gains_picture(suite: Suite) -> str:
         axes.set_yticks(range(len(rows)), names, fontsize=7)
         axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(None, 1.5 * greatest))
         axes.tick_params(length=0)
-        axes.legend(loc="lower right", fontsize=7)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, fontsize=7)
 
     title = "Speed-up of auto and of OpenVINO over the original in ONNX Runtime"
     chart = draw("gains", title, (WIDTH, 0.5 + 0.3 * len(rows)), paint)
