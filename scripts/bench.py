@@ -45,7 +45,7 @@ from make_models import write
 from ranking import Compared, compare, rank_correlation
 
 from widthfold_onnx import WidthfoldError
-from widthfold_onnx.decide.draft import drafted, matches_of, with_companions
+from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import (
@@ -59,7 +59,6 @@ from widthfold_onnx.options import (
 )
 from widthfold_onnx.pipeline import optimize, verify
 from widthfold_onnx.results import OptimizeReport, SearchReport
-from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.measurement import Key
 from widthfold_onnx.runtime.sessions.session import Level
@@ -177,10 +176,9 @@ def compared(
     proto = load(model).proto
     shapes = {name: tuple(dims) for name, dims in result.sizes[0].shapes.items()}
     fold = FoldOptions(input_shapes=(SHAPES.get(model.stem, {}),))
-    draft = drafted(proto, fold)
-    draft = with_companions(draft, matches_of(proto, model.parent, draft, done))
-    reading = Reading.of(proto, model.parent, draft)
-    layers = Layers.of(reading, fold, shapes, target(result.target))
+    drafting = Drafting(proto, model.parent, fold)
+    draft = drafting.with_companions(drafting.matches(done))
+    layers = Layers.of(drafting.reading(draft), fold, shapes, target(result.target))
     provider = Provider(result.provider)
     how = RuntimeOptions(provider=provider, threads=search.threads)
     setting = setting_identity(how, Level.ALL)

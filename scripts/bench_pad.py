@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from widthfold_onnx.algebra.channels import Grouping
-from widthfold_onnx.decide.decisions import decide, with_layers
-from widthfold_onnx.decide.draft import drafted
+from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.decide.survey import TILE
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.apply import Reading, apply
+from widthfold_onnx.rewrite.apply import apply
 from widthfold_onnx.rules.forms.enumeration import forms_of_split
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.sites import ConvSite, LinearSite
@@ -33,8 +32,7 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
 
     loaded = load(model)
     options = FoldOptions(input_shapes=(shapes,), max_flops_growth=1e9, max_bytes_growth=1e9)
-    draft = drafted(loaded.proto, options)
-    reading = Reading.of(loaded.proto, loaded.folder, draft)
-    plan = with_layers(draft, decide(reading, options, choose))
+    drafting = Drafting(loaded.proto, loaded.folder, options)
+    plan = drafting.plan(drafting.empty, choose)
     out.write_bytes(apply(loaded.proto, loaded.folder, plan).SerializeToString())
     return len(plan.layers)

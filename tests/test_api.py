@@ -20,7 +20,7 @@ import pytest
 
 import widthfold_onnx as wf
 from tests.shared import ROOT
-from widthfold_onnx import CheckFailedError, UsageError, delivery
+from widthfold_onnx import CheckFailedError, UsageError, pipeline
 from widthfold_onnx.cli import main
 from widthfold_onnx.options import Provider, VerifyOptions, keywords
 from widthfold_onnx.results import VerifyReport
@@ -120,13 +120,13 @@ def test_the_provider_of_the_measurement_verifies(
 ) -> None:
     """It verified on the provider AUTO, whatever had measured."""
     seen: list[VerifyOptions] = []
-    verify_files = delivery.verify_files
+    verify_files = pipeline.verify_files
 
     def spy(first: Path, second: Path, options: VerifyOptions, say: object) -> VerifyReport:
         seen.append(options)
         return verify_files(first, second, options, say)
 
-    monkeypatch.setattr(delivery, "verify_files", spy)
+    monkeypatch.setattr(pipeline, "verify_files", spy)
     session = {"session.intra_op.allow_spinning": "0"}
     wf.optimize(
         MODEL, tmp_path / "o.onnx", factor=8, provider="cpu", session_option=session, seeds=2
@@ -146,14 +146,14 @@ def test_weights_that_are_frozen() -> None:
 
 
 def test_a_file_that_does_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    verify_files = delivery.verify_files
+    verify_files = pipeline.verify_files
 
     def failing(*arguments: object, **named: object) -> VerifyReport:
         report = verify_files(*arguments, **named)
         verdict = {"verdict": "fail", "reasons": ["it differs"]}
         return msgspec.structs.replace(report, **verdict)
 
-    monkeypatch.setattr(delivery, "verify_files", failing)
+    monkeypatch.setattr(pipeline, "verify_files", failing)
     out = tmp_path / "out.onnx"
     with pytest.raises(CheckFailedError, match="it differs"):
         wf.fold(MODEL, out)

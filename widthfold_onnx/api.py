@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -99,9 +99,8 @@ def optimize(
     if in_memory:
         _check_unused(RUN_ONLY, keywords, "compares a model that is written to `out`")
         result = _fixed(held, fold_options, no_verify=no_verify, keywords=keywords)
-        if require_fold and not result.plan.changes:
-            return Result(None, result.plan, result.report)
-        return result
+        is_refused = require_fold and not result.plan.changes
+        return replace(result, model=None) if is_refused else result
     verify_options = None if no_verify else _prove_only(keywords)
     search_options = options_from(SearchOptions, keywords)
     with _files(held, out) as (source, target):

@@ -8,8 +8,8 @@ its folds, and is folded like any other.
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,24 +23,28 @@ from widthfold_onnx.model.graph.messages import bodies, values_of
 from widthfold_onnx.model.loader import load
 
 
-class Held(ABC):
+@dataclass(frozen=True)
+class Held:
     """A model in the form in which its owner holds it.
 
     Attributes:
+        read: returns the model as a checked message.
+        give: returns another model in the same form; the owner's own object for `proto`.
         name: name of its file, or of a file for it.
         path: its file; None for a model in memory.
-        proto: the model as a checked message, which stays as it is.
         folder: the folder of its external data; None where it has none.
     """
 
+    read: Callable[[], onnx.ModelProto]
+    give: Callable[[onnx.ModelProto], Any]
     name: str = "model.onnx"
     path: Path | None = None
     folder: Path | None = None
-    proto: onnx.ModelProto
 
-    @abstractmethod
-    def give(self, proto: onnx.ModelProto) -> Any:
-        """Return another model in the same form; the owner's own object if it is `proto`."""
+    @cached_property
+    def proto(self) -> onnx.ModelProto:
+        """The model as a message, read on first use; it stays as it is."""
+        return self.read()
 
 
 def hold(model: Any) -> Held:
@@ -55,95 +59,67 @@ def hold(model: Any) -> Held:
         InvalidModelError: the model is broken or not supported.
     """
     if isinstance(model, Path | str):
-        return _File(Path(model))
+        return _file(Path(model))
     if isinstance(model, onnx.ModelProto):
-        return _Message(model)
+        check_model(model, None)
+        return Held(lambda: model, lambda proto: proto)
     if isinstance(model, ir.Model):
-        return _IrModel(model)
+        return _ir_model(model)
     gs = sys.modules.get("onnx_graphsurgeon")
     if gs is not None and isinstance(model, gs.Graph):
-        return _GsGraph(model)
+        return _gs_graph(model)
     raise UsageError(
         "a model is a path, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, "
         f"not {type(model).__name__}"
     )
 
 
-class _File(Held):
-    """A model file; it gives back a message with all data inside."""
+def _file(path: Path) -> Held:
+    """Hold a model file; it gives back a message with all data inside."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.name = path.name
-        self.folder = path.parent
-
-    @cached_property
-    def proto(self) -> onnx.ModelProto:  # type: ignore[override] # read only where it is needed
-        """The model, read on first use."""
-        assert self.path is not None
-        return load(self.path).proto
-
-    def give(self, proto: onnx.ModelProto) -> onnx.ModelProto:
-        """Return another model in the same form."""
-        onnx.load_external_data_for_model(proto, str(self.folder))
+    def give(proto: onnx.ModelProto) -> onnx.ModelProto:
+        onnx.load_external_data_for_model(proto, str(path.parent))
         return proto
 
-
-class _Message(Held):
-    """A ModelProto."""
-
-    def __init__(self, proto: onnx.ModelProto) -> None:
-        check_model(proto, None)
-        self.proto = proto
-
-    def give(self, proto: onnx.ModelProto) -> onnx.ModelProto:
-        """Return another model in the same form."""
-        return proto
+    return Held(lambda: load(path).proto, give, path.name, path, path.parent)
 
 
-class _IrModel(Held):
-    """An `onnx_ir.Model`.
+def _ir_model(model: ir.Model) -> Held:
+    """Hold an `onnx_ir.Model`.
 
     Tensors that are not folded are shared with the model that is given back, and the `meta` of all
     that stays is kept.
     """
+    folders = {Path(t.base_dir) for t in _tensors(model) if isinstance(t, ir.ExternalTensor)}
+    whole = model if len(folders) < 2 else ir.external_data.load_to_model(model.clone())
+    folder = folders.pop() if len(folders) == 1 else None
+    original = ir.to_proto(whole)
+    check_model(original, folder)
 
-    def __init__(self, model: ir.Model) -> None:
-        self._model = model
-        folders = {Path(t.base_dir) for t in _tensors(model) if isinstance(t, ir.ExternalTensor)}
-        whole = model if len(folders) < 2 else ir.external_data.load_to_model(model.clone())
-        self.folder = folders.pop() if len(folders) == 1 else None
-        self.proto = ir.to_proto(whole)
-        check_model(self.proto, self.folder)
-
-    def give(self, proto: onnx.ModelProto) -> ir.Model:
-        """Return another model in the same form."""
-        if proto is self.proto:
-            return self._model
-        model, new = self._model, ir.from_proto(proto)
-        ir.external_data.set_base_dir(new.graph, self.folder or "")
+    def give(proto: onnx.ModelProto) -> ir.Model:
+        if proto is original:
+            return model
+        new = ir.from_proto(proto)
+        ir.external_data.set_base_dir(new.graph, folder or "")
         _keep(model.graph, new.graph)
         for key, function in new.functions.items():
             _keep(model.functions[key].graph, function.graph)
         new.meta.update(model.meta)
         return new
 
+    return Held(lambda: original, give, folder=folder)
 
-class _GsGraph(Held):
-    """An `onnx_graphsurgeon.Graph`."""
 
-    def __init__(self, graph: Any) -> None:
-        import onnx_graphsurgeon as gs  # noqa: TID251 - this module is the door
+def _gs_graph(graph: Any) -> Held:
+    """Hold an `onnx_graphsurgeon.Graph`."""
+    import onnx_graphsurgeon as gs  # noqa: TID251 - this module is the door
 
-        self._graph = graph
-        self.proto = gs.export_onnx(graph)
-        check_model(self.proto, None)
-
-    def give(self, proto: onnx.ModelProto) -> Any:
-        """Return another model in the same form."""
-        import onnx_graphsurgeon as gs  # noqa: TID251 - this module is the door
-
-        return self._graph if proto is self.proto else gs.import_onnx(proto)
+    original = gs.export_onnx(graph)
+    check_model(original, None)
+    return Held(
+        lambda: original,
+        lambda proto: graph if proto is original else gs.import_onnx(proto),
+    )
 
 
 def _keep(old: ir.Graph, new: ir.Graph) -> None:

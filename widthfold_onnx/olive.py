@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import onnx
 from olive.hardware import AcceleratorSpec, Device  # noqa: TID251 - this module is the door
@@ -18,8 +17,10 @@ from olive.passes.pass_config import BasePassConfig, PassConfigParam  # noqa: TI
 
 from widthfold_onnx.api import check_written
 from widthfold_onnx.errors import WidthfoldError
-from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.pipeline import PROVE_ONLY, optimize
+from widthfold_onnx.options import FoldOptions, Provider, SearchOptions, VerifyOptions
+from widthfold_onnx.options.keywords import options_from
+from widthfold_onnx.options.progress import Step
+from widthfold_onnx.pipeline import optimize
 from widthfold_onnx.reports.console import show
 from widthfold_onnx.reports.described import described
 from widthfold_onnx.results import OptimizeReport
@@ -29,8 +30,6 @@ DEVICES = {Device.GPU: Provider.CUDA}
 
 LEVELS = {"disabled": 0, "extended": 2, "all": 99}
 """Optimization levels of ONNX Runtime, as Olive passes them on."""
-
-Options = TypeVar("Options", FoldOptions, SearchOptions)
 
 
 class WidthFold(Pass):  # type: ignore[misc] # mypy does not read Olive
@@ -90,32 +89,17 @@ class WidthFold(Pass):  # type: ignore[misc] # mypy does not read Olive
 
 def _fold(model: Path, out: Path, chosen: dict[str, Any]) -> OptimizeReport:
     """Fold a file into another one, or copy it where nothing folds, and print the report."""
-    search = _options(SearchOptions, chosen)
-    verify = replace(
-        PROVE_ONLY,
-        provider=search.provider,
-        provider_options=search.provider_options,
-        session_options=search.session_options,
-        inputs=search.inputs,
-    )
+    fold, search = options_from(FoldOptions, chosen), options_from(SearchOptions, chosen)
+    verify = search.to(VerifyOptions, inputs=search.inputs, thorough=False, timing=False)
     log = get_olive_logger()
-    report, _ = optimize(
-        model,
-        out,
-        _options(FoldOptions, chosen),
-        verify,
-        search,
-        on_progress=lambda step: log.debug("widthfold: %s", step.text),
-    )
+
+    def say(step: Step) -> None:
+        log.debug("widthfold: %s", step.text)
+
+    report, _ = optimize(model, out, fold, verify, search, on_progress=say)
     show(described(report))
     check_written(report)
     return report
-
-
-def _options(kind: type[Options], chosen: dict[str, Any]) -> Options:
-    return kind(
-        **{field.name: chosen[field.name] for field in fields(kind) if field.name in chosen}
-    )
 
 
 def _settings(model: ONNXModelHandler, report: OptimizeReport) -> dict[str, Any] | None:

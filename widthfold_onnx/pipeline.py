@@ -7,14 +7,14 @@ refused in a tenth of the time that the imports take.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from widthfold_onnx.errors import UsageError
+from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.evidence.files import check_file, verify_files
 from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.loader import LoadedModel, load
@@ -97,8 +97,7 @@ def optimize(
         if verify_options is not None and options.fixed is None:
             options, excluded = _usable_forms(loaded, options, verify_options, on_progress)
     decided = _decided(loaded, options, search_options, excluded, on_progress)
-    from widthfold_onnx.decide.report import fit_decided
-    from widthfold_onnx.delivery import Delivery
+    from widthfold_onnx.decide.report import fit_decided, without
     from widthfold_onnx.runtime.inputs.cases import cases, reported
 
     size, values = model.stat().st_size, reported(cases(loaded.proto, search_options.values))
@@ -113,7 +112,7 @@ def optimize(
         if not unproved:
             return Optimized(report, decided.plan)
         on_progress(Step(f"leaving out {len(unproved)} folds whose guards cannot be proved"))
-        decided = decided.without(unproved, NOT_PROVED, loaded.proto, loaded.folder)
+        decided = without(decided, unproved, NOT_PROVED, loaded.proto, loaded.folder)
 
 
 def decide(
@@ -163,9 +162,7 @@ def apply(
         InvalidModelError: the model is broken or not supported.
         CheckFailedError: the model carries folds, or a size of the plan does not fit an input.
     """
-    from widthfold_onnx.decide.draft import padding_report
-    from widthfold_onnx.decide.report import applied_sites, optimize_report
-    from widthfold_onnx.delivery import Delivery
+    from widthfold_onnx.decide.report import applied, optimize_report
     from widthfold_onnx.rewrite.apply import fit
     from widthfold_onnx.rewrite.plan import Plan, read_plan
     from widthfold_onnx.runtime.environment import other_runtime
@@ -180,10 +177,8 @@ def apply(
         check_target(out, protected)
     on_progress(Step("applying the plan"))
     fitting = fit(loaded.proto, loaded.folder, plan)
-    sites = applied_sites(fitting, plan)
-    padding = padding_report(fitting.plan.padding, (), done=True)
     size = model.stat().st_size
-    report = optimize_report(model.name, size, fitting, sites, padding=padding)
+    report = optimize_report(model.name, size, fitting, applied(fitting, plan))
     measured = plan.origin.runtime if plan.origin else ""
     report = msgspec.structs.replace(report, note=other_runtime(measured))
     if out is None or (fitting.misfits and not partial):
@@ -274,7 +269,7 @@ def with_stored_sizes(
     if not inputs or options.input_shapes != ANY_SIZE:
         return options
     from widthfold_onnx.runtime.inputs.recorded import stored_sizes
-    from widthfold_onnx.runtime.sessions.ports import ports_of
+    from widthfold_onnx.runtime.sessions.session import ports_of
 
     return replace(options, input_shapes=stored_sizes(inputs, ports_of(loaded.proto)))
 
@@ -305,7 +300,11 @@ def _decided(
     else:
         runs = partial(ran, loaded.path, search_options.cases)
         decided = decide_fixed(loaded.proto, loaded.folder, options, runs)
-    return decided.explained(excluded)
+    sites = [
+        msgspec.structs.replace(site, reason=excluded.get(site.node, site.reason))
+        for site in decided.sites
+    ]
+    return replace(decided, sites=sites)
 
 
 def _usable_forms(
@@ -340,3 +339,99 @@ def _protected(loaded: LoadedModel) -> list[Path]:
     from widthfold_onnx.model.proto.tensors import data_files
 
     return [loaded.path, *data_files(loaded.proto, loaded.folder)]
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A plan on its way into a file.
+
+    Attributes:
+        loaded: the original model.
+        fitting: the plan at this model; carrying it out consumes it.
+        report: the report, so far without file and verification.
+        by_measurement: whether the plan was decided by measurement just now; a model that cannot be
+            run is written only if it was not.
+    """
+
+    loaded: LoadedModel
+    fitting: Fitting
+    report: OptimizeReport
+    by_measurement: bool
+
+    def write(
+        self,
+        out: Path,
+        verify_options: VerifyOptions | None,
+        *,
+        protected: Sequence[Path],
+        on_progress: Progress,
+    ) -> OptimizeReport:
+        """Carry out the plan, replace `out` if the result passes, and return the full report.
+
+        Args:
+            out: where the result goes; a copy of the model where nothing is changed.
+            verify_options: how the result is verified; None writes it unverified.
+            protected: files of the model, which must not be overwritten.
+            on_progress: called with every step.
+
+        Raises:
+            UsageError: a path or an option that does not fit.
+            InvalidModelError: the result is no model that could be read again.
+            UnverifiedError: no statement is possible without a runtime.
+        """
+        from widthfold_onnx.model.writer import copy_model, write_model
+
+        if not self.fitting.plan.changes:
+            copy_model(self.loaded.path, out, proto=self.loaded.proto)
+            return msgspec.structs.replace(self.report, written=out.name)
+        verification: list[VerifyReport] = []
+
+        def check(written: Path) -> None:
+            if verify_options is None:
+                load(written)  # verification does that itself
+                return
+            result = self._verified(written, out.name, verify_options, on_progress)
+            verification.append(result)
+            if result.verdict != "pass" and (self.by_measurement or not result.unrun):
+                raise CheckFailedError(result.verdict)
+
+        rewriting = self.fitting.rewriting
+        proto = rewriting.carry_out()
+        on_progress(Step("writing"))
+        try:
+            write_model(
+                proto,
+                out,
+                source_folder=self.loaded.folder,
+                check=check,
+                protected=protected,
+                externalize=rewriting.document.external_names,
+            )
+        except CheckFailedError:
+            return msgspec.structs.replace(self.report, verification=verification[0])
+        summary = msgspec.structs.replace(self.report.summary, bytes_after=out.stat().st_size)
+        return msgspec.structs.replace(
+            self.report,
+            summary=summary,
+            written=out.name,
+            verification=verification[0] if verification else None,
+        )
+
+    def _verified(
+        self, written: Path, final: str, options: VerifyOptions, on_progress: Progress
+    ) -> VerifyReport:
+        """Verify a temporary file, and return the report under its final name."""
+        options = replace(
+            options,
+            input_shapes=self.fitting.plan.sizes,
+            needs_proof=True,
+            freeze_weights=bool(self.fitting.plan.frozen),
+        )
+        report = verify_files(
+            self.loaded.path,
+            written,
+            options,
+            lambda line: on_progress(Step(line.replace(written.name, final))),
+        )
+        reasons = [reason.replace(written.name, final) for reason in report.reasons]
+        return msgspec.structs.replace(report, rewritten=final, reasons=reasons)

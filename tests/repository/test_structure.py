@@ -24,7 +24,7 @@ ORDER = (
     ("rewrite",),
     ("decide",),
     ("evidence", "tuning"),
-    ("delivery", "interop", "mlir"),
+    ("interop", "mlir"),
     ("pipeline", "reports"),
     ("api", "cli"),
     ("olive", "passes"),
@@ -170,7 +170,7 @@ def test_modules_and_functions_that_a_file_names_exist(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("`rules.match.sites`, `options.folding.MAX_FACTOR` and `rules`", []),
+        ("`rules.match.sites`, `options.MAX_FACTOR` and `rules`", []),
         ("`rules.match.nowhere` and `options.NOTHING`", ["rules.match.nowhere", "options.NOTHING"]),
     ],
 )

@@ -1,13 +1,18 @@
+"""The conditions of a figure; a fake answers for NVML, see `tests.runtime.fake_nvml`."""
+
 import json
 import sys
+import threading
 from importlib import metadata
 
 import onnxruntime  # noqa: TID251 - it says its version itself
 import pytest
 
+from tests.runtime.fake_nvml import FakeNvml
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.results import GpuState
 from widthfold_onnx.runtime import environment as environment_module
-from widthfold_onnx.runtime.environment import Before, environment
+from widthfold_onnx.runtime.environment import Before, Device, environment, watched
 from widthfold_onnx.system import Processor
 
 OPTIONS = VerifyOptions(provider=Provider.CPU)
@@ -56,3 +61,112 @@ def test_a_missing_package_is_no_error(machine, monkeypatch):
 
     monkeypatch.setattr(metadata, "version", find)
     assert environment(OPTIONS, Before()).widthfold == ""
+
+
+ON_GPU = VerifyOptions(provider=Provider.CUDA)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(environment_module, "cudnn_version", lambda: (9, 14, 0))
+    found = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", found)
+    return found
+
+
+def test_facts_and_clocks_are_those_of_nvml(fake, monkeypatch):
+    monkeypatch.setattr(environment_module, "version", lambda *names: "12.9.79")
+    device = Device(ON_GPU)
+    facts = device.facts()
+    assert (facts.name, facts.driver, facts.driver_cuda) == ("Fake GPU", "580.65.06", "12.8")
+    assert (facts.cuda, facts.cudnn, facts.missing) == ("12.9.79", "9.14.0", "")
+    assert device.state() == GpuState(sm_mhz=1965, memory_mhz=3201, throttled=[])
+    assert (device.used_mib(), device.energy_mj()) == (512.0, 123_456)
+
+
+@pytest.mark.parametrize(
+    ("bits", "names"),
+    [
+        (0, []),
+        (1 | 2, []),
+        (4 | 1, ["SwPowerCap"]),
+        (0x48 | 2, ["HwSlowdown", "HwThermalSlowdown"]),
+        (1 << 40, []),
+    ],
+)
+def test_idleness_and_chosen_clocks_are_no_throttling(fake, bits, names):
+    fake.bits = bits
+    assert Device(ON_GPU).state().throttled == names
+
+
+def test_what_a_device_does_not_tell_is_none(fake):
+    fake.lacks = ("driver", "cuda", "name", "clock", "reasons", "memory", "energy")
+    device = Device(ON_GPU)
+    assert device.state() == GpuState()
+    assert (device.used_mib(), device.energy_mj()) == (None, None)
+    facts = device.facts()
+    assert (facts.name, facts.driver, facts.driver_cuda, facts.missing) == ("", "", "", "")
+
+
+@pytest.mark.parametrize(
+    ("visible", "number", "asked"),
+    [
+        ("", "0", 0),
+        ("", "3", 3),
+        ("2,5", "1", 5),
+        ("5, GPU-8932f937-d72c", "1", "GPU-8932f937-d72c"),
+        ("2", "1", 1),
+    ],
+)
+def test_the_device_is_that_of_cuda(fake, monkeypatch, visible, number, asked):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    options = VerifyOptions(provider=Provider.TENSORRT, provider_options={"device_id": number})
+    assert Device(options).answers
+    assert fake.asked == [asked]
+
+
+def test_without_nvml_one_reason_is_left(fake, monkeypatch):
+    fake.initial = "Driver Not Loaded\x1b"
+    device = Device(ON_GPU)
+    assert not device.answers
+    assert device.facts().missing == r"NVML does not answer: Driver Not Loaded\x1b"
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # what Python does where it is not installed
+    assert Device(ON_GPU).facts().missing.startswith("nvidia-ml-py is missing: pip install")
+    assert (device.used_mib(), device.energy_mj()) == (None, None)
+    with watched(ON_GPU) as states:
+        pass
+    assert states == []
+
+
+def test_on_the_cpu_nothing_is_asked(fake):
+    fake.initial = "asked"
+    with watched(VerifyOptions(provider=Provider.CPU)) as states:
+        pass
+    assert states == []
+    assert Device(VerifyOptions(provider=Provider.CPU)).missing == ""
+
+
+def test_a_throttling_between_begin_and_end_is_seen(fake, monkeypatch):
+    monkeypatch.setattr(environment_module, "PERIOD", 0.001)
+    asked, looked = fake.nvmlDeviceGetCurrentClocksThrottleReasons, threading.Event()
+
+    def ask(handle):
+        if threading.current_thread() is threading.main_thread():
+            return asked(handle)
+        looked.set()
+        return 8
+
+    fake.nvmlDeviceGetCurrentClocksThrottleReasons = ask
+    with watched(ON_GPU) as states:
+        assert looked.wait(20)
+    assert (states[0].throttled, states[-1].throttled) == ([], [])
+    assert ["HwSlowdown"] in [state.throttled for state in states]
+
+
+def test_what_happens_in_the_block_ends_the_watch(fake):
+    before = threading.active_count()
+    with pytest.raises(KeyError), watched(ON_GPU):
+        assert threading.active_count() == before + 1
+        raise KeyError
+    assert threading.active_count() == before

@@ -13,7 +13,7 @@ from tests.shared import ROOT
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import session as session_module
 from widthfold_onnx.runtime.sessions.descriptions import description_of
-from widthfold_onnx.runtime.sessions.ports import Bound, place
+from widthfold_onnx.runtime.sessions.session import Bound, place
 
 SCRIPTS = ROOT / "scripts"
 

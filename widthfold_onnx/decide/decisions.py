@@ -1,10 +1,15 @@
-"""Decide what every layer of a model becomes; the result is a plan, and nothing is changed."""
+"""Decide what every layer of a model becomes; the result is a plan, and nothing is changed.
+
+A plan is drafted first: frozen weights, companions, padded channels. Layers are read under the
+draft, and a function chooses the form of each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -12,30 +17,109 @@ import onnx
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.graph.messages import NodeName
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.model.proto.walk import frozen, overridable
+from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import (
     AssumedSizes,
     CompanionReport,
-    Gain,
     PaddingReport,
     SearchReport,
     SiteReport,
+    Stop,
 )
 from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, Reading
-from widthfold_onnx.rewrite.plan import LayerPlan, Plan, structure_of
-from widthfold_onnx.rewrite.rewriting import spread_of
+from widthfold_onnx.rewrite.exchange import Match, exchanged
+from widthfold_onnx.rewrite.padding import survey_padding
+from widthfold_onnx.rewrite.plan import (
+    CompanionPlan,
+    LayerPlan,
+    Limits,
+    PaddingPlan,
+    Plan,
+    structure_of,
+)
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.legality import EXTENTS, needed_extents
 from widthfold_onnx.rules.match.sites import LinearSite, Site
 from widthfold_onnx.text import quoted
 
 Choose = Callable[[LinearSite], Reformulation | Refusal]
 
-KEPT = frozenset(
-    {Code.ALREADY_FOLDED, Code.NOT_SELECTED, Code.NO_STRIDES, Code.NO_GAIN, Code.PADDED}
-)
-"""Codes of sites that are left alone without a fault."""
+
+@dataclass(frozen=True)
+class Drafting:
+    """Drafts the plan of one model, and reads the model under a draft.
+
+    Attributes:
+        proto: the model; it stays as it is.
+        folder: where its external data lies.
+        options: select the layers, and limit their forms.
+    """
+
+    proto: onnx.ModelProto
+    folder: Path | None
+    options: FoldOptions
+
+    @cached_property
+    def empty(self) -> Plan:
+        """A plan that freezes weights if the options ask for it, and does nothing else.
+
+        Raises:
+            UsageError: sizes are to be fixed, and none are given.
+        """
+        options = self.options
+        if options.fixed_shapes and not any(options.input_shapes):
+            raise UsageError("--fixed-shapes declares the sizes of --input-shape: give them")
+        return Plan(
+            frozen=tuple(sorted(overridable(self.proto))) if options.freeze_weights else (),
+            sizes=tuple(map(dict, options.input_shapes)),
+            limits=Limits.of(options),
+        )
+
+    def matches(self, names: Collection[Companion]) -> list[Match]:
+        """Return the nodes that companions match, in the model with the frozen weights."""
+        inputs = overridable(self.proto) - set(self.empty.frozen)
+        return exchanged(frozen(self.proto, inputs), self.folder, names, nodes=())[1]
+
+    def with_companions(self, matches: Sequence[Match]) -> Plan:
+        """Return a plan in which companions replace all nodes that have an equal.
+
+        Args:
+            matches: the matches of these companions and no others: a companion may inline
+                functions, and so rename the nodes of another.
+        """
+        companions = [
+            CompanionPlan(graph=match.name.graph, node=match.name.node, companion=match.companion)
+            for match in matches
+            if not isinstance(match.outcome, Refusal)
+        ]
+        return msgspec.structs.replace(self.empty, companions=tuple(sorted(companions)))
+
+    def reading(self, draft: Plan) -> Reading:
+        """Read the model under a draft."""
+        return Reading.of(self.proto, self.folder, draft)
+
+    def chains(self, reading: Reading, multiple: int) -> tuple[list[PaddingPlan], list[Stop]]:
+        """Return the chains that can be padded to a multiple, and what ends the others.
+
+        Args:
+            reading: the model, not padded yet. Zero rows make NaN of an Inf, so no chain is padded
+                if these are to stay where they were.
+            multiple: divides the padded channels.
+        """
+        if reading.is_folded or self.options.nonfinite is NonFinite.REFUSE:
+            return [], []
+        chains, stops = survey_padding(reading.document, multiple)
+        selected = [
+            chain
+            for chain in chains
+            if all(is_selected(layer.node, self.options) for layer in chain.layers)
+        ]
+        return selected, stops
+
+    def plan(self, draft: Plan, choose: Choose) -> Plan:
+        """Return a draft with the form that a function chooses for each layer."""
+        return with_layers(draft, decide(self.reading(draft), self.options, choose))
 
 
 @dataclass(frozen=True)
@@ -54,27 +138,6 @@ class Decision:
     def name(self) -> NodeName:
         """The name of the layer."""
         return NodeName(self.site.scope.path, self.site.name)
-
-    def report(self, hint: str, gain: Gain | None = None) -> SiteReport:
-        """Return the line of the report.
-
-        Args:
-            hint: options that would fold the site if it is refused (`decide.hints`), or "".
-            gain: the measured gain of the site alone.
-        """
-        graph, node = self.name
-        if isinstance(self.outcome, Refusal):
-            return SiteReport(
-                node=node,
-                graph=graph,
-                op=self.site.op,
-                status="kept" if self.outcome.code in KEPT else "refused",
-                code=self.outcome.code.value,
-                reason="; ".join(filter(None, (self.outcome.reason, hint))),
-                gain=gain,
-            )
-        assert self.linear is not None
-        return folded_report(self.linear, self.outcome, gain)
 
 
 @dataclass(frozen=True)
@@ -98,63 +161,6 @@ class Decided:
     padding: PaddingReport | None = None
     search: SearchReport | None = None
     assumed: AssumedSizes | None = None
-
-    def explained(self, reasons: Mapping[str, str]) -> Decided:
-        """Return this with other reasons for layers that are left alone, by name of the layer."""
-        sites = [
-            msgspec.structs.replace(s, reason=reasons.get(s.node, s.reason)) for s in self.sites
-        ]
-        return replace(self, sites=sites)
-
-    def without(
-        self,
-        layers: Collection[NodeName],
-        refusal: Refusal,
-        proto: onnx.ModelProto,
-        folder: Path | None,
-    ) -> Decided:
-        """Return this with some layers refused; the model is read anew."""
-        plan = msgspec.structs.replace(
-            self.plan, layers=tuple(part for part in self.plan.layers if part.name not in layers)
-        )
-        sites = [
-            SiteReport(
-                node=site.node,
-                graph=site.graph,
-                op=site.op,
-                gain=site.gain,
-                status="refused",
-                code=refusal.code.value,
-                reason=refusal.reason,
-            )
-            if NodeName(site.graph, site.node) in layers
-            else site
-            for site in self.sites
-        ]
-        reading = Reading.of(proto, folder, plan)
-        return replace(self, plan=plan, sites=sites, reading=reading)
-
-
-def folded_report(layer: LinearSite, form: Reformulation, gain: Gain | None = None) -> SiteReport:
-    """Return the line of the report of a layer that is replaced by a form."""
-    inputs, outputs = layer.channels
-    guard = EXTENTS if needed_extents(layer, form) else ""
-    return SiteReport(
-        node=layer.name,
-        graph=layer.scope.path,
-        op=layer.op,
-        status="folded",
-        axis=form.spec.axis,
-        factor=form.spec.factor,
-        form=form.form,
-        code="folded",
-        reason=f"{inputs} -> {outputs} channels became {form.became(inputs, outputs)}"
-        + (f", guarded ({guard})" if guard else ""),
-        flops_ratio=round(form.flops_ratio, 4),
-        spread=spread_of(layer, form),
-        guard=guard,
-        gain=gain,
-    )
 
 
 def decide(reading: Reading, options: FoldOptions, choose: Choose) -> list[Decision]:
@@ -199,21 +205,16 @@ def read_sites(
 def with_layers(draft: Plan, decisions: Iterable[Decision]) -> Plan:
     """Return a plan with the layers to which decisions give a form, sorted by name."""
     layers = [
-        planned_layer(decision.linear, decision.outcome)
+        LayerPlan(
+            graph=decision.name.graph,
+            node=decision.name.node,
+            structure=structure_of(decision.linear),
+            form=decision.outcome.spec,
+        )
         for decision in decisions
         if decision.linear is not None and isinstance(decision.outcome, Reformulation)
     ]
     return msgspec.structs.replace(draft, layers=tuple(sorted(layers, key=lambda p: p.name)))
-
-
-def planned_layer(layer: LinearSite, form: Reformulation) -> LayerPlan:
-    """Return the part of a plan that replaces a layer by a form."""
-    return LayerPlan(
-        graph=layer.scope.path,
-        node=layer.name,
-        structure=structure_of(layer),
-        form=form.spec,
-    )
 
 
 def is_selected(name: str, options: FoldOptions) -> bool:

@@ -9,20 +9,17 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from widthfold_onnx.decide.decisions import Decided, decide, with_layers
-from widthfold_onnx.decide.draft import (
-    companion_reports,
-    drafted,
-    matches_of,
-    padding_of,
-    padding_report,
-    with_companions,
+from widthfold_onnx.decide.decisions import (
+    Decided,
+    Drafting,
+    decide,
+    with_layers,
 )
 from widthfold_onnx.decide.hints import Hints, Ran, all_run
+from widthfold_onnx.decide.report import companion_reports, padding_report, site_report
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import STRIDES_ALONE, FoldOptions, Layout, Provider, RuntimeOptions
 from widthfold_onnx.results import Stop
-from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.padding import joined
 from widthfold_onnx.rewrite.plan import Origin
 from widthfold_onnx.rules.selection import reformulate
@@ -52,17 +49,17 @@ def decide_fixed(
     factor = options.fixed
     if factor is None:
         raise UsageError("without measurements a plan needs a factor, or form strides")
-    draft = drafted(proto, options)
-    matches = matches_of(proto, folder, draft, options.exchanges)
-    draft = with_companions(draft, matches)
-    reading, stops = Reading.of(proto, folder, draft), list[Stop]()
+    drafting = Drafting(proto, folder, options)
+    matches = drafting.matches(options.exchanges)
+    draft = drafting.with_companions(matches)
+    reading, stops = drafting.reading(draft), list[Stop]()
     if options.pad_channels:
-        chains, stops = padding_of(reading, options, options.pad_channels)
+        chains, stops = drafting.chains(reading, options.pad_channels)
         draft = msgspec.structs.replace(draft, padding=joined(chains))
-        reading = Reading.of(proto, folder, draft)
+        reading = drafting.reading(draft)
     decisions = decide(reading, options, partial(reformulate, options=options, factor=factor))
     hints = Hints(reading, options, run)
-    sites = [decision.report(hints.of(decision)) for decision in decisions]
+    sites = [site_report(decision, hints.of(decision)) for decision in decisions]
     name = "strides" if factor == STRIDES_ALONE else f"factor {factor}"
     origin = Origin(widthfold=version("widthfold-onnx"), decision=name)
     return Decided(

@@ -2,78 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import onnx
 
-from widthfold_onnx.decide.decisions import Decided, folded_report
+from widthfold_onnx.decide.decisions import Decided, Decision
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.model.graph.messages import NodeName
+from widthfold_onnx.options import Companion
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import (
     MISFIT,
     CompanionReport,
+    Gain,
     OptimizeReport,
     OptimizeSummary,
+    PaddedChannels,
     PaddingReport,
-    SearchReport,
     SiteReport,
+    Stop,
 )
-from widthfold_onnx.rewrite.apply import Fitting, fit, misfit_text
-from widthfold_onnx.rewrite.plan import Plan
+from widthfold_onnx.rewrite.apply import Fitting, Reading, fit, misfit_text
+from widthfold_onnx.rewrite.exchange import Match
+from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
+from widthfold_onnx.rewrite.rewriting import spread_of
+from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.legality import EXTENTS, needed_extents
+from widthfold_onnx.rules.match.sites import LinearSite
 
 STATUSES = ("folded", "kept", "refused")
 
+KEPT = frozenset(
+    {Code.ALREADY_FOLDED, Code.NOT_SELECTED, Code.NO_STRIDES, Code.NO_GAIN, Code.PADDED}
+)
+"""Codes of sites that are left alone without a fault."""
+
 NOT_PLANNED = "not-planned"
 """Code of a layer that a plan does not name."""
-
-
-def optimize_report(
-    model: str,
-    size: int,
-    fitting: Fitting,
-    sites: Sequence[SiteReport],
-    companions: Sequence[CompanionReport] = (),
-    padding: PaddingReport | None = None,
-    search: SearchReport | None = None,
-) -> OptimizeReport:
-    """Return the report of a command before anything is written.
-
-    Args:
-        model: name of the file.
-        size: its bytes.
-        fitting: the plan at this model.
-        sites: the line of each layer.
-        companions: the line of each companion that matches a node.
-        padding: the line of padded channels, if there is one.
-        search: the measurements, if there are any.
-    """
-    names = {site.node: site.name for site in fitting.reading.sites}
-    counts = {status: sum(site.status == status for site in sites) for status in STATUSES}
-    return OptimizeReport(
-        model=model,
-        sites=list(sites),
-        regions=fitting.rewriting.region_reports(names),
-        companions=list(companions),
-        padding=padding,
-        summary=OptimizeSummary(
-            **counts,
-            bytes_before=size,
-            bytes_after=size,
-            exchanged=len(fitting.plan.companions),
-            frozen=len(fitting.plan.frozen),
-            padded=0 if fitting.plan.padding is None else len(fitting.plan.padding.layers),
-        ),
-        search=search,
-        fixed_sizes=(
-            {name: list(shape) for name, shape in fitting.plan.sizes[0].items()}
-            if fitting.plan.limits.fixed_shapes and fitting.plan.changes
-            else {}
-        ),
-        written=None,
-        verification=None,
-    )
 
 
 def fit_decided(
@@ -94,42 +63,217 @@ def fit_decided(
     fitting = fit(proto, folder, decided.plan, decided.reading)
     if fitting.misfits:
         raise InternalError(misfit_text(fitting.misfits))
-    report = optimize_report(
-        *(model, size, fitting, decided.sites, decided.companions, decided.padding),
+    return fitting, optimize_report(model, size, fitting, decided)
+
+
+def optimize_report(model: str, size: int, fitting: Fitting, decided: Decided) -> OptimizeReport:
+    """Return the report of a command before anything is written.
+
+    Args:
+        model: name of the file.
+        size: its bytes.
+        fitting: the plan at this model.
+        decided: the outcome of every layer and companion, and the measurements.
+    """
+    names = {site.node: site.name for site in fitting.reading.sites}
+    sites, plan = decided.sites, fitting.plan
+    counts = {status: sum(site.status == status for site in sites) for status in STATUSES}
+    return OptimizeReport(
+        model=model,
+        sites=list(sites),
+        regions=fitting.rewriting.region_reports(names),
+        companions=list(decided.companions),
+        padding=decided.padding,
+        summary=OptimizeSummary(
+            **counts,
+            bytes_before=size,
+            bytes_after=size,
+            exchanged=len(plan.companions),
+            frozen=len(plan.frozen),
+            padded=0 if plan.padding is None else len(plan.padding.layers),
+        ),
+        assumed=decided.assumed,
         search=decided.search,
+        fixed_sizes=(
+            {name: list(shape) for name, shape in plan.sizes[0].items()}
+            if plan.limits.fixed_shapes and plan.changes
+            else {}
+        ),
+        written=None,
+        verification=None,
     )
-    return fitting, msgspec.structs.replace(report, assumed=decided.assumed)
 
 
-def applied_sites(fitting: Fitting, plan: Plan) -> list[SiteReport]:
-    """Return the line of every layer of a model to which a plan is applied.
+def applied(fitting: Fitting, plan: Plan) -> Decided:
+    """Return the outcome of every layer of a model to which a plan is applied.
 
     Layers and other parts of the plan that do not fit come last.
     """
     planned = {layer.name for layer in plan.layers}
     folded = {site.node: (site, form) for site, form in fitting.layers}
     sites = [
-        folded_report(*folded[site.node])
+        _folded(*folded[site.node])
         if site.node in folded
-        else SiteReport(
-            node=site.name,
-            graph=site.scope.path,
-            op=site.op,
-            status="kept",
-            code=NOT_PLANNED,
-            reason="the plan does not name it",
-        )
+        else _left_alone(name, site.op, "kept", NOT_PLANNED, "the plan does not name it")
         for site in fitting.reading.sites
-        if site.node in folded or NodeName(site.scope.path, site.name) not in planned
+        if (name := NodeName(site.scope.path, site.name)) not in planned or site.node in folded
     ]
-    return sites + [
-        SiteReport(
-            node=misfit.name.node,
-            graph=misfit.name.graph,
-            op=misfit.op,
-            status="refused",
-            code=MISFIT,
-            reason=misfit.why,
+    sites += [_left_alone(m.name, m.op, "refused", MISFIT, m.why) for m in fitting.misfits]
+    padding = padding_report(fitting.plan.padding, (), done=True)
+    return Decided(fitting.plan, fitting.reading, sites, padding=padding)
+
+
+def without(
+    decided: Decided,
+    layers: Collection[NodeName],
+    refusal: Refusal,
+    proto: onnx.ModelProto,
+    folder: Path | None,
+) -> Decided:
+    """Return a plan with some layers refused; the model is read anew."""
+    kept = tuple(layer for layer in decided.plan.layers if layer.name not in layers)
+    plan = msgspec.structs.replace(decided.plan, layers=kept)
+    sites = [
+        _left_alone(name, site.op, "refused", refusal.code.value, refusal.reason, site.gain)
+        if (name := NodeName(site.graph, site.node)) in layers
+        else site
+        for site in decided.sites
+    ]
+    return replace(decided, plan=plan, sites=sites, reading=Reading.of(proto, folder, plan))
+
+
+def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) -> SiteReport:
+    """Return the line of a site in the report.
+
+    Args:
+        decision: the decision for the site.
+        hint: options that would fold the site if it is refused (`decide.hints`), or "".
+        gain: the measured gain of the site alone.
+    """
+    outcome = decision.outcome
+    if isinstance(outcome, Refusal):
+        status: Literal["kept", "refused"] = "kept" if outcome.code in KEPT else "refused"
+        reason = "; ".join(filter(None, (outcome.reason, hint)))
+        return _left_alone(
+            decision.name, decision.site.op, status, outcome.code.value, reason, gain
         )
-        for misfit in fitting.misfits
-    ]
+    assert decision.linear is not None
+    return _folded(decision.linear, outcome, gain)
+
+
+def _left_alone(
+    name: NodeName,
+    op: str,
+    status: Literal["kept", "refused"],
+    code: str,
+    reason: str,
+    gain: Gain | None = None,
+) -> SiteReport:
+    """Return the line of a layer that stays as it is, or of another part of a plan."""
+    graph, node = name
+    return SiteReport(
+        node=node, graph=graph, op=op, status=status, code=code, reason=reason, gain=gain
+    )
+
+
+def _folded(layer: LinearSite, form: Reformulation, gain: Gain | None = None) -> SiteReport:
+    """Return the line of a layer that is replaced by a form."""
+    inputs, outputs = layer.channels
+    guard = EXTENTS if needed_extents(layer, form) else ""
+    return SiteReport(
+        node=layer.name,
+        graph=layer.scope.path,
+        op=layer.op,
+        status="folded",
+        axis=form.spec.axis,
+        factor=form.spec.factor,
+        form=form.form,
+        code="folded",
+        reason=f"{inputs} -> {outputs} channels became {form.became(inputs, outputs)}"
+        + (f", guarded ({guard})" if guard else ""),
+        flops_ratio=round(form.flops_ratio, 4),
+        spread=spread_of(layer, form),
+        guard=guard,
+        gain=gain,
+    )
+
+
+def companion_reports(
+    matches: Sequence[Match],
+    done: Collection[Companion],
+    why: str,
+    gains: Mapping[Companion, Sequence[Gain]] | None = None,
+) -> list[CompanionReport]:
+    """Return one report for each companion that matches a node.
+
+    Args:
+        matches: the nodes that they match.
+        done: the companions that were exchanged.
+        why: reason for leaving other nodes alone, where that was not measured.
+        gains: measured gains: on random inputs, and on smooth ones.
+    """
+    reports = []
+    for name in dict.fromkeys(match.companion for match in matches):
+        own = [(match, match.outcome) for match in matches if match.companion is name]
+        equal = [(m.name.node, ops) for m, ops in own if not isinstance(ops, Refusal)]
+        timed = (gains or {}).get(name, ())
+        is_done = name in done
+        reason = _not_taken(timed) if timed else why
+        reports.append(
+            CompanionReport(
+                name=name.value,
+                status="refused" if not equal else "exchanged" if is_done else "kept",
+                nodes=[node for node, _ in equal],
+                became=list(dict.fromkeys(", ".join(ops) for _, ops in equal)),
+                refused=[
+                    Stop(node=m.name.node, op=m.op, code=refusal.code, reason=refusal.reason)
+                    for m, refusal in own
+                    if isinstance(refusal, Refusal)
+                ],
+                reason="" if is_done or not equal else reason,
+                gain=timed[0] if timed else None,
+                gain_on_smooth=timed[1] if len(timed) > 1 else None,
+            )
+        )
+    return reports
+
+
+def _not_taken(timed: Sequence[Gain]) -> str:
+    """Return why a companion was left alone, by its gains on random and smooth inputs."""
+    if timed[0].low <= 1:
+        return "not surely faster"
+    if any(gain.high < 1 for gain in timed):
+        return "slower on smooth inputs"
+    return "not surely faster in every trial"
+
+
+def padding_report(
+    plan: PaddingPlan | None,
+    stops: Sequence[Stop],
+    *,
+    done: bool,
+    reason: str = "",
+    gain: Gain | None = None,
+) -> PaddingReport | None:
+    """Return the report of padded channels; None if there are neither these nor ends.
+
+    Args:
+        plan: the layers.
+        stops: what ends channels that are not padded.
+        done: whether the plan is carried out.
+        reason: why it is not, where that was not measured.
+        gain: of the whole model with it, where that was measured.
+    """
+    if plan is None:
+        return None
+    return PaddingReport(
+        status="padded" if done else "kept",
+        multiple=plan.multiple,
+        layers=[
+            PaddedChannels(node=layer.node, channels=layer.channels, padded=layer.padded)
+            for layer in plan.layers
+        ],
+        stops=list(stops),
+        reason="" if done else reason,
+        gain=gain,
+    )

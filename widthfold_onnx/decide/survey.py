@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
-from widthfold_onnx.decide.decisions import KEPT, Decision, decide
-from widthfold_onnx.decide.draft import (
-    companion_reports,
-    drafted,
-    matches_of,
-    padding_of,
-    padding_report,
-    with_companions,
-)
+from widthfold_onnx.decide.decisions import Decision, Drafting, decide
 from widthfold_onnx.decide.hints import Hints, none_runs, ran
+from widthfold_onnx.decide.report import KEPT, companion_reports, padding_report
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.loader import LoadedModel
@@ -32,9 +26,8 @@ from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.rules.selection import furthest, preference, reformulate, width_problem
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import reported
-from widthfold_onnx.runtime.inputs.dimensions import Dimensions, assumed_sizes
-from widthfold_onnx.runtime.inputs.sizes import running
-from widthfold_onnx.runtime.sessions.ports import ports_of
+from widthfold_onnx.runtime.inputs.sizes import Dimensions, assumed_sizes, running
+from widthfold_onnx.runtime.sessions.session import ports_of
 
 LEFT_ALONE = "left alone unless --companion names it"
 
@@ -60,20 +53,24 @@ def survey(
     Raises:
         UsageError: a node pattern matches no site, or an assumed input shape does not fit.
     """
-    draft = drafted(loaded.proto, options)
-    proto, folder = loaded.proto, loaded.folder
-    matches = matches_of(proto, folder, draft, tuple(COMPANIONS))
-    draft = with_companions(draft, matches_of(proto, folder, draft, options.exchanges))
-    reading = Reading.of(proto, folder, draft)
-    chains, stops = padding_of(reading, options, options.pad_channels or MULTIPLES[0])
+    drafting = Drafting(loaded.proto, loaded.folder, options)
+    matches = drafting.matches(tuple(COMPANIONS))
+    draft = drafting.with_companions(drafting.matches(options.exchanges))
+    reading = drafting.reading(draft)
+    chains, stops = drafting.chains(reading, options.pad_channels or MULTIPLES[0])
     assumed = _assumed(loaded, options, cases)
     run = partial(ran, loaded.path, cases) if assumed is not None else none_runs
+    hints = Hints(reading, options, run)
+    choose = partial(reformulate, options=options, factor=factor)
     return InspectReport(
         model=loaded.path.name,
         opset=reading.document.opset,
         ir_version=loaded.proto.ir_version,
         nodes=len(loaded.proto.graph.node),
-        sites=_sites(reading, options, factor, Hints(reading, options, run)),
+        sites=[
+            _site(decision, reading, hints.of(decision), options, factor)
+            for decision in decide(reading, options, choose)
+        ],
         companions=companion_reports(matches, options.exchanges, LEFT_ALONE),
         padding=padding_report(joined(chains), stops, done=False),
         assumed=assumed,
@@ -86,7 +83,7 @@ def _assumed(
 ) -> AssumedSizes | None:
     """Return sizes at which the model runs; None if nothing is open, or none was found."""
     ports = ports_of(loaded.proto)
-    if not Dimensions(ports, options.input_shapes[0]).open_inputs:
+    if not Dimensions.of(ports, options.input_shapes[0]).open_inputs:
         return None
     how = RuntimeOptions(provider=Provider.CPU, cases=tuple(cases))
     try:
@@ -96,98 +93,72 @@ def _assumed(
     return assumed_sizes(ports, options.input_shapes, sizes)
 
 
-def _sites(reading: Reading, options: FoldOptions, factor: int, hints: Hints) -> list[InspectSite]:
-    choose = partial(reformulate, options=options, factor=factor)
-
-    def read(decision: Decision) -> LinearSite | Refusal:
-        """Return the site of a decision, and read it if the decision left it unread."""
-        if decision.linear is not None:
-            return decision.linear
-        assert isinstance(decision.outcome, Refusal)
-        if decision.outcome.code in KEPT:
-            return reading.layer(decision.site)
-        return decision.outcome
-
-    return [
-        _describe(decision, read(decision), hints.of(decision), options, factor)
-        for decision in decide(reading, options, choose)
-    ]
-
-
-def _describe(
-    decision: Decision,
-    linear: LinearSite | Refusal,
-    hint: str,
-    options: FoldOptions,
-    factor: int,
+def _site(
+    decision: Decision, reading: Reading, hint: str, options: FoldOptions, factor: int
 ) -> InspectSite:
-    """Describe a site; `linear` is a refusal if the site cannot be read."""
-    site = decision.site
-    place = {"node": site.name, "graph": site.scope.path, "op": site.op, "hint": hint}
+    """Describe a site, which is read if the decision left it unread."""
+    site, linear, outcome = decision.site, decision.linear, decision.outcome
     folded_as = _folded_as(site.node) if FOLD_KEY in site.node.metadata_props else None
-    legal, refusals = ({}, {}) if folded_as is not None else _outcomes(decision, options, factor)
-    reasons = {axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()}
-    if isinstance(linear, Refusal):
-        return InspectSite(
-            **place,
-            input_shape=None,
-            weight_shape=None,
-            output_shape=None,
-            attributes="",
-            channels="",
-            alignment="",
-            flops=None,
-            folded_as=folded_as,
-            choices=[],
-            refusals=reasons,
-        )
-    inputs, outputs = linear.channels
-    wide = width_problem(linear, options)
+    choices, refusals = ([], {}) if folded_as is not None else _outcomes(decision, options, factor)
+    if linear is None and isinstance(outcome, Refusal) and outcome.code in KEPT:
+        read = reading.layer(site)
+        linear = None if isinstance(read, Refusal) else read
     return InspectSite(
-        **place,
-        input_shape=_shown(linear.planned),
-        weight_shape=list(linear.weight.shape),
-        output_shape=_shown(linear.output),
-        attributes=linear.attributes + ("" if wide is not None else _falls(linear)),
-        channels=f"{inputs} -> {outputs}",
-        alignment=f"{inputs} of {_padded(inputs)} -> {outputs} of {_padded(outputs)}",
-        flops=linear.macs,
+        node=site.name,
+        graph=site.scope.path,
+        op=site.op,
+        **(UNREAD if linear is None else _geometry(linear, options)),
         folded_as=folded_as,
-        choices=[
-            _choice(linear, form)
-            for form in sorted(legal.values(), key=lambda form: preference(linear, form, factor))
-        ],
-        refusals=reasons,
+        choices=choices,
+        refusals={axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()},
+        hint=hint,
     )
+
+
+UNREAD: dict[str, Any] = {
+    **dict.fromkeys(("input_shape", "weight_shape", "output_shape", "flops")),
+    **dict.fromkeys(("attributes", "channels", "alignment"), ""),
+}
+"""The geometry of a site that cannot be read."""
+
+
+def _geometry(linear: LinearSite, options: FoldOptions) -> dict[str, Any]:
+    """Return shapes, attributes, channels and cost of a site."""
+    inputs, outputs = linear.channels
+    falls = ""
+    if width_problem(linear, options) is None and linear.groups != linear.group:
+        falls = f", falls into {linear.groups} groups"
+    return {
+        "input_shape": _shown(linear.planned),
+        "weight_shape": list(linear.weight.shape),
+        "output_shape": _shown(linear.output),
+        "attributes": linear.attributes + falls,
+        "channels": f"{inputs} -> {outputs}",
+        "alignment": f"{inputs} of {_padded(inputs)} -> {outputs} of {_padded(outputs)}",
+        "flops": linear.macs,
+    }
 
 
 def _outcomes(
     decision: Decision, options: FoldOptions, factor: int
-) -> tuple[dict[str, Reformulation], dict[str, Refusal]]:
-    """Return the preferred form by axis, and the refusal of each axis without one."""
+) -> tuple[list[FormChoice], dict[str, Refusal]]:
+    """Return the preferred form of each axis, best first, and the refusals of the other axes."""
     linear, outcome = decision.linear, decision.outcome
     if isinstance(outcome, Refusal) and (linear is None or not outcome.code.is_of_a_form):
-        return {}, {ANY: outcome}
+        return [], {ANY: outcome}
     assert linear is not None
-    legal: dict[str, list[Reformulation]] = {}
+    forms: list[tuple[str, Reformulation]] = []
     refused: list[tuple[str, Refusal]] = []
     for axis, form in forms_at_factor(linear, options, factor):
         if isinstance(form, Refusal):
             refused.append((axis, form))
         else:
-            legal.setdefault(axis, []).append(form)
-    preferred = {
-        axis: min(forms, key=lambda form: preference(linear, form, factor))
-        for axis, forms in legal.items()
-    }
-    return preferred, {axis: r for axis, r in furthest(refused).items() if axis not in legal}
-
-
-def _falls(linear: LinearSite) -> str:
-    """Say how many groups the weight falls into, if not `group`; not called for wide layers."""
-    if linear.groups == linear.group:
-        return ""
-    return f", falls into {linear.groups} groups"
+            forms.append((axis, form))
+    preferred: dict[str, Reformulation] = {}
+    for axis, form in sorted(forms, key=lambda item: preference(linear, item[1], factor)):
+        preferred.setdefault(axis, form)
+    choices = [_choice(linear, form) for form in preferred.values()]
+    return choices, {axis: r for axis, r in furthest(refused).items() if axis not in preferred}
 
 
 def _folded_as(node: Node) -> str:

@@ -2,5 +2,5 @@
 
 `files` starts `run` in a child process; `run` calls `interface`, `proof`, `integers`, `parity` and
 `timing`. `inputs` chooses what models run on, `model_runs` and `exact_kernels` run them.
-It imports `decide` and everything below; `api`, `delivery` and `pipeline` import it.
+It imports `decide` and everything below; `api` and `pipeline` import it.
 """

@@ -28,10 +28,9 @@ from widthfold_onnx.results import IntegerRun, Proof, Timing, Verdict, VerifyRep
 from widthfold_onnx.rewrite.record import recorded_folds, recorded_runtime
 from widthfold_onnx.runtime.environment import Before, environment, other_runtime
 from widthfold_onnx.runtime.inputs.cases import reported
-from widthfold_onnx.runtime.inputs.dimensions import assumed_sizes
+from widthfold_onnx.runtime.inputs.sizes import assumed_sizes
 from widthfold_onnx.runtime.kernels import u8s8_error
-from widthfold_onnx.runtime.sessions.ports import ports_of
-from widthfold_onnx.runtime.sessions.session import resolved
+from widthfold_onnx.runtime.sessions.session import ports_of, resolved
 from widthfold_onnx.text import printable
 
 

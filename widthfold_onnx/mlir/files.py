@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from subprocess import run
 
+from widthfold_onnx.decide.report import site_report
 from widthfold_onnx.errors import InvalidModelError, UsageError
 from widthfold_onnx.mlir import library as mlir
 from widthfold_onnx.mlir.emission import replace_layer
@@ -72,7 +73,7 @@ def fold_module(
             if isinstance(decision.outcome, Reformulation) and decision.linear is not None:
                 replace_layer(layer, decision.linear, decision.outcome, groups=groups)
         parsed.operation.verify()
-        return str(parsed), [decision.report("") for decision in decisions]
+        return str(parsed), list(map(site_report, decisions))
 
 
 def _imported(model: Path) -> bytes:

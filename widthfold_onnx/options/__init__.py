@@ -1,31 +1,485 @@
 """Define the options of the caller: frozen dataclasses and enums that check themselves.
 
-`folding` says what to fold, `running` where it runs, `keywords` mirrors both for Python calls, and
-`progress` defines what a caller hears of the work.
+`FoldOptions` say what to fold, `RuntimeOptions` where models run; `VerifyOptions` and
+`SearchOptions` add what is compared and measured. `keywords` mirrors all of them for Python calls,
+and `progress` defines what a caller hears of the work.
 It imports `errors`; `model` and everything above import it.
 """
 
-from widthfold_onnx.options.folding import (
-    ANY_SIZE,
-    FACTORS,
-    SMALLEST_FACTOR,
-    STRIDES_ALONE,
-    AxisName,
-    Companion,
-    FoldOptions,
-    Form,
-    Layout,
-    NonFinite,
-    Shapes,
-    Sizes,
-    Values,
-    sizes_of,
-)
-from widthfold_onnx.options.running import (
-    Effort,
-    Provider,
-    RuntimeOptions,
-    SearchOptions,
-    Tolerance,
-    VerifyOptions,
-)
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from widthfold_onnx.errors import UsageError
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Input name -> shape, to fix dimensions that the model leaves open."""
+
+Sizes = tuple[Shapes, ...]
+"""One or more assignments of shapes to inputs; the first is primary: layers are planned with it."""
+
+ANY_SIZE: Sizes = ({},)
+"""The one assignment that fixes nothing."""
+
+MOST_SIZES = 8
+"""Most assignments that a caller may name: every one of them is run, proved and timed."""
+
+Values = Mapping[str, tuple[float, ...]]
+"""Input name -> its elements, or the one element that fills it."""
+
+SMALLEST_FACTOR = 2
+MAX_FACTOR = 4096
+
+MAX_MULTIPLE = 1024
+"""Largest multiple to which channels are padded."""
+
+STRIDES_ALONE = 1
+"""The factor of forms that fold strides and nothing else."""
+
+FACTORS = (2, 4, 8, 16, 32)
+"""Factors that are tried where none is given."""
+
+
+class Layout(StrEnum):
+    """The emitted form, which decides the copies that the runtime can cancel (`algebra.packing`).
+
+    Attributes:
+        AUTO: both are measured; where the factor is fixed it follows the provider
+            (`decide.fixed`).
+        NCHW: channels first.
+        NHWC: channels last.
+    """
+
+    AUTO = "auto"
+    NCHW = "nchw"
+    NHWC = "nhwc"
+
+
+class Form(StrEnum):
+    """The forms that are asked for where nothing is measured.
+
+    Attributes:
+        FOLD: the cheapest fold by the factor.
+        STRIDES: a fold of the strides of a layer and nothing else: of the output of a
+            ConvTranspose, of the input of any other Conv.
+    """
+
+    FOLD = "fold"
+    STRIDES = "strides"
+
+
+class NonFinite(StrEnum):
+    """Policies for Inf and NaN in the input of a fold that has structural zeros.
+
+    Attributes:
+        SPREAD: they may reach more outputs of the same sample.
+        REFUSE: no such fold is made.
+    """
+
+    SPREAD = "spread"
+    REFUSE = "refuse"
+
+
+class AxisName(StrEnum):
+    """Axes by name; a number means the axis of the Conv's input, 0 the batch, 2 the first spatial.
+
+    Attributes:
+        AUTO: the extents of the cheapest fold.
+        BATCH: the samples.
+        HEIGHT: the spatial axis before the last.
+        WIDTH: the last spatial axis.
+        DEPTH: the spatial axis before HEIGHT.
+    """
+
+    AUTO = "auto"
+    BATCH = "batch"
+    HEIGHT = "height"
+    WIDTH = "width"
+    DEPTH = "depth"
+
+
+class Companion(StrEnum):
+    """Companions of the fold by name (`rules.companions`).
+
+    Attributes:
+        NONE: do without any.
+        CROP: a Slice behind a Conv becomes smaller pads, a Pad before it larger ones.
+        PRELU: PRelu becomes ops that run faster.
+        SCALAR: a number in arithmetic gets extents with which it runs faster.
+        SPLIT: a Conv whose channels are split becomes one Conv for each part.
+    """
+
+    NONE = "none"
+    CROP = "crop"
+    PRELU = "prelu"
+    SCALAR = "scalar"
+    SPLIT = "split"
+
+
+def sizes_of(assignments: Shapes | Iterable[Shapes]) -> Sizes:
+    """Return sizes: one assignment of shapes to inputs, or several.
+
+    Raises:
+        UsageError: there are more than `MOST_SIZES`, or an extent is negative.
+    """
+    sizes = (assignments,) if isinstance(assignments, Mapping) else tuple(assignments)
+    most = f"name at most {MOST_SIZES}"
+    require(len(sizes) <= MOST_SIZES, "input-shape", f"{len(sizes)} sizes", most)
+    least = min((n for shapes in sizes for shape in shapes.values() for n in shape), default=0)
+    require(least >= 0, "input-shape", f"{least} along an axis", "be at least 0")
+    return sizes or ANY_SIZE
+
+
+W = TypeVar("W", bound=StrEnum)
+
+
+def word(name: str, value: str, kind: type[W]) -> W:
+    """Return a word of an enumeration; options may be plain strings.
+
+    Raises:
+        UsageError: the enumeration has no such word.
+    """
+    try:
+        return kind(value)
+    except ValueError:
+        raise UsageError(f"{name} is {value!r}, none of {', '.join(kind)}") from None
+
+
+def require(fits: bool, name: str, value: object, rule: str) -> None:
+    """Refuse the value of an option that does not fit its rule.
+
+    Raises:
+        UsageError: names the option, its value and the rule, as words that follow "it must".
+    """
+    if not fits:
+        raise UsageError(f"{name} is {value}; it must {rule}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldOptions:
+    """Options for planning in `optimize` and `inspect`.
+
+    Attributes:
+        factor: positions moved into channels, F >= 2; None: chosen for each site by measurement.
+        form: folds by the factor, or of strides alone, which measure nothing either.
+        axis: a name, or an index into the Conv's input shape.
+        layout: the emitted form.
+        ragged: fold extents that the factor does not divide (zero-extend, then cut).
+        mix_samples: allow batch folds with structural zeros across samples.
+        nonfinite: what a fold may do to Inf and NaN.
+        fixed_shapes: declare the single assignment of `input_shapes` in the new model, as its only
+            sizes.
+        max_channels: a site with at least this many channels on both sides of a group is left
+            alone.
+        max_flops_growth: most multiply-adds of the new site, as a multiple of the old.
+        max_bytes_growth: most bytes of input, weight and output, as a multiple of the old.
+        nodes: glob patterns; if any, only sites whose node name matches one are folded.
+        skip: glob patterns of node names to leave alone.
+        input_shapes: sizes assumed for planning; the model's interface keeps its symbols, except
+            under `fixed_shapes`.
+        companions: the companions to exchange or to measure; if none is named, all are measured.
+            Where nothing is measured (a factor, or form strides), none is exchanged then.
+        pad_channels: pad the channels of chains of layers to multiples of this number; 0: none;
+            None: the chains that gain by measurement, no chain where nothing is measured.
+        freeze_weights: take weights that are also inputs out of the inputs, which changes the
+            interface.
+    """
+
+    factor: int | None = None
+    form: Form = Form.FOLD
+    axis: AxisName | int = AxisName.AUTO
+    layout: Layout = Layout.AUTO
+    ragged: bool = False
+    mix_samples: bool = False
+    nonfinite: NonFinite = NonFinite.SPREAD
+    fixed_shapes: bool = False
+    max_channels: int = 32
+    max_flops_growth: float = 32.0
+    max_bytes_growth: float = 32.0
+    nodes: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    input_shapes: Sizes = ANY_SIZE
+    companions: tuple[Companion, ...] = ()
+    pad_channels: int | None = None
+    freeze_weights: bool = False
+
+    @property
+    def exchanges(self) -> tuple[Companion, ...]:
+        """The companions to exchange where nothing is measured, or else to measure."""
+        named = self.companions or (() if self.fixed else tuple(Companion))
+        every = (Companion(name) for name in dict.fromkeys(named))
+        return tuple(name for name in every if name is not Companion.NONE)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "input_shapes", sizes_of(self.input_shapes))
+        if self.fixed_shapes and len(self.input_shapes) > 1:
+            raise UsageError(
+                "--fixed-shapes declares one size of each input, and --input-shape gives "
+                f"{len(self.input_shapes)}: give one"
+            )
+        numeric = isinstance(self.factor, int | None)
+        require(numeric, "factor", repr(self.factor), "be a whole number or None")
+        words: dict[str, type[StrEnum]] = {"form": Form, "layout": Layout, "nonfinite": NonFinite}
+        if not isinstance(self.axis, int):
+            words["axis"] = AxisName
+        for name, kind in words.items():
+            object.__setattr__(self, name, word(name, getattr(self, name), kind))
+        if self.form == Form.STRIDES and (self.factor is not None or self.axis != AxisName.AUTO):
+            raise UsageError("form strides folds every axis by its stride: give no factor, no axis")
+        for name in ("nodes", "skip", "companions"):
+            if isinstance(getattr(self, name), str):
+                raise UsageError(f"{name} takes a tuple of words, not one string")
+        companions = tuple(word("companion", name, Companion) for name in self.companions)
+        object.__setattr__(self, "companions", companions)
+        if Companion.NONE in self.companions and len(set(self.companions)) > 1:
+            raise UsageError("companion none means that no other is wanted: name it alone")
+        for name in ("max_flops_growth", "max_bytes_growth"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "be above 0")
+        in_range = self.factor is None or SMALLEST_FACTOR <= self.factor <= MAX_FACTOR
+        require(in_range, "factor", self.factor, f"lie in {SMALLEST_FACTOR}..{MAX_FACTOR}")
+        multiple = self.pad_channels
+        numeric = isinstance(multiple, int | None) and not isinstance(multiple, bool)
+        require(numeric, "pad_channels", repr(multiple), "be a whole number or None")
+        fits = not multiple or 2 <= multiple <= MAX_MULTIPLE
+        require(fits, "pad_channels", multiple, f"be 0 or lie in 2..{MAX_MULTIPLE}")
+        require(self.max_channels >= 1, "max_channels", self.max_channels, "be at least 1")
+        if isinstance(self.axis, int) and self.axis not in (0, 2, 3, 4):
+            raise UsageError(f"axis {self.axis}: a Conv input folds along 0, 2, 3 or 4")
+
+    @property
+    def fixed(self) -> int | None:
+        """The factor of all forms where nothing is measured; None where forms are measured."""
+        return STRIDES_ALONE if self.form == Form.STRIDES else self.factor
+
+
+MAX_SEEDS = 1000
+"""All input sets are in memory at once."""
+
+MAX_TRUTH_BUDGET = 1e6
+MAX_THREADS = 1024
+
+Kind = TypeVar("Kind", bound="RuntimeOptions")
+
+_RUNTIME_NAME = re.compile(r"(\w+)ExecutionProvider", re.ASCII)
+
+
+class Provider(StrEnum):
+    """Execution providers; AUTO is CUDA where the runtime offers it, else the CPU.
+
+    Any other one has the name that the runtime gives it.
+
+    Examples:
+        >>> Provider("CPUExecutionProvider"), Provider("FooExecutionProvider")
+        (<Provider.CPU: 'cpu'>, <Provider.FooExecutionProvider: 'FooExecutionProvider'>)
+    """
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+    TENSORRT = "tensorrt"
+    OPENVINO = "openvino"
+    MIGRAPHX = "migraphx"
+    DML = "dml"
+    COREML = "coreml"
+    QNN = "qnn"
+    WEBGPU = "webgpu"
+    XNNPACK = "xnnpack"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Provider | None:
+        """Return the provider with a name of the runtime."""
+        if not (isinstance(value, str) and (name := _RUNTIME_NAME.fullmatch(value))):
+            return None
+        for member in cls:
+            if member == name[1].lower():
+                return member
+        other = str.__new__(cls, value)
+        other._name_ = other._value_ = value
+        return other
+
+
+class Effort(StrEnum):
+    """The amounts that a search measures before it decides (`tuning.measure.effort`).
+
+    Attributes:
+        QUICK: the few most promising forms of each layer.
+        DEFAULT: more forms, and more runs of the better ones.
+        THOROUGH: every form of every layer.
+    """
+
+    QUICK = "quick"
+    DEFAULT = "default"
+    THOROUGH = "thorough"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """The bounds within which outputs count as equal: `|a - b| <= atol + rtol * largest`.
+
+    `largest` is the largest finite |reference| of that output.
+
+    Attributes:
+        rtol: None means the default of the output's dtype (`evidence.parity.outputs`).
+        atol: the absolute difference that is allowed beside it.
+        per_output: rtol of single outputs, by name.
+    """
+
+    rtol: float | None = None
+    atol: float = 0.0
+    per_output: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        bounds = [("rtol", self.rtol or 0.0), ("atol", self.atol)]
+        bounds += [(f"rtol of {name}", bound) for name, bound in self.per_output.items()]
+        for name, bound in bounds:
+            require(0 <= bound < math.inf, name, bound, "be 0 or a number above")
+
+    def is_chosen(self, output: str) -> bool:
+        """Check whether the caller chose the tolerance of an output."""
+        return self.rtol is not None or bool(self.atol) or output in self.per_output
+
+    def rtol_of(self, output: str, default: float) -> float:
+        """Return the rtol of an output; a default of 0, of integers, is replaced by name only."""
+        general = default if self.rtol is None or not default else self.rtol
+        return self.per_output.get(output, general)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeOptions:
+    """Options of ONNX Runtime, with which a model runs.
+
+    Attributes:
+        provider: where it runs. A model that runs elsewhere is an error; single nodes that do are
+            named where models are timed (`evidence.timing.profile`).
+        provider_options: options of the provider, as the runtime names them.
+        session_options: entries of the session's configuration, as the runtime names them.
+        threads: intra-op threads.
+        values: values of inputs that are no signals, such as a rate, in all runs.
+        cases: combinations of values that choose between parts of the model, with `values` in each
+            (`runtime.inputs.cases`). All of them are compared, the first is timed.
+
+    Raises:
+        UsageError: no provider has that name, or a number of threads that is none.
+    """
+
+    provider: Provider = Provider.AUTO
+    provider_options: Mapping[str, str] = field(default_factory=dict)
+    session_options: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 1
+    values: Values = field(default_factory=dict)
+    cases: tuple[Values, ...] = ({},)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "provider", word("provider", self.provider, Provider))
+        in_range = 1 <= self.threads <= MAX_THREADS
+        require(in_range, "threads", self.threads, f"lie in 1..{MAX_THREADS}")
+
+    def to(self, kind: type[Kind], **others: Any) -> Kind:
+        """Return options of another kind with which models run as with these.
+
+        Args:
+            kind: the dataclass.
+            others: values of its other fields.
+        """
+        common = {item.name: getattr(self, item.name) for item in fields(RuntimeOptions)}
+        return kind(**common, **others)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(RuntimeOptions):
+    """Options for `verify`; `threads` counts threads of the timed sessions.
+
+    Attributes:
+        seeds: how many random input sets are compared; five cover all distributions.
+        inputs: stored inputs (``test_data_set_*`` folder, .npz or .npy), compared as well.
+        input_shapes: sizes for dimensions that the model leaves open; all of them are compared,
+            proved and timed.
+        tolerance: what counts as equal.
+        truth_budget: seconds that the float64 reference may take; 0 leaves it out.
+        freeze_weights: initializers that callers of the original may replace may be constants of
+            the rewritten model; both are compared with the original's own.
+        exact: prove that both models are the same function.
+        needs_proof: do not pass an unproved result, as a model that was just folded must be: a fold
+            rounds nothing. Else what cannot be proved is left to the comparison of outputs.
+        thorough: random inputs of several distributions and batches, and a float64 reference;
+            otherwise normal numbers only.
+        timing: time both models in alternating pairs.
+        time_budget: seconds that timing may take.
+        baseline: JSON report of an earlier `verify`; `fail_under` then judges the speed-up / that.
+        fail_under: least original / rewritten; the verdict is fail where the speed-up is below it
+            beyond noise, unverified where that is not known; None asks nothing
+            (`evidence.timing.requirement`).
+
+    Raises:
+        UsageError: a number out of its range, or `fail_under` without a timing to judge.
+    """
+
+    seeds: int = 5
+    inputs: tuple[str, ...] = ()
+    input_shapes: Sizes = ANY_SIZE
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    truth_budget: float = 3.0
+    freeze_weights: bool = False
+    exact: bool = True
+    needs_proof: bool = False
+    thorough: bool = True
+    timing: bool = True
+    time_budget: float = 10.0
+    baseline: Path | None = None
+    fail_under: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "input_shapes", sizes_of(self.input_shapes))
+        if self.seeds > MAX_SEEDS:
+            raise UsageError(f"seeds is {self.seeds}; at most {MAX_SEEDS} are compared")
+        if self.seeds < (0 if self.inputs else 1):
+            raise UsageError(f"seeds is {self.seeds}; without inputs it must be at least 1")
+        in_range = 0 <= self.truth_budget <= MAX_TRUTH_BUDGET
+        rule = f"lie in 0..{MAX_TRUTH_BUDGET:.0f} s"
+        require(in_range, "truth-budget", self.truth_budget, rule)
+        require(self.time_budget > 0, "time-budget", self.time_budget, "be above 0")
+        least = 1.0 if self.fail_under is None else self.fail_under
+        require(0 < least < math.inf, "fail-under", least, "be a number above 0")
+        for name, value in (("a baseline", self.baseline), ("fail-under", self.fail_under)):
+            if value is not None and not self.timing:
+                raise UsageError(f"{name} judges the timing, which is switched off")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(RuntimeOptions):
+    """Options for the measurements of `optimize` and `tune`.
+
+    Attributes:
+        effort: number of timed forms and layers, and seconds.
+        time_budget: seconds that racing the layers may take; deciding comes on top. None: what the
+            effort takes.
+        store: file that keeps measurements; None keeps them in memory for this run.
+        target: device that is predicted for (`tuning.targets`); None: the target that
+            the provider suggests.
+        measure: run nothing where False: what the store does not hold is predicted.
+        inputs: stored inputs, as in `VerifyOptions`: they give the shapes, and whole models are
+            timed on them.
+
+    Raises:
+        UsageError: a number out of its range.
+    """
+
+    effort: Effort = Effort.DEFAULT
+    time_budget: float | None = None
+    store: Path | None = None
+    target: str | None = None
+    measure: bool = True
+    inputs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "effort", word("effort", self.effort, Effort))
+        seconds = 1.0 if self.time_budget is None else self.time_budget
+        require(seconds > 0, "time-budget", seconds, "be above 0")

@@ -17,18 +17,20 @@ from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 import msgspec
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.options.folding import (
+from widthfold_onnx.options import (
     AxisName,
     Companion,
+    Effort,
     FoldOptions,
     Form,
     Layout,
     NonFinite,
+    Provider,
     Shapes,
     Sizes,
+    Tolerance,
     Values,
 )
-from widthfold_onnx.options.running import Effort, Provider, Tolerance
 
 Options = TypeVar("Options")
 

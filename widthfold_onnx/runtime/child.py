@@ -74,21 +74,19 @@ def isolated(
     if function.__module__ == "__main__":
         raise InternalError(f"{function.__qualname__} must live in an importable module")
     task = _dumps((function, args, on_progress is not None, memory))
-    deadline = time.monotonic() + timeout
+    start = heard = time.monotonic()
     with tempfile.TemporaryFile() as noise, _child(noise) as child:
         messages = _messages(child, task)
         while True:
-            remaining = max(deadline - time.monotonic(), 0.0)
-            wait = min(remaining, silence)
+            ends, now = (start + timeout, heard + silence), time.monotonic()
             try:
-                kind, value = _next(messages, time.monotonic() + wait)
+                kind, value = messages.get(timeout=max(min(*ends, now + _STEP) - now, 0.0))
             except queue.Empty:
-                late = (
-                    f"no result after {timeout:g} s"
-                    if remaining == wait
-                    else f"silent for {wait:g} s"
-                )
-                raise UnverifiedError(f"{late}; stopped") from None
+                if time.monotonic() < min(ends):
+                    continue
+                if ends[0] <= ends[1]:
+                    raise UnverifiedError(f"no result after {timeout:g} s; stopped") from None
+                raise UnverifiedError(f"silent for {silence:g} s; stopped") from None
             if kind == "progress" and on_progress is not None:
                 on_progress(value)
             elif kind == "unlimited":
@@ -99,6 +97,7 @@ def isolated(
                 raise value
             elif kind == "gone":
                 raise UnverifiedError(_obituary(child.wait(), noise, memory))
+            heard = time.monotonic()
 
 
 @contextlib.contextmanager
@@ -153,17 +152,6 @@ def _messages(child: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[
 
     threading.Thread(target=talk, daemon=True).start()
     return messages
-
-
-def _next(messages: queue.SimpleQueue[tuple[str, Any]], end: float) -> tuple[str, Any]:
-    """Return the next message; raise queue.Empty if none has come until `end`."""
-    while True:
-        wait = max(end - time.monotonic(), 0.0)
-        try:
-            return messages.get(timeout=min(wait, _STEP))
-        except queue.Empty:
-            if wait <= _STEP:
-                raise
 
 
 def serve(folder: str) -> None:

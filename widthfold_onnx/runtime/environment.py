@@ -1,17 +1,28 @@
-"""Describes the conditions of a figure: versions, machine, and how busy it was."""
+"""Describes the conditions of a figure: versions, the machine and its GPU, and how busy they were.
+
+NVML, NVIDIA's library for monitoring, tells of the GPU that models are timed on. Its package,
+nvidia-ml-py, is optional, and imported only where the provider is CUDA or TensorRT. What a device
+does not tell is None: a part of one (MIG) has no clocks, an old one counts no energy.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import platform
 import re
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from widthfold_onnx.options import RuntimeOptions
-from widthfold_onnx.results import Environment
+from widthfold_onnx.results import Environment, Gpu, GpuState
+from widthfold_onnx.runtime.sessions.descriptions import description_of
+from widthfold_onnx.runtime.sessions.library import cudnn_version
 from widthfold_onnx.system import clock_mhz, cores, load_average, processor
 from widthfold_onnx.text import printable
 
@@ -86,3 +97,128 @@ def version(*names: str) -> str:
 def machine() -> str:
     """Return system, architecture and name of the processor."""
     return f"{platform.system()} {platform.machine()} {processor().name}"
+
+
+PERIOD = 0.1
+"""Seconds between two looks at the GPU while models are timed."""
+
+REASON = "nvmlClocksThrottleReason"
+"""What the names of those reasons begin with in NVML."""
+
+_NO_LIMIT = ("None", "All", "GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks")
+"""Names that are none: no work, or clocks that somebody has set."""
+
+_CUDA = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
+
+
+class Device:
+    """The GPU of a provider.
+
+    Attributes:
+        missing: why NVML tells nothing of it; "" if it does, or if there is none.
+    """
+
+    def __init__(self, options: RuntimeOptions) -> None:
+        self.missing = ""
+        self._nvml: Any = None
+        self._handle: Any = None
+        if description_of(options.provider).device != "nvidia":
+            return
+        try:
+            import pynvml
+        except ImportError:
+            self.missing = "nvidia-ml-py is missing: pip install 'widthfold-onnx[nvml]'"
+            return
+        try:
+            pynvml.nvmlInit()
+            self._handle = _handle(pynvml, int(options.provider_options.get("device_id", 0)))
+        except pynvml.NVMLError as error:
+            self.missing = f"NVML does not answer: {printable(str(error))}"
+        else:
+            self._nvml = pynvml
+
+    @property
+    def answers(self) -> bool:
+        """Check whether NVML answers for a GPU."""
+        return self._nvml is not None
+
+    def facts(self) -> Gpu:
+        """Return what does not change; `missing` alone where NVML tells nothing."""
+        if not self.answers:
+            return Gpu(missing=self.missing)
+        newest = self._ask("nvmlSystemGetCudaDriverVersion_v2")
+        return Gpu(
+            name=self._ask("nvmlDeviceGetName", self._handle) or "",
+            driver=self._ask("nvmlSystemGetDriverVersion") or "",
+            driver_cuda=f"{newest // 1000}.{newest % 1000 // 10}" if newest else "",
+            cuda=version(*_CUDA),
+            cudnn=".".join(map(str, cudnn_version())),
+        )
+
+    def state(self) -> GpuState:
+        """Return clocks, and why they are low; only where NVML answers."""
+        bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", self._handle) or 0
+        reasons = [
+            name.removeprefix(REASON)
+            for name, bit in vars(self._nvml).items()
+            if name.startswith(REASON) and bits & bit
+        ]
+        return GpuState(
+            sm_mhz=self._ask("nvmlDeviceGetClockInfo", self._handle, self._nvml.NVML_CLOCK_SM),
+            memory_mhz=self._ask("nvmlDeviceGetClockInfo", self._handle, self._nvml.NVML_CLOCK_MEM),
+            throttled=sorted(name for name in reasons if name not in _NO_LIMIT),
+        )
+
+    def used_mib(self) -> float | None:
+        """Return the memory of the device that is in use, by whomever."""
+        memory = self._ask("nvmlDeviceGetMemoryInfo", self._handle)
+        return None if memory is None else memory.used / (1 << 20)
+
+    def energy_mj(self) -> int | None:
+        """Return the energy that the device has taken since its driver was loaded."""
+        energy: int | None = self._ask("nvmlDeviceGetTotalEnergyConsumption", self._handle)
+        return energy
+
+    def _ask(self, question: str, *details: object) -> Any:
+        if not self.answers:
+            return None
+        try:
+            return getattr(self._nvml, question)(*details)
+        except self._nvml.NVMLError:
+            return None
+
+
+@contextlib.contextmanager
+def watched(options: RuntimeOptions) -> Iterator[list[GpuState]]:
+    """Look at the GPU during the block: at its begin and end, and every tenth of a second between.
+
+    Args:
+        options: the provider and its device are used; where NVML tells nothing the list is empty.
+    """
+    device, seen, done = Device(options), list[GpuState](), threading.Event()
+    if not device.answers:
+        yield seen
+        return
+
+    def look() -> None:
+        while not done.wait(PERIOD):
+            seen.append(device.state())
+
+    seen.append(device.state())
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        watcher.join()
+        seen.append(device.state())
+
+
+def _handle(nvml: Any, number: int) -> Any:
+    """Return the device that CUDA gives a number: NVML does not heed CUDA_VISIBLE_DEVICES."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    name = visible[number].strip() if number < len(visible) else ""
+    if name and not name.isdigit():
+        return nvml.nvmlDeviceGetHandleByUUID(name)
+    return nvml.nvmlDeviceGetHandleByIndex(int(name or number))

@@ -34,6 +34,14 @@ ratio, from so many processes on."""
 SMALLEST_DIFFERENCE = 1.02
 """Least ratio of two times that is called a difference, however steady the machine is."""
 
+SURE = 3.0
+"""A ratio is surely above or below 1 if its log is this many half widths of its interval from 0.
+One would do for a single look; but timing goes on, and looks again, until it is sure."""
+
+SETTLED = 1.05
+"""Runs of one session hardly narrow an interval that is this many times as wide as without the part
+of the runs: the rest is the spread of sessions."""
+
 _RESAMPLES = 2000
 _NORMAL = 1.96
 
@@ -74,6 +82,12 @@ class Pairing:
         low, high = math.exp(low), math.exp(high)
         verdict = judge(low, high, control)
         return cls(samples, math.exp(ratio), low, high, control, narrow, verdict)
+
+    @property
+    def is_sure(self) -> bool:
+        """Check whether it is beyond doubt, and beyond noise, which side is faster."""
+        is_judged = self.verdict in ("faster", "slower")
+        return is_judged and _is_sure(*map(math.log, (self.ratio, self.low, self.high)))
 
     @property
     def pairs(self) -> int:
@@ -128,6 +142,17 @@ def one_session(logs: Array) -> tuple[float, float, float]:
         middle - math.hypot(middle - low, usual),
         middle + math.hypot(high - middle, usual),
     )
+
+
+def is_settled(base: Times, other: Times) -> bool:
+    """Check whether more runs of one session of each side would tell hardly more."""
+    middle, low, high = one_session(np.log(base / other))
+    is_narrow = high - low <= SETTLED * 2 * _NORMAL * USUAL_SPREAD
+    return is_narrow or _is_sure(middle, low, high)
+
+
+def _is_sure(middle: float, low: float, high: float) -> bool:
+    return abs(middle) > SURE * max(high - middle, middle - low)
 
 
 def measured(base: Times, other: Times) -> Measurement:

@@ -8,7 +8,6 @@ Where a process had computed much before, the session that was opened first was 
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,12 +32,12 @@ from widthfold_onnx.runtime.clock import (
     repeats,
     seconds_of,
 )
+from widthfold_onnx.runtime.environment import watched
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
-from widthfold_onnx.runtime.intervals import MIN_PROCESSES, Pairing, measured
+from widthfold_onnx.runtime.intervals import MIN_PROCESSES, Pairing, is_settled, measured
 from widthfold_onnx.runtime.measurement import Measurement, timed
-from widthfold_onnx.runtime.nvml import watched
-from widthfold_onnx.runtime.sessions.session import Feeds, resolved
+from widthfold_onnx.runtime.sessions.session import Feeds, Session, resolved
 from widthfold_onnx.runtime.settings import (
     Models,
     Setting,
@@ -46,10 +45,10 @@ from widthfold_onnx.runtime.settings import (
     advice_of,
     choose,
     choosing,
-    in_turn,
     open_at,
     rounds_of,
     settings_of,
+    timed_rounds,
 )
 
 PROCESS_SHARE = 1 / 8
@@ -106,7 +105,7 @@ def contest(
     options: VerifyOptions,
     shapes: Shapes | None = None,
     *,
-    fewest: int = 1,
+    is_trial: bool = False,
     report: Say = quiet,
 ) -> Contest:
     """Time two models, in one process after the other until the interval is narrow.
@@ -119,7 +118,8 @@ def contest(
         options: provider and its options, threads, shapes and time budget are used; one process
             is always run.
         shapes: of every random input; None searches them.
-        fewest: pairs that are run even if they take longer than the budget.
+        is_trial: end as soon as it is sure which model is faster; until then run `TRIAL_PAIRS`,
+            even if they take longer than the budget.
         report: called with a line when a phase begins.
 
     Raises:
@@ -144,7 +144,8 @@ def contest(
         longest = max(longest, now - began)
         pairing = Pairing.of(np.stack([process.runs for process in processes]))
         is_late = now + longest > start + options.time_budget
-        if pairing.converged or (is_late and pairing.pairs >= fewest):
+        is_enough = pairing.converged or (is_trial and pairing.is_sure)
+        if is_enough or (is_late and (not is_trial or pairing.pairs >= TRIAL_PAIRS)):
             break
     return Contest(models, options, inputs, choice, processes, pairing)
 
@@ -152,12 +153,12 @@ def contest(
 def ratio_of(
     original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes
 ) -> Measurement:
-    """Return the result of a contest; to be run in `runtime.child.isolated`.
+    """Return the result of a trial; to be run in `runtime.child.isolated`.
 
     Raises:
         UnverifiedError: a model does not run.
     """
-    outcome = contest(original, rewritten, options, shapes, fewest=TRIAL_PAIRS)
+    outcome = contest(original, rewritten, options, shapes, is_trial=True)
     pairing, settings = outcome.pairing, outcome.choice.settings
     seconds = float(np.median(pairing.samples[:, 1]))
     return msgspec.structs.replace(
@@ -196,16 +197,12 @@ def ratios_to(
     settings = settings_of(options)
     sessions = [open_at(base, setting) for setting in settings]
     inputs = [timed_inputs(sessions[0], shapes, options, kind) for kind in kinds]
-    clock = clock_of(options)
-    times = choosing([sessions], inputs[0], options, clock)
+    times = choosing([sessions], inputs[0], options)
     best = int(np.argmin(np.median(times, axis=0)))
-    others = [open_at(model, settings[best]) for model in models]
-    outcome: list[Measurement] = []
-    for of_kind in inputs:
-        runs = [rounds_of(session, of_kind.sets) for session in (sessions[best], *others)]
-        own, *rest = in_turn(runs, clock, options.time_budget / len(kinds), math.inf).T
-        outcome += [measured(other, own) for other in rest]
-    return outcome
+    every = [sessions[best], *(open_at(model, settings[best]) for model in models)]
+    seconds = options.time_budget / len(kinds)
+    outcomes = (ratios_in_turn(every, of_kind, options, seconds) for of_kind in inputs)
+    return list(itertools.chain.from_iterable(outcomes))
 
 
 def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Measurement:
@@ -217,17 +214,32 @@ def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Meas
         UnverifiedError: the model does not run.
     """
     common, other = settings_of(options)
-    sessions = [open_at(model, setting) for setting in (common, other)]
-    inputs = timed_inputs(sessions[0], shapes, options)
-    runs = [rounds_of(session, inputs.sets) for session in sessions]
-    times = in_turn(runs, clock_of(options), options.time_budget, math.inf)
-    measurement = measured(times[:, 0], times[:, 1])
+    sessions = [open_at(model, setting) for setting in (other, common)]
+    inputs = timed_inputs(sessions[1], shapes, options)
+    (measurement,) = ratios_in_turn(sessions, inputs, options, options.time_budget)
     return msgspec.structs.replace(
         measurement,
         note=advice_of(measurement.ratio, other, common),
         original_setting=str(common),
         setting=str(other),
     )
+
+
+def ratios_in_turn(
+    sessions: Sequence[Session], inputs: Rotation, options: VerifyOptions, seconds: float
+) -> list[Measurement]:
+    """Time sessions in turn; return the time of each other one / time of the first.
+
+    It ends when more runs would tell hardly more of any of them.
+    """
+
+    def are_settled(times: Times) -> bool:
+        own, *others = times.T
+        return all(is_settled(other, own) for other in others)
+
+    runs = [rounds_of(session, inputs.sets) for session in sessions]
+    own, *others = timed_rounds(runs, clock_of(options), seconds, are_settled).T
+    return [measured(other, own) for other in others]
 
 
 def time_sessions(

@@ -11,16 +11,15 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
-from widthfold_onnx.runtime.clock import Clock, Run, clock_of, seconds_of
+from widthfold_onnx.runtime.clock import Clock, Run, Times, clock_of, in_turn
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
 from widthfold_onnx.runtime.sessions.descriptions import description_of
@@ -138,7 +137,7 @@ def choose(
     start = time.perf_counter()
     sessions = [[open_at(model, setting) for setting in settings] for model in models]
     opening = (time.perf_counter() - start) / (2 * len(settings))
-    times = choosing(sessions, inputs, options, clock_of(options))
+    times = choosing(sessions, inputs, options)
     medians = np.median(times, axis=0)
     best = [int(np.argmin(row)) for row in medians]
     if models[0].samefile(models[1]):
@@ -155,27 +154,29 @@ def choose(
 
 
 def choosing(
-    sessions: Sequence[Sequence[Session]], inputs: Rotation, options: VerifyOptions, clock: Clock
-) -> npt.NDArray[np.float64]:
+    sessions: Sequence[Sequence[Session]], inputs: Rotation, options: VerifyOptions
+) -> Times:
     """Time all settings of models in turn, to choose; return seconds [round, model, setting]."""
     runs = [rounds_of(session, inputs.sets) for row in sessions for session in row]
-    times = in_turn(runs, clock, options.time_budget * CHOICE_SHARE, CHOICE_SECONDS)
+    budget = options.time_budget * CHOICE_SHARE
+    times = timed_rounds(runs, clock_of(options), min(budget, CHOICE_SECONDS))
     return times.reshape(-1, len(sessions), len(sessions[0]))
 
 
-def in_turn(
-    runs: Sequence[Run], clock: Clock, budget: float, enough: float
-) -> npt.NDArray[np.float64]:
+def timed_rounds(
+    runs: Sequence[Run],
+    clock: Clock,
+    budget: float,
+    is_enough: Callable[[Times], bool] = lambda times: False,
+) -> Times:
     """Run all in turn; the first round only warms up, and at least one follows.
-
-    Each round begins with another side: in models of some microseconds, the side that always
-    came first was seen to take 3 to 10 % more.
 
     Args:
         runs: what to run.
         clock: measures a run.
         budget: seconds after which no further round begins, but see `CHOICE_PATIENCE`.
-        enough: seconds after which none begins if the fewest rounds were run.
+        is_enough: tells by the seconds so far, [round, run], whether no further round is needed;
+            it is asked each time that there are twice as many.
 
     Returns:
         Seconds [round, run].
@@ -183,15 +184,13 @@ def in_turn(
     rounds: list[list[float]] = []
     start = time.perf_counter()
     fewest, most = CHOICE_ROUNDS
-    for count in range(most):
-        spent = [0.0] * len(runs)
-        for turn in range(len(runs)):
-            side = (count + turn) % len(runs)
-            spent[side] = seconds_of(runs[side], count, clock)
-        rounds.append(spent)
-        passed = time.perf_counter() - start
-        several = count + 1 >= fewest
-        if count and passed > (min(budget, enough) if several else max(budget, CHOICE_PATIENCE)):
+    for seconds in itertools.islice(in_turn(runs, clock), most):
+        rounds.append(seconds)
+        count, several = len(rounds), len(rounds) >= fewest
+        allowed = budget if several else max(budget, CHOICE_PATIENCE)
+        if count > 1 and time.perf_counter() - start > allowed:
+            break
+        if several and count.bit_count() == 1 and is_enough(np.array(rounds[1:])):
             break
     return np.array(rounds[1:])
 

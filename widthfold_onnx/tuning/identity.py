@@ -57,6 +57,8 @@ def find_place(how: RuntimeOptions) -> Place:
 def machine_identity(provider: Provider) -> str:
     """Return the machine and the versions that decide how fast a model runs; computed once.
 
+    If there are several kinds of GPUs, the devices that CUDA may see are part of it.
+
     Args:
         provider: where the models run; not AUTO, whose meaning may change.
 
@@ -76,7 +78,9 @@ def machine_identity(provider: Provider) -> str:
     }
     description = description_of(provider)
     if description.device == "nvidia":
-        facts |= _gpus()
+        kinds = _gpus()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if len(kinds) > 1 else ""
+        facts |= {"gpu": kinds, "visible": visible}
     if description.device == "other":
         facts["host"] = platform.node()  # nothing tells its kind
     facts |= {name: version(*packages) for name, packages in description.packages.items()}
@@ -90,8 +94,8 @@ def runtime_of(machine: str) -> str:
 
 def device_name(provider: Provider) -> str:
     """Return the name of the processor, or of the GPUs, that a provider runs on."""
-    kinds = _gpus()["gpu"] if description_of(provider).device == "nvidia" else []
-    return ", ".join(kinds) if isinstance(kinds, list) and kinds else machine()
+    kinds = _gpus() if description_of(provider).device == "nvidia" else []
+    return ", ".join(kinds) or machine()
 
 
 def setting_identity(how: RuntimeOptions, level: Level) -> str:
@@ -121,22 +125,12 @@ def _check_chosen(provider: Provider) -> None:
         raise InternalError("the provider of a measurement is not chosen yet")
 
 
-def _gpus() -> dict[str, object]:
-    """Return the kinds of devices with their driver; none where nvidia-smi does not answer.
-
-    If there are several kinds, the devices that CUDA may see are part of the identity.
-    """
+def _gpus() -> list[str]:
+    """Return the kinds of GPUs with their driver; none where nvidia-smi does not answer."""
+    quiet = subprocess.DEVNULL
     try:
-        answer = subprocess.run(
-            _QUERY,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=True,
-            timeout=_SECONDS,
-        ).stdout
+        answer = subprocess.check_output(_QUERY, stdin=quiet, stderr=quiet, timeout=_SECONDS)
     except (OSError, subprocess.SubprocessError):
-        answer = b""
+        return []
     lines = answer.decode(errors="replace").splitlines()
-    kinds = sorted({line.strip() for line in lines if line.strip()})
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if len(kinds) > 1 else ""
-    return {"gpu": kinds, "visible": visible}
+    return sorted({line.strip() for line in lines if line.strip()})

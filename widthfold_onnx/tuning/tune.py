@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from widthfold_onnx.decide.draft import drafted
+from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.errors import UsageError, WidthfoldError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions
 from widthfold_onnx.options.progress import Progress, Step, silent
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
-from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, Reading
+from widthfold_onnx.rewrite.apply import ALREADY_FOLDED
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import with_cases
@@ -25,8 +25,7 @@ from widthfold_onnx.system import cores
 from widthfold_onnx.tuning.identity import find_place
 from widthfold_onnx.tuning.measure.bench import Bench, LocalPool
 from widthfold_onnx.tuning.measure.children import Budget
-from widthfold_onnx.tuning.measure.cluster import Cluster
-from widthfold_onnx.tuning.measure.cluster_pool import ClusterPool
+from widthfold_onnx.tuning.measure.cluster import Cluster, ClusterPool
 from widthfold_onnx.tuning.measure.effort import SPENDING
 from widthfold_onnx.tuning.measure.successive_halving import Candidate, Setup
 from widthfold_onnx.tuning.search.assign import foresee
@@ -91,7 +90,7 @@ def tune(
                 TunedMachine(
                     provider=bench.setup.how.provider,
                     machine=bench.machine,
-                    measured=bench.measured,
+                    measured=len(bench.kept),
                 )
                 for bench in pool.benches
             ],
@@ -143,7 +142,8 @@ def _read(path: Path, how: RuntimeOptions, options: FoldOptions, forms: int) -> 
             return _Read(path.name, ALREADY_FOLDED)
         how = with_cases(how, loaded.proto)
         used, sizes = isolated(running, path, how, options.input_shapes)
-        reading = Reading.of(loaded.proto, loaded.folder, drafted(loaded.proto, options))
+        drafting = Drafting(loaded.proto, loaded.folder, options)
+        reading = drafting.reading(drafting.empty)
         layers = Layers.of(reading, options, sizes[0], target(usual(used)))
     except WidthfoldError as error:
         return _Read(path.name, error)

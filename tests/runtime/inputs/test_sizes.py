@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from onnx import parser
 
@@ -5,12 +7,10 @@ from tests.shared import MODELS
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.inputs import sizes as sizes_module
-from widthfold_onnx.runtime.inputs.dimensions import Dimensions
 from widthfold_onnx.runtime.inputs.input_sets import random_sets
-from widthfold_onnx.runtime.inputs.sizes import find_shapes, other_shapes
+from widthfold_onnx.runtime.inputs.sizes import Dimensions, find_shapes, other_shapes
 from widthfold_onnx.runtime.sessions import session as session_module
-from widthfold_onnx.runtime.sessions.ports import Port
-from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
+from widthfold_onnx.runtime.sessions.session import Level, Port, Session, open_session
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 IMAGE = [Port("image", "float32", ("N", 3, "H", "W"))]
@@ -25,8 +25,8 @@ def opened(folder, text):
 def test_open_dimensions_lead_at_axis_0():
     ports = [*IMAGE, Port("state", "float32", (2, "N", None))]
     expected = {"N": True, "H": False, "W": False, ("state", 2): False}
-    assert Dimensions(ports, {}).opened == expected
-    assert Dimensions(ports, {"image": (5, 3, 8, 9)}).opened == {("state", 2): False}
+    assert Dimensions.of(ports, {}).opened == expected
+    assert Dimensions.of(ports, {"image": (5, 3, 8, 9)}).opened == {("state", 2): False}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_open_dimensions_lead_at_axis_0():
 )
 def test_a_fixed_shape_must_fit(fixed, words):
     with pytest.raises(UsageError, match=words):
-        Dimensions(IMAGE, fixed)
+        Dimensions.of(IMAGE, fixed)
 
 
 def test_stored_sizes_that_contradict_a_symbol_are_named():
@@ -47,7 +47,7 @@ def test_stored_sizes_that_contradict_a_symbol_are_named():
     fixed = {"image": (1, 3, 8, 8), "mask": (1, 1, 8, 12)}
     words = "^mask has a size 12 where W is 8: --input-shape and --inputs give one size to each"
     with pytest.raises(UsageError, match=words):
-        Dimensions(ports, fixed)
+        Dimensions.of(ports, fixed)
 
 
 def test_a_symbol_has_one_size_everywhere(tmp_path):
@@ -135,7 +135,7 @@ def test_the_search_of_all_combinations_ends_together(tmp_path, monkeypatch):
 
     monkeypatch.setattr(sizes_module._Tries, "__init__", noted)
     session = opened(tmp_path, "g (float[N] x, int64 m) => (float[N] y) { y = Neg(x) }")
-    session._cases = ({"m": (1.0,)}, {"m": (2.0,)})
-    random_sets(session, ({},), 1)
+    combinations = ({"m": (1.0,)}, {"m": (2.0,)})
+    random_sets(replace(session, combinations=combinations), ({},), 1)
     assert len(ends) == 3
     assert len(set(ends)) == 1

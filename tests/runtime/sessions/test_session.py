@@ -12,8 +12,7 @@ from tests.shared import ROOT
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions import session as session_module
-from widthfold_onnx.runtime.sessions.ports import Port
-from widthfold_onnx.runtime.sessions.session import Level, open_session, runtime_version
+from widthfold_onnx.runtime.sessions.session import Level, Port, open_session, runtime_version
 
 ON_CPU = RuntimeOptions(provider=Provider.CPU)
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'

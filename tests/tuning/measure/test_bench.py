@@ -81,7 +81,7 @@ def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
         [workload("one", "a", "b"), workload("two", "a"), workload("three")], Budget(60.0), quiet
     )
     assert [workloads for workloads, _ in inside.races[1:]] == [[("one", ["b"]), ("three", [])]]
-    assert used.measured == 3
+    assert len(used.kept) == 3
     stored = kept(store)["one", "b"]
     assert (stored.ratio, stored.low, stored.high, stored.rounds) == (1.5, 1.4, 1.6, 4)
     assert (stored.seconds, stored.status, stored.reason) == (1e-3, "ok", "")
@@ -96,7 +96,7 @@ def test_another_setting_or_machine_knows_nothing(store: Store, inside) -> None:
     ):
         used = Bench(setup, store, machine)
         used.measure([workload("one", "a")], Budget(60.0), quiet)
-        assert used.measured == known
+        assert len(used.kept) == known
 
 
 def test_what_had_no_time_gets_another_chance_with_more_of_it(

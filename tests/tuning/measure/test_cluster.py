@@ -28,10 +28,8 @@ from widthfold_onnx.options.progress import Step
 from widthfold_onnx.runtime.measurement import AS_IS, Key, Measurement
 from widthfold_onnx.tuning.identity import Place, machine_identity
 from widthfold_onnx.tuning.measure import cluster as cluster_module
-from widthfold_onnx.tuning.measure import cluster_pool
 from widthfold_onnx.tuning.measure.children import Budget
-from widthfold_onnx.tuning.measure.cluster import Cluster
-from widthfold_onnx.tuning.measure.cluster_pool import MOST_FAILURES, ClusterPool
+from widthfold_onnx.tuning.measure.cluster import MOST_FAILURES, Cluster, ClusterPool
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import tune
 from widthfold_onnx.tuning.workload.workloads import Workload
@@ -179,7 +177,7 @@ def test_every_kind_of_machine_measures_all_units(
             (key.machine, json.loads(key.setting)["provider"]) for key, _ in store.items()
         )
     assert found == {("small", "cpu"): 4, ("large", "cuda"): 4}
-    assert {bench.machine: bench.measured for bench in pool.benches} == {"small": 4, "large": 4}
+    assert {bench.machine: len(bench.kept) for bench in pool.benches} == {"small": 4, "large": 4}
 
 
 class Inside:
@@ -269,7 +267,7 @@ def test_other_versions_are_refused(
 def test_workers_without_the_provider_are_named(
     cluster: LocalCluster, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_pool, "LONELY", 0.0)
+    monkeypatch.setattr(cluster_module, "LONELY", 0.0)
     wrong = replace(SMALL, provider_options={"a": "b"})
     with Store(None) as store, Cluster(cluster.scheduler_address, wrong) as bad:
         pool = ClusterPool(bad, SMALL, FoldOptions(), store)
@@ -280,7 +278,7 @@ def test_workers_without_the_provider_are_named(
 def test_a_cluster_without_workers_is_not_waited_for_forever(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_pool, "LONELY", 0.5)
+    monkeypatch.setattr(cluster_module, "LONELY", 0.5)
     short = replace(SMALL, time_budget=0.1)
     with running(n_workers=0) as started:
         with pytest.raises(UnverifiedError, match=r"no worker .* is left that can measure$"):

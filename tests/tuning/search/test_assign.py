@@ -18,8 +18,7 @@ from widthfold_onnx.runtime.measurement import AS_IS, Measurement, lost, now
 from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN
 from widthfold_onnx.tuning.measure.successive_halving import Candidate
 from widthfold_onnx.tuning.search.assign import assign, foresee
-from widthfold_onnx.tuning.workload.layers import Layers
-from widthfold_onnx.tuning.workload.links import Link, inside_subject
+from widthfold_onnx.tuning.workload.layers import Layers, Link, inside_subject
 from widthfold_onnx.tuning.workload.workloads import PredictedForm
 
 RESIDUAL = """

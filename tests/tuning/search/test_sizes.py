@@ -74,6 +74,17 @@ def test_a_layer_that_loses_at_the_larger_size_is_left_out(
     assert folded(model.with_name("out.onnx")) == {"second"}
 
 
+def test_a_layer_that_loses_at_the_first_size_is_not_timed_at_the_larger_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save(build(OPEN), tmp_path / "model.onnx")
+    lost = {"first": -1.0, "second": -1.0}
+    world = Sized({1: lost, 6: {"first": 1.0, "second": 1.0}})
+    enter(monkeypatch, world)
+    found(model, fold={"input_shapes": (SMALL, LARGE)})
+    assert world.batches.count(6) == 1 < world.batches.count(1), "the last trial is at all sizes"
+
+
 def test_smaller_sizes_get_the_last_trial_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

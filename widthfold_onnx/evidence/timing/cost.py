@@ -10,7 +10,7 @@ from typing import NamedTuple
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto.tensors import data_files
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.nvml import Device
+from widthfold_onnx.runtime.environment import Device
 from widthfold_onnx.runtime.sessions.session import Feeds
 from widthfold_onnx.runtime.settings import Setting, open_at, rounds_of
 from widthfold_onnx.system import peak_bytes

@@ -21,7 +21,7 @@ from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
 from widthfold_onnx.options.progress import Say
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing
 from widthfold_onnx.runtime.clock import clock_name
-from widthfold_onnx.runtime.nvml import Device
+from widthfold_onnx.runtime.environment import Device
 from widthfold_onnx.runtime.paired_benchmark import Contest, contest
 from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.settings import open_at

@@ -36,7 +36,7 @@ LIFT = "rank"
 
 MAX_TILE = 1 << 16
 """Largest tile or count of a spec that is read: tables of taps grow with it, and a text can say any
-number. `options.folding.MAX_FACTOR` times a stride of 16 fits."""
+number. `options.MAX_FACTOR` times a stride of 16 fits."""
 
 MAX_CHANNELS = 1 << 24
 """Largest number of channels of a spec that is read."""

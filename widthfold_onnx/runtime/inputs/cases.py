@@ -24,7 +24,7 @@ from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.proto.functions import flat
 from widthfold_onnx.model.proto.walk import inputs, subgraphs
 from widthfold_onnx.options import RuntimeOptions, Values
-from widthfold_onnx.runtime.sessions.ports import Port
+from widthfold_onnx.runtime.sessions.session import Port
 from widthfold_onnx.text import printable, valued
 
 R = TypeVar("R", bound=RuntimeOptions)
@@ -155,8 +155,7 @@ class _Reader:
     def values(self, name: str) -> list[tuple[float, ...]]:
         """Return the values of an input, each as a single element that fills it."""
         holding, failing = self.compared[name]
-        every = dict.fromkeys([*holding, *(v for v in failing if v not in holding)])
-        return [(value,) for value in list(every)[:MOST_CASES]]
+        return [(value,) for value in list(dict.fromkeys(holding + failing))[:MOST_CASES]]
 
     def read(self, graph: onnx.GraphProto) -> None:
         """Read a graph, and all graphs in it."""

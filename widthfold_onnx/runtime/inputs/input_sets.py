@@ -14,10 +14,10 @@ from pathlib import Path
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider, Shapes, Sizes, VerifyOptions
 from widthfold_onnx.runtime.inputs.cases import shown_values
-from widthfold_onnx.runtime.inputs.dimensions import Dimensions
 from widthfold_onnx.runtime.inputs.feeds import Distribution, distribution_of, random_feeds
 from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
 from widthfold_onnx.runtime.inputs.sizes import (
+    Dimensions,
     any_shapes,
     find_shapes,
     find_sizes,
@@ -99,35 +99,33 @@ def random_sets(
     """
     end = search_end()
     sizes = find_sizes(session, fixed, suits, end)
-    first = sizes[0]
-    special: dict[int, Shapes] = {}
-    limits = []
-    if count > 1 and varied and (other := other_shapes(session, fixed[0], first)):
-        special[1] = other  # they may be long, so one set is enough
-    missing = []
-    for seed, batch in BATCHES.items() if varied else ():
-        if seed < count and any(Dimensions(session.inputs, fixed[0]).opened.values()):
-            shapes = with_batch(session, fixed[0], first, batch)
-            if shapes is None:
-                missing.append(str(batch))
-            else:
-                special[seed] = shapes
-    if missing:
-        limits.append(f"not compared at batch {' or '.join(missing)}: the original does not run")
-    sets = []
-    for seed in range(max(count, len(sizes))):
-        kind = distribution_of(seed) if varied else Distribution.NORMAL
-        feeds = random_feeds(
-            session.inputs, seed, special.get(seed, sizes[seed % len(sizes)]), kind
+    first, special = sizes[0], dict[int, Shapes | None]()
+    if count > 1 and varied:
+        special[1] = other_shapes(session, fixed[0], first)  # may be long, so one set is enough
+    if varied and any(Dimensions.of(session.inputs, fixed[0]).opened.values()):
+        for seed, batch in BATCHES.items():
+            if seed < count:
+                special[seed] = with_batch(session, fixed[0], first, batch)
+    draws = [
+        (
+            session,
+            special.get(seed) or sizes[seed % len(sizes)],
+            f"batch {BATCHES[seed]}" if seed in BATCHES and special.get(seed) else "",
         )
-        size = f", batch {BATCHES[seed]}" if seed in BATCHES and seed in special else ""
-        sets.append(InputSet(f"seed {seed}, {kind}{size}", feeds, random=True))
-    for seed, case in enumerate(session.cases[1:], len(sets)):
+        for seed in range(max(count, len(sizes)))
+    ]
+    draws += [
+        (case, _own_shapes(case, fixed[0], first, end), shown_values(case.inputs))
+        for case in session.cases[1:]
+    ]
+    sets = []
+    for seed, (case, shapes, note) in enumerate(draws):
         kind = distribution_of(seed) if varied else Distribution.NORMAL
-        feeds = random_feeds(case.inputs, seed, _own_shapes(case, fixed[0], first, end), kind)
-        label = f"seed {seed}, {kind}, {shown_values(case.inputs)}"
-        sets.append(InputSet(label, feeds, random=True))
-    return InputSets(sets, sizes, limits)
+        label = ", ".join(filter(None, (f"seed {seed}", kind, note)))
+        sets.append(InputSet(label, random_feeds(case.inputs, seed, shapes, kind), random=True))
+    missing = [str(batch) for seed, batch in BATCHES.items() if special.get(seed, first) is None]
+    why = f"not compared at batch {' or '.join(missing)}: the original does not run"
+    return InputSets(sets, sizes, [why] if missing else [])
 
 
 def _own_shapes(case: Session, fixed: Shapes, shapes: Shapes, end: float) -> Shapes:

@@ -1,4 +1,4 @@
-"""Finds sizes at which a model runs, for the dimensions that it leaves open.
+"""Finds the dimensions that a model leaves open, and sizes of them at which it runs.
 
 A model does not tell how long an audio input must be. So the original is run at one size after
 another until one works, small sizes first; a try of a wrong size stops early. A search is bounded
@@ -14,14 +14,17 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, product, starmap
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, Sizes, Values
-from widthfold_onnx.runtime.inputs.dimensions import Dimensions, Key
+from widthfold_onnx.results import AssumedSizes
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.sessions.descriptions import description_of
-from widthfold_onnx.runtime.sessions.session import Session, open_session
+from widthfold_onnx.runtime.sessions.session import Port, Session, open_session
 from widthfold_onnx.system import memory_at_most
 from widthfold_onnx.text import printable
 
@@ -60,6 +63,149 @@ LARGE_ELEMENTS = 1 << 20
 
 LARGE_SECONDS = 0.1
 """Longest run at a large size that is not asked for: a trial takes at least sixty runs of both."""
+
+
+Key = str | tuple[str, int]
+"""An open dimension: its symbol, or (input, axis) where it has none."""
+
+MAX_ASKED_ELEMENTS = 1 << 40
+"""Largest input that a caller may ask for; beyond it numpy cannot even count the bytes."""
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """The dimensions that neither model nor caller fixes.
+
+    Attributes:
+        dims: of every input by name: a size, or the key of an open dimension.
+    """
+
+    dims: Mapping[str, Sequence[int | Key]]
+
+    @classmethod
+    def of(cls, inputs: Sequence[Port], fixed: Shapes) -> Dimensions:
+        """Return the dimensions of inputs.
+
+        Args:
+            inputs: of the model; several elements of a value are the extent of an input of one
+                axis.
+            fixed: whole shapes by input name, which the caller demands; a symbol in one of them is
+                known everywhere.
+
+        Raises:
+            UsageError: a fixed shape for an input that is not there or does not have that form.
+        """
+        valued = {p.name: (len(p.value),) for p in inputs if len(p.value) > 1 and len(p.dims) == 1}
+        fixed = {**valued, **fixed}
+        symbols = _symbols(inputs, fixed)
+        keys = {
+            port.name: [
+                (port.name, axis) if dim is None else dim for axis, dim in enumerate(port.dims)
+            ]
+            for port in inputs
+        }
+        return cls({n: fixed.get(n, [symbols.get(k, k) for k in own]) for n, own in keys.items()})
+
+    @cached_property
+    def opened(self) -> dict[Key, bool]:
+        """For each open dimension, True if it is axis 0 of some input, where the batch is."""
+        leading = {dims[0] for dims in self.dims.values() if dims}
+        every = chain.from_iterable(self.dims.values())
+        return {dim: dim in leading for dim in every if not isinstance(dim, int)}
+
+    def shapes(self, sizes: Mapping[Key, int]) -> Shapes:
+        """Return the whole shapes of all inputs at these sizes of the open dimensions."""
+        return {
+            name: tuple(dim if isinstance(dim, int) else sizes[dim] for dim in dims)
+            for name, dims in self.dims.items()
+        }
+
+    @property
+    def open_inputs(self) -> dict[str, list[str]]:
+        """The open dimensions by input: the symbol of each, or its axis where it has none."""
+        names = {
+            name: [k if isinstance(k, str) else f"axis {k[1]}" for k in dims if k in self.opened]
+            for name, dims in self.dims.items()
+        }
+        return {name: opened for name, opened in names.items() if opened}
+
+    def sizes(self, shapes: Shapes) -> dict[Key, int]:
+        """Return the sizes of the open dimensions in whole shapes."""
+        return {
+            dim: size
+            for name, dims in self.dims.items()
+            for dim, size in zip(dims, shapes[name], strict=True)
+            if not isinstance(dim, int)
+        }
+
+
+def assumed_sizes(inputs: Sequence[Port], fixed: Sizes, sizes: Sizes) -> AssumedSizes | None:
+    """Describe the assumed sizes; None if nothing was.
+
+    Args:
+        inputs: of the model.
+        fixed: sizes that the caller demands.
+        sizes: whole shapes of all inputs.
+    """
+    names = Dimensions.of(inputs, fixed[0]).open_inputs
+    if not names or not sizes:
+        return None
+    shapes = [{name: list(each[name]) for name in names} for each in sizes]
+    return AssumedSizes(open=names, sizes=shapes)
+
+
+def assumed_shapes(inputs: Sequence[Port], fixed: Shapes) -> Shapes:
+    """Return shapes at batch 1, for a model that is not run.
+
+    Args:
+        inputs: of the model.
+        fixed: shapes that the caller demands.
+
+    Raises:
+        UsageError: as `Dimensions`, or another dimension than a batch is open.
+    """
+    dims = Dimensions.of(inputs, fixed)
+    for name, own in dims.dims.items():
+        if not all(isinstance(dim, int) or dims.opened[dim] for dim in own):
+            raise UsageError(
+                f"input {printable(name)} has open dimensions, and nothing is run to find "
+                f"them out; pass --input-shape {printable(name)}:SIZE,..."
+            )
+    return dims.shapes(dict.fromkeys(dims.opened, 1))
+
+
+def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[int | Key, int]:
+    """Return the sizes of the symbols that fixed shapes determine."""
+    ports = {port.name: port for port in inputs}
+    sizes: dict[int | Key, int] = {}
+    for name, shape in fixed.items():
+        port = ports.get(name)
+        if port is None:
+            raise UsageError(
+                f"--input-shape names {printable(name)}, which is no input; there are: "
+                f"{', '.join(printable(item) for item in ports) or 'none'}"
+            )
+        if port.dims and len(port.dims) != len(shape):
+            raise UsageError(
+                f"--input-shape gives {printable(name)} {len(shape)} dimensions; "
+                f"the model has {len(port.dims)}"
+            )
+        if math.prod(shape) > MAX_ASKED_ELEMENTS:
+            raise UsageError(f"--input-shape gives {printable(name)} more elements than memory has")
+        for dim, size in zip(port.dims, shape, strict=bool(port.dims)):
+            if dim is None:
+                continue
+            if isinstance(dim, int):
+                if dim != size:
+                    raise UsageError(
+                        f"--input-shape gives {printable(name)} a size {size} where {dim} holds"
+                    )
+            elif sizes.setdefault(dim, size) != size:
+                raise UsageError(
+                    f"{printable(name)} has a size {size} where {printable(dim)} is {sizes[dim]}: "
+                    "--input-shape and --inputs give one size to each name of a dimension"
+                )
+    return sizes
 
 
 def running(model: Path, how: RuntimeOptions, fixed: Sizes) -> tuple[Provider, Sizes]:
@@ -208,15 +354,20 @@ def further_shapes(session: Session, fixed: Shapes, shapes: Shapes, end: float) 
 def other_shapes(session: Session, fixed: Shapes, shapes: Shapes) -> Shapes | None:
     """Return shapes with other sizes for the open dimensions, None if none is open or none runs.
 
-    A rewrite that bakes one size in passes at that size, so a second one is compared as well.
+    A rewrite that bakes one size in passes at that size, so a second one is compared as well: much
+    longer, odd before even (indivisible shows more), of batch 3 before 1; else twice as large.
     """
     tries = _Tries(session, fixed)
     opened, sizes = tries.dims.opened, tries.dims.sizes(shapes)
-    long = tries.first(_grown(sizes, opened), most=SMALL_ELEMENTS)
-    if long is not None:
-        return long
-    double = {key: size * 2 for key, size in sizes.items()}
-    return tries.first(item for item in (double, _batched(sizes, opened)) if item != sizes)
+
+    def scaled(growth: int, cut: int, batch: int) -> dict[Key, int]:
+        return {k: n * batch if opened[k] else n * growth - cut for k, n in sizes.items()}
+
+    batches = (3, 1) if any(opened.values()) else (1,)
+    growths = () if all(opened.values()) else (16, 4, 2)
+    long = starmap(scaled, product(growths, (1, 0), batches))
+    doubled = (item for item in (scaled(2, 0, 2), scaled(1, 0, 3)) if item != sizes)
+    return tries.first(long, most=SMALL_ELEMENTS) or tries.first(doubled)
 
 
 def with_batch(session: Session, fixed: Shapes, shapes: Shapes, batch: int) -> Shapes | None:
@@ -226,24 +377,6 @@ def with_batch(session: Session, fixed: Shapes, shapes: Shapes, batch: int) -> S
     return tries.first(
         [{k: batch if opened[k] else n for k, n in tries.dims.sizes(shapes).items()}]
     )
-
-
-def _batched(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> dict[Key, int]:
-    return {key: size * 3 if opened[key] else size for key, size in sizes.items()}
-
-
-def _grown(sizes: Mapping[Key, int], opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
-    """Yield much longer sizes: odd before even (indivisible shows more), batch 3 before 1."""
-    if all(opened.values()):
-        return
-    for growth in (16, 4, 2):
-        for cut in (1, 0):
-            long = {
-                key: size if opened[key] else size * growth - cut for key, size in sizes.items()
-            }
-            yield _batched(long, opened)
-            if any(opened.values()):
-                yield long
 
 
 def _small_batch(opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
@@ -292,7 +425,7 @@ class _Tries:
         self._is_hint = is_hint
         self._end = search_end() if end is None else end
         self._stopped: list[Shapes] = []
-        self.dims = Dimensions(session.inputs, fixed)
+        self.dims = Dimensions.of(session.inputs, fixed)
         self.failure = ""
 
     def first(

@@ -1,16 +1,17 @@
 """Opens and runs models on ONNX Runtime.
 
-Each of its failures becomes an `UnverifiedError` of one line, and nothing is printed.
+Each of its failures becomes an `UnverifiedError` of one line, and nothing is printed. Ports are the
+inputs of a model, with numpy's names of types. A bound session reads inputs that lie on the device
+already, so its time includes no copies.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,12 +20,12 @@ import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
-from widthfold_onnx.model.proto.walk import all_tensors
+from widthfold_onnx.model.proto.dims import declared, symbol_of
+from widthfold_onnx.model.proto.walk import all_tensors, inputs
 from widthfold_onnx.options import Provider, RuntimeOptions, Values
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import Level as Level
 from widthfold_onnx.runtime.sessions.descriptions import description_of
-from widthfold_onnx.runtime.sessions.ports import Bound, Placed, Port, arrays_of, place, port_of
 from widthfold_onnx.runtime.sessions.providers import OFF, chain, check_options, choose
 from widthfold_onnx.runtime.sessions.session_options import check_entries, entries
 from widthfold_onnx.text import printable
@@ -34,41 +35,112 @@ R = TypeVar("R", bound=RuntimeOptions)
 DEFAULTS = RuntimeOptions()
 
 
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+}
+"""Element types whose names in the runtime and in numpy differ."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input of a model.
+
+    Attributes:
+        name: as in the model.
+        dtype: numpy's name of the element type, "string", or the runtime's own words for a type
+            that is no tensor, e.g. "seq(tensor(float))".
+        dims: sizes, symbols, or None where nothing is known. The runtime shows a scalar and a
+            tensor of unknown rank alike, as ().
+        value: its elements, or the single element that fills it; none: it is drawn at random.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[int | str | None, ...]
+    value: tuple[float, ...] = ()
+
+
+def ports_of(proto: onnx.ModelProto) -> list[Port]:
+    """Return the inputs that a caller must feed, without the runtime."""
+    return [
+        Port(value.name, _dtype(value.type.tensor_type.elem_type), declared(value))
+        for value in inputs(proto)
+        if value.type.HasField("tensor_type")
+    ]
+
+
+def _dtype(kind: int) -> str:
+    if kind == onnx.TensorProto.STRING:
+        return "string"
+    return str(onnx.helper.tensor_dtype_to_np_dtype(kind).name)
+
+
+def port_of(meta: Any, values: Values) -> Port:
+    """Convert the runtime's description of an input, with its value if it has one."""
+    kind = str(meta.type)
+    inner = kind.removeprefix("tensor(").removesuffix(")")
+    dtype = _DTYPES.get(kind, inner if kind == f"tensor({inner})" else kind)
+    name = str(meta.name)
+    return Port(name, dtype, tuple(map(_dim, meta.shape)), values.get(name, ()))
+
+
+def _dim(dim: object) -> int | str | None:
+    if isinstance(dim, str):
+        return symbol_of(dim)
+    return dim if isinstance(dim, int) and dim >= 0 else None
+
+
+def arrays_of(name: str, value: object) -> dict[str, Array]:
+    """Return one output as arrays; a sequence of tensors gives ``name[0]``, ``name[1]``, ...
+
+    Raises:
+        UnverifiedError: it is no tensor.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        return {name: np.asarray(value)}
+    if isinstance(value, list) and all(isinstance(item, np.ndarray) for item in value):
+        return {f"{name}[{index}]": item for index, item in enumerate(value)}
+    kind = "an empty optional" if value is None else f"no tensor but a {type(value).__name__}"
+    raise UnverifiedError(f"output {printable(name)} is {kind}; it cannot be compared")
+
+
+Placed = Any
+"""An array on the device, as the runtime holds it; it may be bound to several sessions."""
+
+
+@dataclass(frozen=True, eq=False)
 class Session:
-    """A model that is loaded and ready to run; made by `open_session`."""
+    """A model that is loaded and ready to run; made by `open_session`.
 
-    def __init__(
-        self,
-        session: Any,
-        provider: Provider,
-        label: str,
-        chosen: Mapping[str, str],
-        cases: tuple[Values, ...],
-    ) -> None:
-        self._session = session
-        on_cuda = description_of(provider).device == "nvidia"
-        self._device = ("cuda", int(chosen.get("device_id", 0))) if on_cuda else ("cpu", 0)
-        self._label = label
-        self.provider = provider
-        self._ports = [port_of(meta) for meta in session.get_inputs()]
-        self._cases = cases
-        self.outputs = [str(meta.name) for meta in session.get_outputs()]
+    Attributes:
+        loaded: session of ONNX Runtime.
+        provider: where it runs.
+        label: name of the model in messages.
+        device: the runtime's name for the kind of device, and its number.
+        combinations: values of inputs that choose between parts of the model.
+    """
 
-    @property
+    loaded: Any
+    provider: Provider
+    label: str
+    device: tuple[str, int]
+    combinations: tuple[Values, ...]
+
+    @cached_property
+    def outputs(self) -> list[str]:
+        """Names of all outputs."""
+        return [str(meta.name) for meta in self.loaded.get_outputs()]
+
+    @cached_property
     def inputs(self) -> list[Port]:
         """The inputs, with the first combination of values."""
-        return [
-            dataclasses.replace(port, value=self._cases[0].get(port.name, ()))
-            for port in self._ports
-        ]
+        return [port_of(meta, self.combinations[0]) for meta in self.loaded.get_inputs()]
 
     @property
     def cases(self) -> list[Session]:
         """This session with each combination of values of its inputs."""
-        sessions = [copy.copy(self) for _ in self._cases]
-        for session, values in zip(sessions, self._cases, strict=True):
-            session._cases = (values,)
-        return sessions
+        return [replace(self, combinations=(values,)) for values in self.combinations]
 
     def run(self, feeds: Feeds, seconds: float = math.inf) -> dict[str, Array]:
         """Run once; a sequence of tensors comes back as ``name[0]``, ``name[1]``, ...
@@ -80,8 +152,8 @@ class Session:
         Raises:
             UnverifiedError: the runtime stopped, or an output is no tensor.
         """
-        with self._stops(), library.run_options(seconds) as options:
-            values = self._session.run(self.outputs, dict(feeds), options)
+        with self.translated(), library.run_options(seconds) as options:
+            values = self.loaded.run(self.outputs, dict(feeds), options)
         arrays: dict[str, Array] = {}
         for name, value in zip(self.outputs, values, strict=True):
             arrays.update(arrays_of(name, value))
@@ -95,27 +167,88 @@ class Session:
         """
         if any(isinstance(v, np.ndarray) and v.dtype.kind in "OUS" for v in feeds.values()):
             return partial(self.run, feeds)  # strings have no buffer to bind
-        return Bound(self._session, feeds, self.outputs, self._device, self._stops)
+        return Bound(self, feeds)
 
-    def placed(self, feeds: Feeds) -> dict[str, Placed]:
+    def placed(self, feeds: Mapping[str, Array | Placed]) -> dict[str, Placed]:
         """Copy the feeds to the device, once for all sessions there.
 
         Raises:
             UnverifiedError: there is no room.
         """
-        with self._stops():
-            return {name: place(v, self._device) for name, v in feeds.items()}
+        with self.translated():
+            return {name: self._place(value) for name, value in feeds.items()}
 
     def end_profile(self) -> Path:
         """Stop profiling and return the file that holds the profile."""
-        return Path(self._session.end_profiling())
+        return Path(self.loaded.end_profiling())
 
     @contextlib.contextmanager
-    def _stops(self) -> Iterator[None]:
+    def translated(self) -> Iterator[None]:
+        """Turn all exceptions of the runtime into errors of ours."""
         try:
             yield
         except library.failures() as error:
-            raise UnverifiedError(f"{self._label} does not run: {library.words(error)}") from error
+            raise UnverifiedError(f"{self.label} does not run: {library.words(error)}") from error
+
+    def _place(self, value: Array | Placed) -> Placed:
+        """Copy an array to the device, unless it lies there already."""
+        kind = library.runtime().OrtValue
+        return value if isinstance(value, kind) else kind.ortvalue_from_numpy(value, *self.device)
+
+
+class Bound:
+    """A callable that runs a session once; outputs stay on the device.
+
+    Args:
+        session: the session.
+        feeds: arrays, which are copied to the device now, or what lies there already.
+    """
+
+    def __init__(self, session: Session, feeds: Mapping[str, Array | Placed]) -> None:
+        self._session = session
+        self._reuses_buffers = True
+        # On the CPU the runtime reads the buffers of the arrays themselves, and keeps none.
+        self._inputs = session.placed(feeds)
+        with session.translated():
+            self._binding = session.loaded.io_binding()
+            for name, value in self._inputs.items():
+                self._binding.bind_ortvalue_input(name, value)
+            self._bind_outputs()
+
+    def _bind_outputs(self) -> None:
+        self._binding.clear_binding_outputs()
+        for name in self._session.outputs:
+            self._binding.bind_output(name, *self._session.device)
+
+    def __call__(self) -> None:
+        """Run once, and wait for the end.
+
+        Raises:
+            UnverifiedError: the runtime stopped.
+        """
+        with self._session.translated():
+            self._run()
+            self._binding.synchronize_outputs()
+
+    def _run(self) -> None:
+        """Run once; the outputs of the run before are overwritten where the runtime lets us.
+
+        It refuses them if the model declares another rank than its outputs have. Outputs of its own
+        it makes whatever the rank, as for every caller of its usual `run`.
+        """
+        if not self._reuses_buffers:
+            self._bind_outputs()
+        try:
+            self._session.loaded.run_with_iobinding(self._binding)
+        except library.failures():
+            if not self._reuses_buffers:
+                raise
+            self._reuses_buffers = False
+            self._run()
+
+    def results(self) -> dict[str, Placed]:
+        """Return the outputs of the last run, on the device; the next run may overwrite them."""
+        return dict(zip(self._session.outputs, self._binding.get_outputs(), strict=True))
 
 
 def runtime_version() -> str:
@@ -137,7 +270,7 @@ def resolved(options: R) -> R:
     provider = choose(options.provider)
     check_options(provider, options.provider_options)
     check_entries(options.session_options)
-    return dataclasses.replace(options, provider=provider)
+    return replace(options, provider=provider)
 
 
 def open_session(
@@ -192,7 +325,10 @@ def open_session(
     first, expected = session.get_providers()[0], description_of(used).name
     if first != expected:
         raise UnverifiedError(f"{label} runs on {first} although {expected} was asked for")
-    return Session(session, used, label, how.provider_options, how.cases)
+    on_cuda = description_of(used).device == "nvidia"
+    number = int(how.provider_options.get("device_id", 0)) if on_cuda else 0
+    device = ("cuda" if on_cuda else "cpu", number)
+    return Session(session, used, label, device, how.cases)
 
 
 def _check_tensor_cores(model: Path | onnx.ModelProto, label: str) -> None:

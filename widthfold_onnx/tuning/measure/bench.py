@@ -9,10 +9,12 @@ import datetime
 import queue
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Key, Measurement
+from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.identity import setting_identity
 from widthfold_onnx.tuning.measure.children import Budget, measure
 from widthfold_onnx.tuning.measure.successive_halving import Candidate, Outcome, Setup
@@ -33,44 +35,39 @@ RETRY = datetime.timedelta(days=7)
 """Age at which a lost form is tried again: memory or time may have been short at that moment."""
 
 
+@dataclass(frozen=True)
 class Bench:
     """Measures for one setting on one machine.
 
-    Args:
+    Attributes:
         setup: how forms run; its provider is not AUTO.
         store: where measurements are kept.
         machine: `identity.machine_identity`.
-
-    Raises:
-        InternalError: the provider is AUTO.
+        kept: the measurements that this bench has kept, by subject and candidate.
     """
 
-    def __init__(self, setup: Setup, store: Store, machine: str) -> None:
-        self.setup = setup
-        self.machine = machine
-        self.kept: set[tuple[str, Candidate]] = set()
-        self._store = store
-        self._setting = setting_identity(setup.how, setup.level)
+    setup: Setup
+    store: Store
+    machine: str
+    kept: set[tuple[str, Candidate]] = field(default_factory=set)
 
-    @property
-    def measured(self) -> int:
-        """Number of measurements that were kept."""
-        return len(self.kept)
+    @cached_property
+    def _setting(self) -> str:
+        return setting_identity(self.setup.how, self.setup.level)
 
-    @property
-    def read_only(self) -> bool:
-        """True if the store may only be read, so that measurements are lost."""
-        return self._store.read_only
+    def at(self, level: Level) -> Bench:
+        """Return a bench of its own for another level."""
+        return Bench(replace(self.setup, level=level), self.store, self.machine)
 
     def measurement(self, subject: str, candidate: Candidate) -> Measurement | None:
         """Return the measurement that the store holds, if any."""
-        return self._store.get(self._key(subject, candidate))
+        return self.store.get(self._key(subject, candidate))
 
     def keep(self, outcome: Outcome) -> None:
         """Store a measurement."""
         subject, candidate, measurement = outcome
         self.kept.add((subject, candidate))
-        self._store.put(self._key(subject, candidate), measurement)
+        self.store.put(self._key(subject, candidate), measurement)
 
     def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
         """Race all forms without a measurement, until all ran or the budget is spent.
@@ -91,11 +88,8 @@ class Bench:
             seconds: time to measure them in; if it is much more than an earlier run had, forms
                 that were skipped or stayed undecided then are missing as well.
         """
-        return [
-            missing
-            for workload in workloads
-            if (missing := self._missing(workload, seconds)) is not None
-        ]
+        reduced = (self._missing(workload, seconds) for workload in workloads)
+        return [workload for workload in reduced if workload is not None]
 
     def _missing(self, workload: Workload, seconds: float) -> Workload | None:
         own = self.measurement(workload.subject, AS_IS)
@@ -108,12 +102,7 @@ class Bench:
 
     def _key(self, subject: str, candidate: Candidate) -> Key:
         text = candidate if isinstance(candidate, str) else candidate.text
-        return Key(
-            subject=subject,
-            candidate=text,
-            setting=self._setting,
-            machine=self.machine,
-        )
+        return Key(subject, text, self._setting, self.machine)
 
 
 class _StoppedError(Exception):

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options import Provider
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.measurement import AS_IS, lost
@@ -23,20 +22,17 @@ from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome, Set
 from widthfold_onnx.tuning.workload.workloads import Workload
 
 
+@dataclass
 class Budget:
     """Seconds for measuring; they pass only while something runs.
-
-    Args:
-        seconds: all of them.
 
     Attributes:
         total: the seconds at the beginning.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.total = seconds
-        self._spent = 0.0
-        self._since: float | None = None
+    total: float
+    _spent: float = 0.0
+    _since: float | None = None
 
     @property
     def left(self) -> float:
@@ -89,7 +85,9 @@ def measure(
     Raises:
         UnverifiedError: the runtime cannot be used.
     """
-    pending = _Pending(workloads, budget, keep, on_progress)
+    by_subject = {workload.subject: workload for workload in workloads}
+    pending = _Pending(by_subject, len(by_subject), budget, keep, on_progress)
+    on_cpu = description_of(setup.how.provider).device == "cpu"
     while pending.workloads:
         try:
             isolated(
@@ -98,7 +96,8 @@ def measure(
                 setup,
                 budget.left * share,
                 silence=SILENCE,
-                memory=_memory(setup.how.provider),
+                # CUDA reserves far more address space than it uses.
+                memory=int(memory_bytes() * MEMORY_SHARE) if on_cpu else None,
                 on_progress=pending.hear,
             )
         except _BudgetSpentError:
@@ -111,29 +110,25 @@ def measure(
             budget.stop()
 
 
+@dataclass
 class _Pending:
     """The workloads left to measure, kept up to date by messages of the children.
 
-    Args:
-        workloads: to be measured.
+    Attributes:
+        workloads: by subject, each with the forms that are left.
+        total: number of workloads at the beginning.
         budget: the seconds to spend.
         keep: gets every measurement at once.
         on_progress: gets a step per workload.
-
-    Attributes:
-        workloads: by subject, each with the forms that are left.
         running: the form that has begun; None between two layers.
     """
 
-    def __init__(
-        self, workloads: Sequence[Workload], budget: Budget, keep: Keep, on_progress: Progress
-    ) -> None:
-        self.workloads = {workload.subject: workload for workload in workloads}
-        self.running: Began | None = None
-        self._total = len(self.workloads)
-        self._budget = budget
-        self._keep = keep
-        self._on_progress = on_progress
+    workloads: dict[str, Workload]
+    total: int
+    budget: Budget
+    keep: Keep
+    on_progress: Progress
+    running: Began | None = None
 
     def hear(self, message: Began | Outcome) -> None:
         """Handle a message of a child.
@@ -141,7 +136,7 @@ class _Pending:
         Raises:
             _BudgetSpentError: a workload begins that is not the first, and the budget is spent.
         """
-        self._budget.start()
+        self.budget.start()
         if isinstance(message, Outcome):
             self._settle(message)
             return
@@ -157,28 +152,21 @@ class _Pending:
         self.running = None
 
     def _begin_layer(self) -> None:
-        spare = self._budget.left
-        done = self._total - len(self.workloads)
+        spare = self.budget.left
+        done = self.total - len(self.workloads)
         if spare < 0 and done:
             raise _BudgetSpentError
-        step = f"measuring layer {done + 1} of {self._total}"
-        self._on_progress(Step(step, done, self._total, spare))
+        step = f"measuring layer {done + 1} of {self.total}"
+        self.on_progress(Step(step, done, self.total, spare))
 
     def _settle(self, outcome: Outcome) -> None:
         """Keep a result; a layer is done when every form has a measurement."""
         subject, candidate, measurement = outcome
-        measurement = msgspec.structs.replace(measurement, budget=self._budget.total)
-        self._keep(Outcome(subject, candidate, measurement))
+        measurement = msgspec.structs.replace(measurement, budget=self.budget.total)
+        self.keep(Outcome(subject, candidate, measurement))
         workload = self.workloads[subject]
         forms = tuple(form for form in workload.forms if form.spec != candidate)
         self.workloads[subject] = replace(workload, forms=forms)
         if not forms:
             del self.workloads[subject]
             self.running = None
-
-
-def _memory(provider: Provider) -> int | None:
-    """Return the bytes that a child may use; CUDA reserves far more address space than it uses."""
-    if description_of(provider).device != "cpu":
-        return None
-    return int(memory_bytes() * MEMORY_SHARE)

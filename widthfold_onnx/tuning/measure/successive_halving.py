@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.rules.forms.form import FormSpec
-from widthfold_onnx.runtime.clock import Clock, Run, Times, clock_of, seconds_of
+from widthfold_onnx.runtime.clock import Run, Times, clock_of, in_turn
 from widthfold_onnx.runtime.intervals import measured
 from widthfold_onnx.runtime.kernels import operations
 from widthfold_onnx.runtime.measurement import (
@@ -126,7 +127,9 @@ def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report:
     peak = operations(setup.setting)
     for index, workload in enumerate(workloads):
         part = UNFAIR * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
-        _Race(workload, setup, report).run(peak, part * (end - time.perf_counter()))
+        report(Began(workload.subject, AS_IS))
+        original = random_run(workload.model, setup.setting)
+        _Race(workload, setup, report, original).run(peak, part * (end - time.perf_counter()))
 
 
 def _need(workload: Workload) -> float:
@@ -134,25 +137,25 @@ def _need(workload: Workload) -> float:
     return (len(workload.forms) + 1) * (workload.predicted + OPENING)
 
 
+@dataclass
 class _Race:
     """The race of one layer.
 
-    Args:
+    Attributes:
         workload: the layer.
         setup: the settings.
         report: gets every start and every result.
+        original: runs the layer as it is.
+        times: the pairs of each form so far.
+        hopeless: the forms that are not run again.
     """
 
-    def __init__(self, workload: Workload, setup: Setup, report: Report) -> None:
-        self._workload = workload
-        self._setup = setup
-        self._clock = clock_of(setup.how)
-        self._report = report
-        self._start = time.perf_counter()
-        report(Began(workload.subject, AS_IS))
-        self._original = random_run(workload.model, setup.setting)
-        self._times: dict[FormSpec, Times] = {}
-        self._hopeless: set[FormSpec] = set()
+    workload: Workload
+    setup: Setup
+    report: Report
+    original: Run
+    times: dict[FormSpec, Times] = field(default_factory=dict)
+    hopeless: set[FormSpec] = field(default_factory=set)
 
     def run(self, peak: float, seconds: float) -> None:
         """Run every form, and the better ones again.
@@ -161,46 +164,44 @@ class _Race:
             peak: floating-point operations per second of the best matrix product.
             seconds: time that this should take.
         """
-        first, *later = self._setup.spending.rungs
-        _, own = self._pairs(self._original, first.pairs)
+        start = time.perf_counter()
+        first, *later = self.setup.spending.rungs
+        _, own = self._pairs(self.original, first.pairs)
         usual = float(np.median(own))
         self._tell(AS_IS, timed(1.0, 1.0, 1.0, usual, len(own)))
-        for form in self._workload.forms:
+        for form in self.workload.forms:
             if out_of_reach(form.macs, usual, peak):
                 why = OUT_OF_REACH
-            elif self._times and self._passed() > FIRST_SHARE * seconds:
+            elif self.times and time.perf_counter() - start > FIRST_SHARE * seconds:
                 why = NO_TIME
             else:
                 why = self._run(form.spec, first.pairs)
             if why:
                 self._tell(form.spec, lost(why))
         for rung in later:
-            running = [spec for spec in self._times if spec not in self._hopeless]
-            best_first = sorted(running, key=lambda spec: -_ratio(self._times[spec]))
+            running = [spec for spec in self.times if spec not in self.hopeless]
+            best_first = sorted(running, key=lambda spec: -_ratio(self.times[spec]))
             for spec in best_first[: rung.forms]:
-                if self._passed() <= seconds:
+                if time.perf_counter() - start <= seconds:
                     self._run(spec, rung.pairs)
-        for spec, pairs in self._times.items():
+        for spec, pairs in self.times.items():
             self._tell(spec, measured(*pairs))
 
-    def _passed(self) -> float:
-        return time.perf_counter() - self._start
-
     def _tell(self, candidate: Candidate, measurement: Measurement) -> None:
-        self._report(Outcome(self._workload.subject, candidate, measurement))
+        self.report(Outcome(self.workload.subject, candidate, measurement))
 
     def _run(self, spec: FormSpec, pairs: int) -> str:
         """Run a form; return why there is no result, "" if there is one."""
-        self._report(Began(self._workload.subject, spec))
-        model = reformed(self._workload, spec, self._setup.fold)
+        self.report(Began(self.workload.subject, spec))
+        model = reformed(self.workload, spec, self.setup.fold)
         if model is None:
             return NO_SUCH_FORM
         try:
-            form = random_run(model, self._setup.setting)
-            if spec in self._times:
-                self._times[spec] = self._pairs(form, pairs)
+            form = random_run(model, self.setup.setting)
+            if spec in self.times:
+                self.times[spec] = self._pairs(form, pairs)
             else:
-                self._times[spec] = self._first_times(spec, form, pairs)
+                self.times[spec] = self._first_times(spec, form, pairs)
         except UnverifiedError as error:
             return str(error)
         return ""
@@ -208,16 +209,24 @@ class _Race:
     def _first_times(self, spec: FormSpec, form: Run, pairs: int) -> Times:
         """Run a form for the first time: a hopeless one in the first pairs only."""
         times = self._pairs(form, FIRST_PAIRS)
-        best = max(map(_ratio, self._times.values()), default=1.0)
+        best = max(map(_ratio, self.times.values()), default=1.0)
         if HOPELESS * _ratio(times) < max(best, 1.0):
-            self._hopeless.add(spec)
+            self.hopeless.add(spec)
         elif pairs > FIRST_PAIRS:
             more = self._pairs(form, pairs - FIRST_PAIRS, warm=True)
             times = np.concatenate([times, more], axis=1)
         return times
 
-    def _pairs(self, form: Run, count: int, *, warm: bool = False) -> Times:
-        return _pairs(self._clock, self._original, form, count, warm=warm)
+    def _pairs(self, form: Run, rounds: int, *, warm: bool = False) -> Times:
+        """Return the seconds of both sides by pair; one more pair warms up unless they are warm."""
+        start, clock = time.perf_counter(), clock_of(self.setup.how)
+        times: list[list[float]] = []
+        warming = 0 if warm else 1
+        for pair in islice(in_turn((self.original, form), clock), warming + rounds):
+            times.append(pair)
+            if len(times) > FEWEST_PAIRS and time.perf_counter() - start > FORM_SECONDS:
+                break
+        return np.array(times[warming:]).T
 
 
 def out_of_reach(macs: float, usual: float, peak: float) -> bool:
@@ -235,18 +244,3 @@ def _ratio(times: Times) -> float:
     """Return the ratio of the shortest times: whatever disturbs one of a few runs prolongs it."""
     base, form = times.min(axis=1)
     return float(base / form)
-
-
-def _pairs(clock: Clock, original: Run, form: Run, rounds: int, *, warm: bool = False) -> Times:
-    """Return the seconds of both by pair, in alternating order; one more warms up unless `warm`."""
-    start = time.perf_counter()
-    sides = (original, form)
-    times: list[list[float]] = []
-    for count in range(0 if warm else -1, rounds):
-        pair = [0.0, 0.0]
-        for side in (0, 1) if count % 2 else (1, 0):
-            pair[side] = seconds_of(sides[side], count, clock)
-        times.append(pair)
-        if len(times) > FEWEST_PAIRS and time.perf_counter() - start > FORM_SECONDS:
-            break
-    return np.array(times[0 if warm else 1 :]).T

@@ -1,9 +1,9 @@
 """Choose the forms of all layers at least total cost: a linear program over layers and links.
 
-A layer takes one form; a link (`tuning.workload.links`) is in one layout, logical or packed.
+A layer takes one form; a link (`tuning.workload.layers`) is in one layout, logical or packed.
 If a layer reads or returns another layout than its link, a fold or unfold is paid, once for each
 link and layout, as the rewriting emits them. The cost of a form between packed tensors and the cost
-of its folds are measured (`tuning.workload.links`). Branches that meet again make this a
+of its folds are measured (`tuning.workload.layers`). Branches that meet again make this a
 problem on graphs. It is solved as an integer program, as Anderson and Gregg select layouts (Optimal
 DNN Primitive Selection with Partitioned Boolean Quadratic Programming, CGO 2018): the solver proves
 that the cost is least.
@@ -22,8 +22,7 @@ from widthfold_onnx.rules.forms.form import FormSpec
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN
 from widthfold_onnx.tuning.measure.successive_halving import Candidate
-from widthfold_onnx.tuning.workload.layers import Layers
-from widthfold_onnx.tuning.workload.links import Link, inside_subject
+from widthfold_onnx.tuning.workload.layers import Layers, Link, inside_subject
 from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload
 
 SOLVER_SECONDS = 10.0
@@ -40,14 +39,14 @@ class Option(NamedTuple):
         seconds: time of one run between tensors in the layouts that it reads and returns.
         input_layout: layout of the input; None for logical.
         output_layout: layout of the output; None for logical.
-        ends: seconds of folding its input and unfolding its output.
+        end: seconds of folding its input, or of unfolding its output.
     """
 
     spec: FormSpec | None
     seconds: float
     input_layout: PackedLayout | None = None
     output_layout: PackedLayout | None = None
-    ends: float = 0.0
+    end: float = 0.0
 
 
 def assign(layers: Layers, measurement: Measurements) -> dict[str, FormSpec]:
@@ -102,8 +101,8 @@ def _option(form: PredictedForm, alone: float, packed: float | None) -> Option:
     """Return a form as an option, by its seconds alone and between packed tensors if they count."""
     if packed is None:
         return Option(form.spec, alone)
-    core = min(packed, alone)
-    return Option(form.spec, core, form.input_layout, form.output_layout, alone - core)
+    core, layouts = min(packed, alone), (form.input_layout, form.output_layout)
+    return Option(form.spec, core, *layouts, (alone - core) / sum(it is not None for it in layouts))
 
 
 def _least(layers: Layers, yielded: Mapping[str, Iterator[Option]]) -> dict[str, FormSpec]:
@@ -135,18 +134,15 @@ def _join(
     """Add the cost of a link: its layout, and the folds and unfolds that its layers need."""
     sides: list[tuple[defaultdict[PackedLayout | None, list[int]], bool]] = []
     cost: dict[PackedLayout, float] = defaultdict(float)
-    for subjects, end in ((link.makers, "output_layout"), (link.readers, "input_layout")):
+    for subjects, makes in ((link.makers, True), (link.readers, False)):
         for subject in dict.fromkeys(subjects):
             by_layout: defaultdict[PackedLayout | None, list[int]] = defaultdict(list)
             for option, variable in zip(options[subject], chosen[subject], strict=True):
-                layout = getattr(option, end)
+                layout = option.output_layout if makes else option.input_layout
                 by_layout[layout].append(variable)
                 if layout is not None:
-                    ends = sum(
-                        other is not None for other in (option.input_layout, option.output_layout)
-                    )
-                    cost[layout] = max(cost[layout], option.ends / ends)
-            sides.append((by_layout, end == "output_layout"))
+                    cost[layout] = max(cost[layout], option.end)
+            sides.append((by_layout, makes))
     home = {layout: program.variable(0.0, whole=True) for layout in cost}
     program.exactly_one([*home.values(), program.variable(0.0, whole=True)])
     for layout, seconds in cost.items():

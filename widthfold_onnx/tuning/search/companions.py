@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from widthfold_onnx.decide.decisions import decide, with_layers
-from widthfold_onnx.decide.draft import with_companions
-from widthfold_onnx.options import Companion, FoldOptions
+from widthfold_onnx.options import Companion
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain
-from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.companions import COMPANIONS
@@ -30,25 +27,13 @@ class CompanionSearch:
 
     Attributes:
         trials: times whole models.
-        read: reads the model under a plan.
-        match: returns the nodes that companions match, under a plan.
-        fold: selects the layers.
-        seconds: time of one trial.
-        is_random: whether the inputs are random, so that their distribution can be chosen.
         say: gets a step for each companion.
     """
 
     trials: Trials
-    read: Callable[[Plan], Reading]
-    match: Callable[[Plan, Collection[Companion]], list[Match]]
-    fold: FoldOptions
-    seconds: float
-    is_random: bool
     say: Progress
 
-    def best(
-        self, empty: Plan, matches: Sequence[Match]
-    ) -> tuple[Plan, dict[Companion, list[Gain]]]:
+    def best(self, matches: Sequence[Match]) -> tuple[Plan, dict[Companion, list[Gain]]]:
         """Return a plan with the companions that surely make the whole model faster.
 
         The runtime's PRelu branches on every element: an element of random sign takes 5 ns, and
@@ -56,19 +41,19 @@ class CompanionSearch:
         So a companion is left out that surely makes the model slower on smooth inputs.
 
         Args:
-            empty: the plan without companions.
             matches: the nodes that companions match.
 
         Returns:
             The plan, and the gain of each companion on random inputs, then on smooth ones.
         """
         names: tuple[Companion, ...] = ()
-        draft, gains = empty, {}
+        drafting = self.trials.drafting
+        draft, gains = drafting.empty, {}
         equal = {m.companion for m in matches if not isinstance(m.outcome, Refusal)}
         for name in sorted(equal):
             self.say(Step(f"timing the whole model with the companion {name}"))
             rule = COMPANIONS[name]
-            other = with_companions(empty, self.match(empty, (*names, name)))
+            other = drafting.with_companions(drafting.matches((*names, name)))
             timed = self._alone(draft, other, rule)
             is_faster = bool(timed) and timed[0].low > 1 and all(t.high >= 1 for t in timed)
             if rule.lifts and not is_faster:
@@ -88,9 +73,10 @@ class CompanionSearch:
         follow. The result is empty if a trial is lost.
         """
         kinds = [Distribution.NORMAL]
-        if rule.branches and self.is_random:
+        if rule.branches and not self.trials.options.inputs:
             kinds.append(Distribution.SMOOTH)
-        return _complete(self.trials.without(other, [draft], len(kinds) * self.seconds, kinds))
+        seconds = len(kinds) * self.trials.spending.probe
+        return _complete(self.trials.without(other, [draft], seconds, kinds))
 
     def _between_lifted_layers(self, draft: Plan, other: Plan) -> list[Measurement]:
         """Time one more companion between lifted layers, if there are layers of one axis.
@@ -101,13 +87,13 @@ class CompanionSearch:
         lifted = self._lifted(other)
         if not lifted.layers:
             return []
-        bases = (draft, self._lifted(draft))
-        return _complete([self.trials.compare(base, lifted, self.seconds) for base in bases])
+        bases, seconds = (draft, self._lifted(draft)), self.trials.spending.probe
+        return _complete([self.trials.compare(base, lifted, seconds) for base in bases])
 
     def _lifted(self, draft: Plan) -> Plan:
         """Return a plan that lifts every layer of one axis."""
-        lift = partial(lift_of, options=self.fold)
-        return with_layers(draft, decide(self.read(draft), self.fold, lift))
+        drafting = self.trials.drafting
+        return drafting.plan(draft, partial(lift_of, options=drafting.options))
 
 
 def _complete(timed: Sequence[Measurement | None]) -> list[Measurement]:

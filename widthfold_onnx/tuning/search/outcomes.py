@@ -42,12 +42,19 @@ class Outcomes:
         forms: by subject the accepted forms of layers that are not padded.
         plan: the accepted plan.
         finals: the last trial of the whole model at each size; None where it was not timed.
+        context: where it was searched.
     """
 
     level: LevelSearch
     forms: Mapping[str, FormSpec]
     plan: Plan
     finals: Sequence[Measurement | None]
+    context: SearchContext
+
+    @property
+    def _options(self) -> SearchOptions:
+        """Where and how long was measured; the provider is not AUTO."""
+        return self.level.bench.setup.how
 
     def choose(self, site: LinearSite) -> Reformulation | Refusal:
         """Return the form of a layer, or the reason why it has none."""
@@ -79,21 +86,9 @@ class Outcomes:
         best = self.level.best(subject)
         return None if best is None else best[1]
 
-    def with_origin(
-        self,
-        plan: Plan,
-        decisions: Sequence[Decision],
-        options: SearchOptions,
-        context: SearchContext,
-    ) -> Plan:
-        """Return a plan with its origin, and with the gains of the layers that it replaces.
-
-        Args:
-            plan: the plan of the decisions.
-            decisions: the decision for each layer.
-            options: where and how long was measured; the provider is not AUTO.
-            context: the context of the search.
-        """
+    def with_origin(self, plan: Plan, decisions: Sequence[Decision]) -> Plan:
+        """Return the plan of decisions with its origin, and with the gains of its layers."""
+        options, context = self._options, self.context
         planned, final = {layer.name for layer in plan.layers}, self.finals[0]
         gains = {d.name: self.gain(d.linear) for d in decisions if d.name in planned}
         return msgspec.structs.replace(
@@ -120,17 +115,9 @@ class Outcomes:
             ),
         )
 
-    def report(
-        self, races: Races, options: SearchOptions, context: SearchContext, *, accepted: bool
-    ) -> SearchReport:
-        """Return the figures of the search.
-
-        Args:
-            races: the races of the layers.
-            options: where and how long was measured; the provider is not AUTO.
-            context: the context of the search.
-            accepted: whether the plan changes the model.
-        """
+    def report(self, races: Races, *, accepted: bool) -> SearchReport:
+        """Return the figures of the search; `accepted` tells whether the plan changes the model."""
+        options, context = self._options, self.context
         final, workloads = self.finals[0], self.level.layers.workloads
         best = [self.level.best(subject) for subject in workloads]
         last = final or races.original
@@ -141,11 +128,11 @@ class Outcomes:
             sizes=list(map(_at_size, context.sizes, self.finals)),
             layers=len(workloads),
             forms=sum(len(workload.forms) for workload in workloads.values()),
-            measured=sum(level.bench.measured for level in races.levels),
+            measured=sum(len(level.bench.kept) for level in races.levels),
             left=len(_unmeasured(races)) if options.measure else 0,
             predicted=sum(form is not None and form[1].predicted for form in best),
             interrupted=races.interrupted,
-            store_read_only=self.level.bench.read_only,
+            store_read_only=self.level.bench.store.read_only,
             whole=None if final is None else gain_of(final),
             accepted=accepted,
             control=0.0 if final is None else final.control,

@@ -6,25 +6,21 @@ together, once for each multiple, and then the chains are dropped that do not he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from widthfold_onnx.decide.decisions import decide, with_layers
-from widthfold_onnx.decide.draft import padding_of, padding_report
+from widthfold_onnx.decide.report import padding_report
 from widthfold_onnx.model.graph.messages import NodeName
-from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, PaddingReport, Stop
-from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.padding import MULTIPLES, joined
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan, structure_of
 from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.sites import LinearSite
-from widthfold_onnx.tuning.measure.effort import Spending
 from widthfold_onnx.tuning.search.level_search import gain_of
 from widthfold_onnx.tuning.search.trials import Trials
 from widthfold_onnx.tuning.workload.candidates import lift_of
@@ -65,16 +61,10 @@ class PaddingSearch:
 
     Attributes:
         trials: times whole models.
-        read: reads the model under a plan.
-        fold: selects the layers.
-        spending: how long a trial takes.
         say: gets a step for each trial.
     """
 
     trials: Trials
-    read: Callable[[Plan], Reading]
-    fold: FoldOptions
-    spending: Spending
     say: Progress
 
     def best(self, settled: Plan) -> Trial | None:
@@ -83,19 +73,21 @@ class PaddingSearch:
         Args:
             settled: the plan with the forms of all layers.
         """
-        multiples = MULTIPLES if self.fold.pad_channels is None else (self.fold.pad_channels,)
+        drafting, spending = self.trials.drafting, self.trials.spending
+        chosen = drafting.options.pad_channels
+        multiples = MULTIPLES if chosen is None else (chosen,)
         timed: list[Trial] = []
         tried: list[list[tuple[str, int]]] = []
         for multiple in filter(None, multiples):
-            reading = self.read(msgspec.structs.replace(settled, layers=()))
-            chains, stops = padding_of(reading, self.fold, multiple)
+            reading = drafting.reading(msgspec.structs.replace(settled, layers=()))
+            chains, stops = drafting.chains(reading, multiple)
             widths = [(layer.node, layer.padded) for part in chains for layer in part.layers]
             if not chains or widths in tried:
                 continue
             tried.append(widths)
             self.say(Step(f"timing the whole model with channels padded to {multiple}"))
             plan = self._with(settled, chains)
-            trial = self.trials.compare(settled, plan, self.spending.probe)
+            trial = self.trials.compare(settled, plan, spending.probe)
             if trial is not None and trial.status == "ok":
                 timed.append(Trial(plan, chains, stops, gain_of(trial)))
                 if trial.high < 1:
@@ -107,23 +99,25 @@ class PaddingSearch:
         """Return the plan with padded chains; padded layers are lifted if they are of one axis."""
         draft = msgspec.structs.replace(settled, layers=(), padding=joined(chains))
         planned = {layer.name: layer for layer in settled.layers}
+        options = self.trials.drafting.options
 
         def choose(site: LinearSite) -> Reformulation | Refusal:
             layer = planned.get(NodeName(site.scope.path, site.name))
             if layer is not None and layer.structure == structure_of(site):
-                return form_of(site, layer.form, self.fold)
-            return lift_of(site, self.fold)
+                return form_of(site, layer.form, options)
+            return lift_of(site, options)
 
-        return with_layers(draft, decide(self.read(draft), self.fold, choose))
+        return self.trials.drafting.plan(draft, choose)
 
     def _helping(self, settled: Plan, best: Trial) -> Trial:
         """Drop the chains that do not help the whole model; uncertain ones stay together."""
         chains = best.chains
-        if len(chains) < 2 or not self.spending.without:
+        seconds = self.trials.spending.without
+        if len(chains) < 2 or not seconds:
             return best
         self.say(Step(f"timing the whole model without each of {len(chains)} padded chains"))
         others = [self._with(settled, [c for c in chains if c is not gone]) for gone in chains]
-        timed = self.trials.without(best.plan, others, self.spending.without)
+        timed = self.trials.without(best.plan, others, seconds)
         pairs = list(zip(chains, timed, strict=True))
         helping = [chain for chain, trial in pairs if trial is None or trial.high >= 1]
         if not helping or len(helping) == len(chains):

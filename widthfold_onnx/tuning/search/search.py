@@ -19,7 +19,7 @@ measurement; a companion without one is not taken.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,26 +27,18 @@ from pathlib import Path
 import msgspec
 
 from widthfold_onnx.decide.decisions import Decided, decide, with_layers
-from widthfold_onnx.decide.draft import (
-    companion_reports,
-    drafted,
-    matches_of,
-)
 from widthfold_onnx.decide.hints import Hints, ran
+from widthfold_onnx.decide.report import companion_reports, site_report
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.options import Companion, FoldOptions, SearchOptions
+from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.options.progress import Progress, Step
-from widthfold_onnx.rewrite.apply import Reading
-from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import Plan
-from widthfold_onnx.runtime.inputs.dimensions import assumed_sizes
+from widthfold_onnx.runtime.inputs.sizes import assumed_sizes
 from widthfold_onnx.runtime.measurement import Measurement
 from widthfold_onnx.runtime.sessions.descriptions import description_of
-from widthfold_onnx.runtime.sessions.ports import ports_of
-from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.sessions.session import Level, ports_of
 from widthfold_onnx.tuning.measure.bench import Bench
 from widthfold_onnx.tuning.measure.children import Budget
-from widthfold_onnx.tuning.measure.effort import SPENDING, Spending
 from widthfold_onnx.tuning.measure.successive_halving import Setup
 from widthfold_onnx.tuning.search.companions import CompanionSearch
 from widthfold_onnx.tuning.search.context import SearchContext, find_context
@@ -87,123 +79,88 @@ def search(
     """
     on_progress(Step("looking for the provider and the shapes of the inputs"))
     context = find_context(loaded, options, fold.input_shapes, store)
-    options = replace(options, provider=context.provider)
+    bench = Bench(Setup(replace(options, provider=context.provider), fold), store, context.machine)
     with tempfile.TemporaryDirectory() as folder:
-        return _Search(loaded, fold, options, context, store, Path(folder), on_progress).run()
+        trials = Trials(loaded, bench, context.sizes, Path(folder))
+        return _Search(trials, context, on_progress).run()
 
 
 @dataclass(frozen=True)
 class _Search:
     """The stages of one search: each returns its result to the next."""
 
-    loaded: LoadedModel
-    fold: FoldOptions
-    options: SearchOptions
+    trials: Trials
     context: SearchContext
-    store: Store
-    folder: Path
     say: Progress
 
     def run(self) -> Decided:
         """Draft companions, race the layers, settle on their forms, and try the plan."""
-        empty = drafted(self.loaded.proto, self.fold)
-        matches = self._matches(empty, self.fold.exchanges)
-        bench = self._bench(Level.ALL)
-        trials = Trials(self.loaded, bench, self.context.sizes, self.folder)
-        draft, gains = self._companions(trials).best(empty, matches)
-        first = self._level(draft, bench)
-        raced = self._race(draft, first, trials)
-        if raced.interrupted:
-            level, forms = raced.levels[0], raced.levels[0].chosen()
-        else:
-            level, forms = Settling(trials, draft, self._spending, self.say).settle(raced.levels)
+        trials, drafting = self.trials, self.trials.drafting
+        loaded, options = trials.loaded, drafting.options
+        matches = drafting.matches(options.exchanges)
+        draft, gains = CompanionSearch(trials, self.say).best(matches)
+        raced = self._race(draft)
+        level, forms = raced.levels[0], raced.levels[0].chosen()
+        if not raced.interrupted:
+            level, forms = Settling(trials, draft, self.say).settle(raced.levels)
         chosen = level.plan(draft, forms)
-        padded = None if raced.interrupted else self._padding(trials).best(chosen)
+        padded = None if raced.interrupted else PaddingSearch(trials, self.say).best(chosen)
         if padded is not None and padded.is_taken:
             chosen = padded.plan
         finals: Sequence[Measurement | None] = [None] * len(self.context.sizes)
         if chosen.changes:
             self.say(Step("timing the whole model"))
-            finals = trials.decide(chosen, self._spending.final)
+            finals = trials.decide(chosen, trials.spending.final)
         if not pays_at_all(finals):
-            chosen, forms = msgspec.structs.replace(empty, frozen=()), {}
+            chosen, forms = msgspec.structs.replace(drafting.empty, frozen=()), {}
         draft = msgspec.structs.replace(chosen, layers=())
-        outcomes = Outcomes(level, forms, chosen, finals)
-        reading = self._reading(draft)
-        decisions = decide(reading, self.fold, outcomes.choose)
-        hints = Hints(reading, self.fold, partial(ran, self.loaded.path, self.options.cases))
+        outcomes = Outcomes(level, forms, chosen, finals, self.context)
+        reading = drafting.reading(draft)
+        decisions = decide(reading, options, outcomes.choose)
+        hints = Hints(reading, options, partial(ran, loaded.path, trials.options.cases))
         plan = with_layers(draft, decisions)
         return Decided(
-            plan=outcomes.with_origin(plan, decisions, self.options, self.context),
+            plan=outcomes.with_origin(plan, decisions),
             reading=reading,
             sites=[
-                decision.report(hints.of(decision), outcomes.gain(decision.linear))
+                site_report(decision, hints.of(decision), outcomes.gain(decision.linear))
                 for decision in decisions
             ],
             companions=companion_reports(
                 matches, {c.companion for c in draft.companions}, "not measured", gains
             ),
             padding=None if padded is None else padded.report(plan.padding),
-            search=outcomes.report(raced, self.options, self.context, accepted=plan.changes),
-            assumed=assumed_sizes(
-                ports_of(self.loaded.proto), self.fold.input_shapes, self.context.sizes
-            ),
+            search=outcomes.report(raced, accepted=plan.changes),
+            assumed=assumed_sizes(ports_of(loaded.proto), options.input_shapes, self.context.sizes),
         )
 
-    def _companions(self, trials: Trials) -> CompanionSearch:
-        is_random = not self.options.inputs
-        seconds = self._spending.probe
-        return CompanionSearch(
-            trials, self._reading, self._matches, self.fold, seconds, is_random, self.say
-        )
-
-    def _padding(self, trials: Trials) -> PaddingSearch:
-        return PaddingSearch(trials, self._reading, self.fold, self._spending, self.say)
-
-    def _matches(self, draft: Plan, names: Collection[Companion]) -> list[Match]:
-        return matches_of(self.loaded.proto, self.loaded.folder, draft, names)
-
-    def _reading(self, draft: Plan) -> Reading:
-        return Reading.of(self.loaded.proto, self.loaded.folder, draft)
-
-    @property
-    def _spending(self) -> Spending:
-        return SPENDING[self.options.effort]
-
-    def _race(self, draft: Plan, first: LevelSearch, trials: Trials) -> Races:
+    def _race(self, draft: Plan) -> Races:
         """Race the layers at the levels that may suit the model, in equal shares of the time."""
-        original, levels, interrupted = None, [first], False
+        options, spending = self.trials.options, self.trials.spending
+        first, original, interrupted = self._layers(draft), None, False
+        levels = [first]
         try:
-            if (
-                first.layers.workloads
-                and Level.EXTENDED in description_of(self.options.provider).levels
-            ):
+            has_levels = Level.EXTENDED in description_of(options.provider).levels
+            if first.layers.workloads and has_levels:
                 self.say(Step("timing the original at the levels of the runtime"))
-                original = trials.levels(draft, self._spending.probe)
+                original = self.trials.levels(draft, spending.probe)
             if original is not None and original.status == "ok":
-                levels = self._levels(draft, first, original)
-            if self.options.measure:
-                seconds = self.options.time_budget or self._spending.race
+                levels = [replace(first, seconds=original.seconds * original.ratio)]
+                if CLOSE * original.ratio > 1:
+                    target = self.context.target.without_blocked_kernels()
+                    bench = first.bench.at(Level.EXTENDED)
+                    levels.append(LevelSearch(first.layers.at(target), bench, original.seconds))
+            if options.measure:
+                seconds = options.time_budget or spending.race
                 for level in levels:
                     level.measure(Budget(seconds / len(levels)), self.say)
         except KeyboardInterrupt:
             interrupted = True
         return Races(sorted(levels, key=LevelSearch.estimate), original, interrupted)
 
-    def _levels(self, draft: Plan, first: LevelSearch, original: Measurement) -> list[LevelSearch]:
-        """Return the levels at which layers are to race, given the times of the original."""
-        levels = [replace(first, seconds=original.seconds * original.ratio)]
-        if CLOSE * original.ratio > 1:
-            extended = self._level(draft, self._bench(Level.EXTENDED))
-            levels.append(replace(extended, seconds=original.seconds))
-        return levels
-
-    def _bench(self, level: Level) -> Bench:
-        return Bench(Setup(self.options, self.fold, level), self.store, self.context.machine)
-
-    def _level(self, draft: Plan, bench: Bench) -> LevelSearch:
-        aim = self.context.target
-        if bench.setup.level is Level.EXTENDED:
-            aim = aim.without_blocked_kernels()
-        layers = Layers.of(self._reading(draft), self.fold, self.context.sizes[0], aim)
-        return LevelSearch(layers, bench)
+    def _layers(self, draft: Plan) -> LevelSearch:
+        """Return the layers of the model with companions, to be measured at level ALL."""
+        drafting, context = self.trials.drafting, self.context
+        reading = drafting.reading(draft)
+        layers = Layers.of(reading, drafting.options, context.sizes[0], context.target)
+        return LevelSearch(layers, self.trials.bench)

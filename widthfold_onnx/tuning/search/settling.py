@@ -13,7 +13,6 @@ from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.forms.form import FormSpec
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement
-from widthfold_onnx.tuning.measure.effort import Spending
 from widthfold_onnx.tuning.search.assign import assign
 from widthfold_onnx.tuning.search.level_search import LevelSearch
 from widthfold_onnx.tuning.search.trials import Trials
@@ -33,13 +32,11 @@ class Settling:
     Attributes:
         trials: times whole models.
         draft: the plan without layers: frozen weights and companions.
-        spending: how long a trial takes.
         say: gets a step for each trial.
     """
 
     trials: Trials
     draft: Plan
-    spending: Spending
     say: Progress
 
     def settle(self, levels: Sequence[LevelSearch]) -> tuple[LevelSearch, Forms]:
@@ -55,17 +52,17 @@ class Settling:
             if self._is_better(other.plan(self.draft, agreed), level.plan(self.draft, forms)):
                 level, forms = other, agreed
         forms = self._lifted(level, forms)
-        return level, self._helping(level, forms) if self.spending.trial else forms
+        return level, self._helping(level, forms) if self.trials.spending.trial else forms
 
     def _is_better(self, other: Plan, chosen: Plan) -> bool:
         if not other.changes or other == chosen:
             return False
         if not chosen.changes:
             return True
-        if not self.spending.trial:
+        if not self.trials.spending.trial:
             return False
         self.say(Step("timing the whole model folded for another level"))
-        trial = self.trials.compare(chosen, other, self.spending.trial)
+        trial = self.trials.compare(chosen, other, self.trials.spending.trial)
         return trial is not None and trial.low > 1
 
     def _agreed(self, level: LevelSearch) -> Forms:
@@ -79,10 +76,10 @@ class Settling:
         predicted = {s: form for s, form in forms.items() if measurement(s, AS_IS) is None}
         agreed = {**predicted, **assign(level.layers, measurement)}
         alone, together = (level.plan(self.draft, f) for f in (forms, agreed))
-        if agreed == forms or not alone.changes or not self.spending.trial:
+        if agreed == forms or not alone.changes or not self.trials.spending.trial:
             return agreed
         self.say(Step(f"timing the whole model with {len(agreed)} layers that agree"))
-        trial = self.trials.compare(alone, together, self.spending.trial)
+        trial = self.trials.compare(alone, together, self.trials.spending.trial)
         if trial is None:
             timed = self.trials.stored(alone), self.trials.stored(together)
             return forms if timed[0] is not None and timed[1] is None else agreed
@@ -106,7 +103,7 @@ class Settling:
             return forms
         self.say(Step("timing the whole model with neighbours of one axis lifted"))
         alone, together = (level.plan(self.draft, f) for f in (forms, lifted))
-        trial = self.trials.compare(alone, together, self.spending.lifting)
+        trial = self.trials.compare(alone, together, self.trials.spending.lifting)
         return lifted if trial is not None and trial.low > 1 else forms
 
     def _helping(self, level: LevelSearch, forms: Forms) -> Forms:
@@ -138,7 +135,9 @@ class Settling:
     ) -> list[Measurement | None]:
         """Return for each of other forms the time of its model / time with all forms."""
         plans = [level.plan(self.draft, other) for other in others]
-        return self.trials.without(level.plan(self.draft, forms), plans, self.spending.without)
+        return self.trials.without(
+            level.plan(self.draft, forms), plans, self.trials.spending.without
+        )
 
 
 def _groups(level: LevelSearch, forms: Forms) -> list[list[str]]:

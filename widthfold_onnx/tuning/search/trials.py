@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from itertools import chain
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, product
 from pathlib import Path
 
 import msgspec
 
+from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
-from widthfold_onnx.options import Sizes, VerifyOptions
+from widthfold_onnx.options import SearchOptions, Sizes, VerifyOptions
 from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.rewrite.apply import fit
 from widthfold_onnx.rewrite.plan import EMPTY, Plan
@@ -25,6 +29,7 @@ from widthfold_onnx.runtime.paired_benchmark import ratio_of, ratio_of_levels, r
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.identity import canonical
 from widthfold_onnx.tuning.measure.bench import Bench, is_complete
+from widthfold_onnx.tuning.measure.effort import Spending
 from widthfold_onnx.tuning.measure.successive_halving import Outcome
 
 PATIENCE = 600.0
@@ -38,51 +43,55 @@ AT_ONCE = 8
 """Most models that are in memory at a time, besides the one that they are compared with."""
 
 
+@dataclass(frozen=True)
 class Trials:
     """Times rewritten models; results of earlier trials come from the store.
 
-    Args:
+    Attributes:
         loaded: the original model.
         bench: the store, and how models run.
         sizes: at which whole models run: shapes of every input, one or more assignments.
         folder: folder for the models that are built.
     """
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        bench: Bench,
-        sizes: Sizes,
-        folder: Path,
-    ) -> None:
-        self._loaded = loaded
-        self._bench = bench
-        self._options = bench.setup.how
-        self._sizes = sizes
-        self._folder = folder
-        common = {
-            "model": _digest(loaded.path.read_bytes()),
-            "inputs": _digests(self._options.inputs),
-            "values": self._options.cases[0],
-        }
-        self._subjects = [canonical({**common, "shapes": shapes}) for shapes in sizes]
+    loaded: LoadedModel
+    bench: Bench
+    sizes: Sizes
+    folder: Path
 
-    def compare(self, base: Plan, other: Plan, seconds: float, **how: str) -> Measurement | None:
+    @cached_property
+    def drafting(self) -> Drafting:
+        """The model, whose plans are drafted and timed."""
+        return Drafting(self.loaded.proto, self.loaded.folder, self.bench.setup.fold)
+
+    @property
+    def options(self) -> SearchOptions:
+        """The options with which models run."""
+        return self.bench.setup.how
+
+    @property
+    def spending(self) -> Spending:
+        """The seconds of each trial."""
+        return self.bench.setup.spending
+
+    def compare(self, base: Plan, other: Plan, seconds: float) -> Measurement | None:
         """Time the models of two plans against each other, each at its strongest setting.
 
         Args:
             base: the plan that should be slower.
             other: the plan that should be faster.
             seconds: time that timing may take at each size.
-            how: what tells this trial apart from other trials of the two in the store.
 
         Returns:
             The ratio time of base / time of other (`over_sizes`), lost if one of them does not run;
             None if it is not in the store and nothing is to be measured.
         """
-        return over_sizes(
-            [self._compared(size, base, other, seconds, **how) for size in self._searched]
-        )
+        candidate, trials = _candidate(base, other), list[Measurement | None]()
+        for size in self._searched:
+            trials.append(self._timed(size, candidate, ratio_of, seconds, base, other))
+            if is_decided(trials[-1]):
+                break
+        return over_sizes(trials)
 
     def without(
         self,
@@ -102,15 +111,22 @@ class Trials:
         Returns:
             On inputs of each kind, time of each other / time of `chosen`, as `compare` does.
         """
-        by_size = [self._without(size, chosen, others, seconds, kinds) for size in self._searched]
-        return [over_sizes(trials) for trials in zip(*by_size, strict=True)]
+        undecided = list(range(len(others)))
+        trials = defaultdict[tuple[Distribution, int], list[Measurement | None]](list)
+        for size in self._searched:
+            part = [others[i] for i in undecided]
+            timed = self._without(size, chosen, part, seconds, kinds)
+            for key, trial in zip(product(kinds, undecided), timed, strict=True):
+                trials[key].append(trial)
+            undecided = [
+                i for i in undecided if not any(is_decided(trials[k, i][-1]) for k in kinds)
+            ]
+        return [over_sizes(trials[key]) for key in product(kinds, range(len(others)))]
 
     def levels(self, plan: Plan, seconds: float) -> Measurement | None:
         """Time one model on the CPU at the first size: at level ALL / at level EXTENDED."""
         candidate = canonical({"of": plan.digest, "than": Level.ALL, "is": Level.EXTENDED})
-        if self._is_open(0, candidate, seconds):
-            self._time(0, [candidate], ratio_of_levels, seconds, self._file(plan))
-        return self._measurement(0, candidate)
+        return self._timed(0, candidate, ratio_of_levels, seconds, plan)
 
     def decide(self, plan: Plan, seconds: float) -> list[Measurement | None]:
         """Time a plan against the original at every size: this decides which model is written.
@@ -121,26 +137,41 @@ class Trials:
             By size, as `compare` does.
         """
         return [
-            self._compared(size, EMPTY, plan, seconds, trial="last")
-            for size in range(len(self._sizes))
+            self._timed(size, _last(plan), ratio_of, seconds, EMPTY, plan)
+            for size in range(len(self.sizes))
         ]
 
     def stored(self, plan: Plan) -> Measurement | None:
         """Return the stored result of `decide` at the first size, if there is one."""
-        return self._measurement(0, _candidate(EMPTY, plan, trial="last"))
+        return self._measurement(0, _last(plan))
+
+    @cached_property
+    def _subjects(self) -> list[str]:
+        """The subject in the store by size."""
+        common = {
+            "model": _digest(self.loaded.path.read_bytes()),
+            "inputs": _digests(self.options.inputs),
+            "values": self.options.cases[0],
+        }
+        return [canonical({**common, "shapes": shapes}) for shapes in self.sizes]
 
     @property
     def _searched(self) -> list[int]:
         """The first size and all larger ones: smaller ones get the last trial alone."""
-        elements = [sum(map(math.prod, shapes.values())) for shapes in self._sizes]
+        elements = [sum(map(math.prod, shapes.values())) for shapes in self.sizes]
         return [at for at, count in enumerate(elements) if at == 0 or count > elements[0]]
 
-    def _compared(
-        self, size: int, base: Plan, other: Plan, seconds: float, **how: str
+    def _timed(
+        self,
+        size: int,
+        candidate: str,
+        function: Callable[..., Measurement],
+        seconds: float,
+        *plans: Plan,
     ) -> Measurement | None:
-        candidate = _candidate(base, other, **how)
+        """Return the result of one trial, and run it first if it is open."""
         if self._is_open(size, candidate, seconds):
-            self._time(size, [candidate], ratio_of, seconds, self._file(base), self._file(other))
+            self._time(size, [candidate], function, seconds, *map(self._file, plans))
         return self._measurement(size, candidate)
 
     def _without(
@@ -167,13 +198,13 @@ class Trials:
         return [self._measurement(size, candidate) for candidate in candidates(others)]
 
     def _measurement(self, size: int, candidate: str) -> Measurement | None:
-        return self._bench.measurement(self._subjects[size], candidate)
+        return self.bench.measurement(self._subjects[size], candidate)
 
     def _is_open(self, size: int, candidate: str, seconds: float) -> bool:
         """Check whether something is to be timed at a size, for so many seconds."""
         measurement = self._measurement(size, candidate)
         bar = 0.0 if measurement is None else noise(measurement.control)
-        return self._options.measure and not is_complete(measurement, seconds, bar=bar)
+        return self.options.measure and not is_complete(measurement, seconds, bar=bar)
 
     def _time(
         self,
@@ -188,17 +219,13 @@ class Trials:
 
         They get a share of the seconds that all candidates of a trial have.
         """
-        options = VerifyOptions(
-            provider=self._options.provider,
-            provider_options=self._options.provider_options,
-            session_options=self._options.session_options,
-            threads=self._options.threads,
-            cases=self._options.cases,
+        options = self.options.to(
+            VerifyOptions,
             time_budget=seconds * share,
-            inputs=self._options.inputs,
-            seeds=0 if self._options.inputs else 1,
+            inputs=self.options.inputs,
+            seeds=0 if self.options.inputs else 1,
         )
-        shapes = dict(self._sizes[size])
+        shapes = dict(self.sizes[size])
         try:
             times = isolated(function, *models, options, shapes, timeout=seconds + PATIENCE)
         except UnverifiedError as error:
@@ -206,20 +233,20 @@ class Trials:
         times = [times] if isinstance(times, Measurement) else times
         for candidate, time in zip(candidates, times, strict=True):
             measurement = msgspec.structs.replace(time, budget=seconds)
-            self._bench.keep(Outcome(self._subjects[size], candidate, measurement))
+            self.bench.keep(Outcome(self._subjects[size], candidate, measurement))
 
     def _file(self, plan: Plan) -> Path:
         """Return the file of the model that a plan makes, without what does not fit the model."""
         if not plan.changes:
-            return self._loaded.path
-        path = self._folder / plan.digest / FOLDED
+            return self.loaded.path
+        path = self.folder / plan.digest / FOLDED
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
-            rewriting = fit(self._loaded.proto, self._loaded.folder, plan).rewriting
+            rewriting = fit(self.loaded.proto, self.loaded.folder, plan).rewriting
             write_model(
                 rewriting.carry_out(),
                 path,
-                source_folder=self._loaded.folder,
+                source_folder=self.loaded.folder,
                 check=lambda written: None,
                 externalize=rewriting.document.external_names,
             )
@@ -239,7 +266,12 @@ def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
     if len(measured) < len(trials):
         return None
     worst = min(measured, key=lambda trial: trial.high)  # a lost one has 0
-    return worst if worst.high < 1 else max(measured, key=lambda trial: trial.low)
+    return worst if is_decided(worst) else max(measured, key=lambda trial: trial.low)
+
+
+def is_decided(trial: Measurement | None) -> bool:
+    """Check whether a trial at one size decides, whatever the trials at other sizes show."""
+    return trial is None or trial.high < 1
 
 
 def pays_at_all(finals: Sequence[Measurement | None]) -> bool:
@@ -259,6 +291,11 @@ def verdict_of(trial: Measurement) -> SpeedVerdict:
 def _candidate(base: Plan, other: Plan, **how: str) -> str:
     names = [plan.digest if plan.changes else "original" for plan in (base, other)]
     return canonical({"than": names[0], "is": names[1], **how})
+
+
+def _last(plan: Plan) -> str:
+    """Return the candidate of the trial that decides whether a plan is taken."""
+    return _candidate(EMPTY, plan, trial="last")
 
 
 def _digests(inputs: Sequence[str]) -> list[str]:

@@ -10,7 +10,8 @@ runtime computes it in integers only between them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 import onnx
@@ -26,7 +27,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import structure_of
 from widthfold_onnx.rules.forms.enumeration import form_of
-from widthfold_onnx.rules.forms.form import FormSpec, Reformulation
+from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.quantization import data_dequantizer, dequantizer
 from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.rules.selection import reformulate
@@ -44,6 +45,58 @@ QUANTIZING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 """Operators that they also fuse if data and weight are dequantized."""
 
 
+@dataclass(frozen=True)
+class Cut:
+    """A layer that was cut out of its model.
+
+    Attributes:
+        subject: its description as canonical JSON.
+        model: the layer as a model of its own.
+        site: the layer in its model.
+        again: the layer in `model`, where all extents are known.
+        forms: the other forms that it may take there.
+        shape: extents of its data there.
+        behind: number of operators that a runtime fuses into the layer.
+    """
+
+    subject: str
+    model: onnx.ModelProto
+    site: LinearSite
+    again: LinearSite
+    forms: Sequence[Reformulation]
+    shape: Sequence[int]
+    behind: int
+
+    def workload(self, target: Target) -> Workload:
+        """Return the layer to be measured, with its forms ordered for a device."""
+        output = [int(d) for d in self.again.output if d is not None]
+        work, macs = Work.of(self.site, self.shape, output), self.again.macs or 0
+        predicted = []
+        for form in self.forms:
+            ends, folded = form.ends, work.folded(form, self.shape, output)
+            alone = self.behind if ends.output_layout is None else 0  # else they run packed
+            moves = (form.folding, form.unfolding)
+            predicted.append(
+                PredictedForm(
+                    spec=form.spec,
+                    macs=macs * form.flops_ratio,
+                    predicted=form_seconds(work, moves, folded, alone, target),
+                    input_layout=ends.input_layout,
+                    output_layout=ends.output_layout,
+                    packed=conv_seconds(folded, target),
+                )
+            )
+        return Workload(
+            self.subject,
+            self.model.SerializeToString(),
+            in_order(predicted),
+            macs,
+            layer_seconds(work, target),
+            self.again.name,
+            structure_of(self.again),
+        )
+
+
 def cut(
     document: Document,
     site: LinearSite,
@@ -51,7 +104,7 @@ def cut(
     forms: Sequence[Reformulation],
     options: FoldOptions,
     target: Target,
-) -> Workload | Refusal:
+) -> Cut | Refusal:
     """Cut a site out of its model.
 
     Args:
@@ -60,47 +113,35 @@ def cut(
         measured: a table of shapes without open dimensions, as far as the model allows.
         forms: the forms to measure besides the layer as it is, if they exist at these extents.
         options: layout and limits of forms.
-        target: the device for which the forms are ordered.
+        target: the device whose figures predict the forms.
 
     Returns:
-        The workload, or a refusal if an extent stays unknown, no form exists at the measured
-        extents, or the target has no figures for the element type.
+        The layer, or a refusal if an extent stays unknown, no form exists at the measured extents,
+        or the target has no figures for the element type.
     """
     if not forms:
-        return _why_none(site, options)
+        outcome = reformulate(site, replace(options, ragged=True), SMALLEST_FACTOR)
+        why = f"no axis has {SMALLEST_FACTOR} positions"
+        return outcome if isinstance(outcome, Refusal) else Refusal(Code.TOO_SHORT, why)
     shape = _measured_shape(site, measured, target)
     if isinstance(shape, Refusal):
         return shape
     behind = fused_behind(document, site)
     proto = excerpt(document, site, behind, shape, measured)
-    site_again = only_site(Document(proto, None, OPERATORS))
-    if isinstance(site_again, Refusal):
-        return site_again
+    again = only_site(Document(proto, None, OPERATORS))
+    if isinstance(again, Refusal):
+        return again
     if None in site.static:  # a form of open extents may not be one of these
-        forms = [form for form in forms if _exists(form.spec, site_again, options)]
+        outcomes = [form_of(again, form.spec, options) for form in forms]
+        exist = [isinstance(outcome, Reformulation) for outcome in outcomes]
+        forms = list(compress(forms, exist))
     if not forms:
         sizes = " x ".join(map(str, shape))
         return Refusal(
             Code.UNKNOWN_EXTENT, f"at {sizes}, where it would be measured, it has no form"
         )
-    output = [int(d) for d in site_again.output if d is not None]
-    macs = site_again.macs or 0
-    work = Work.of(site, shape, output)
-    predicted = [
-        _predicted(site, form, work, macs, (shape, output), len(behind), target) for form in forms
-    ]
-    steps = [form.spec.kind.count("+") for form in forms]
-    ordered = in_order(list(zip(predicted, steps, strict=True)))
     subject = _subject(site, shape, proto.graph, len(behind))
-    return Workload(
-        subject,
-        proto.SerializeToString(),
-        ordered,
-        macs,
-        layer_seconds(work, target),
-        site_again.name,
-        structure_of(site_again),
-    )
+    return Cut(subject, proto, site, again, forms, shape, len(behind))
 
 
 def _measured_shape(site: LinearSite, measured: ShapeTable, target: Target) -> list[int] | Refusal:
@@ -116,55 +157,10 @@ def _measured_shape(site: LinearSite, measured: ShapeTable, target: Target) -> l
     return [int(extent) for extent in dims if extent is not None]
 
 
-def _predicted(
-    site: LinearSite,
-    form: Reformulation,
-    work: Work,
-    macs: int,
-    shapes: tuple[Sequence[int], Sequence[int]],
-    behind: int,
-    target: Target,
-) -> PredictedForm:
-    """Predict the times of a form, at the shapes of input and output.
-
-    Args:
-        site: the layer.
-        form: the form.
-        work: the work of the layer as it is.
-        macs: multiply-adds of one run of the layer as it is.
-        shapes: shapes of its input and of its output.
-        behind: number of operators that a runtime fuses into the layer as it is.
-        target: the device.
-    """
-    ends, folded = form.ends, work.folded(form, *shapes)
-    alone = behind if ends.output_layout is None else 0  # else they run packed
-    moves = (form.folding, form.unfolding)
-    return PredictedForm(
-        spec=form.spec,
-        macs=macs * form.flops_ratio,
-        predicted=form_seconds(work, moves, folded, alone, target),
-        input_layout=ends.input_layout,
-        output_layout=ends.output_layout,
-        packed=conv_seconds(folded, target),
-    )
-
-
-def _why_none(site: LinearSite, options: FoldOptions) -> Refusal:
-    """Return why a site has no form; any factor gives the reason."""
-    outcome = reformulate(site, replace(options, ragged=True), SMALLEST_FACTOR)
-    if isinstance(outcome, Refusal):
-        return outcome
-    return Refusal(Code.TOO_SHORT, f"no axis has {SMALLEST_FACTOR} positions")
-
-
 def only_site(document: Document) -> LinearSite | Refusal:
     """Return the site of a workload."""
     reading = Reading(document)
     return reading.layer(reading.sites[0])
-
-
-def _exists(spec: FormSpec, site: LinearSite, options: FoldOptions) -> bool:
-    return isinstance(form_of(site, spec, options), Reformulation)
 
 
 def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto, behind: int) -> str:

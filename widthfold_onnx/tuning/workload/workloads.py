@@ -57,7 +57,7 @@ class Workload:
         predicted: seconds of one run as it is (`tuning.cost`).
         node: name of the layer in `model`.
         structure: `rewrite.plan.structure_of` the layer.
-        inside: whether forms run between packed tensors (`tuning.workload.links`).
+        inside: whether forms run between packed tensors (`tuning.workload.layers`).
     """
 
     subject: str
@@ -91,19 +91,15 @@ def most_work_first(workloads: Iterable[Workload]) -> list[Workload]:
     return sorted(workloads, key=lambda w: (w.inside, -w.macs, w.subject))
 
 
-def in_order(forms: Sequence[tuple[PredictedForm, int]]) -> tuple[PredictedForm, ...]:
-    """Return forms, the most promising first: of those predicted alike the ones of fewest steps.
+def in_order(forms: Sequence[PredictedForm]) -> tuple[PredictedForm, ...]:
+    """Return forms, the most promising first: among alike predictions the forms of fewest axes."""
+    best = min(form.predicted for form in forms)
 
-    Args:
-        forms: each with the number of steps that it combines.
-    """
-    best = min(form.predicted for form, _ in forms)
+    def rank(form: PredictedForm) -> tuple[int, int, float, str]:
+        times = int(math.log(form.predicted / best, ALIKE))
+        return times, form.spec.kind.count("+"), form.predicted, form.spec.text
 
-    def rank(item: tuple[PredictedForm, int]) -> tuple[int, int, float, str]:
-        form, steps = item
-        return int(math.log(form.predicted / best, ALIKE)), steps, form.predicted, form.spec.text
-
-    return tuple(form for form, _ in sorted(forms, key=rank))
+    return tuple(sorted(forms, key=rank))
 
 
 def reformed(workload: Workload, spec: FormSpec, options: FoldOptions) -> bytes | None:
