@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy.typing as npt
@@ -12,7 +11,11 @@ Array = npt.NDArray[Any]
 """An array of any element type."""
 
 
-def size_of(extents: Sequence[int | None]) -> int | None:
+def size_of(extents: Iterable[int | None]) -> int | None:
     """Return the product of extents, None where one is not known."""
-    fixed = [extent for extent in extents if extent is not None]
-    return math.prod(fixed) if len(fixed) == len(extents) else None
+    size = 1
+    for extent in extents:
+        if extent is None:
+            return None
+        size *= extent
+    return size

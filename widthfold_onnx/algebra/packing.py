@@ -140,11 +140,12 @@ class Packing:
 
     def extent(self, axis: Axis) -> int | None:
         """Return the extent of a group of atoms, None where one is unknown."""
-        return size_of([self.atoms[atom] for atom in axis])
+        return size_of(map(self.atoms.__getitem__, axis))
 
     def _axes(self, arrangement: Arrangement) -> Arrangement:
         """Return a arrangement without its atoms of extent 1."""
-        return tuple(tuple(a for a in axis if self.atoms[a] != 1) for axis in arrangement)
+        atoms = self.atoms
+        return tuple([tuple([a for a in axis if atoms[a] != 1]) for axis in arrangement])
 
 
 def pack(

@@ -111,11 +111,15 @@ class SpatialFold(Proposal):
             _packed(fold, _written(site, shape), output=output)
             for shape, output in ((in_shape, False), (out_shape, True))
         )
-        views = before.is_view and after.is_view
+        folding = before.steps(tile_major=False)
         unfolding = after.steps(tile_major=False, inverse=True)
-        several = max(inferred(before.steps(tile_major=False)), inferred(unfolding)) > 1
+        views = all(isinstance(step, Reshape) for step in (*folding, *unfolding))
+        several = max(inferred(folding), inferred(unfolding)) > 1
         has_layout = not (site.is_dequantized and fold.group > 1)  # none has tile-major groups
         last = (fold.tile_major or several) and not views and has_layout
+        if last:
+            folding = before.steps(tile_major=True)
+            unfolding = after.steps(tile_major=True, inverse=True)
         fold = replace(fold, tile_major=last)
         produced = (out_shape[0], 1, *out_shape[2:])
         multiplied = (site.positions[0], 1, *site.positions[1:])
@@ -138,8 +142,8 @@ class SpatialFold(Proposal):
                 ANY,
                 *(axis.extent for axis in fold.axes),
             ),
-            folding=before.steps(tile_major=last),
-            unfolding=after.steps(tile_major=last, inverse=True),
+            folding=folding,
+            unfolding=unfolding,
             ends=_ends(site, fold, shapes, before.shape, after.shape),
         )
 
