@@ -64,12 +64,12 @@ def test_every_module_is_imported() -> None:
 
 def test_a_model_is_optimized_verified_and_measured(tmp_path: Path) -> None:
     model, folded, report = MODELS / "signal_1d.onnx", tmp_path / "out.onnx", tmp_path / "r.json"
-    store = ("--store", tmp_path / "store.sqlite", "--time-budget", 5)
+    store = ("--store", tmp_path / "store.sqlite", "--time-budget", 1)
     plan, applied = tmp_path / "plan.json", tmp_path / "applied.onnx"
     bare(*COMMAND, "optimize", model, folded, "--factor", 8, "--seeds", 1, "--save-plan", plan)
     bare(*COMMAND, "apply", model, plan, applied, "--seeds", 1)
     assert applied.read_bytes() == folded.read_bytes()
-    bare(*COMMAND, "verify", model, folded, "--seeds", 1, "--time-budget", 2, "--report", report)
+    bare(*COMMAND, "verify", model, folded, "--seeds", 1, "--time-budget", 1, "--report", report)
     facts = json.loads(report.read_bytes())
     assert facts["environment"]["cores"] >= 1
     assert facts["timing"]["original"]["peak_mib"] > 10

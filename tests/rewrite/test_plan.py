@@ -15,9 +15,11 @@ import pytest
 from onnx import numpy_helper
 
 import widthfold_onnx as wf
-from tests.cli.tool import build, schema_of
+from tests.cli.tool import build, save, schema_of
 from tests.lacking import needs_prelu
 from tests.shared import ROOT
+from tests.tuning.search.test_search import ALL, THREE
+from tests.tuning.search.world import World, doubled, enter
 from widthfold_onnx import CheckFailedError, Plan, UsageError
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.options import Companion, FoldOptions
@@ -312,9 +314,15 @@ def test_a_plan_fixes_one_assignment_of_sizes() -> None:
         msgspec.convert({"sizes": sizes, "limits": {"fixed_shapes": True}}, Plan)
 
 
-def test_a_plan_file_is_valid_by_its_schema(tmp_path: Path) -> None:
-    path = MODELS / "pitch_cnn.onnx"
-    wf.optimize(path, effort="quick", time_budget=1.0).plan.save(tmp_path / "measured.json")
-    wf.plan(path, factor=8).save(tmp_path / "fixed.json")
-    for file in tmp_path.iterdir():
-        jsonschema.validate(json.loads(file.read_text()), schema_of("plan"))
+def test_a_plan_file_is_valid_by_its_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(monkeypatch, World(doubled, ALL))
+    path = save(build(THREE), tmp_path / "model.onnx")
+    store = tmp_path / "store.sqlite"
+    plan = wf.optimize(path, provider="cpu", store=store, pad_channels=0).plan
+    assert len(plan.layers) == 3
+    for file, saved in (("measured.json", plan), ("fixed.json", wf.plan(path, factor=8))):
+        saved.save(tmp_path / file)
+        content = json.loads((tmp_path / file).read_text())
+        jsonschema.validate(content, schema_of("plan"))

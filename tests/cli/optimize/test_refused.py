@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -14,11 +17,11 @@ import pytest
 from tests.cli.tool import (
     FAST,
     OLD,
+    Run,
     build,
     names,
     nothing_to_fold,
     optimize_report,
-    process,
     save,
     snapshot,
     widthfold,
@@ -30,13 +33,13 @@ from widthfold_onnx.cli.optimize import leave_unwritten
 
 
 def test_a_fold_that_saturates_further_can_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    for told in (True, False):
-        wrong = {"verdict": "fail", "reasons": ["output y"], "saturates_further": told}
-        found = msgspec.structs.replace(passing(), **wrong)
+    for is_required in (True, False):
+        wrong = {"verdict": "fail", "reasons": ["output y"], "saturates_further": is_required}
+        report = msgspec.structs.replace(passing(), **wrong)
         with pytest.raises(click.exceptions.Exit) as caught:
-            leave_unwritten(found)
+            leave_unwritten(report)
         assert caught.value.exit_code == 1
-        assert ("--skip NODE leaves a node alone" in capsys.readouterr().err) is told
+        assert ("--skip NODE leaves a node alone" in capsys.readouterr().err) is is_required
 
 
 def test_a_model_that_does_not_run_is_not_proved(out: Path, tmp_path: Path) -> None:
@@ -267,17 +270,45 @@ def test_without_a_runtime_every_verb_that_needs_one_names_the_extra(
     (blocked / "__init__.py").write_text("raise ModuleNotFoundError('No module onnxruntime')\n")
     env = {"PYTHONPATH": str(blocked.parent)}
     out.write_bytes(OLD)
-    for args in (("optimize", model, out, "--factor", 8), ("verify", model, model)):
-        run = process(*args, env=env)
+    for run in in_one_process(
+        env, ("optimize", model, out, "--factor", 8), ("verify", model, model)
+    ):
         assert run.code == 4, run
         assert "pip install 'widthfold-onnx[cpu]', or [gpu]" in run.line
-        assert out.read_bytes() == OLD
-        assert names(out.parent) == ["out.onnx"]
-    for args in (
+    assert out.read_bytes() == OLD
+    assert names(out.parent) == ["out.onnx"]
+    for run in in_one_process(
+        env,
         ("inspect", model),
         ("optimize", model, "--factor", 8),
         ("optimize", model, out, "--factor", 8, "--no-verify"),
     ):
-        run = process(*args, env=env)
         assert (run.code, run.err) == (0, ""), run
     assert len(onnx.load(out).graph.node) > 3
+
+
+IN_ONE_PROCESS = """
+import contextlib, io, json, sys
+from widthfold_onnx.cli import main
+runs = []
+for words in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(words, prog_name="widthfold")
+        except SystemExit as end:
+            runs.append((end.code, out.getvalue(), err.getvalue()))
+print(json.dumps(runs))
+"""
+
+
+def in_one_process(env: dict[str, str], *commands: tuple[object, ...]) -> list[Run]:
+    """Run commands one after the other in a process of their own."""
+    words = json.dumps([list(map(str, command)) for command in commands])
+    child = subprocess.run(
+        [sys.executable, "-c", IN_ONE_PROCESS, words],
+        env={**os.environ, **env},
+        capture_output=True,
+        check=True,
+    )
+    return [Run(*run) for run in json.loads(child.stdout)]

@@ -8,6 +8,7 @@ rounding of the comparison.
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from tests.oracle import conv, conv_transpose, resolve_transposed_pads
+
+Array = np.ndarray[Any, Any]
 
 
 class ConvTranspose(OpRun):
@@ -67,17 +70,17 @@ class QLinearConv(OpRun):
         return (np.clip(stepped, limits.min, limits.max).astype(zy.dtype),)
 
 
-def sums(x: Any, w: Any, zx: Any, zw: Any, b: Any, given: dict[str, Any]) -> Any:
+def sums(x: Any, w: Any, zx: Any, zw: Any, b: Any, attributes: dict[str, Any]) -> Any:
     """Products of integers less their zero points."""
-    assert given.pop("auto_pad", "NOTSET") == "NOTSET"
-    kernel = given.pop("kernel_shape", None)
+    assert attributes.pop("auto_pad", "NOTSET") == "NOTSET"
+    kernel = attributes.pop("kernel_shape", None)
     if kernel and tuple(kernel) != w.shape[2:]:
         raise ValueError(f"a kernel of {w.shape[2:]} that is said to be {kernel}")
-    given = {name: value for name, value in given.items() if value is not None}
+    attributes = {name: value for name, value in attributes.items() if value is not None}
     zero = np.zeros((), np.int64)
     x = x.astype(np.int64) - (zero if zx is None else zx.astype(np.int64))
     points = zero if zw is None else zw.astype(np.int64)
-    return conv(x, w - points.reshape(-1, *[1] * (w.ndim - 1)), b, **given)
+    return conv(x, w - points.reshape(-1, *[1] * (w.ndim - 1)), b, **attributes)
 
 
 ROUNDING = 1e-12
@@ -96,9 +99,28 @@ def judge(original: onnx.ModelProto, mutant: onnx.ModelProto) -> Judgement:
 
     Integers are over the whole range of their type.
     """
+    for x, expected in answers(original.SerializeToString(deterministic=True)):
+        try:
+            y = run(mutant, x)
+        except Exception:  # the reference implementation raises whatever numpy does
+            return Judgement.BROKEN
+        if y.shape != expected.shape:
+            return Judgement.OTHER
+        if y.dtype.kind in "iu":
+            y, expected = y.astype(np.int64), expected.astype(np.int64)
+        if not np.abs(y - expected).max() <= ROUNDING * np.abs(expected).max():
+            return Judgement.OTHER
+    return Judgement.SAME
+
+
+@lru_cache(maxsize=4)
+def answers(serialized: bytes) -> list[tuple[Array, Array]]:
+    """Inputs and outputs of an original, once for all of its mutants."""
+    original = onnx.ModelProto.FromString(serialized)
     kind = helper.tensor_dtype_to_np_dtype(original.graph.input[0].type.tensor_type.elem_type)
     dims = [d.dim_param or d.dim_value for d in original.graph.input[0].type.tensor_type.shape.dim]
     rng = np.random.default_rng(2718)
+    pairs = []
     for sizes in OPEN:
         shape = [
             d if isinstance(d, int) else sizes[0] if i == 0 else sizes[1]
@@ -108,21 +130,11 @@ def judge(original: onnx.ModelProto, mutant: onnx.ModelProto) -> Judgement:
         if kind.kind in "iu":
             limits = np.iinfo(kind)
             x = rng.integers(limits.min, limits.max, shape, kind, endpoint=True)
-        expected = run(original, x)
-        try:
-            y = run(mutant, x)
-        except Exception:  # the reference implementation raises whatever numpy does
-            return Judgement.BROKEN
-        if y.shape != expected.shape:
-            return Judgement.OTHER
-        if kind.kind in "iu":
-            y, expected = y.astype(np.int64), expected.astype(np.int64)
-        if not np.abs(y - expected).max() <= ROUNDING * np.abs(expected).max():
-            return Judgement.OTHER
-    return Judgement.SAME
+        pairs.append((x, run(original, x)))
+    return pairs
 
 
-def run(model: onnx.ModelProto, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def run(model: onnx.ModelProto, x: Array) -> Array:
     """Run a model; the reference implementation knows DequantizeLinear since opset 19."""
     wide = onnx.ModelProto()
     wide.CopyFrom(model)

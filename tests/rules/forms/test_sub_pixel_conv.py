@@ -256,12 +256,14 @@ def test_what_is_carried_opens_with_the_conv_or_not_at_all(dims, assumed, kernel
 
     decide(read(model, options), options, first)
     assert len(forms) >= 30
+    cases = []
+    for shape in (assumed, *others):
+        x = np.random.default_rng(4).integers(-3, 4, shape).astype(np.float32)
+        cases.append((shape, x, run(model, x, LEVELS[0])[0]))
     for form in forms:
         result = rewritten(model, options, lambda site, form=form: form)
         session = ort.InferenceSession(result.SerializeToString(), silent)
-        for shape in (assumed, *others):
-            x = np.random.default_rng(4).integers(-3, 4, shape).astype(np.float32)
-            (expected,) = run(model, x, LEVELS[0])
+        for shape, x, expected in cases:
             try:
                 (actual,) = session.run(None, {"x": x})
             except (
