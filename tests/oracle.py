@@ -28,9 +28,9 @@ def conv(
 
     Pads are ONNX's, all begins and then all ends; a negative one crops.
     """
-    given = [np.asarray(value) for value in (x, w, 0 if bias is None else bias)]
-    wide = np.int64 if all(value.dtype.kind in "iu" for value in given) else np.float64
-    x, w, b = (value.astype(wide) for value in given)
+    arrays = [np.asarray(value) for value in (x, w, 0 if bias is None else bias)]
+    wide = np.int64 if all(value.dtype.kind in "iu" for value in arrays) else np.float64
+    x, w, b = (value.astype(wide) for value in arrays)
     (samples, channels, *extents), (outputs, group_channels, *kernel) = x.shape, w.shape
     axes = range(len(extents))
     strides = strides or [1] * len(axes)
@@ -72,9 +72,9 @@ def conv_transpose(
     Pads are cut off the output, all begins and then all ends; a negative one adds, and so does
     output_padding to the ends.
     """
-    given = [np.asarray(value) for value in (x, w, 0 if bias is None else bias)]
-    wide = np.int64 if all(value.dtype.kind in "iu" for value in given) else np.float64
-    x, w, b = (value.astype(wide) for value in given)
+    arrays = [np.asarray(value) for value in (x, w, 0 if bias is None else bias)]
+    wide = np.int64 if all(value.dtype.kind in "iu" for value in arrays) else np.float64
+    x, w, b = (value.astype(wide) for value in arrays)
     (samples, channels, *extents), (_, group_outputs, *kernel) = x.shape, w.shape
     axes = range(len(extents))
     strides = strides or [1] * len(axes)
@@ -104,8 +104,8 @@ def extend(x: Array, axis: int, begin: int, end: int) -> Array:
     widths = [(0, 0)] * x.ndim
     widths[axis] = (max(begin, 0), max(end, 0))
     x = np.pad(x, widths)
-    kept = slice(max(-begin, 0), max(x.shape[axis] - max(-end, 0), 0))
-    return x[(slice(None),) * axis + (kept,)]
+    inside = slice(max(-begin, 0), max(x.shape[axis] - max(-end, 0), 0))
+    return x[(slice(None),) * axis + (inside,)]
 
 
 def resolve_auto_pad(
@@ -164,9 +164,9 @@ def resolve_transposed_pads(
 
 def matmul(a: npt.ArrayLike, b: npt.ArrayLike) -> Array:
     """The ONNX MatMul of a [.., M, K] and b [.., K, N]; either may be a vector."""
-    given = [np.asarray(value) for value in (a, b)]
-    wide = np.int64 if all(value.dtype.kind in "iu" for value in given) else np.float64
-    a, b = (value.astype(wide) for value in given)
+    arrays = [np.asarray(value) for value in (a, b)]
+    wide = np.int64 if all(value.dtype.kind in "iu" for value in arrays) else np.float64
+    a, b = (value.astype(wide) for value in arrays)
     vector = [a.ndim == 1, b.ndim == 1]
     a, b = a[None] if vector[0] else a, b[:, None] if vector[1] else b
     batches = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])

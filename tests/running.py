@@ -28,5 +28,5 @@ def run(
     model: onnx.ModelProto | Path, feeds: Mapping[str, Array] | Array, level: str = LEVELS[0]
 ) -> list[Array]:
     """The outputs of a model; an array is its input x."""
-    given = {"x": feeds} if isinstance(feeds, np.ndarray) else dict(feeds)
-    return opened(model, level).run(None, given)
+    arrays = {"x": feeds} if isinstance(feeds, np.ndarray) else dict(feeds)
+    return opened(model, level).run(None, arrays)

@@ -31,12 +31,12 @@ def generate(script: str, factory: pytest.TempPathFactory) -> Path:
     root = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent
-    folder, made = root / path.stem, root / f"{path.stem}.made"
+    folder, mark = root / path.stem, root / f"{path.stem}.made"
     with (root / f"{path.stem}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
+        if not mark.exists():
             subprocess.run([sys.executable, path, folder], check=True, capture_output=True)
-            made.touch()
+            mark.touch()
     return folder
 
 

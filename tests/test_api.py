@@ -258,10 +258,10 @@ def test_keywords_are_the_options_of_the_command(name: str) -> None:
         "tune": keywords.TuneKeywords,
     }
     parameters = set(python_inspect.signature(call).parameters)
-    taken = set(types[name].__annotations__) | parameters
-    assert options - taken <= ELSEWHERE
+    names = set(types[name].__annotations__) | parameters
+    assert options - names <= ELSEWHERE
     models = {"model", "models", "original", "rewritten", "plan", "out"}
-    assert taken - options - models == {"keywords", "on_progress"} & parameters
+    assert names - options - models == {"keywords", "on_progress"} & parameters
 
 
 def test_no_name_of_the_api_is_hidden_by_a_module() -> None:

@@ -301,7 +301,7 @@ def test_the_model_of_torch(
     program.model = result.model
     proto = ir.to_proto(ir.external_data.load_to_model(program.model))
     session = ort.InferenceSession(proto.SerializeToString())
-    for given in (x, -x):
-        (ours,) = session.run(None, {session.get_inputs()[0].name: given.numpy()})
-        theirs = net(given).detach().numpy()
+    for data in (x, -x):
+        (ours,) = session.run(None, {session.get_inputs()[0].name: data.numpy()})
+        theirs = net(data).detach().numpy()
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())

@@ -21,8 +21,8 @@ from widthfold_onnx import system
 
 def test_the_processor_is_that_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    told = dict(line.split(":", 1) for line in lines if ":" in line)
-    fields = {name.strip(): value.strip() for name, value in told.items()}
+    status = dict(line.split(":", 1) for line in lines if ":" in line)
+    fields = {name.strip(): value.strip() for name, value in status.items()}
     if "cpu family" not in fields:
         pytest.skip("the system does not list family, model and stepping")
     seen = system.processor()

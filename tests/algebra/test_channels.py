@@ -54,15 +54,15 @@ def test_a_regrouped_conv_is_the_conv(found: Regrouping, seed: int) -> None:
     x = rng.integers(-99, 100, (2, before.inputs, 5))
     w = rng.integers(1, 100, (before.outputs, before.inputs // before.group, 3))
     b = rng.integers(-99, 100, before.outputs)
-    kept = np.zeros((after.outputs, after.inputs, 3), bool)
+    is_kept = np.zeros((after.outputs, after.inputs, 3), bool)
     for g in range(after.group):
         out, inner = after.outputs // after.group, after.inputs // after.group
-        kept[g * out : (g + 1) * out, g * inner : (g + 1) * inner] = True
-    kept = kept[: before.outputs, : before.inputs]
-    dense = np.where(kept, in_one_group(w, before.group), 0)
+        is_kept[g * out : (g + 1) * out, g * inner : (g + 1) * inner] = True
+    is_kept = is_kept[: before.outputs, : before.inputs]
+    dense = np.where(is_kept, in_one_group(w, before.group), 0)
     assert found.leaves_out == (np.count_nonzero(dense) < w.size)
     assert found.kept == np.count_nonzero(dense) / w.size
-    assert found.met == np.count_nonzero(kept) / w.size
+    assert found.met == np.count_nonzero(is_kept) / w.size
     assert found.growth == after.outputs * after.inputs // after.group * 3 / w.size
     wider = np.pad(x, [(0, 0), (0, after.inputs - before.inputs), (0, 0)])
     weight, bias = regroup_weight(w, found), regroup_bias(b, found)
@@ -75,7 +75,7 @@ def test_a_regrouped_conv_is_the_conv(found: Regrouping, seed: int) -> None:
     fold = ConvFold(axes=(keep_axis(ConvAxis(length=5, kernel=3)),), regrouping=found)
     zeros = weight.size - np.count_nonzero(weight)
     assert fold.structural_zeros() == pytest.approx(zeros / weight.size)
-    assert fold.spread() == pytest.approx(np.count_nonzero(kept) / w.size)
+    assert fold.spread() == pytest.approx(np.count_nonzero(is_kept) / w.size)
 
 
 @given(regroupings(), st.integers(0, 2**32 - 1))

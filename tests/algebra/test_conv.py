@@ -159,8 +159,8 @@ def axes_of_taps(draw: st.DrawFn) -> tuple[ConvAxis, FoldedAxis, list[ConvAxis]]
         pad_end=draw(st.integers(-2, 8)),
     )
     assume((axis.out_length or 0) > 0)
-    kept = strides == (1, 1)
-    taps = keep_axis(axis) if kept else fold_axis(axis, axis.base_dilation, axis.stride)
+    keeps_stride = strides == (1, 1)
+    taps = keep_axis(axis) if keeps_stride else fold_axis(axis, axis.base_dilation, axis.stride)
     assert isinstance(taps, FoldedAxis)
     other = ConvAxis(length=3, kernel=2, stride=draw(st.integers(1, 2)), pad_end=1)
     return axis, taps, draw(st.sampled_from([[], [other, replace(other, length=4)]]))

@@ -158,11 +158,11 @@ def test_refusals() -> None:
 def test_a_crop_becomes_zero_taps(pads: tuple[int, int], taps: int) -> None:
     """A runtime need not know negative pads: the kernel reaches further."""
     axis = ConvAxis(length=11, kernel=1, dilation=2, pad_begin=pads[0], pad_end=pads[1])
-    kept = keep_axis(axis)
-    assert min(kept.pad_begin, kept.pad_end) >= 0
-    assert kept.kernel == taps
+    whole = keep_axis(axis)
+    assert min(whole.pad_begin, whole.pad_end) >= 0
+    assert whole.kernel == taps
     again = ConvAxis(
-        length=11, kernel=kept.kernel, dilation=2, pad_begin=kept.pad_begin, pad_end=kept.pad_end
+        length=11, kernel=whole.kernel, dilation=2, pad_begin=whole.pad_begin, pad_end=whole.pad_end
     )
     assert again.out_length == axis.out_length
 

@@ -104,12 +104,12 @@ def test_every_element_lies_where_its_digit_says(layout: RowLayout, shape: tuple
 @pytest.mark.parametrize(("layout", "shape"), ROWS)
 def test_row_layouts_there_and_back(layout: RowLayout, shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape)).reshape(shape)
-    kept = len(shape) - 1 - layout.merged
-    opened = (*(None for _ in range(kept)), *shape[kept:])
-    for known in (shape, opened):
-        assert layout.fits(known)
-        assert layout.is_view(known)
-        back = applied(layout.packed(array), layout.steps(known, inverse=True))
+    leading = len(shape) - 1 - layout.merged
+    opened = (*(None for _ in range(leading)), *shape[leading:])
+    for extents in (shape, opened):
+        assert layout.fits(extents)
+        assert layout.is_view(extents)
+        back = applied(layout.packed(array), layout.steps(extents, inverse=True))
         np.testing.assert_array_equal(back, array)
 
 

@@ -84,8 +84,8 @@ def test_bad_input(bad: Path, name: str, tmp_path: Path) -> None:
 def leaks(canary: bytes, paths: list[Path], run: Run) -> None:
     """The text outside of all folders is nowhere, neither as bytes nor as numbers."""
     numbers = np.frombuffer(canary, np.uint8).astype(np.float32).tobytes()
-    found = [path.read_bytes() for path in paths if path.exists()]
-    for data in (*found, run.out.encode(), run.err.encode()):
+    contents = [path.read_bytes() for path in paths if path.exists()]
+    for data in (*contents, run.out.encode(), run.err.encode()):
         assert canary not in data
         assert numbers not in data
 

@@ -23,8 +23,8 @@ def listed(text: str) -> list[str]:
 def test_every_option_is_listed_once(name: str) -> None:
     names = [parameter.opts[-1] for parameter in main.commands[name].params]
     options = [option.removeprefix("--") for option in names if option.startswith("--")]
-    found = listed(process(name, "--help").out)
-    assert sorted(found) == sorted([*options, "help"])
+    listing = listed(process(name, "--help").out)
+    assert sorted(listing) == sorted([*options, "help"])
 
 
 def test_a_newcomer_finds_five_options_first() -> None:

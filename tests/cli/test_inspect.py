@@ -180,9 +180,9 @@ def test_a_folded_node_shows_how(model: Path, tmp_path: Path) -> None:
 
 def test_a_layer_that_falls_into_groups_says_so(tmp_path: Path) -> None:
     whole, parts = (conv([1, 4, 6, 8], (4, 4, 3, 3), blocks=n) for n in (1, 2))
-    for model, said in ((whole, False), (parts, True)):
+    for model, is_listed in ((whole, False), (parts, True)):
         (site,) = inspect(save(model, tmp_path / "model.onnx"))["sites"]
-        assert (", falls into 2 groups" in site["attributes"]) == said
+        assert (", falls into 2 groups" in site["attributes"]) == is_listed
 
 
 def test_input_shape_opens_folds(tmp_path: Path) -> None:

@@ -156,11 +156,11 @@ def on_terminal(
     seen: list[bytes] = []
     reader = threading.Thread(target=lambda: seen.extend(pieces(master)))
     reader.start()
-    given = {"TERM": "xterm", "COLUMNS": str(columns), **(env or {})}
+    variables = {"TERM": "xterm", "COLUMNS": str(columns), **(env or {})}
     with pytest.MonkeyPatch.context() as patch:
         for name in ("NO_COLOR", "FORCE_COLOR"):
             patch.delenv(name, raising=False)
-        for name, value in given.items():
+        for name, value in variables.items():
             patch.setenv(name, value)
         with standard_streams(slave):
             try:
@@ -194,9 +194,9 @@ def standard_streams(descriptor: int) -> Iterator[None]:
         finally:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-            for number, kept in before:
-                os.dup2(kept, number)
-                os.close(kept)
+            for number, copy in before:
+                os.dup2(copy, number)
+                os.close(copy)
 
 
 def build(text: str = TWO_LAYERS, seed: int = 0) -> onnx.ModelProto:

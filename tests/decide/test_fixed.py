@@ -40,9 +40,9 @@ def test_a_fixed_factor_takes_the_form_of_the_provider(
     model: Path, value: str, layout: str
 ) -> None:
     chosen = SearchOptions(provider_options={"prefer_nhwc": value})
-    asked = FoldOptions(factor=4, axis=3)
+    options = FoldOptions(factor=4, axis=3)
     out = model.with_name("out.onnx")
-    report = optimize(model, out, asked, None, chosen)
+    report = optimize(model, out, options, None, chosen)
     assert [site.status for site in report.sites] == ["folded"]
     assert (" in NHWC" in _record(out)) == (layout == "nhwc")
 

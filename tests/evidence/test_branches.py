@@ -80,10 +80,10 @@ def test_stored_inputs_reach_branches_too(tmp_path: Path) -> None:
 def test_a_value_gives_the_size_of_its_input(tmp_path: Path) -> None:
     text = TEXT.replace("int64 sr", "int64 sr, float[K] limits") % SOUND
     model = save(build(text), tmp_path / "model.onnx")
-    given = {**QUICK, "value": {"limits": [1, 2, 3]}}
-    assert verify(model, model, **given).verdict == "pass"
+    options = {**QUICK, "value": {"limits": [1, 2, 3]}}
+    assert verify(model, model, **options).verdict == "pass"
     with pytest.raises(UsageError, match=r"limits 3 elements where its shape is \[4\]"):
-        verify(model, model, **given, input_shape={"limits": (4,)})
+        verify(model, model, **options, input_shape={"limits": (4,)})
 
 
 def test_the_type_of_a_value_is_that_of_its_input(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_an_operator_of_the_runtime_returns_the_integers_of_the_definition(
         given, names[0] = ["x", "one", "z", "one", "z"], "same"
         nodes.append(helper.make_node("QLinearLeakyRelu", given, ["same"], alpha=1.0, **own))
     nodes.append(helper.make_node(op, names, ["y"], **own))
-    made = {"w": WEIGHT, "wz": S8(0), "z": U8(0), "one": np.float32(1), "ys": np.float32(4096)}
+    constants = {"w": WEIGHT, "wz": S8(0), "z": U8(0), "one": np.float32(1), "ys": np.float32(4096)}
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
     out = TensorProto.UINT8 if op == "QGemm" else TensorProto.FLOAT
     graph = helper.make_graph(
@@ -134,7 +134,7 @@ def test_an_operator_of_the_runtime_returns_the_integers_of_the_definition(
         "g",
         [helper.make_tensor_value_info("x", kind, x.shape)],
         [helper.make_tensor_value_info("y", out, None)],
-        [onnx.numpy_helper.from_array(np.asarray(array), key) for key, array in made.items()],
+        [onnx.numpy_helper.from_array(np.asarray(array), key) for key, array in constants.items()],
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     plain = helper.make_model(graph, opset_imports=opsets, ir_version=8)

@@ -112,10 +112,10 @@ def replaced(text: str, path: tuple[str | int, ...], value: object) -> str:
 @pytest.mark.parametrize("name", MODELS)
 def test_the_right_records_are_shown(name: str) -> None:
     model = folded(name)
-    found = shown(model)
-    assert len(found) == len(records(model, FOLD_KEY)) > 0
-    assert all(fold.channels and " by 4, " in fold.form for fold in found)
-    assert all(axis.taps for fold in found for axis in fold.axes)
+    record = shown(model)
+    assert len(record) == len(records(model, FOLD_KEY)) > 0
+    assert all(fold.channels and " by 4, " in fold.form for fold in record)
+    assert all(axis.taps for fold in record for axis in fold.axes)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -167,9 +167,9 @@ def test_any_number_that_is_read_can_be_drawn(number: int) -> None:
     for blocked in (False, True):
         axis = {"axis": "rows", "blocked": blocked} | dict.fromkeys(FIELDS, number)
         axis["taps"] = [[number] * 4] * MOST_TAPS
-        found = told(replaced(right, ("axes",), [axis]))
-        assert found.axes
-        assert len(html.page(structs.replace(passing(), folds=[found]))) < 3_000_000
+        record = told(replaced(right, ("axes",), [axis]))
+        assert record.axes
+        assert len(html.page(structs.replace(passing(), folds=[record]))) < 3_000_000
 
 
 def lost(entry: onnx.StringStringEntryProto) -> None:

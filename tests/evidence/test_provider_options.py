@@ -95,8 +95,8 @@ def test_they_reach_the_comparison_and_the_shaken_copies(pair, opened):
 
 def test_they_reach_the_run_on_integers(pair, opened):
     before, after = (program(onnx.load(path), None) for path in pair)
-    found = run_on_integers(before, after, {"x": (1, 2, 8, 16)}, OPTIONS)
-    assert (found.verdict, found.nodes) == ("exact", 1)
+    result = run_on_integers(before, after, {"x": (1, 2, 8, 16)}, OPTIONS)
+    assert (result.verdict, result.nodes) == ("exact", 1)
     assert opened
     assert {json.dumps(entry) for entry in opened} == {json.dumps((*GIVEN, False))}
 

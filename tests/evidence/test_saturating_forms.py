@@ -64,8 +64,8 @@ def test_an_axis_that_passes_is_kept_where_no_layout_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Folds 0 and 1 are of height and width in one layout, 2 and 3 in the other."""
-    kept = replace(ANY, axis=AxisName.WIDTH, layout=Layout.NCHW)
-    assert chosen({0, 2}, tmp_path, monkeypatch, model=rounding(1)) == kept
+    narrow = replace(ANY, axis=AxisName.WIDTH, layout=Layout.NCHW)
+    assert chosen({0, 2}, tmp_path, monkeypatch, model=rounding(1)) == narrow
 
 
 def test_the_layer_that_saturates_is_left_alone(
@@ -78,10 +78,10 @@ def test_the_layer_that_saturates_is_left_alone(
         return [WORSE if "seco[n]d*" in folded_in(fold) else [] for fold in folds]
 
     monkeypatch.setattr(saturating_forms, "saturating_files", judged)
-    options, left = usable_forms(loaded(model, tmp_path), ANY, VALUES)
+    options, forms = usable_forms(loaded(model, tmp_path), ANY, VALUES)
     assert options == replace(ANY, skip=("seco[[]n]d[*]",))
     why = f"left alone, as its fold is {FURTHER}; this CPU saturates"
-    assert left == {"seco[n]d*": why}
+    assert forms == {"seco[n]d*": why}
 
 
 def test_layers_that_pass_alone_but_not_together_are_all_left_alone(
@@ -91,8 +91,8 @@ def test_layers_that_pass_alone_but_not_together_are_all_left_alone(
         return [WORSE if len(folded_in(fold)) > 1 else [] for fold in folds]
 
     monkeypatch.setattr(saturating_forms, "saturating_files", judged)
-    options, left = usable_forms(loaded(named("second"), tmp_path), ANY, VALUES)
-    assert options.skip == tuple(left) == ("first", "second", "third")
+    options, forms = usable_forms(loaded(named("second"), tmp_path), ANY, VALUES)
+    assert options.skip == tuple(forms) == ("first", "second", "third")
 
 
 def named(second: str) -> onnx.ModelProto:

@@ -195,9 +195,9 @@ def test_the_papers_case_folds_to_views_alone(build: ModuleType) -> None:
 
 
 def test_layers_that_follow_each_other_are_all_folded(build: ModuleType) -> None:
-    one, two = numbers(4, 1, 3, 3), numbers(2, 4, 3, 3)
+    first, two = numbers(4, 1, 3, 3), numbers(2, 4, 3, 3)
     text = f"""func.func @layer(%x: tensor<1x1x8x8xf32>) -> tensor<1x2x4x4xf32> {{
-      %v = arith.constant {build.dense(one)}
+      %v = arith.constant {build.dense(first)}
       %w = arith.constant {build.dense(two)}
       %a = arith.constant dense<1.0> : tensor<1x4x6x6xf32>
       %b = arith.constant dense<2.0> : tensor<1x2x4x4xf32>
@@ -211,7 +211,7 @@ def test_layers_that_follow_each_other_are_all_folded(build: ModuleType) -> None
     assert [site.status for site in sites] == ["folded", "folded"]
     x = numbers(1, 1, 8, 8)
     kind = "conv_2d_nchw_fchw"
-    expected = onnx_conv(kind, onnx_conv(kind, x, one) + 1, two) + 2
+    expected = onnx_conv(kind, onnx_conv(kind, x, first) + 1, two) + 2
     for module in (text, folded):
         np.testing.assert_array_equal(build.loaded(build.compiled(module), x)[1](), expected)
 

@@ -25,13 +25,13 @@ def model(nodes, initializers=(), inputs=("X",), outputs=("Y",), functions=(), o
 
 
 def tensor(dims, dtype=FLOAT, name="W", **data):
-    made = TensorProto(name=name, data_type=dtype, dims=dims)
+    tensor_proto = TensorProto(name=name, data_type=dtype, dims=dims)
     for key, content in data.items():
         if key == "raw_data":
-            made.raw_data = content
+            tensor_proto.raw_data = content
         else:
-            getattr(made, key).extend(content)
-    return made
+            getattr(tensor_proto, key).extend(content)
+    return tensor_proto
 
 
 def branch(name, nodes, output, initializers=(), inputs=()):

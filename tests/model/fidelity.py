@@ -58,9 +58,9 @@ def assert_only_folded(before: onnx.ModelProto, after: onnx.ModelProto) -> list[
     assert wire(before, "graph") == wire(rest, "graph")
     added: list[str] = []
     _assert_graph(before.graph, after.graph, read_names(after), before.ir_version, added)
-    taken = [name for graph in graphs(before.graph) for name in _names(graph)]
+    names_before = [name for graph in graphs(before.graph) for name in _names(graph)]
     assert len(set(added)) == len(added)
-    assert not set(added) & set(taken)
+    assert not set(added) & set(names_before)
     return added
 
 

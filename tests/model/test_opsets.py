@@ -68,11 +68,11 @@ def test_a_symbolic_batch_and_height_run_at_every_size_or_are_refused():
     feeds = [{"x": data(n, 2, h, 8)} for n in (1, 2) for h in (1, 4, 5)]
     _, codes = refolded(model, *feeds, options=FoldOptions(factor=4, axis=3))
     assert codes["c"] in ("folded", "several-unknown-extents")
-    one = parsed(
+    source = parsed(
         "(float[2, 2, h, 8] x) => (float[2, 3, h, 8] y) { [c] y = Conv <PADS> (x, w) }", {"w": W}
     )
     feeds = [{"x": data(2, 2, h, 8)} for h in (1, 4, 5)]
-    _, codes = refolded(one, *feeds, options=FoldOptions(factor=4, axis=3))
+    _, codes = refolded(source, *feeds, options=FoldOptions(factor=4, axis=3))
     assert codes == {"c": "folded"}
 
 

@@ -34,10 +34,10 @@ def plain_model():
 
 def external_model(folder, location="weights.bin"):
     """Write a model whose weights are in one file, and return its path."""
-    made, at = plain_model(), 0
+    proto, at = plain_model(), 0
     (folder / location).parent.mkdir(parents=True, exist_ok=True)
     with (folder / location).open("wb") as file:
-        for tensor in made.graph.initializer:
+        for tensor in proto.graph.initializer:
             data = tensor.raw_data
             tensor.ClearField("raw_data")
             tensor.data_location = TensorProto.EXTERNAL
@@ -45,7 +45,7 @@ def external_model(folder, location="weights.bin"):
                 tensor.external_data.add(key=key, value=str(text))
             at += file.write(data)
     path = folder / "in.onnx"
-    path.write_bytes(made.SerializeToString())
+    path.write_bytes(proto.SerializeToString())
     return path
 
 
@@ -55,10 +55,10 @@ def numbers(path):
 
 
 def assert_same_numbers(path):
-    found = numbers(path)
-    assert set(found) == set(NUMBERS)
+    written = numbers(path)
+    assert set(written) == set(NUMBERS)
     for name, array in NUMBERS.items():
-        np.testing.assert_array_equal(found[name], array)
+        np.testing.assert_array_equal(written[name], array)
 
 
 def files(folder):

@@ -49,10 +49,10 @@ def external(folder: Path) -> Path:
 
 def sources(folder: Path) -> list[Path]:
     """The models, all in one folder."""
-    made = [save(build(SHARED_WEIGHT), folder / "shared_weight.onnx"), external(folder)]
+    results = [save(build(SHARED_WEIGHT), folder / "shared_weight.onnx"), external(folder)]
     copies = [MODELS / f"{name}.onnx" for name in SMALL]
     copies += [path for path in REAL if path.stem in REAL_NAMES]
-    return made + [Path(shutil.copy(path, folder)) for path in copies]
+    return results + [Path(shutil.copy(path, folder)) for path in copies]
 
 
 def run(seed: str, cwd: Path, model: str, out: str, report: str, *options: str) -> None:
@@ -94,10 +94,10 @@ def test_same_bytes_everywhere(tmp_path: Path, options: tuple[str, ...]) -> None
     models = sorted(path.name for path in first.glob("*.onnx"))
     run_all("0", first, Path(), models, options)
     run_all("4242", Path("/"), second, models, options)
-    made = names(first / "out")
-    assert made == names(second / "out")
-    assert len(made) == 2 * len(models) + 1, "one of them has external data"
-    for name in made:
+    results = names(first / "out")
+    assert results == names(second / "out")
+    assert len(results) == 2 * len(models) + 1, "one of them has external data"
+    for name in results:
         data = (first / "out" / name).read_bytes()
         assert data == (second / "out" / name).read_bytes(), name
         for word in (str(tmp_path), ".wf-"):

@@ -85,8 +85,8 @@ def open_model(path: Path) -> onnxruntime.InferenceSession:
 def assert_parity(model: Path, out: Path, seeds: int) -> None:
     """The same interface, and the same outputs within 1e-5 of the largest value of each."""
     before, after = onnx.load(model).graph, onnx.load(out).graph
-    given = {tensor.name for tensor in before.initializer}
-    fed = [value for value in before.input if value.name not in given]
+    stored = {tensor.name for tensor in before.initializer}
+    fed = [value for value in before.input if value.name not in stored]
     assert fed == [value for value in after.input if value.name in {v.name for v in fed}]
     assert list(before.output) == list(after.output)
     original, rewritten = open_model(model), open_model(out)
@@ -118,9 +118,9 @@ def test_the_folder_is_the_one_that_these_tests_know() -> None:
     listed = json.loads((MODELS[0].parent / "feeds.json").read_text())
     assert {path.name for path in MODELS} == listed.keys()
     for path in MODELS:
-        found = Counter(n.op_type for n in all_linear(onnx.load(path, load_external_data=False)))
-        counted = (listed[path.name]["conv"], listed[path.name]["convt"])
-        assert (found["Conv"], found["ConvTranspose"]) == counted, path.name
+        counts = Counter(n.op_type for n in all_linear(onnx.load(path, load_external_data=False)))
+        listed_counts = (listed[path.name]["conv"], listed[path.name]["convt"])
+        assert (counts["Conv"], counts["ConvTranspose"]) == listed_counts, path.name
 
 
 @by_model
@@ -164,8 +164,8 @@ def check_by_8(model: Path, tmp_path: Path, *options: str) -> None:
         verification = document["verification"]
         assert verification["verdict"] == "pass"
         assert verification["input_sets"] >= SEEDS
-        made = Counter(fold["node"] for fold in verification["folds"])
-        assert made == Counter(site["node"] for site in folded)
+        nodes = Counter(fold["node"] for fold in verification["folds"])
+        assert nodes == Counter(site["node"] for site in folded)
         assert verification["proof"]["verdict"] == "equal"
         for row in verification["outputs"]:
             assert row["max_rel"] is None or row["max_rel"] <= row["tolerance"]

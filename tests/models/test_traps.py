@@ -84,15 +84,15 @@ def judge(
         return f"{result.dtype}{result.shape} instead of {reference.dtype}{reference.shape}"
     if reference.dtype.kind not in "f":
         return None if np.array_equal(reference, result) else "not equal"
-    known = np.isfinite(reference)
+    is_finite = np.isfinite(reference)
     if spread:
-        samples = ~known.reshape(len(reference), -1).all(axis=1)
-        grown = known & ~np.isfinite(result)
+        samples = ~is_finite.reshape(len(reference), -1).all(axis=1)
+        grown = is_finite & ~np.isfinite(result)
         if grown.reshape(len(reference), -1).any(axis=1)[~samples].any():
             return "a finite sample became non-finite"
-        if (~known & np.isfinite(result)).any():
+        if (~is_finite & np.isfinite(result)).any():
             return "a non-finite value became finite"
-        known = known & ~grown
+        is_finite = is_finite & ~grown
     else:
         same = np.isnan(reference) == np.isnan(result)
         infinite = np.isinf(reference) | np.isinf(result)
@@ -100,15 +100,15 @@ def judge(
             return "NaN or Inf at other places"
     if tolerance == 0:
         equal = (reference == result) & (np.signbit(reference) == np.signbit(result))
-        return None if equal[known].all() else "not equal"
-    largest = np.abs(reference[known]).max(initial=0)
-    error = np.abs(reference[known] - result[known]).max(initial=0)
+        return None if equal[is_finite].all() else "not equal"
+    largest = np.abs(reference[is_finite]).max(initial=0)
+    error = np.abs(reference[is_finite] - result[is_finite]).max(initial=0)
     return None if error <= tolerance * largest else f"off by {error} of {largest}"
 
 
 def test_the_judge_can_fail() -> None:
-    one = np.array([[1.0, np.nan], [2.0, 3.0]], np.float32)
-    assert judge(one, one, 0, spread=False) is None
+    reference = np.array([[1.0, np.nan], [2.0, 3.0]], np.float32)
+    assert judge(reference, reference, 0, spread=False) is None
     for row, column, value, spread in [
         (0, 0, np.nan, False),
         (0, 1, 1.0, False),
@@ -117,12 +117,12 @@ def test_the_judge_can_fail() -> None:
         (1, 1, 3.1, True),
         (1, 1, np.inf, False),
     ]:
-        other = one.copy()
+        other = reference.copy()
         other[row, column] = value
-        assert judge(one, other, 1e-5, spread=spread), (row, column, value, spread)
-    allowed = one.copy()
+        assert judge(reference, other, 1e-5, spread=spread), (row, column, value, spread)
+    allowed = reference.copy()
     allowed[0, 0] = np.nan
-    assert judge(one, allowed, 1e-5, spread=True) is None
+    assert judge(reference, allowed, 1e-5, spread=True) is None
     assert judge(np.array([[0.0]], np.float32), np.array([[-0.0]], np.float32), 0, spread=False)
 
 
@@ -131,12 +131,12 @@ def test_every_trap_is_tested(traps: Path) -> None:
 
 
 def test_folding_happens_where_it_can(traps: Path) -> None:
-    found = {}
+    folded_counts = {}
     for name in NAMES:
         report = optimize(traps / f"{name}.onnx", None, FoldOptions(factor=2))
         if report.summary.folded:
-            found[name] = report.summary.folded
-    assert found.items() >= FOLDED.items()
+            folded_counts[name] = report.summary.folded
+    assert folded_counts.items() >= FOLDED.items()
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)

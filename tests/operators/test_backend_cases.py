@@ -92,8 +92,8 @@ CASES = list(backend_cases(WINDOWED))
 
 def test_there_are_cases() -> None:
     assert len(CASES) >= 20
-    found = {n.op_type for _, model, *_ in CASES for n in model.graph.node}
-    assert found >= WINDOWED
+    kinds = {n.op_type for _, model, *_ in CASES for n in model.graph.node}
+    assert kinds >= WINDOWED
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])

@@ -46,8 +46,8 @@ def test_a_description_that_does_not_hold_is_asked_nothing_else(
     monkeypatch.setattr(reading, "OPERATORS", {EINSUM: both})
     document = Document(onnx.parser.parse_model(TEXT), None, [EINSUM])
     ((scope, node),) = document.nodes([EINSUM])
-    found = reading.read_site(document, Site(node, scope, "", "Einsum"), unasked, unasked)
-    assert found is REFUSAL
+    result = reading.read_site(document, Site(node, scope, "", "Einsum"), unasked, unasked)
+    assert result is REFUSAL
 
 
 def test_tables_of_weights_agree_with_the_descriptions() -> None:

@@ -29,12 +29,12 @@ def fused(folder: Path, activation: str, op: str = "Conv") -> onnx.ModelProto:
     """Two layers with activations, as the optimizer leaves them."""
     rng = np.random.default_rng(7)
     shapes = {"w0": (4, 3, 3, 3), "b0": (4,), "w1": (2, 4, 3, 3), "b1": (2,)}
-    given = ACTIVATIONS[activation]
+    attributes = ACTIVATIONS[activation]
     nodes = [
         helper.make_node(op, ["x", "w0", "b0"], ["c0"], "first", pads=[1] * 4),
-        helper.make_node(activation, ["c0"], ["a0"], **given),
+        helper.make_node(activation, ["c0"], ["a0"], **attributes),
         helper.make_node(op, ["a0", "w1", "b1"], ["c1"], "second", pads=[1] * 4),
-        helper.make_node(activation, ["c1"], ["y"], **given),
+        helper.make_node(activation, ["c1"], ["y"], **attributes),
     ]
     graph = helper.make_graph(
         nodes,
@@ -152,6 +152,6 @@ def test_its_forms_are_measured_with_the_activation(tmp_path: Path) -> None:
     expected = run(unit.model, x)
     assert (expected == 0).any()
     for form in unit.forms[:5]:
-        made = reformed(unit, form.spec, FOLD)
-        assert made is not None
-        np.testing.assert_array_equal(run(made, x), expected)
+        layer = reformed(unit, form.spec, FOLD)
+        assert layer is not None
+        np.testing.assert_array_equal(run(layer, x), expected)

@@ -143,11 +143,11 @@ def timing() -> Timing:
 def axes() -> list[AxisPattern]:
     """Folds of every kind: banded, strided, blocked, space-to-depth, batch, large."""
     three = ConvAxis(length=64, kernel=3, pad_begin=1, pad_end=1)
-    one = ConvAxis(length=64, kernel=1)
+    axis = ConvAxis(length=64, kernel=1)
     return [
         pattern("width", three, 8, 8),
         pattern("height", ConvAxis(length=60, kernel=5, stride=3, pad_begin=2, pad_end=2), 4, 12),
-        pattern("width", one, 4, 4, blocked=True),
+        pattern("width", axis, 4, 4, blocked=True),
         pattern("depth", ConvAxis(length=32, kernel=2, stride=2), 1, 2),
         pattern("batch", ConvAxis(length=8, kernel=1), 8, 8),
         pattern("width", ConvAxis(length=1024, kernel=39, pad_begin=19, pad_end=19), 64, 64),

@@ -22,8 +22,8 @@ from widthfold_onnx.results import OptimizeReport, OptimizeSummary, SiteReport
 
 def table_of(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
     columns = [Column(name, itemgetter(at)) for at, name in enumerate(headings)]
-    (made,) = tabulated("rows", columns, rows)
-    return made
+    (cells,) = tabulated("rows", columns, rows)
+    return cells
 
 
 def test_a_long_cell_in_a_pipe_widens_no_other_row(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,15 +28,15 @@ def read(text: str) -> list[tuple[str, dict[str, str], str]]:
             part = part.replace(escape, sign)
         return part
 
-    found = []
+    lines_of_page = []
     for line in text.splitlines():
         if not line.lstrip().startswith("::"):
             continue
         command, message = line.lstrip()[2:].split("::", 1)
         kind, _, rest = command.partition(" ")
         pairs = (pair.split("=", 1) for pair in rest.split(","))
-        found.append((kind, {k: plain(v) for k, v in pairs}, plain(message)))
-    return found
+        lines_of_page.append((kind, {k: plain(v) for k, v in pairs}, plain(message)))
+    return lines_of_page
 
 
 def test_nothing_to_say_is_one_line() -> None:

@@ -162,11 +162,11 @@ def test_everything_that_was_left_alone_is_counted(monkeypatch: pytest.MonkeyPat
     codes = ["folded", "no-gain", "no-gain", "already-wide"]
     report = optimized([layer(at, codes[at % 4]) for at in range(8)])
     text = "\n".join(screen(report, 120, monkeypatch))
-    counted = "left alone: 4 no-gain, 2 already-wide, companion crop; --details says why"
-    assert counted in text
+    summary = "left alone: 4 no-gain, 2 already-wide, companion crop; --details says why"
+    assert summary in text
     assert "companion prelu: 1 node became (Mul, Max)\n" in text
-    kept = replace(report, padding=replace(report.padding, status="kept"))
-    assert "companion crop, channels to pad;" in "\n".join(screen(kept, 120, monkeypatch))
+    unpadded = replace(report, padding=replace(report.padding, status="kept"))
+    assert "companion crop, channels to pad;" in "\n".join(screen(unpadded, 120, monkeypatch))
 
 
 def test_layers_that_share_a_fold_share_a_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,9 +59,9 @@ def test_nodes_are_compared_with_the_limits_of_the_machine_where_these_are_known
 def test_names_hold_no_sign_that_means_anything() -> None:
     for name in (HOSTILE, "*a* _b_ [c](d) #1 ~x~ \\ {e} www.f.g http://h :i:", "a|b"):
         inner = code(name).removeprefix("<code>").removesuffix("</code>")
-        left = ENTITY.sub("", inner)
-        assert re.fullmatch(r"[\w /-]*", left.replace("…", "")), left
-        assert "_" not in left
+        rest = ENTITY.sub("", inner)
+        assert re.fullmatch(r"[\w /-]*", rest.replace("…", "")), rest
+        assert "_" not in rest
     assert code("") == ""
 
 

@@ -62,8 +62,8 @@ def sticking_out(pages: list[Path], widths: list[int], selector: str, folder: Pa
     uris = [page.as_uri() for page in pages]
     frames.write_text(MEASURE % json.dumps([uris, widths, selector]))
     dom = browse(frames, "--allow-file-access-from-files", "--dump-dom").stdout
-    told = re.search('data-found="([^"]*)"', dom)
-    assert told is not None, dom
-    opened, offenders = json.loads(html.unescape(told[1]))
+    match = re.search('data-found="([^"]*)"', dom)
+    assert match is not None, dom
+    opened, offenders = json.loads(html.unescape(match[1]))
     assert opened == len(pages) * len(widths)
     return list(offenders)

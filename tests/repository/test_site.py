@@ -25,9 +25,11 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.ids.add(found.get("id") or "")
-        self.loaded.append(found.get("src") or (tag == "link" and found.get("href")) or "")
+        attributes = dict(attrs)
+        self.ids.add(attributes.get("id") or "")
+        self.loaded.append(
+            attributes.get("src") or (tag == "link" and attributes.get("href")) or ""
+        )
 
 
 @pytest.fixture(scope="module")

@@ -62,13 +62,13 @@ def upward(name: str, imported: str) -> bool:
 
 def test_no_module_imports_upwards() -> None:
     root = PACKAGE.name  # offers the names of all parts
-    found = [
+    upwards = [
         (name, other)
         for name, others in IMPORTS.items()
         for other in others
         if name != root and upward(name, other)
     ]
-    assert found == []
+    assert upwards == []
 
 
 def test_no_modules_import_each_other() -> None:

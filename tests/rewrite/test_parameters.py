@@ -113,9 +113,9 @@ def test_a_computed_weight_of_several_sites_goes_once(
     w = RNG.integers(1, 5, (3, 3)).astype(np.float32)
     result = folded(parsed(text, {"w": w} if stored else {"s": np.array([3, 3])}), tmp_path)
     assert {node.op_type for node in result.graph.node} == {"MatMul", "Reshape"}
-    left = {tensor.name for tensor in result.graph.initializer}
-    assert not {"w", "s"} & left
-    assert sum(name.endswith("/widthfold") for name in left) == 1
+    names = {tensor.name for tensor in result.graph.initializer}
+    assert not {"w", "s"} & names
+    assert sum(name.endswith("/widthfold") for name in names) == 1
 
 
 def test_a_bias_and_operands_of_carried_ops_may_be_computed_as_well(tmp_path: Path) -> None:
@@ -181,10 +181,10 @@ def test_captured_constants_are_folded_once_and_lie_where_they_were_made(tmp_pat
     result = folded(parsed(CAPTURED, {"w": W.T.copy()}), tmp_path, axis=3)
     assert [node.op_type for node in result.graph.node] == ["If"]
     then, other = (attribute.g for attribute in result.graph.node[0].attribute)
-    (left,) = (node.input[1] for node in then.node if node.op_type == "Conv")
+    (names,) = (node.input[1] for node in then.node if node.op_type == "Conv")
     right, rounded = (node.input[1] for node in other.node if node.op_type == "Conv")
-    assert left == right
-    assert left in {tensor.name for tensor in result.graph.initializer}
+    assert names == right
+    assert names in {tensor.name for tensor in result.graph.initializer}
     assert "w" not in {tensor.name for tensor in result.graph.initializer}
     assert rounded in {tensor.name for tensor in other.initializer}
     assert "Cast" not in {node.op_type for node in other.node}

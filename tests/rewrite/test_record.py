@@ -48,5 +48,5 @@ def test_a_fold_is_described(
 @pytest.mark.parametrize(("kernel", "count"), [(16, MOST_TAPS), (17, 0)])
 def test_only_taps_that_are_few_are_recorded(kernel: int, count: int) -> None:
     model = conv_model([1, 1, 1, 64], (1, 1, 1, kernel), pads=[0, 0, 0, kernel - 1])
-    told = record(model, FoldOptions(factor=8, axis=AxisName.WIDTH))
-    assert [len(axis.taps) for axis in told.axes] == [count]
+    description = record(model, FoldOptions(factor=8, axis=AxisName.WIDTH))
+    assert [len(axis.taps) for axis in description.axes] == [count]

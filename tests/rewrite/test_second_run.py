@@ -252,19 +252,19 @@ def networks(draw: st.DrawFn) -> tuple[onnx.ModelProto, int, FoldOptions]:
     channels, extent = 2, length
     for index in range(draw(st.integers(1, 3))):
         kind = draw(st.sampled_from(["Conv", "Conv", "Conv", "ConvTranspose", "Relu", "Resize"]))
-        result, inputs, given = f"v{index}", [value], {}
+        result, inputs, attributes = f"v{index}", [value], {}
         if kind.startswith("Conv"):
             kernel, stride = draw(st.integers(1, 4)), draw(st.integers(1, 2))
-            given = {"strides": [stride]}
+            attributes = {"strides": [stride]}
             if kind == "Conv" and draw(st.booleans()):
-                given["auto_pad"] = draw(st.sampled_from(["SAME_UPPER", "SAME_LOWER"]))
+                attributes["auto_pad"] = draw(st.sampled_from(["SAME_UPPER", "SAME_LOWER"]))
             elif kind == "Conv":
-                given["pads"] = [draw(st.integers(0, 2)), draw(st.integers(0, 2))]
+                attributes["pads"] = [draw(st.integers(0, 2)), draw(st.integers(0, 2))]
             weight = np.random.default_rng(index).integers(-3, 4, (channels, channels, kernel))
             constants[f"w{index}"] = weight.astype(np.float32)
             inputs.append(f"w{index}")
-            pads = given.get("pads", [0, 0])
-            if "auto_pad" in given:
+            pads = attributes.get("pads", [0, 0])
+            if "auto_pad" in attributes:
                 extent = -(-extent // stride)
             elif kind == "Conv":
                 extent = (extent + sum(pads) - kernel) // stride + 1
@@ -273,8 +273,8 @@ def networks(draw: st.DrawFn) -> tuple[onnx.ModelProto, int, FoldOptions]:
         if kind == "Resize":
             constants[f"s{index}"] = np.array([1, channels, extent])
             inputs += ["", "", f"s{index}"]
-            given = {"mode": "nearest"}
-        nodes.append(helper.make_node(kind, inputs, [result], f"n{index}", **given))
+            attributes = {"mode": "nearest"}
+        nodes.append(helper.make_node(kind, inputs, [result], f"n{index}", **attributes))
         value = result
     graph = helper.make_graph(
         nodes,

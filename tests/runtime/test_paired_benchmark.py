@@ -35,14 +35,14 @@ SHAPES = {"x": (1, 256)}
 def machine(monkeypatch):
     """Three models; b is the fastest at level all, a at level extended, where c has no time."""
     times = {**costs(6, 4, 3, 9), ("c.onnx", Level.EXTENDED): 5}
-    found = Machine(times)
-    monkeypatch.setattr(settings, "open_session", found.open_session)
+    machine_of_test = Machine(times)
+    monkeypatch.setattr(settings, "open_session", machine_of_test.open_session)
     monkeypatch.setattr(paired_benchmark, "isolated", lambda function, *rest: function(*rest))
     for module in (settings, paired_benchmark):
-        monkeypatch.setattr(module, "clock_of", lambda *arguments: lambda: found.now)
+        monkeypatch.setattr(module, "clock_of", lambda *arguments: lambda: machine_of_test.now)
     for module in (clock, settings, paired_benchmark):
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=found.seconds))
-    return found
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=machine_of_test.seconds))
+    return machine_of_test
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,12 @@ def test_each_setting_comes_first_in_its_turn(measured):
 
 @pytest.mark.parametrize(("cost", "rounds"), [(0.05, 1000), (0.3, 500), (1, 150), (40, 6)])
 def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
-    counted = []
+    counts = []
     choosing = settings.choosing
 
     def spied(*arguments):
         result = choosing(*arguments)
-        counted.append(len(machines[0].runs))
+        counts.append(len(machines[0].runs))
         return result
 
     machines = []
@@ -110,7 +110,7 @@ def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
     monkeypatch.setattr(Machine, "open_session", open_session)
     monkeypatch.setattr(settings, "choosing", spied)
     measured(costs(cost, cost, cost, cost), time_budget=20)
-    assert counted == [pytest.approx(4 * rounds, abs=4)]
+    assert counts == [pytest.approx(4 * rounds, abs=4)]
 
 
 def test_one_file_against_itself_runs_at_one_setting(measured):

@@ -53,8 +53,8 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
 @pytest.fixture
 def stage(scripts: Path, tmp_path: Path) -> Iterator[Any]:
     module, results = (importlib.import_module(f"gpu.{name}") for name in ("stage", "results"))
-    kept = results.Results(tmp_path)
+    rows = results.Results(tmp_path)
     ends = time.perf_counter() + 60
-    monkey = {"provider": Provider.CUDA, "folder": tmp_path, "results": kept}
-    with contextlib.closing(kept):
+    monkey = {"provider": Provider.CUDA, "folder": tmp_path, "results": rows}
+    with contextlib.closing(rows):
         yield module.Stage(**monkey, scale=module.QUICK, ends=ends)

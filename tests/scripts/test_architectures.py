@@ -84,12 +84,12 @@ def test_a_net_is_valid_and_runs_and_its_outputs_are_alive(nets: ModuleType, nam
     assert result.std() > 0.001
 
 
-@pytest.mark.parametrize(("name", "least_rank", "stated"), STATED)
+@pytest.mark.parametrize(("name", "least_rank", "parameters"), STATED)
 def test_it_has_as_many_parameters_as_its_paper_states(
-    nets: ModuleType, name: str, least_rank: int, stated: int
+    nets: ModuleType, name: str, least_rank: int, parameters: int
 ) -> None:
     weights = [each.dims for each in made(nets, name).graph.initializer]
-    assert sum(math.prod(dims) for dims in weights if len(dims) >= least_rank) == stated
+    assert sum(math.prod(dims) for dims in weights if len(dims) >= least_rank) == parameters
 
 
 def test_a_net_that_does_not_exist_is_named(scripts: Path, tmp_path: Path) -> None:

@@ -59,12 +59,12 @@ def test_a_line_per_model_with_intervals_or_the_reason(report: ModuleType) -> No
 def test_the_picture_and_the_numbers_are_the_same_every_time(
     report: ModuleType, tmp_path: Path
 ) -> None:
-    found = suite(report)
+    rows = suite(report)
     for name in ("one", "two"):
-        report.draw(found, tmp_path / f"{name}.svg")
+        report.draw(rows, tmp_path / f"{name}.svg")
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-    again = msgspec.json.decode(msgspec.json.encode(found), type=report.Suite)
-    assert again == found
+    again = msgspec.json.decode(msgspec.json.encode(rows), type=report.Suite)
+    assert again == rows
 
 
 def test_without_openvino_the_column_says_so(
@@ -194,11 +194,11 @@ def test_a_suite_runs_at_each_number_of_threads_and_is_kept_after_every_model(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    kept = tmp_path / "architectures.json"
+    table = tmp_path / "architectures.json"
     seen: list[tuple[str, int, int]] = []
 
     def measure(model: Path, search: bench.SearchOptions, budget: float):
-        rows = len(bench.read(kept).rows) if kept.exists() else 0
+        rows = len(bench.read(table).rows) if table.exists() else 0
         seen.append((model.stem, search.threads, rows))
         cells = {"auto": bench.Cell(note="faster", ratio=2.0, low=1.9, high=2.1)}
         row = bench.Row(model=model.stem, layers=2, threads=search.threads, cells=cells)
@@ -215,7 +215,7 @@ def test_a_suite_runs_at_each_number_of_threads_and_is_kept_after_every_model(
     assert ", 1 and 2 threads, load " in text
     assert text in capsys.readouterr().out
     assert (tmp_path / "architectures.svg").exists()
-    assert list(bench.read(kept).ranks.layers) == ["one at 1", "two at 1"]
+    assert list(bench.read(table).ranks.layers) == ["one at 1", "two at 1"]
     names = ["one", "one, 2 threads", "two", "two, 2 threads"]
     assert [str(entry.row) for entry in bench.history(tmp_path)] == names
     bench.main()  # a second run adds to what was there
@@ -226,16 +226,16 @@ def test_a_suite_runs_at_each_number_of_threads_and_is_kept_after_every_model(
 def test_a_model_that_is_measured_again_replaces_its_row_alone(
     bench: ModuleType, report: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    kept = suite(report)
-    rows = [*kept.rows, report.Row(model="other", layers=1)]
+    table = suite(report)
+    rows = [*table.rows, report.Row(model="other", layers=1)]
     path = tmp_path / "suite.json"
-    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(kept, rows=rows)))
-    again = report.Row(model="chain", layers=7, cells=kept.rows[0].cells)
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(table, rows=rows)))
+    again = report.Row(model="chain", layers=7, cells=table.rows[0].cells)
     monkeypatch.setattr(bench, "measure", lambda *arguments: (again, []))
     monkeypatch.setattr(sys, "argv", f"bench.py --out {tmp_path} chain.onnx".split())
     bench.main()
     assert bench.read(path).rows == [again, rows[1]]
-    assert bench.read(path).ranks == kept.ranks
+    assert bench.read(path).ranks == table.ranks
 
 
 def test_published_layers_are_models_of_one_node(scripts: Path) -> None:
@@ -246,8 +246,8 @@ def test_published_layers_are_models_of_one_node(scripts: Path) -> None:
         layer = entry.on_cpu
         graph = build(str(layer), published.source(entry)).graph  # checks the shapes, too
         (node,), (x,), (y,), (weight,) = graph.node, graph.input, graph.output, graph.initializer
-        found = [[dim.dim_value for dim in it.type.tensor_type.shape.dim] for it in (x, y)]
-        assert [tuple(dims) for dims in found] == list(layer.shapes)
+        rows = [[dim.dim_value for dim in it.type.tensor_type.shape.dim] for it in (x, y)]
+        assert [tuple(dims) for dims in rows] == list(layer.shapes)
         assert tuple(weight.dims) == layer.weight_shape
         assert node.op_type == ("ConvTranspose" if layer.transposed else "Conv")
         attributes = {it.name: onnx.helper.get_attribute_value(it) for it in node.attribute}

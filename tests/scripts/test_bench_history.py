@@ -46,11 +46,11 @@ def test_lines_are_added_and_read_again(module: ModuleType, tmp_path: Path) -> N
     where = environment(VerifyOptions(provider=Provider.CPU), Before())
     for _ in range(2):
         module.append(tmp_path, given.code, where, given.row)
-    found = module.history(tmp_path)
-    assert [(e.code, e.row) for e in found] == [(given.code, given.row)] * 2
-    assert found[0].machine == f"{where.machine}, {where.cores} cores"
-    assert found[0].versions["onnxruntime"] == where.onnxruntime
-    assert found[0].date.endswith("+00:00")
+    lines = module.history(tmp_path)
+    assert [(e.code, e.row) for e in lines] == [(given.code, given.row)] * 2
+    assert lines[0].machine == f"{where.machine}, {where.cores} cores"
+    assert lines[0].versions["onnxruntime"] == where.onnxruntime
+    assert lines[0].date.endswith("+00:00")
     with (tmp_path / module.FILE).open("a") as file:
         file.write('{"row": 1')
     with pytest.raises(UsageError, match=r"history\.jsonl, line 3"):

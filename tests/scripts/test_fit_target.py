@@ -100,9 +100,9 @@ def test_what_was_not_measured_stays_that_of_the_base(fit: ModuleType) -> None:
     target = fit.fitted([run(), *broken], BASE, "h200")
     assert target == BASE
     fast = msgspec.structs.replace(DEVICE, efficiency=1.0, rate={"FLOAT": 1e18, "FLOAT16": 1e18})
-    known = [entry for entry in ceilings() if entry["what"] != "product"]
+    row = [entry for entry in ceilings() if entry["what"] != "product"]
     aim = msgspec.structs.replace(BASE, rate=fast.rate)
-    target = fit.fitted([run(), *known, *grid(fit, fast)], aim, "h200")
+    target = fit.fitted([run(), *row, *grid(fit, fast)], aim, "h200")
     assert target.efficiency == BASE.efficiency  # bandwidth alone decided
 
 
@@ -126,14 +126,14 @@ def test_a_run_of_another_device_is_refused_but_makes_a_target_of_its_own(fit: M
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("nope", "no target is called 'nope'"), ("h200", "there are no results")]
+    ("name", "message"), [("nope", "no target is called 'nope'"), ("h200", "there are no results")]
 )
 def test_what_cannot_be_fitted_is_one_line(
-    fit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, name, said
+    fit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, name, message
 ) -> None:
     monkeypatch.setattr("sys.argv", ["fit_target.py", str(tmp_path), name])
     assert fit.main() == 2
-    assert capsys.readouterr().err.startswith(f"fit_target: {said}")
+    assert capsys.readouterr().err.startswith(f"fit_target: {message}")
 
 
 def test_a_target_is_written_where_predictions_read_it(fit: ModuleType) -> None:
@@ -150,7 +150,7 @@ def test_the_file_is_a_target_and_says_how_well_it_predicts(
     monkeypatch.setattr("sys.argv", command)
     assert fit.main() == 0
     text = out.read_text()
-    found = msgspec.convert(tomllib.loads(text), Target)
-    assert found == fit.fitted(rows, BASE, "mine")
+    target = msgspec.convert(tomllib.loads(text), Target)
+    assert target == fit.fitted(rows, BASE, "mine")
     assert "# 70 layers as they are: predictions off by 1.0" in text
     assert "rank correlation 1.00" in text

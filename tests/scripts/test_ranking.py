@@ -37,10 +37,10 @@ def test_ranks_of_ties_are_their_mean(ranking: ModuleType) -> None:
 def test_predictions_are_compared_with_what_was_measured(ranking: ModuleType) -> None:
     layer = workload(conv([1, 1, 64, 64], (1, 1, 1, 31), pads=[0, 15, 0, 15]))
     first, _, third = layer.forms[:3]
-    taken = "2026-01-01T00:00:00+00:00"
+    date = "2026-01-01T00:00:00+00:00"
 
     def measured(ratio: float) -> Measurement:
-        return Measurement("ok", ratio, ratio, ratio, 2 * layer.predicted, 9, "", taken)
+        return Measurement("ok", ratio, ratio, ratio, 2 * layer.predicted, 9, "", date)
 
     store = {AS_IS: measured(1.0), first.spec.text: measured(2.0), third.spec.text: measured(3.0)}
     (measurement,) = ranking.compare([layer], lambda subject, form: store.get(form))

@@ -83,10 +83,10 @@ def test_it_verifies_a_pair(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", ["1", "3"])
 def test_it_checks_a_model_and_keeps_the_code(code: str, tmp_path: Path) -> None:
-    given = {"MODEL": "$(touch hacked)", "ARGUMENTS": "--factor 8", "CODE": code}
+    variables = {"MODEL": "$(touch hacked)", "ARGUMENTS": "--factor 8", "CODE": code}
     if code == "3":
-        given["SILENT"] = "yes"
-    got, called, summary = run_step("Run widthfold", tmp_path, **given)
+        variables["SILENT"] = "yes"
+    got, called, summary = run_step("Run widthfold", tmp_path, **variables)
     assert called.startswith("<optimize><--check><--factor><8><--format><github>")
     assert called.endswith("<--><$(touch hacked)>")
     assert got == int(code)

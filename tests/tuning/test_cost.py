@@ -41,12 +41,12 @@ def workload(shape: list[int], weight: list[int], attributes: str, aim: Target =
 
 def gains(layer: Workload) -> dict[str, float]:
     """Predicted speed-up by axis, factor and lift, the best of each."""
-    found: dict[str, float] = {}
+    ratios: dict[str, float] = {}
     for form in layer.forms:
         key = msgspec.to_builtins(form.spec)
         name = f"{key['axis']} {key['factor']}{' lifted' if key['lift'] else ''}"
-        found[name] = max(found.get(name, 0.0), layer.predicted / form.predicted)
-    return found
+        ratios[name] = max(ratios.get(name, 0.0), layer.predicted / form.predicted)
+    return ratios
 
 
 def same(*kernel: int) -> str:

@@ -94,8 +94,8 @@ def test_devices_of_several_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     tool(tmp_path, monkeypatch, "echo 'B, 1'; echo 'A, 1'")
     for visible in ("0", "1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        found = again(Provider.CUDA)
-        assert (found["gpu"], found["visible"]) == (["A, 1", "B, 1"], visible)
+        again_identity = again(Provider.CUDA)
+        assert (again_identity["gpu"], again_identity["visible"]) == (["A, 1", "B, 1"], visible)
     tool(tmp_path, monkeypatch, "echo 'A, 1'; echo 'A, 1'")
     assert again(Provider.CUDA)["visible"] == ""
 

@@ -20,11 +20,11 @@ def test_the_targets_of_the_first_release_are_there() -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_every_number_of_every_target_has_a_source(name: str) -> None:
-    found = target(name)
-    assert found.name == name
+    data = target(name)
+    assert data.name == name
     others = {"mi300x": Provider.MIGRAPHX, "cpu-avx2": Provider.CPU, "cpu-avx512": Provider.CPU}
-    assert found.provider is others.get(name, Provider.CUDA)
-    assert all(len(text) > 10 for text in found.source.values())
+    assert data.provider is others.get(name, Provider.CUDA)
+    assert all(len(text) > 10 for text in data.source.values())
 
 
 def test_gpus_hold_the_figures_of_their_data_sheets() -> None:

@@ -161,12 +161,12 @@ def test_an_interrupt_keeps_what_was_measured(
     with Store(options.store) as store:
         assert len(list(store.items())) == row.measured == report.machines[0].measured > 1
         assert sum(key.candidate == AS_IS for key, _ in store.items()) == jobs
-        known = len(list(store.items()))
+        count = len(list(store.items()))
     for thread in measuring:
         thread.join(PATIENCE)
         assert not thread.is_alive()
     with Store(options.store) as store:
-        assert len(list(store.items())) == known
+        assert len(list(store.items())) == count
 
 
 @pytest.mark.usefixtures("fast")

@@ -81,13 +81,13 @@ def test_a_fixed_factor_exchanges_what_is_asked_for(model: Path, tmp_path: Path)
     alone = widthfold("optimize", model, out, *ODD)
     assert "companion" not in alone.out
     assert out.read_bytes() == model.read_bytes()
-    asked = widthfold(
+    run_by_name = widthfold(
         "optimize", model, out, *ODD, "--companion", "prelu", "--report", report, "--seeds", 1
     )
-    assert asked.code == 0, asked.err
-    assert "companion prelu: 1 node became (Mul, Max)\n" in asked.out
-    assert "wrote out.onnx" in asked.out
-    assert "proof: equal" in asked.out
+    assert run_by_name.code == 0, run_by_name.err
+    assert "companion prelu: 1 node became (Mul, Max)\n" in run_by_name.out
+    assert "wrote out.onnx" in run_by_name.out
+    assert "proof: equal" in run_by_name.out
     assert operators(out) == ["Conv", "Mul", "Max", "Conv"]
     assert same(model, out)
     content = json.loads(report.read_text())
@@ -202,9 +202,9 @@ def test_verify_accepts_frozen_weights_if_told(overridable: Path, tmp_path: Path
     untold = widthfold("verify", overridable, out, *QUICK)
     assert untold.code == 1
     assert "overridable initializer w1 is gone" in untold.err
-    told = widthfold("verify", overridable, out, *QUICK, "--freeze-weights")
-    assert told.code == 0, told.err
-    assert "proof: equal" in told.out
+    verification = widthfold("verify", overridable, out, *QUICK, "--freeze-weights")
+    assert verification.code == 0, verification.err
+    assert "proof: equal" in verification.out
 
 
 def wrong_weight(graph: onnx.GraphProto) -> None:

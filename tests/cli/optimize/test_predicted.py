@@ -98,9 +98,9 @@ def test_every_form_of_the_report_says_that_it_predicts(tmp_path: Path) -> None:
     assert "verdict: pass" in run.out
     assert "not timed; to see if it pays: widthfold verify" in run.out
     only = ("--nodes", "extract")
-    kept = widthfold("optimize", MODELS / "luma_sr.onnx", *only, *CPU)
-    assert "x; 1.25x would be folded unmeasured" in kept.out
-    assert "no choice of forms is sure to gain" in kept.out
+    copy = widthfold("optimize", MODELS / "luma_sr.onnx", *only, *CPU)
+    assert "x; 1.25x would be folded unmeasured" in copy.out
+    assert "no choice of forms is sure to gain" in copy.out
 
 
 def test_planning_needs_no_runtime(tmp_path: Path) -> None:

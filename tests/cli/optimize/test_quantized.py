@@ -174,5 +174,5 @@ def test_an_option_with_which_the_original_does_not_load_is_the_same_everywhere(
         widthfold("verify", model, right, *option),
     ]
     assert [(done.code, out.exists()) for done in ends] == [(4, False)] * 4
-    told = f"with {PRECISION}=1 model.onnx does not load: "
-    assert [told in done.line for done in ends] == [True] * 4
+    message = f"with {PRECISION}=1 model.onnx does not load: "
+    assert [message in done.line for done in ends] == [True] * 4

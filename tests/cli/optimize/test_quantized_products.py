@@ -45,8 +45,8 @@ class Rows(CalibrationDataReader):
         self._left: Iterator[np.ndarray] = iter([rng.standard_normal(shape) for _ in range(4)])
 
     def get_next(self) -> dict[str, np.ndarray] | None:
-        found = next(self._left, None)
-        return None if found is None else {"x": found.astype(np.float32)}
+        feeds = next(self._left, None)
+        return None if feeds is None else {"x": feeds.astype(np.float32)}
 
 
 def perceptron(*, gemm: bool) -> onnx.ModelProto:

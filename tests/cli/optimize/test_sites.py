@@ -29,12 +29,18 @@ def statuses(path: Path, *options: object) -> dict[str, str]:
 
 
 def test_globs_choose_sites(model: Path) -> None:
-    folded, left = "folded", "not-selected"
+    folded, unselected = "folded", "not-selected"
     assert statuses(model, "--factor", 8) == {"first": folded, "second": folded}
-    assert statuses(model, "--factor", 8, "--nodes", "f*") == {"first": folded, "second": left}
-    assert statuses(model, "--factor", 8, "--skip", "?irst") == {"first": left, "second": folded}
+    assert statuses(model, "--factor", 8, "--nodes", "f*") == {
+        "first": folded,
+        "second": unselected,
+    }
+    assert statuses(model, "--factor", 8, "--skip", "?irst") == {
+        "first": unselected,
+        "second": folded,
+    }
     both = ("--nodes", "*", "--skip", "second")
-    assert statuses(model, "--factor", 8, *both) == {"first": folded, "second": left}
+    assert statuses(model, "--factor", 8, *both) == {"first": folded, "second": unselected}
 
 
 @pytest.mark.parametrize("option", ["--nodes", "--skip"])

@@ -70,8 +70,8 @@ PLANTERS: dict[str, Planter] = {
 def mutants(fault: str, names: Sequence[str], count: int | None = None) -> Iterator[Mutant]:
     """Mutants of a fault; with a limit, other faults come in other bases first."""
     turn = list(PLANTERS).index(fault) % len(names)
-    made = (PLANTERS[fault](fault, base) for base in (*names[turn:], *names[:turn]))
-    changed = (m for m in made if m and content(m.model) != content(right_fold(m.base)))
+    planted = (PLANTERS[fault](fault, base) for base in (*names[turn:], *names[:turn]))
+    changed = (m for m in planted if m and content(m.model) != content(right_fold(m.base)))
     return islice(changed, count)
 
 

@@ -98,14 +98,16 @@ def check(
             all the same, and why that is right.
         judged: says whether the mutant is another function.
     """
-    found, verdict = (
+    difference_named, verdict = (
         difference(mutant.original, mutant.model),
         judged(mutant.original, mutant.model),
     )
     if verdict is not Judgement.SAME:
-        assert found, f"{mutant} is {verdict}, and nothing was found"
-    elif found:
-        assert any(fnmatchcase(str(mutant), pattern) for pattern in strict), f"{mutant}: {found}"
+        assert difference_named, f"{mutant} is {verdict}, and nothing was found"
+    elif difference_named:
+        assert any(fnmatchcase(str(mutant), pattern) for pattern in strict), (
+            f"{mutant}: {difference_named}"
+        )
     return verdict
 
 

@@ -162,8 +162,8 @@ def changed(role: str, alter: Callable[[Array], Array | None]) -> Fault:
         altered = alter(array.copy())
         if altered is None or altered.tobytes() == array.tobytes():
             return False
-        kept = np.ascontiguousarray(altered.astype(array.dtype)).reshape(altered.shape)
-        model.graph.initializer.append(numpy_helper.from_array(kept, f"{held.name}/wrong"))
+        contiguous = np.ascontiguousarray(altered.astype(array.dtype)).reshape(altered.shape)
+        model.graph.initializer.append(numpy_helper.from_array(contiguous, f"{held.name}/wrong"))
         node.input[index] = f"{held.name}/wrong"
         return True
 

@@ -111,8 +111,8 @@ def test_limits_are_drawn_so_that_something_shows(tmp_path, names):
     hidden = MASKED.replace("[1] {}", "[1] %s") % (*names, "%s")
     result = compared(tmp_path, hidden % "1000", hidden % "1000")
     assert result.verdict == "pass"
-    (said,) = result.reasons
-    assert said.startswith(f"random values of small inputs show nothing; they are {names[0]} ")
+    (reason,) = result.reasons
+    assert reason.startswith(f"random values of small inputs show nothing; they are {names[0]} ")
     assert compared(tmp_path, hidden % "1000", hidden % "1001").verdict == "fail"
 
 

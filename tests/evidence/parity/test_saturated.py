@@ -96,10 +96,12 @@ def test_a_fold_that_saturates_where_the_original_does_not_fails(tmp_path: Path)
         assert (parity.verdict, parity.reasons) == ("pass", ())
         return
     assert parity.verdict == "fail"
-    further, told = parity.reasons
+    further, reason = parity.reasons
     assert further == FURTHER
-    assert told.startswith(f"{SATURATES}: from its own definition the original is at most 0 steps ")
-    assert told.endswith(
+    assert reason.startswith(
+        f"{SATURATES}: from its own definition the original is at most 0 steps "
+    )
+    assert reason.endswith(
         f"(output y); {PRECISION}=1, weights of 7 bits, or unsigned ones, may be exact"
     )
 
@@ -120,12 +122,12 @@ def test_data_that_fill_the_range_show_what_others_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = pair(alternating_floats(), tmp_path)
-    found = compare_models(*files, VALUES)
-    assert (found.verdict, found.input_sets) == ("fail" if u8s8_error() else "pass", 6)
-    assert (FURTHER in found.reasons) is found.saturates_further is bool(u8s8_error())
+    parity = compare_models(*files, VALUES)
+    assert (parity.verdict, parity.input_sets) == ("fail" if u8s8_error() else "pass", 6)
+    assert (FURTHER in parity.reasons) is parity.saturates_further is bool(u8s8_error())
     monkeypatch.setattr("widthfold_onnx.evidence.inputs.filling", lambda *arguments: None)
-    found = compare_models(*files, VALUES)
-    assert (found.verdict, found.reasons, found.input_sets) == ("pass", (), 5)
+    parity = compare_models(*files, VALUES)
+    assert (parity.verdict, parity.reasons, parity.input_sets) == ("pass", (), 5)
 
 
 def test_with_the_option_it_is_exact_everywhere(tmp_path: Path) -> None:
@@ -164,12 +166,12 @@ def deployed(original: int, rewritten: int, monkeypatch: pytest.MonkeyPatch) -> 
     return [*as_deployed(run, files[1], exact)]
 
 
-@pytest.mark.parametrize(("steps", "said"), [(0, False), (1, False), (2, True)])
+@pytest.mark.parametrize(("steps", "is_named"), [(0, False), (1, False), (2, True)])
 def test_distances_within_the_slack_are_not_told(
-    steps: int, said: bool, monkeypatch: pytest.MonkeyPatch
+    steps: int, is_named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worse, told = deployed(steps, steps, monkeypatch)
-    assert (worse, bool(told)) == ([], said)
+    worse, reason = deployed(steps, steps, monkeypatch)
+    assert (worse, bool(reason)) == ([], is_named)
 
 
 @pytest.mark.parametrize(
@@ -179,10 +181,10 @@ def test_distances_within_the_slack_are_not_told(
 def test_twice_as_far_and_a_step_is_the_limit(
     original: int, rewritten: int, grew: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worse, told = deployed(original, rewritten, monkeypatch)
+    worse, reason = deployed(original, rewritten, monkeypatch)
     assert worse == [FURTHER] * grew
     words = f"{original} steps away here, the rewritten model {rewritten} steps (output y)"
-    assert [words in line for line in told] == [True] * (max(original, rewritten) > 1)
+    assert [words in line for line in reason] == [True] * (max(original, rewritten) > 1)
 
 
 @pytest.mark.parametrize("options", [VALUES, EXACT])
@@ -218,9 +220,9 @@ def test_options_with_which_the_original_does_not_load_leave_nothing_to_judge(
     parity = compare_models(*files, EXACT)
     if IS_OLD and not parity.reasons:
         pytest.skip(f"ONNX Runtime loads a QLinearConv of signed data with {PRECISION}")
-    (told,) = parity.reasons
+    (reason,) = parity.reasons
     assert (parity.verdict, parity.unrun) == ("unverified", "")
-    assert told.startswith(f"with {PRECISION}=1 a.onnx does not load: ")
+    assert reason.startswith(f"with {PRECISION}=1 a.onnx does not load: ")
     with pytest.raises(UnverifiedError, match=f"with {PRECISION}=1 a.onnx does not load: "):
         check_file(files[0], EXACT)
 

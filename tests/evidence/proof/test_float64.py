@@ -167,8 +167,8 @@ def test_a_law_behind_a_cast_to_fewer_digits() -> None:
     """Numbers are computed in float64 wherever the models say float32."""
     head = '<ir_version: 9, opset_import: ["" : 20]> g (double[2, 9] x) => (float[2, 9] y)'
     laws = "y = Tanh (c)", "d = Add (c, c)  s = Sigmoid (d)  t = Add (s, s)  y = Sub (t, one)"
-    one, *others = (
+    first, *others = (
         onnx.parser.parse_model(f"{head} <float one = {{{n}}}> {{ c = Cast <to = 1> (x) {law} }}")
         for law, n in ((laws[0], 1), (laws[1], 1), (laws[1], 1.001))
     )
-    assert [proof(one, other).verdict for other in others] == ["not provable", "different"]
+    assert [proof(first, other).verdict for other in others] == ["not provable", "different"]

@@ -59,9 +59,9 @@ def test_another_condition_is_found() -> None:
 
 
 def test_a_constant_condition_leaves_one_branch() -> None:
-    known = "d = Constant <value = bool {1}> ()"
-    assert difference(PLAIN, branches("p = Relu (x)", "q = Neg (x)", "d", known)) == ""
-    assert difference(PLAIN, branches("p = Neg (x)", "q = Relu (x)", "d", known))
+    constant = "d = Constant <value = bool {1}> ()"
+    assert difference(PLAIN, branches("p = Relu (x)", "q = Neg (x)", "d", constant)) == ""
+    assert difference(PLAIN, branches("p = Neg (x)", "q = Relu (x)", "d", constant))
 
 
 def loop(body: str, captured: str = "h = Relu (x)", count: int = 5) -> onnx.ModelProto:
@@ -138,10 +138,10 @@ def test_open_sizes_are_tried_twice_and_what_holds_at_one_only_is_found() -> Non
     keeps = open_model("0, 0, 6")
     assert len(proofs(keeps, keeps)) == 2
     assert difference(keeps, open_model("0, -1, 6")) == ""
-    known = {"x": (2, 24, 6)}
-    size_proofs = proofs(keeps, open_model("2, -1, 6"), known)
+    constant = {"x": (2, 24, 6)}
+    size_proofs = proofs(keeps, open_model("2, -1, 6"), constant)
     assert [proof.verdict for proof in size_proofs] == ["equal", "different"]
-    size_proofs = proofs(keeps, open_model("0, 24, 6"), known)
+    size_proofs = proofs(keeps, open_model("0, 24, 6"), constant)
     assert [proof.verdict for proof in size_proofs] == ["equal", "different"]
 
 

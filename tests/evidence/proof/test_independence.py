@@ -55,9 +55,9 @@ def without(name: str) -> Callable[..., list[int]]:
 
 def exchanged(node: Any, name: str, default: list[int]) -> list[int]:
     """Pads are read end first."""
-    found = RIGHT_INTEGERS(node, name, default)
-    half = len(found) // 2
-    return [*found[half:], *found[:half]] if name == "pads" else found
+    integers = RIGHT_INTEGERS(node, name, default)
+    half = len(integers) // 2
+    return [*integers[half:], *integers[:half]] if name == "pads" else integers
 
 
 def groups_side_by_side(weight: np.ndarray, node: Any) -> np.ndarray:

@@ -48,16 +48,16 @@ def test_the_number_that_pad_pads_with(opset: int) -> None:
 
 
 def test_the_default_of_an_input() -> None:
-    one = DEFAULT.format(value=2.5)
-    assert verdict(one, DEFAULT.format(value=3.5)) == "different"
-    assert verdict(one, one.replace("Add (x, w)", "Add (w, x)")) == "equal"
+    first = DEFAULT.format(value=2.5)
+    assert verdict(first, DEFAULT.format(value=3.5)) == "different"
+    assert verdict(first, first.replace("Add (x, w)", "Add (w, x)")) == "equal"
 
 
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_run_that_leaves_an_input_to_its_default(is_open: bool) -> None:
-    one = DEFAULT.format(value=2.5)
+    first = DEFAULT.format(value=2.5)
     for other, expected in (("Add (w, x)", "equal"), ("Sub (w, x)", "different")):
-        both = [onnx.parser.parse_model(t) for t in (one, one.replace("Add (x, w)", other))]
+        both = [onnx.parser.parse_model(t) for t in (first, first.replace("Add (x, w)", other))]
         for model in both if is_open else ():
             model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "N"
         size_proofs = prove_at_sizes(
@@ -109,15 +109,15 @@ def test_extents_behind_a_computed_reshape_are_seen_by_the_next_function() -> No
             r = Reshape (x, d)  f = CumSum (r, z)  t = Transpose <perm = [1, 0]> (f)
             {end} }}"""
     text = text.replace("{{-1}}>", "{{-1}}, int64 z = {{0}}>")
-    one = text.format(end="y = Concat <axis = 0> (t, t)")
+    first = text.format(end="y = Concat <axis = 0> (t, t)")
     other = text.format(end="e = Concat <axis = 1> (f, f)  y = Transpose <perm = [1, 0]> (e)")
-    assert set(verdicts(one, other)) == {"equal"}
+    assert set(verdicts(first, other)) == {"equal"}
 
 
 def test_an_input_that_is_lost() -> None:
-    one = DEFAULT.format(value=2.5)
-    lost = one.replace(", float[2] w = {2.5, 1.5})", ")").replace("Add (x, w)", "Relu (x)")
-    assert verdict(one, lost) == "different"
+    first = DEFAULT.format(value=2.5)
+    lost = first.replace(", float[2] w = {2.5, 1.5})", ")").replace("Add (x, w)", "Relu (x)")
+    assert verdict(first, lost) == "different"
 
 
 def test_a_branch_of_other_extents_is_chosen_by_what_is_known() -> None:

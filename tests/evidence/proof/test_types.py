@@ -62,11 +62,11 @@ def typed(text: str, kind: str, domain: str = "") -> str:
 
 @pytest.mark.parametrize("domain", ["", "com.microsoft."])
 def test_the_type_of_a_zero_point_says_where_integers_end(domain: str) -> None:
-    one = typed(QUANTIZED, "uint8", domain)
-    assert compared(one, one).verdict == "equal"
-    assert compared(one, typed(QUANTIZED, "int8", domain)).verdict == "different"
+    first = typed(QUANTIZED, "uint8", domain)
+    assert compared(first, first).verdict == "equal"
+    assert compared(first, typed(QUANTIZED, "int8", domain)).verdict == "different"
     renamed = typed(QUANTIZED, "int8", domain).replace(" q = ", " p = ").replace("(q,", "(p,")
-    assert compared(one, renamed).verdict == "different"
+    assert compared(first, renamed).verdict == "different"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_whole_numbers_of_another_type(text: str, first: str, other: str) -> Non
 
 
 def test_a_name_may_stand_for_another_type_in_the_new_model() -> None:
-    one = (
+    first = (
         HEAD.format(opset=17)
         + """ g (float[3] x) => (float[3] y)
         { t = Shape (x)  c = Cast <to = 1> (t)  y = Mul (x, x) }"""
@@ -93,7 +93,7 @@ def test_a_name_may_stand_for_another_type_in_the_new_model() -> None:
         + """ g (float[3] x) => (float[3] y)
         { t = Identity (x)  c = Cast <to = 7> (t)  d = Cast <to = 1> (c)  y = Mul (d, x) }"""
     )
-    assert compared(one, other).verdict == "different"
+    assert compared(first, other).verdict == "different"
 
 
 def test_versions_of_what_a_body_holds() -> None:

@@ -32,7 +32,7 @@ def measured(monkeypatch, tmp_path):
         same_file=False,
         first=None,
         cache=0,
-        taken=UNTOLD,
+        cost_of_model=UNTOLD,
         **options,
     ):
         machine = Machine(costs, first)
@@ -44,7 +44,7 @@ def measured(monkeypatch, tmp_path):
             "profile": lambda open_with, feeds, least: NODES,
             "Roofline": Limits,
             "resolved": lambda options: options,
-            "cost": lambda *arguments: taken,
+            "cost": lambda *arguments: cost_of_model,
             "file_bytes": lambda model: 5 if model.name == "a.onnx" else 6,
             "load_average": lambda: load,
             "cores": lambda: cores,

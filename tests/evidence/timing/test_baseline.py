@@ -23,11 +23,11 @@ from widthfold_onnx.results import Baseline, VerifyReport
 def report(
     speedup: float, width: float = 0.01, control: float = 0.005, **fields: Any
 ) -> VerifyReport:
-    made = passing()
-    assert made.timing is not None
+    report_now = passing()
+    assert report_now.timing is not None
     figures = {"speedup": speedup, "low": speedup / (1 + width), "high": speedup * (1 + width)}
     figures |= {"control": control} | fields
-    return replace(made, timing=replace(made.timing, **figures))
+    return replace(report_now, timing=replace(report_now.timing, **figures))
 
 
 def compared(now: VerifyReport) -> Baseline:

@@ -27,6 +27,6 @@ def test_energy_is_that_of_a_run_and_memory_what_the_session_took(monkeypatch, t
     monkeypatch.setattr(cost, "rounds_of", lambda session, feeds: run)
     monkeypatch.setattr(cost, "SECONDS", 0.01)
     setting = Setting(Level.ALL, RuntimeOptions(provider=Provider.CPU))
-    found = cost._cost(tmp_path / "m.onnx", setting, {})
-    assert found[1:] == ((40.2, 7.0) if tells else (None, None))
+    cost_of_model = cost._cost(tmp_path / "m.onnx", setting, {})
+    assert cost_of_model[1:] == ((40.2, 7.0) if tells else (None, None))
     assert world.mj >= 50 + (2 if tells else 1) * 7

@@ -160,8 +160,8 @@ def test_a_node_is_compared_with_the_least_time_of_all_its_turns(profiled):
     )
     assert {node.reached for node in profiled(0.0, *nodes)[0]} == {None}
     seconds = {"turns": 8e-6, "tiny": 1e-6, "unknown": None}
-    found, _ = profiled(0.0, *nodes, least=lambda name, said: seconds[name])
-    reached = {node.name: node.reached for node in found}
+    times, _ = profiled(0.0, *nodes, least=lambda name, event: seconds[name])
+    reached = {node.name: node.reached for node in times}
     assert reached == {"turns": 0.4, "tiny": None, "unknown": None}
 
 

@@ -110,18 +110,18 @@ def test_a_model_and_its_fold_have_the_same_work(tmp_path, monkeypatch, name, le
     optimize(MODELS / f"{name}.onnx", folded, FoldOptions(factor=4))
 
     def work(model):
-        found = {}
+        seconds = {}
         least = Roofline(CPU).of(model, Setting(level, CPU))
 
         def spied(node, event):
             if event["op_name"] in WEIGHTS:
-                found[node] = least(node, event)
+                seconds[node] = least(node, event)
 
         ports = open_session(model).inputs
         shapes = {p.name: tuple(d if isinstance(d, int) else 1 for d in p.dims) for p in ports}
         feeds = random_feeds(ports, 0, shapes)
         profile(partial(open_at, model, Setting(level, CPU)), feeds, spied)
-        return found
+        return seconds
 
     before, after = work(MODELS / f"{name}.onnx"), work(folded)
     assert len(before) == len(after) > 2
@@ -152,10 +152,10 @@ def test_a_name_of_two_nodes_says_nothing_of_either(tmp_path, planted):
     for branch in model.graph.node[3].attribute:
         branch.g.node[0].name = "twice"
     onnx.save(model, tmp_path / "m.onnx")
-    found = planted._weights(tmp_path / "m.onnx", Setting(Level.EXTENDED, CPU))
-    assert found.keys() == {"stored", "computed"}
-    assert np.array_equal(found["stored"], [[1, 2], [3, 4]])
-    assert found["computed"] is None
+    seconds = planted._weights(tmp_path / "m.onnx", Setting(Level.EXTENDED, CPU))
+    assert seconds.keys() == {"stored", "computed"}
+    assert np.array_equal(seconds["stored"], [[1, 2], [3, 4]])
+    assert seconds["computed"] is None
 
 
 def test_speeds_are_those_of_the_shortest_runs(monkeypatch):
@@ -183,15 +183,15 @@ def test_on_a_gpu_no_least_time_is_known():
 
 
 def test_the_speeds_of_this_machine_are_named():
-    found = Roofline(CPU)
-    assert found.limits() == {}
-    least = found.of(MODELS / "pitch_cnn.onnx", Setting(Level.ALL, CPU))
+    seconds = Roofline(CPU)
+    assert seconds.limits() == {}
+    least = seconds.of(MODELS / "pitch_cnn.onnx", Setting(Level.ALL, CPU))
     for length in (2**20, 3):
         least("any", details("Relu", [(length,)], [(length,)]))
     for dtype in ("float", "double", "int8"):
         assert kernels.operations(Setting(Level.ALL, CPU), dtype) > 0
-    found.operations["float"] = 1e9
-    first, second, last = found.limits()
+    seconds.operations["float"] = 1e9
+    first, second, last = seconds.limits()
     assert (first, second) == ("bytes of a copy of 256 KiB", "bytes of a copy of 4096 KiB")
     assert last == "operations on float"
-    assert min(found.limits().values()) > 0
+    assert min(seconds.limits().values()) > 0

@@ -49,8 +49,8 @@ def measured(low: float, high: float, control: float = 0.005, **fields) -> Timin
     ],
 )
 def test_the_rule(timing: Timing, least: float, outcome: str) -> None:
-    found, why = gate(timing, least)
-    assert found == outcome
+    verdict, why = gate(timing, least)
+    assert verdict == outcome
     assert bool(why) == (outcome != "pass")
     if why:
         for part in (
@@ -67,12 +67,12 @@ def test_the_rule(timing: Timing, least: float, outcome: str) -> None:
     control=st.floats(0, 1),
 )
 def test_at_one_it_is_the_verdict_on_speed(low: float, width: float, control: float) -> None:
-    made = measured(low, low * width, control)
-    outcome, _ = gate(made, 1.0)
-    if made.verdict == "inconclusive":
+    timing = measured(low, low * width, control)
+    outcome, _ = gate(timing, 1.0)
+    if timing.verdict == "inconclusive":
         assert outcome == ("pass" if low * noise(control) >= 1 else "unverified")
     else:
-        assert outcome == ("fail" if made.verdict == "slower" else "pass")
+        assert outcome == ("fail" if timing.verdict == "slower" else "pass")
 
 
 @given(low=st.floats(0.5, 1), high=st.floats(1, 2), control=st.floats(0, 1))
@@ -87,8 +87,8 @@ def test_an_interval_that_holds_what_is_required_never_fails(
 @given(width=st.floats(0, 0.4))
 def test_identical_models_pass_however_noisy_the_host(width: float) -> None:
     """Then the control shows what the pair shows."""
-    made = measured(1 - width, 1 + width, width)
-    assert gate(made, 1.0) == ("pass", "")
+    timing = measured(1 - width, 1 + width, width)
+    assert gate(timing, 1.0) == ("pass", "")
 
 
 def test_a_required_speed_needs_a_timing() -> None:

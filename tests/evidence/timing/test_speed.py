@@ -78,8 +78,10 @@ def test_the_sides_hold_their_own_figures(measured):
     assert {len(process) for process in before.samples_ms} == {timing.sessions}
 
 
-@pytest.mark.parametrize(("count", "kept"), [(1, 1), (62, 62), (63, 32), (500, 56), (10**5, 63)])
-def test_samples_are_thinned_evenly(count, kept):
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1, 1), (62, 62), (63, 32), (500, 56), (10**5, 63)]
+)
+def test_samples_are_thinned_evenly(count, expected):
     samples = speed.thinned(np.tile(np.arange(1, count + 1) * 1e-3, (4, 2, 1)))
     assert (len(samples), len(samples[0])) == (4, 2)
     runs = samples[0][0]
@@ -88,7 +90,7 @@ def test_samples_are_thinned_evenly(count, kept):
     assert len(set(np.diff(runs))) <= 1
     assert runs[-1] > count - count / len(runs)
     assert samples[3][1] == runs
-    assert len(runs) == pytest.approx(kept, rel=0.02)
+    assert len(runs) == pytest.approx(expected, rel=0.02)
 
 
 def test_runs_beyond_the_fences_of_their_session_are_outliers():
@@ -104,7 +106,10 @@ def test_the_gpu_of_a_timing_is_described(measured, monkeypatch):
     fake = FakeNvml(reasons=4)
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     timing, _ = measured(
-        costs(10, 90, 8, 90), provider=Provider.CUDA, time_budget=100, taken=Cost(12.3, 900.0, 12.5)
+        costs(10, 90, 8, 90),
+        provider=Provider.CUDA,
+        time_budget=100,
+        cost_of_model=Cost(12.3, 900.0, 12.5),
     )
     assert timing.gpu is not None
     assert (timing.gpu.name, timing.gpu.missing) == ("Fake GPU", "")

@@ -235,9 +235,9 @@ def test_sparse_constants(flat: bool) -> None:
     # As an output the runtime has none of three axes; tests/rewrite lets it convolve with some.
     node = helper.make_node("Constant", [], ["o"], sparse_value=tensor)
     np.testing.assert_array_equal(found(document([node], {}, 21)), full)
-    made = document([helper.make_node("Transpose", ["c"], ["o"])], {}, 21)
-    made.proto.graph.sparse_initializer.append(tensor)
-    np.testing.assert_array_equal(found(Document(made.proto, None, OPERATORS)), full.T)
+    linked = document([helper.make_node("Transpose", ["c"], ["o"])], {}, 21)
+    linked.proto.graph.sparse_initializer.append(tensor)
+    np.testing.assert_array_equal(found(Document(linked.proto, None, OPERATORS)), full.T)
 
 
 @pytest.mark.parametrize(
@@ -283,9 +283,9 @@ def test_what_is_evaluated_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_overridable_or_fed_source_is_no_constant() -> None:
-    made = document([helper.make_node("Transpose", ["c"], ["o"])], {"c": np.eye(2)}, 21)
-    made.proto.graph.input.append(helper.make_tensor_value_info("c", TensorProto.DOUBLE, [2, 2]))
-    ours = found(Document(made.proto, None, OPERATORS))
+    linked = document([helper.make_node("Transpose", ["c"], ["o"])], {"c": np.eye(2)}, 21)
+    linked.proto.graph.input.append(helper.make_tensor_value_info("c", TensorProto.DOUBLE, [2, 2]))
+    ours = found(Document(linked.proto, None, OPERATORS))
     assert isinstance(ours, Refusal)
     assert ours.code == "overridable"
 

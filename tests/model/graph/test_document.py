@@ -76,11 +76,11 @@ def test_branches_that_capture_a_weight_and_use_the_same_names():
     assert len([n for n in names if names.count(n) > 2]) == 0
 
 
-@pytest.mark.parametrize("kept", ["outer", "left", "right"])
-def test_a_captured_weight_stays_while_one_reads_it(kept):
+@pytest.mark.parametrize("is_read", ["outer", "left", "right"])
+def test_a_captured_weight_stays_while_one_reads_it(is_read):
     model = parsed(BRANCHES, {"w": W})
-    result, codes = refolded(model, *both_flags(), options=FoldOptions(factor=2, skip=(kept,)))
-    assert codes[kept] == "not-selected"
+    result, codes = refolded(model, *both_flags(), options=FoldOptions(factor=2, skip=(is_read,)))
+    assert codes[is_read] == "not-selected"
     assert "w" in constants(result)
 
 

@@ -13,9 +13,9 @@ def test_takes_a_local_function():
 
 
 def test_refuses_functions_that_call_themselves():
-    one = function("f", [node("g", ["a"], ["b"], domain="l")])
+    first = function("f", [node("g", ["a"], ["b"], domain="l")])
     two = function("g", [node("f", ["a"], ["b"], domain="l")])
-    refuses(model(CALL, functions=[one, two]), "calls itself")
+    refuses(model(CALL, functions=[first, two]), "calls itself")
     alone = function("f", [node("f", ["a"], ["b"], domain="l")])
     refuses(model(CALL, functions=[alone]), "'l::f' calls itself")
     inside = branch("then", [node("f", ["a"], ["t"], domain="l")], "t")

@@ -249,10 +249,10 @@ def test_a_size_that_the_model_only_declares_is_not_believed(monkeypatch):
         }
         """
     )
-    made = []
-    monkeypatch.setattr(arithmetic, "run_reference", lambda node, *_: made.append(node.op_type))
+    models = []
+    monkeypatch.setattr(arithmetic, "run_reference", lambda node, *_: models.append(node.op_type))
     ShapeTable(model, {})
-    assert not made
+    assert not models
 
 
 PARTS = {

@@ -19,10 +19,10 @@ PADS = {f"pads = [{begin}, {end}]": (begin, end) for begin in (0, 1) for end in 
 @pytest.mark.parametrize("kernel", [1, 2, 3, 4])
 @pytest.mark.parametrize(("stride", "more"), [(2, 1), (3, 1), (3, 2)])
 @pytest.mark.parametrize("side", ["SAME_UPPER", "SAME_LOWER"])
-@pytest.mark.parametrize("told", ["kernel_shape = [{}], ", ""])
-def test_a_transposed_convolution_with_same_padding(kernel, stride, more, side, told):
+@pytest.mark.parametrize("expected", ["kernel_shape = [{}], ", ""])
+def test_a_transposed_convolution_with_same_padding(kernel, stride, more, side, expected):
     """Inference adds all of the output padding; the runtime what the kernel does not reach."""
-    site = f"""ConvTranspose <{told.format(kernel)}strides = [{stride}],
+    site = f"""ConvTranspose <{expected.format(kernel)}strides = [{stride}],
       output_padding = [{more}], auto_pad = "{side}"> (x, w)"""
     w = np.ones((3, 7, kernel), np.float32)
     alone = parsed(f"(float[2, 3, 5] x) => (float[a, b, c] y) {{ y = {site} }}", w=w)
@@ -44,9 +44,9 @@ def test_a_transposed_convolution_with_same_padding(kernel, stride, more, side, 
 @pytest.mark.parametrize("expected", [[1, 9], [2, 5], [1, 5]])
 def test_a_transposed_convolution_with_an_output_smaller_than_its_input(expected):
     text = f"ConvTranspose <strides = [1, 2], output_shape = {expected}> (x, w)"
-    given = "(float[N, 3, 2, 6] x) => (float[a, b] y)"
+    attribute = "(float[N, 3, 2, 6] x) => (float[a, b] y)"
     model = parsed(
-        f"{given} {{ s = {text}\n y = Flatten (s) }}", w=np.ones((3, 5, 2, 2), np.float32)
+        f"{attribute} {{ s = {text}\n y = Flatten (s) }}", w=np.ones((3, 5, 2, 2), np.float32)
     )
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (y,) = session.run(None, {"x": np.ones((7, 3, 2, 6), np.float32)})
@@ -62,19 +62,19 @@ def test_a_transposed_convolution_with_an_output_smaller_than_its_input(expected
 
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
-@pytest.mark.parametrize("given", [*PADS, 'auto_pad = "VALID"', 'auto_pad = "SAME_UPPER"'])
+@pytest.mark.parametrize("attribute", [*PADS, 'auto_pad = "VALID"', 'auto_pad = "SAME_UPPER"'])
 @pytest.mark.parametrize("kernel", [1, 2, 3])
 @pytest.mark.skipif(
     not lacking.ends_windows_in_the_data(),
     reason="ONNX Runtime counts windows of a pool that lie in the pad behind the data",
 )
-def test_a_pool_that_rounds_up(op, given, kernel):
+def test_a_pool_that_rounds_up(op, attribute, kernel):
     """Inference counts windows that lie in the pad behind the data; the runtime does not."""
     for extent, stride in product((3, 4, 5, 6), (1, 2, 3)):
         # Pads are below the kernel; ONNX Runtime refuses negative ones, which SAME gives here.
-        if kernel <= max(PADS.get(given, (0,))) or ("SAME" in given and kernel < stride):
+        if kernel <= max(PADS.get(attribute, (0,))) or ("SAME" in attribute and kernel < stride):
             continue
-        attributes = f"kernel_shape = [{kernel}], strides = [{stride}], ceil_mode = 1, {given}"
+        attributes = f"kernel_shape = [{kernel}], strides = [{stride}], ceil_mode = 1, {attribute}"
         nodes = f"t = {op} <{attributes}> (x)  y = Neg (t)"
         text = f"(float[2, 3, {extent}] x) => (float[a, b, c] y) {{ {nodes} }}"
         model = parsed(text, opset=18)

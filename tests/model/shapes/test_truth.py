@@ -53,7 +53,7 @@ def check(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> None:
 
 
 def exposures(
-    graph: onnx.GraphProto, path: str, known: Mapping[str, Mapping[str, Fact]]
+    graph: onnx.GraphProto, path: str, facts: Mapping[str, Mapping[str, Fact]]
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """Let every If return all values of its branches; yield what a graph knows, with its place.
 
@@ -63,11 +63,11 @@ def exposures(
         yield from ((name, (path, name)) for name in list(node.output) if name)
         branches = [(a.name, a.g) for a in node.attribute if node.op_type == "If"]
         inside = [
-            list(exposures(branch, body_path(path, node, name), known)) for name, branch in branches
+            list(exposures(branch, body_path(path, node, name), facts)) for name, branch in branches
         ]
         for own, (_, branch), (_, other) in zip(inside, branches, branches[::-1], strict=True):
             for value, (where, name) in own:
-                if kind := known[where][name].kind:
+                if kind := facts[where][name].kind:
                     label = f"{where}:{name}"
                     empty = onnx.helper.make_tensor("", kind, [0], [])
                     branch.node.append(onnx.helper.make_node("Identity", [value], [f"is {label}"]))

@@ -99,7 +99,7 @@ def quantized_products(draw: st.DrawFn):
     factor = draw(st.integers(2, 5))
     it = draw(operands(factor))
     op = draw(st.sampled_from([INTEGER, LINEAR]))
-    one = st.sampled_from([(), (1,)])
+    broadcast = st.sampled_from([(), (1,)])
     per_channel = [] if it.left or it.kind != "plain" else [(it.outputs,), (1, it.outputs)]
     of_b = draw(st.sampled_from([(), (1,), *per_channel]))
     optional = (None,) if op == INTEGER else ()
@@ -113,7 +113,7 @@ def quantized_products(draw: st.DrawFn):
         left=it.left,
         types=types,
         zeros=(draw(st.sampled_from([*optional, ()])), draw(st.sampled_from([*optional, of_b]))),
-        scales=(draw(one), of_b),
+        scales=(draw(broadcast), of_b),
         seed=draw(st.integers(0, 99)),
     )
     opened = draw(st.sets(st.integers(0, len(product.shape) - 1), max_size=1))

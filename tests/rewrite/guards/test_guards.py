@@ -90,8 +90,8 @@ def test_a_way_out_of_a_region_and_back_splits_it() -> None:
     """The Softmax sees logical data, and what is made of it joins the packed tensors behind it."""
     text = CHAIN.replace("e = Conv", "m = Softmax <axis = 3> (r)\n  e = Conv")
     model = parsed(text.replace("(r, v, b)", "(m, v, b)"), **WEIGHTS)
-    known = parsed(text.replace("(r, v, b)", "(m, v, b)").replace("W]", "20]"), **WEIGHTS)
-    plain = folded(known, CHAINED, 3)
+    fixed = parsed(text.replace("(r, v, b)", "(m, v, b)").replace("W]", "20]"), **WEIGHTS)
+    plain = folded(fixed, CHAINED, 3)
     assert [n.op_type for n in plain.graph.node if n.output[0].endswith("packed")] == [
         "Relu",
         "Add",

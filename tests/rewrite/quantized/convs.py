@@ -96,8 +96,8 @@ class Case:
         if self.node == "ConvInteger":
             nodes = [helper.make_node("ConvInteger", ["x", "w", "xz", "wz"], ["y"], "c")]
         elif self.node == "QLinearConv":
-            given = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", *bias]
-            nodes = [helper.make_node("QLinearConv", given, ["y"], "c")]
+            inputs = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", *bias]
+            nodes = [helper.make_node("QLinearConv", inputs, ["y"], "c")]
         else:
             axis = {"axis": self.out_axis} if self.per_channel else {}
             nodes = [

@@ -24,12 +24,12 @@ def test_folded_convs_between_quantizers_become_the_kernel_of_integers(
     model = qdq_chain(shared=shared, relu=relu, kind=kind)
     folded, sites = fold_model(model, FOLD)
     assert [site.status for site in sites] == ["folded", "folded"]
-    found, kernels = optimized(folded, tmp_path), optimized(model, tmp_path)
+    folded_kernels, kernels = optimized(folded, tmp_path), optimized(model, tmp_path)
     # Signed bytes that two nodes read stay signed, which this machine's runtime does not multiply.
     assert kernels.count("QLinearConv") == (0 if shared and kind is np.int8 else 2)
     for name in ("QLinearConv", "Conv", "FusedConv"):
-        assert found.count(name) == kernels.count(name)
-    assert found.count("DequantizeLinear") <= kernels.count("DequantizeLinear") + 1
+        assert folded_kernels.count(name) == kernels.count(name)
+    assert folded_kernels.count("DequantizeLinear") <= kernels.count("DequantizeLinear") + 1
     x = np.random.default_rng(5).normal(0, 30, (1, 3, 8, 12)).astype(np.float32)
     for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
         pairs = zip(outputs(model, x, level), outputs(folded, x, level), strict=True)
@@ -71,9 +71,9 @@ def test_a_dequantizer_that_stands_in_several_states_gives_its_name_to_one_node(
     folded, _ = fold_model(model, FOLD)
     names = [node.name for node in folded.graph.node]
     assert len(set(names)) == len(names)
-    made = {node.name: list(node.output) for node in folded.graph.node}
+    outputs = {node.name: list(node.output) for node in folded.graph.node}
     # The node that stays keeps its name; if none stays, the one on packed integers has it.
-    assert (made["DequantizeLinear_1"] == ["xf"]) is read
+    assert (outputs["DequantizeLinear_1"] == ["xf"]) is read
 
 
 def test_integers_are_extended_by_their_zero_point() -> None:

@@ -45,9 +45,9 @@ def test_the_runtime_still_computes_in_integers(
     folded, _ = fold_model(product.model(), FoldOptions(factor=4))
     original = optimized(product.model(), tmp_path)
     assert FUSED[op, quantized] in original
-    became = optimized(folded, tmp_path)
-    assert became.count("Reshape") == 2
-    assert sorted([*original, "Reshape", "Reshape"]) == sorted(became)
+    kinds = optimized(folded, tmp_path)
+    assert kinds.count("Reshape") == 2
+    assert sorted([*original, "Reshape", "Reshape"]) == sorted(kinds)
 
 
 def test_several_readers_of_one_dequantized_tensor(tmp_path: Path) -> None:
@@ -80,15 +80,15 @@ def test_integers_stay_integers() -> None:
     )
     folded, _ = fold_model(product.model(), FoldOptions(factor=4))
     tensors = {t.name: numpy_helper.to_array(t) for t in folded.graph.initializer}
-    given = product.arrays()
+    stored = product.arrays()
     assert tensors.keys().isdisjoint({"w", "sw", "zw", "c", "sc", "zc"})
     blocks = tensors["w/widthfold"].reshape(4, 5, 4, 3)
     assert blocks.dtype == np.int8
     for i, j in np.ndindex(4, 4):
-        expected = given["w"] if i == j else np.broadcast_to(given["zw"][:, None], (5, 3))
+        expected = stored["w"] if i == j else np.broadcast_to(stored["zw"][:, None], (5, 3))
         np.testing.assert_array_equal(blocks[i, :, j], expected)
     for name in ("sw", "zw", "c", "sc", "zc"):
-        np.testing.assert_array_equal(tensors[f"{name}/widthfold"], list(given[name]) * 4)
+        np.testing.assert_array_equal(tensors[f"{name}/widthfold"], list(stored[name]) * 4)
 
 
 BASE: dict[str, Any] = {"shape": [8, 3], "weight": [3, 5]}

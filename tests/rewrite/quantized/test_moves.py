@@ -58,9 +58,9 @@ def test_moves_behind_a_dequantizer_end_with_its_pair(
     assert makers[conv.input[2]].op_type == "DequantizeLinear"
     expected = case.expected(case.data())
     np.testing.assert_array_equal(run(folded, steps(case)), expected)
-    for found in (model, folded):
-        np.testing.assert_array_equal(run(found, steps(case), "ORT_ENABLE_ALL"), expected)
-    kernels = [optimized(found, tmp_path) for found in (model, folded)]
+    for net in (model, folded):
+        np.testing.assert_array_equal(run(net, steps(case), "ORT_ENABLE_ALL"), expected)
+    kernels = [optimized(net, tmp_path) for net in (model, folded)]
     assert kernels[1].count("QLinearConv") >= kernels[0].count("QLinearConv")
 
 

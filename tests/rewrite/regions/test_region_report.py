@@ -76,8 +76,8 @@ def test_layers_that_are_folded_otherwise_are_regions_of_their_own() -> None:
     first = g.conv("x", 2, [3, 3])
     # Its width is not divisible any more, its height is.
     second = g.conv(first, 2, [1, 2], pads=[0, 0, 0, 0])
-    found = regions(g.model([second]), FoldOptions(factor=4))
-    assert [region.folded for region in found] == [["conv0"], ["conv1"]] or stops(found[0])
+    reports = regions(g.model([second]), FoldOptions(factor=4))
+    assert [region.folded for region in reports] == [["conv0"], ["conv1"]] or stops(reports[0])
 
 
 def test_branches_that_meet_are_one_region() -> None:

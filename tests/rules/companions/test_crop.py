@@ -73,10 +73,10 @@ def assert_same(
         x = numbers(shape)
         expected = result(before, x)
         if expected is not None:
-            found = result(after, x)
-            assert found is not None, shape
-            assert found.shape == expected.shape
-            assert found.tobytes() == expected.tobytes()
+            actual = result(after, x)
+            assert actual is not None, shape
+            assert actual.shape == expected.shape
+            assert actual.tobytes() == expected.tobytes()
             count += 1
     return count
 
@@ -121,11 +121,11 @@ def drawn(rng: np.random.Generator) -> tuple[onnx.ModelProto, list[tuple[int, ..
     if transposed:
         pads = [min(p, k - 1) for p, k in zip(pads, kernel * 2, strict=True)]
         more = f", output_padding={[int(rng.integers(s)) for s in strides]}"
-    given: dict[str, list[int]] = {}
+    constants: dict[str, list[int]] = {}
     body, value, before, axes = "", "c", "x", list(range(rank + 2))
     if rng.integers(3) == 0:
         extra = [0, 0, *rng.integers(0, 4, rank), 0, 0, *rng.integers(0, 4, rank)]
-        given["p"] = [int(n) for n in extra]
+        constants["p"] = [int(n) for n in extra]
         body, before = "p0 = Pad (x, p) ", "p0"
     kind = "ConvTranspose" if transposed else "Conv"
     body += f"c = {kind}<pads={pads}, strides={strides}, dilations={dilations}{more}>({before}, w)"
@@ -134,11 +134,11 @@ def drawn(rng: np.random.Generator) -> tuple[onnx.ModelProto, list[tuple[int, ..
             case 0:
                 body += f" v{i} = Relu ({value})"
             case 1:
-                given[f"u{i}"] = [2]
+                constants[f"u{i}"] = [2]
                 body += f" v{i} = Unsqueeze ({value}, u{i})"
                 axes = [*axes[:2], -1, *axes[2:]]
             case 2 if -1 in axes:
-                given[f"u{i}"] = [axes.index(-1) - len(axes)]
+                constants[f"u{i}"] = [axes.index(-1) - len(axes)]
                 body += f" v{i} = Squeeze ({value}, u{i})"
                 axes.remove(-1)
             case _:
@@ -148,7 +148,11 @@ def drawn(rng: np.random.Generator) -> tuple[onnx.ModelProto, list[tuple[int, ..
                 ends = rng.choice([-1, -2, -4, 2**63 - 1, 2**31 - 1, 6], count)
                 if (starts == 0).all() and ends.min() > 99:
                     starts[0] = 1
-                given |= {f"s{i}": starts.tolist(), f"e{i}": ends.tolist(), f"a{i}": named.tolist()}
+                constants |= {
+                    f"s{i}": starts.tolist(),
+                    f"e{i}": ends.tolist(),
+                    f"a{i}": named.tolist(),
+                }
                 body += f" v{i} = Slice ({value}, s{i}, e{i}, a{i})"
         value = f"v{i}"
     body += f" y = Identity ({value})"
@@ -156,7 +160,7 @@ def drawn(rng: np.random.Generator) -> tuple[onnx.ModelProto, list[tuple[int, ..
     is_open = bool(rng.integers(2))
     extents = [int(n) for n in rng.integers(1, 14, rank)]
     shown = [f"N{i}" if is_open else str(n) for i, n in enumerate(extents)]
-    model = net(body, ",".join(["1", "2" if transposed else "3", *shown]), weight, **given)
+    model = net(body, ",".join(["1", "2" if transposed else "3", *shown]), weight, **constants)
     del model.graph.output[0].type.tensor_type.shape.dim[:]
     for axis in axes:
         model.graph.output[0].type.tensor_type.shape.dim.add().dim_param = f"A{axis}"
@@ -220,8 +224,8 @@ def test_the_end_of_a_transposed_conv_is_followed() -> None:
 def test_a_trim_that_passes_through_a_squeeze_spares_two_axes() -> None:
     body = """c = Conv<pads=[0,3,4,0,2,4], strides=[1,1,2]>(x, w)  q = Squeeze (c, u)
     r = Mul (q, f)  z = Unsqueeze (r, t)  d = Slice (z, s, e, a)  y = Slice (d, s, e, b)"""
-    given = {"u": [2], "t": [0], "s": [1], "e": [-1], "a": [3], "b": [4]}
-    before = net(body, "2,3,1,M,N", (5, 3, 1, 4, 5), **given)
+    constants = {"u": [2], "t": [0], "s": [1], "e": [-1], "a": [3], "b": [4]}
+    before = net(body, "2,3,1,M,N", (5, 3, 1, 4, 5), **constants)
     factors = numpy_helper.from_array(numbers((5, 1, 1)), "f")
     before.graph.initializer.append(factors)
     after, (match,) = exchanged(before, None, CROP)
@@ -258,10 +262,10 @@ def test_what_no_pad_takes_stays_a_slice() -> None:
 def test_a_stride_that_skips_the_end_lets_the_pad_go_further() -> None:
     """Of 22 padded positions the last one is not read: 3 positions cost 5 of the pad, not 6."""
     body = f"c = Conv<pads=[0,5], strides=[2]>(x, w) {SLICE % 'c'}"
-    for extent, kept in ((16, False), (17, True)):
+    for extent, remaining in ((16, False), (17, True)):
         before = net(body, f"1,3,{extent}", s=[0], e=[-3], a=[2])
         after, (match,) = exchanged(before, None, CROP)
-        assert match.outcome == (("Conv", "Slice") if kept else ("Conv",))
+        assert match.outcome == (("Conv", "Slice") if remaining else ("Conv",))
         assert assert_same(before, after, [(1, 3, extent)]) == 1
 
 
@@ -274,7 +278,7 @@ def test_below_opset_10_bounds_are_attributes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pad", "conv", "kept"),
+    ("pad", "conv", "remaining"),
     [
         ("Pad (x, p)", "Conv", ["Conv"]),
         ("Pad (x, p, z)", "Conv<pads=[1,0]>", ["Conv"]),
@@ -285,17 +289,17 @@ def test_below_opset_10_bounds_are_attributes() -> None:
         ("Pad (x, k, z, a)", "Conv", ["Conv"]),
     ],
 )
-def test_a_pad_of_zeros_becomes_pads(pad: str, conv: str, kept: list[str] | None) -> None:
-    given = {"p": [0, 0, 4, 0, 0, 2], "q": [0, 0, 4, 0, 0, -1], "k": [4, 2], "a": [-1]}
-    before = net(f"c = {pad} y = {conv} (c, w)", opset=18, **given)
+def test_a_pad_of_zeros_becomes_pads(pad: str, conv: str, remaining: list[str] | None) -> None:
+    constants = {"p": [0, 0, 4, 0, 0, 2], "q": [0, 0, 4, 0, 0, -1], "k": [4, 2], "a": [-1]}
+    before = net(f"c = {pad} y = {conv} (c, w)", opset=18, **constants)
     for name, array in (("z", np.float32(0)), ("o", np.float32(1)), ("m", [1, 0, 4, 0, 0, 2])):
         kind = np.int64 if name == "m" else np.float32
         before.graph.initializer.append(numpy_helper.from_array(np.array(array, kind), name))
-    if kept is None:
+    if remaining is None:
         assert exchanged(before, None, CROP) == (before, [])
         return
     after, _ = exchanged(before, None, CROP)
-    assert ops(after) == kept
+    assert ops(after) == remaining
     assert assert_same(before, after, [(1, 3, n) for n in (1, 2, 11)]) == 3
     assert_proved(before, after, 0)
 

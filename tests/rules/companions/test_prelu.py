@@ -64,7 +64,7 @@ def test_prelu_stays_where_the_runtime_makes_nan_of_inf(monkeypatch: pytest.Monk
 
 @needs_prelu
 @pytest.mark.parametrize(
-    ("slopes", "became"),
+    ("slopes", "expected_ops"),
     [
         *(([s], LEAKY) for s in (0.25, 1.0, 0.0, -0.0, -0.5, 1.5, 1e-40, 3e38, np.inf)),
         ([0.3, 0.3, 0.3], LEAKY),
@@ -84,14 +84,14 @@ def test_prelu_stays_where_the_runtime_makes_nan_of_inf(monkeypatch: pytest.Monk
 )
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_form_returns_the_same_bits(
-    slopes: list[float], became: tuple[str, ...], level: str
+    slopes: list[float], expected_ops: tuple[str, ...], level: str
 ) -> None:
     channels = max(len(slopes), 2)
     x, s = edges(channels), np.array(slopes, np.float32).reshape(-1, 1)
     before = net("float s = {0}", ",".join(map(str, x.shape)))
     before.graph.initializer[0].CopyFrom(numpy_helper.from_array(s, "s"))
     after, (match,) = exchanged(before, None, PRELU)
-    assert match.outcome == became
+    assert match.outcome == expected_ops
     (expected,), (result,) = run(before, x), run(after, x, level)
     with np.errstate(all="ignore"):
         defined = np.where(x < 0, x * s, x)
@@ -122,14 +122,14 @@ def test_a_fused_companion_returns_the_same_bits(slope: float, level: str) -> No
     net (float[1,16,{x.shape[2]}] x) => (float[1,16,{x.shape[2]}] y) <float[1] s = {{{slope}}}>
     {{ c = Conv<group=16>(x, w)  y = PRelu (c, s) }}"""
     before = parser.parse_model(text)
-    one = np.ones((16, 1, 1), np.float32)
-    before.graph.initializer.append(numpy_helper.from_array(one, "w"))
+    weight = np.ones((16, 1, 1), np.float32)
+    before.graph.initializer.append(numpy_helper.from_array(weight, "w"))
     after, _ = exchanged(before, None, PRELU)
     assert bits(run(after, x, level)[0]) == bits(run(before, x)[0])
 
 
 @pytest.mark.parametrize(
-    ("slope", "became"),
+    ("slope", "expected_ops"),
     [
         ("float s = {0.5}", LEAKY),
         ("float[1,3,1] s = {0.5, 0.25, 0.75}", MAX),
@@ -139,9 +139,11 @@ def test_a_fused_companion_returns_the_same_bits(slope: float, level: str) -> No
         ("float[2] s = {0.5, 0.5}", Code.INCONSISTENT_SHAPES),
     ],
 )
-def test_slopes_are_broadcast_to_the_data_alone(slope: str, became: tuple[str, ...] | Code) -> None:
+def test_slopes_are_broadcast_to_the_data_alone(
+    slope: str, expected_ops: tuple[str, ...] | Code
+) -> None:
     result = outcome(net(slope))
-    assert (result.code if isinstance(result, Refusal) else result) == became
+    assert (result.code if isinstance(result, Refusal) else result) == expected_ops
 
 
 @pytest.mark.parametrize(
@@ -160,11 +162,11 @@ def test_refusals(model: onnx.ModelProto, code: Code) -> None:
 
 
 def test_an_overridable_slope_is_refused_and_one_of_ir_version_3_is_not() -> None:
-    for ir, became in ((3, LEAKY), (4, Code.OVERRIDABLE)):
+    for ir, expected_ops in ((3, LEAKY), (4, Code.OVERRIDABLE)):
         model = net("float s = {0.5}", opset=9, ir=ir)
         model.graph.input.append(helper.make_tensor_value_info("s", 1, []))
         result = outcome(model)
-        assert (result.code if isinstance(result, Refusal) else result) == became
+        assert (result.code if isinstance(result, Refusal) else result) == expected_ops
 
 
 def test_a_computed_slope_is_refused() -> None:
@@ -178,14 +180,14 @@ def test_a_computed_slope_is_refused() -> None:
 @pytest.mark.parametrize("kind", ["float16", "double"])
 def test_a_type_has_its_own_numbers(kind: str) -> None:
     """A float32 attribute holds 0.25 exactly, and not every double."""
-    for number, became in ((0.25, LEAKY), (0.3, LEAKY if kind == "float16" else MAX)):
+    for number, expected_ops in ((0.25, LEAKY), (0.3, LEAKY if kind == "float16" else MAX)):
         array = np.array([number], kind)
         model = net("float t = {0}")
         del model.graph.initializer[:]
         model.graph.initializer.append(numpy_helper.from_array(array, "s"))
         for port in (*model.graph.input, *model.graph.output):
             port.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(array.dtype)
-        assert outcome(model) == became
+        assert outcome(model) == expected_ops
         assert_proved(model, exchanged(model, None, PRELU)[0], 0)
 
 

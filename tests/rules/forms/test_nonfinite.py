@@ -76,8 +76,8 @@ def test_a_note_of_another_run_is_replaced() -> None:
     for axis, noted in ((2, {"widthfold.nonfinite": "spread:4"}), (0, {})):
         folded, (site,) = fold_model(proto, FoldOptions(factor=4, axis=axis))
         assert site.status == "folded"
-        found = {entry.key: entry.value for entry in folded.metadata_props}
-        assert found == {"author": "somebody", **noted}
+        entries = {entry.key: entry.value for entry in folded.metadata_props}
+        assert entries == {"author": "somebody", **noted}
 
 
 def test_the_policy_is_asked_for_and_reported(tmp_path: Path) -> None:

@@ -35,13 +35,13 @@ def sub_pixel(
     model: onnx.ModelProto, options: FoldOptions
 ) -> tuple[onnx.ModelProto, list[Reformulation | Refusal]]:
     """The model with the sub-pixel form if it is legal, and all outcomes of that form."""
-    found: list[Reformulation | Refusal] = []
+    forms: list[Reformulation | Refusal] = []
 
     def choose(site: LinearSite) -> Reformulation | Refusal:
-        found.extend(outcome for _, outcome in forms_of_split(site, options, (1, 1, 1)))
-        return found[0]
+        forms.extend(outcome for _, outcome in forms_of_split(site, options, (1, 1, 1)))
+        return forms[0]
 
-    return rewritten(model, options, choose), found
+    return rewritten(model, options, choose), forms
 
 
 @pytest.mark.parametrize("dims", [[2, 3, "h", 7], [2, 3, 5, "w"]])

@@ -124,9 +124,9 @@ def test_other_layers_have_no_such_form(model: onnx.ModelProto) -> None:
 
 @pytest.mark.parametrize("dims", [(1, 3, 5, 4, "w"), (1, 3, "d", 4, 6), ("n", 3, 5, "h", 6)])
 def test_no_extent_but_the_number_of_samples_may_be_open(dims: list[int | str]) -> None:
-    given = {"x": (1, 3, 5, 4, 6)}
+    shapes = {"x": (1, 3, 5, 4, 6)}
     model = conv(dims, (4, 3, 3, 3, 3), **SAME)
-    assert summed(model, FoldOptions(input_shapes=given))[2] is None
+    assert summed(model, FoldOptions(input_shapes=shapes))[2] is None
 
 
 def test_any_number_of_samples_runs() -> None:

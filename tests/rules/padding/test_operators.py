@@ -462,8 +462,8 @@ ENDS: dict[str, tuple[onnx.ModelProto, str, str]] = {
 @pytest.mark.parametrize("name", ENDS)
 def test_what_ends_channels_is_named_with_its_reason(name: str) -> None:
     model, op, reason = ENDS[name]
-    found = ends(model)
-    assert any(end == op and reason in why for end, why in found), found
+    stops = ends(model)
+    assert any(end == op and reason in why for end, why in stops), stops
     before, after = model, apply(model, None, planned(model, 4))
     feeds = drawn(before)
     feeds |= {"u": np.array(True)} if name == "body" else {}

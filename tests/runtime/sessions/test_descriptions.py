@@ -44,23 +44,23 @@ ABOUT_ONE = {
 
 def test_every_provider_is_described_under_its_name() -> None:
     assert set(DESCRIPTIONS) == set(Provider) - {Provider.AUTO}
-    for provider, known in DESCRIPTIONS.items():
-        assert Provider(known.name) is provider
+    for provider, description in DESCRIPTIONS.items():
+        assert Provider(description.name) is provider
 
 
 @pytest.mark.parametrize("provider", DESCRIPTIONS)
 def test_a_description_agrees_with_itself(provider: Provider) -> None:
-    known = description_of(provider)
-    assert {*known.exact, *known.swept} <= known.options.keys()
-    assert all(known.options[name] == values[0] for name, values in known.swept.items())
-    assert not {known.threads, known.folder} & known.options.keys()
-    assert known.channels_last in {"", *known.options}
-    assert known.target in {"", *names()}
-    if known.target:
-        assert description_of(target(known.target).provider).device == known.device
-    assert known.levels[0] is Level.ALL
-    assert [*known.fallbacks, provider].count(Provider.CPU) == 1
-    assert known.takes_options or not known.options
+    description = description_of(provider)
+    assert {*description.exact, *description.swept} <= description.options.keys()
+    assert all(description.options[name] == values[0] for name, values in description.swept.items())
+    assert not {description.threads, description.folder} & description.options.keys()
+    assert description.channels_last in {"", *description.options}
+    assert description.target in {"", *names()}
+    if description.target:
+        assert description_of(target(description.target).provider).device == description.device
+    assert description.levels[0] is Level.ALL
+    assert [*description.fallbacks, provider].count(Provider.CPU) == 1
+    assert description.takes_options or not description.options
 
 
 def test_other_providers_are_called_what_the_runtime_calls_them() -> None:
@@ -171,7 +171,13 @@ def _available() -> list[str]:
 def test_the_page_says_what_is_known(provider: Provider) -> None:
     page = (PACKAGE.parent / "docs" / "providers.md").read_text(encoding="utf-8")
     (line,) = (line for line in page.splitlines() if line.startswith(f"| `{provider}` |"))
-    known = description_of(provider)
-    given = [f"{name}={value}" for name, value in known.options.items()]
-    for text in (known.name, known.install, known.threads, *given, *known.swept):
+    description = description_of(provider)
+    words = [f"{name}={value}" for name, value in description.options.items()]
+    for text in (
+        description.name,
+        description.install,
+        description.threads,
+        *words,
+        *description.swept,
+    ):
         assert text in line

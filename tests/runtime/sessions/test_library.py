@@ -42,20 +42,20 @@ def runtime(folder, monkeypatch):
         print("Failed to load libsomething.so")
 
     file = folder / "onnxruntime" / "__init__.py"
-    made = SimpleNamespace(__file__=str(file), preload_dlls=preload_dlls, calls=calls)
-    monkeypatch.setattr(library, "runtime", lambda: made)
-    return made
+    module = SimpleNamespace(__file__=str(file), preload_dlls=preload_dlls, calls=calls)
+    monkeypatch.setattr(library, "runtime", lambda: module)
+    return module
 
 
 def test_libraries_of_packages_elsewhere_are_loaded_and_nothing_is_printed(
     packages, tmp_path, loaded, capfd, monkeypatch
 ):
-    found = runtime(tmp_path, monkeypatch)
+    module = runtime(tmp_path, monkeypatch)
     library.preload()
     nvidia = packages / "nvidia"
-    assert {"cuda": True, "cudnn": False, "directory": str(nvidia / "cu13/lib")} in found.calls
-    assert {"cuda": False, "cudnn": True, "directory": str(nvidia / "cudnn/lib")} in found.calls
-    assert found.calls[-1] == {}  # what is left is looked for as the runtime does by itself
+    assert {"cuda": True, "cudnn": False, "directory": str(nvidia / "cu13/lib")} in module.calls
+    assert {"cuda": False, "cudnn": True, "directory": str(nvidia / "cudnn/lib")} in module.calls
+    assert module.calls[-1] == {}  # what is left is looked for as the runtime does by itself
     assert capfd.readouterr() == ("", "")
 
 

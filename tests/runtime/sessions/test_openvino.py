@@ -65,8 +65,8 @@ def test_layers_are_measured_there(tmp_path: Path) -> None:
 
 def test_the_tool_stores_what_it_measured(tmp_path: Path) -> None:
     store = tmp_path / "measured.store"
-    given = ("--provider", NAME, "--store", store)
-    run = widthfold("tune", MODELS / "chain.onnx", "--effort", "quick", *given)
+    words = ("--provider", NAME, "--store", store)
+    run = widthfold("tune", MODELS / "chain.onnx", "--effort", "quick", *words)
     assert run.code == 0, run
     with Store(store) as opened:
         settings = {key.setting for key, _ in opened.items()}

@@ -117,12 +117,14 @@ def test_results_of_something_else_are_refused(scripts: Path, tmp_path: Path, ke
 def test_numpy_onnx_and_the_runtime_are_enough_for_layers(finished: Path, tmp_path: Path) -> None:
     lines = (finished / "results.jsonl").read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if json.loads(line)["part"] == "grid")
-    kept = lines[:first] + lines[first + 10 :]  # without NCHW
-    (tmp_path / "results.jsonl").write_text("".join(f"{line}\n" for line in kept))
+    shortened = lines[:first] + lines[first + 10 :]  # without NCHW
+    (tmp_path / "results.jsonl").write_text("".join(f"{line}\n" for line in shortened))
     command = ("--provider", "cpu", "--quick", "--parts", "grid,torch", "--out", tmp_path)
     done = bench(*command, hidden=True)
     assert done.returncode == 0, done.stderr
-    rows = list(map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines()))[len(kept) :]
+    rows = list(map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines()))[
+        len(shortened) :
+    ]
     assert [(row["layout"], "us" in row) for row in rows if row["part"] == "grid"] == [
         ("nchw", True)
     ] * 10
@@ -182,9 +184,9 @@ def test_the_plan_of_the_documentation_fits_its_minutes(
     taken = set()
     for minutes, command in rows:
         monkeypatch.setattr("sys.argv", ["gpu_bench.py", *command.split()])
-        found = module._arguments()
-        taken |= set(found.parts)
-        assert found.budget < 60 * int(minutes) <= 600
+        arguments = module._arguments()
+        taken |= set(arguments.parts)
+        assert arguments.budget < 60 * int(minutes) <= 600
     assert taken == set(module.PARTS)
     assert sum(int(minutes) for minutes, _ in rows) == 40
 

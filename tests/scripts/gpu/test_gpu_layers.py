@@ -153,11 +153,11 @@ FORMS = {
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_published_layers_are_those_of_their_sources(layers, published, dtype) -> None:
     found = published.published(dtype)
-    stated = {
+    expected = {
         str(it): (it.shapes[0], it.weight_shape, it.shapes[1], *set(it.ends), it.stride, it.group)
         for it in found
     }
-    assert stated == PUBLISHED
+    assert expected == PUBLISHED
     assert {layer.dtype for layer in found} == {dtype}
     assert {str(it): {form.name for form in layers.forms(it)} for it in found} == FORMS
     others = [*layers.users(dtype), *layers.paper(dtype, 512 << 20)]
@@ -208,10 +208,10 @@ def test_transposes_that_the_runtime_cancels_are_gone_from_its_graph(
     stage = importlib.import_module("gpu.stage")
     layer = layers.Layer((32, 32), (3, 3), 1, "float32", (1, 8, 8))
     weight = integers(layer.weight_shape, 0)
-    given, made = tmp_path / "given.onnx", tmp_path / "made.onnx"
-    given.write_bytes(graphs.model(layer, weight, layers.AS_IS, last=True))
-    left = {}
+    source, target = tmp_path / "given.onnx", tmp_path / "made.onnx"
+    source.write_bytes(graphs.model(layer, weight, layers.AS_IS, last=True))
+    remaining = {}
     for level in (Level.DISABLED, Level.ALL):
-        open_session(given, RuntimeOptions(provider=Provider.CPU), level, optimized=made)
-        left[level] = stage.transposes(made)
-    assert left == {Level.DISABLED: 2, Level.ALL: 0}
+        open_session(source, RuntimeOptions(provider=Provider.CPU), level, optimized=target)
+        remaining[level] = stage.transposes(target)
+    assert remaining == {Level.DISABLED: 2, Level.ALL: 0}

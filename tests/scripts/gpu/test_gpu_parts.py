@@ -138,22 +138,22 @@ def test_every_ceiling_has_a_figure(
 ) -> None:
     device = importlib.import_module("gpu.device")
     device.ceilings(stage)
-    found = rows_of(tmp_path, "ceilings")
+    rows = rows_of(tmp_path, "ceilings")
     both = {
         (what, dtype) for what in ("copy", "transpose", "product") for dtype in device.TOLERANCE
     }
-    assert {(row["what"], row.get("dtype")) for row in found} == {
+    assert {(row["what"], row.get("dtype")) for row in rows} == {
         *both,
         ("cached", None),
         ("launch", None),
     }
-    assert not [row for row in found if "error" in row]
+    assert not [row for row in rows if "error" in row]
     stage.results.add("grid", layer="x", form="block 8", macs=1e30, us=1e-9)  # no ceiling
-    products = [row["macs"] / row["us"] * 1e6 for row in found if "macs" in row]
+    products = [row["macs"] / row["us"] * 1e6 for row in rows if "macs" in row]
     assert len(products) == 2
     assert device.rate(tmp_path) == max(products)
     device.ceilings(stage)
-    assert len(rows_of(tmp_path, "ceilings")) == len(found)  # nothing is measured again
+    assert len(rows_of(tmp_path, "ceilings")) == len(rows)  # nothing is measured again
 
 
 def test_a_device_that_computes_wrong_ends_the_run(
@@ -163,7 +163,7 @@ def test_a_device_that_computes_wrong_ends_the_run(
     device.check(stage)
     assert [options["tf32"] for options in pretended] == ["0", "1"]  # float16 by tensor cores
     real = session_module.open_session
-    for off, found in ((1.001, r"\d"), (np.nan, "nan")):
+    for off, rows in ((1.001, r"\d"), (np.nan, "nan")):
 
         def broken(path: Path, how: RuntimeOptions, *more: Any, off=off, **named: Any) -> Any:
             session = real(path, how, *more, **named)
@@ -171,7 +171,7 @@ def test_a_device_that_computes_wrong_ends_the_run(
             return SimpleNamespace(run=lambda x: {k: v * by for k, v in session.run(x).items()})
 
         monkeypatch.setattr(device, "open_session", broken)
-        with pytest.raises(CheckFailedError, match=f"a float32 Conv on cuda differs by {found}"):
+        with pytest.raises(CheckFailedError, match=f"a float32 Conv on cuda differs by {rows}"):
             device.check(stage)
 
 
@@ -181,17 +181,17 @@ def test_tensorrt_is_not_asked_for_its_graph_and_compares_on_cuda(
 ) -> None:
     names = ("grid", "stage", "layers")
     grid, module, layers = (importlib.import_module(f"gpu.{name}") for name in names)
-    real, asked = module.open_session, []
+    real, calls = module.open_session, []
 
     def seen(path: Path, how: RuntimeOptions, *more: Any, optimized: Any, **named: Any) -> Any:
-        asked.append((how.provider, optimized is not None))
+        calls.append((how.provider, optimized is not None))
         return real(path, how, *more, optimized=optimized, **named)
 
     monkeypatch.setattr(module, "open_session", seen)
     layer = layers.paper_layer((1, 4), (1, 5), 1, "float16", 1 << 16)
     grid.run_grid(dataclasses.replace(stage, provider=Provider.TENSORRT), "grid", [layer], None)
-    assert asked[0] == (Provider.CUDA, True)  # the comparison
-    assert set(asked[1:]) == {(Provider.TENSORRT, False)}
+    assert calls[0] == (Provider.CUDA, True)  # the comparison
+    assert set(calls[1:]) == {(Provider.TENSORRT, False)}
     timed = [row for row in rows_of(tmp_path, "grid") if "ratio" in row]
     assert len(timed) > 8
     assert {row["transposes"] for row in timed} == {None}

@@ -74,5 +74,5 @@ def test_the_work_is_that_of_the_model_that_is_measured(predict, index) -> None:
         model = onnx.ModelProto.FromString(graphs.model(layer, weight, form, last=False))
         site = only_site(Document(model, None, OPERATORS))
         assert isinstance(site, LinearSite)
-        found = Work.of(site, *(list(map(int, dims)) for dims in (site.planned, site.output)))
-        assert predict.work_of(layer, form) == found, form.name
+        floors = Work.of(site, *(list(map(int, dims)) for dims in (site.planned, site.output)))
+        assert predict.work_of(layer, form) == floors, form.name

@@ -90,8 +90,8 @@ def test_pytorch_tunes_and_names_kernels(
     torch = FakeTorch()
     monkeypatch.setitem(sys.modules, "torch", torch)
     layers, rival = (importlib.import_module(f"gpu.{name}") for name in ("layers", "rival"))
-    found = [layers.paper_layer((1, n), (3, 3), 1, "float16", 1 << 14) for n in (4, 16)]
-    rival.run_rival(stage, found)
+    profile = [layers.paper_layer((1, n), (3, 3), 1, "float16", 1 << 14) for n in (4, 16)]
+    rival.run_rival(stage, profile)
     about, *rows = rows_of(tmp_path, "torch")
     assert about["cudnn"] == 90000
     assert torch.backends.cudnn.benchmark
@@ -102,7 +102,7 @@ def test_pytorch_tunes_and_names_kernels(
     assert [row["error"] for row in rows[2:]] == ["CUDA out of memory"] * 2
     torch.lost = True
     with pytest.raises(CheckFailedError, match="the device is lost: illegal access"):
-        rival.run_rival(stage, found)
+        rival.run_rival(stage, profile)
     assert len(rows_of(tmp_path, "torch")) == 7  # a version and one more error
     torch.formats = torch.formats[:8]
     formats = [*itertools.chain(["first"] * 2, ["last"] * 2)]
@@ -115,9 +115,9 @@ def test_layers_of_users_run_with_a_height_of_1(
     torch = FakeTorch()
     monkeypatch.setitem(sys.modules, "torch", torch)
     layers, rival = (importlib.import_module(f"gpu.{name}") for name in ("layers", "rival"))
-    found = {str(layer): layer for layer in layers.users("float16", quick=True)}
+    profile = {str(layer): layer for layer in layers.users("float16", quick=True)}
     names = ("ConvTranspose 64->1 1024 s256", "1->8 128 s8", "768->768 4 depthwise")
-    rival.run_rival(stage, [found[name] for name in names])
+    rival.run_rival(stage, [profile[name] for name in names])
     assert list(dict.fromkeys(map(str, torch.calls))) == [
         str(("ConvTranspose", (8, 64, 1, 8), (64, 1, 1, 1024), [1, 256], [0, 0], 1)),
         str(("Conv", (8, 1, 1, 184), (8, 1, 1, 128), [1, 8], [0, 0], 1)),
@@ -129,5 +129,5 @@ def test_layers_of_users_run_with_a_height_of_1(
         (name, layout) for name in names for layout in ("nchw", "nhwc")
     ]
     assert not [row for row in rows if "error" in row or "runtime_error" in row]
-    rival.run_rival(stage, [found[name] for name in names])
+    rival.run_rival(stage, [profile[name] for name in names])
     assert len(torch.calls) == count  # nothing is timed again

@@ -20,14 +20,14 @@ def test_what_was_measured_before_the_run_was_cut_off_is_published(tmp_path: Pat
     layer = {"part": "grid", "layer": "1->1 3x3", "dtype": "float16", "bytes": 1_000_000}
     none = layer | {"layout": "nchw", "form": "none", "us": 4.0, "transposes": [0, 0]}
     last = layer | {"layout": "nhwc", "form": "none", "us": 2.0, "transposes": [0, 2]}
-    kept = layer | {"layout": "nhwc", "form": "pad 8", "us": 1.5, "transposes": [1, 2]}
+    row = layer | {"layout": "nhwc", "form": "pad 8", "us": 1.5, "transposes": [1, 2]}
     form = layer | {"layout": "nchw", "form": "block 8", "us": 1.0, "transposes": [0, 0]}
     form |= {"ratio": 3.9, "low": 3.5, "high": 4.1, "control": 0.01, "rounds": 6}
-    kept |= {"ratio": 1.3, "low": 1.2, "high": 1.4, "control": 0.01, "rounds": 5}
+    row |= {"ratio": 1.3, "low": 1.2, "high": 1.4, "control": 0.01, "rounds": 5}
     wrong = layer | {"layout": "nchw", "form": "band 8", "wrong": 0.5}
     left = {"part": "grid", "unmeasured": 7, "reason": "no time was left"}
     fault = {"part": "torch", "reason": "a fault"}
-    lines = map(json.dumps, [run, copy, slow, fast, none, last, kept, form, wrong, left, fault])
+    lines = map(json.dumps, [run, copy, slow, fast, none, last, row, form, wrong, left, fault])
     (tmp_path / "results.jsonl").write_text("\n".join(lines) + '\n{"part": "gri')
     assert bench("--report", tmp_path).returncode == 0
     table = (tmp_path / "table.md").read_text()

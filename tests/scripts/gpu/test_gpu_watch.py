@@ -28,12 +28,12 @@ def test_the_clock_is_watched_while_parts_run(
     assert watch.name() == "NVIDIA X"
     with watch.Watch() as seen:
         end = time.monotonic() + 60
-        while not (found := seen.take()) and time.monotonic() < end:
+        while not (samples := seen.take()) and time.monotonic() < end:
             time.sleep(0.01)
-        assert found["sm_mhz"] == [1980, 1965]
-        assert found["celsius"] == [41]
-        assert found["throttled"] == ["0x0", "0x4"]
-        assert (found["device"], found["driver"]) == ("NVIDIA X", "580.1")
+        assert samples["sm_mhz"] == [1980, 1965]
+        assert samples["celsius"] == [41]
+        assert samples["throttled"] == ["0x0", "0x4"]
+        assert (samples["device"], samples["driver"]) == ("NVIDIA X", "580.1")
         assert seen.take() == {}
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     assert watch.name() == ""

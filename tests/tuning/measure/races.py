@@ -37,7 +37,7 @@ def quiet(step: object) -> None:
 
 
 def kept(store: Store) -> dict[tuple[str, str], Measurement]:
-    return {(key.subject, key.candidate): found for key, found in store.items()}
+    return {(key.subject, key.candidate): measurement for key, measurement in store.items()}
 
 
 def behaving(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report) -> None:

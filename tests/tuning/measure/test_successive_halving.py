@@ -94,9 +94,9 @@ def raced(monkeypatch: pytest.MonkeyPatch):
 
 def results(reports: list[object]) -> dict[str, Measurement]:
     """Measurements by form; there must be one of each."""
-    found = [item for item in reports if isinstance(item, Outcome)]
-    assert len({(item.subject, item.candidate) for item in found}) == len(found)
-    return {item.candidate: item.measurement for item in found}
+    outcomes = [item for item in reports if isinstance(item, Outcome)]
+    assert len({(item.subject, item.candidate) for item in outcomes}) == len(outcomes)
+    return {item.candidate: item.measurement for item in outcomes}
 
 
 def test_all_forms_run_then_the_better_ones_and_the_best_more_often(raced) -> None:
@@ -195,8 +195,8 @@ def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
     late = [key for key in forms if not measurements[key].rounds]
     assert ran == list(forms)[: len(ran)]
     assert {measurements[key].reason for key in late} == {NO_TIME}
-    one = 2 * (1 + RUNGS[0].pairs)  # once to warm up
-    assert FIRST_SHARE * 100 <= 10 + len(ran) * one <= FIRST_SHARE * 100 + one
+    round_seconds = 2 * (1 + RUNGS[0].pairs)  # once to warm up
+    assert FIRST_SHARE * 100 <= 10 + len(ran) * round_seconds <= FIRST_SHARE * 100 + round_seconds
     assert track.now <= (100 + 2 * (RUNGS[-1].pairs + 1)) * MILLI
 
 

@@ -55,8 +55,8 @@ def noted(workload: Workload, setup: Setup, seconds: float, share: float) -> lis
             raise UnverifiedError("this worker has no device")
     time.sleep(SECONDS)
     _note(log, workload, began)
-    one = Measurement("ok", 1.0, 1.0, 1.0, 1e-3, 4, "", now())
-    return [Outcome(workload.subject, AS_IS, one)]
+    measurement = Measurement("ok", 1.0, 1.0, 1.0, 1e-3, 4, "", now())
+    return [Outcome(workload.subject, AS_IS, measurement)]
 
 
 def _note(log: Path, workload: Workload, began: float) -> None:

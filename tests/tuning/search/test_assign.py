@@ -88,21 +88,23 @@ def world(found_layers: Layers, rng: np.random.Generator) -> Known:
     return lambda *key: times.get(key)
 
 
-def cost(found_layers: Layers, known: Known, choice: Mapping[str, PredictedForm | None]) -> float:
+def cost(
+    found_layers: Layers, measurements: Known, choice: Mapping[str, PredictedForm | None]
+) -> float:
     """The cost of a choice, by trying all layouts of every link."""
     total, ends = 0.0, {}
     for subject, form in choice.items():
-        seconds = known(subject, AS_IS).seconds
+        seconds = measurements(subject, AS_IS).seconds
         ends[subject] = (None, None)
         if form is None:
             total += seconds / SMALLEST_GAIN
-        elif between := known(inside_subject(subject), form.spec):
+        elif between := measurements(inside_subject(subject), form.spec):
             total += seconds / between.low
             ends[subject] = (form.input_layout, form.output_layout)
         else:
-            total += seconds / known(subject, form.spec).low
+            total += seconds / measurements(subject, form.spec).low
     for link in found_layers.links:
-        price = prices(found_layers, known, link)
+        price = prices(found_layers, measurements, link)
         layouts = [None, *price]
         total += min(
             sum(price[layout] for layout in conversions(link, ends, home)) for home in layouts
@@ -110,15 +112,15 @@ def cost(found_layers: Layers, known: Known, choice: Mapping[str, PredictedForm 
     return total
 
 
-def prices(found_layers: Layers, known: Known, link: Link) -> dict[object, float]:
+def prices(found_layers: Layers, measurements: Known, link: Link) -> dict[object, float]:
     price: dict[object, float] = {}
     for subject, end in [*((s, 1) for s in link.makers), *((s, 0) for s in link.readers)]:
         for form in found_layers.workloads[subject].forms:
-            between = known(inside_subject(subject), form.spec)
+            between = measurements(inside_subject(subject), form.spec)
             layout = (form.input_layout, form.output_layout)[end]
             if between is not None and layout is not None:
-                own = known(subject, AS_IS).seconds
-                rest = own / known(subject, form.spec).low - own / between.low
+                own = measurements(subject, AS_IS).seconds
+                rest = own / measurements(subject, form.spec).low - own / between.low
                 part = rest / (2 - (form.input_layout, form.output_layout).count(None))
                 price[layout] = max(price.get(layout, 0.0), part)
     return price
@@ -126,13 +128,13 @@ def prices(found_layers: Layers, known: Known, link: Link) -> dict[object, float
 
 def conversions(link: Link, ends: Mapping[str, tuple], home: object) -> Iterator[object]:
     """The layout of every fold and every unfold, where the tensors themselves are in `home`."""
-    made = {ends[s][1] for s in link.makers} | ({None} if link.has_other_maker else set())
+    layouts = {ends[s][1] for s in link.makers} | ({None} if link.has_other_maker else set())
     read = {ends[s][0] for s in link.readers} | ({None} if link.has_other_reader else set())
-    if home is not None and made - {home}:
+    if home is not None and layouts - {home}:
         yield home  # folded from the logical tensor
     if home is not None and read - {home}:
         yield home  # unfolded for those that read it otherwise
-    yield from made - {home, None}
+    yield from layouts - {home, None}
     yield from read - {home, None}
 
 
@@ -140,20 +142,20 @@ def conversions(link: Link, ends: Mapping[str, tuple], home: object) -> Iterator
 def test_no_other_choice_costs_less(seed: int, every: Layers) -> None:
     rng = np.random.default_rng(seed)
     some = few(every, rng)
-    known = world(some, rng)
+    measurements = world(some, rng)
     assert len(some.links) == 4
     options = [
         [(subject, form) for form in (None, *workload.forms)]
         for subject, workload in some.workloads.items()
     ]
-    best = min(cost(some, known, dict(c)) for c in itertools.product(*options))
-    specs = assign(some, known)
+    best = min(cost(some, measurements, dict(c)) for c in itertools.product(*options))
+    specs = assign(some, measurements)
     forms = {
         subject: next((f for f in workload.forms if f.spec == specs.get(subject)), None)
         for subject, workload in some.workloads.items()
     }
-    assert cost(some, known, forms) == pytest.approx(best)
-    assert assign(some, known) == specs
+    assert cost(some, measurements, forms) == pytest.approx(best)
+    assert assign(some, measurements) == specs
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -180,14 +182,14 @@ def test_forms_of_a_region_are_foreseen_though_they_look_slow_alone(
     every: Layers, alone: float, folded: int
 ) -> None:
     """Four layers that all take 1 s as they are, and 0.5 s if they are packed alike."""
-    known = Counter(
+    measurements = Counter(
         layout
         for w in every.workloads.values()
         for layout in {
             f.input_layout for f in w.forms if f.input_layout and f.input_layout == f.output_layout
         }
     )
-    ((layout, _),) = known.most_common(1)
+    ((layout, _),) = measurements.most_common(1)
     workloads, inside = {}, {}
     for subject, workload in every.workloads.items():
         form = next(f for f in workload.forms if f.input_layout == f.output_layout == layout)

@@ -59,15 +59,15 @@ def found(
     """The report of a run in which parts of the model save so many of its ten seconds."""
     monkeypatch.setattr(world, "folded", changed)
     store = model.with_name("store.sqlite")
-    given = {"store": store, "provider": Provider.CPU, "effort": Effort.THOROUGH}
-    options = SearchOptions(**{**given, **changes.pop("search", {})})
+    settings = {"store": store, "provider": Provider.CPU, "effort": Effort.THOROUGH}
+    options = SearchOptions(**{**settings, **changes.pop("search", {})})
     here = enter(monkeypatch, World(doubled, saved, steady=steady))
     out = model.with_name("out.onnx")
     return optimize(model, out, FoldOptions(**{"pad_channels": 0, **changes}), None, options), here
 
 
 @pytest.mark.parametrize(
-    ("saved", "kept"),
+    ("saved", "expected"),
     [
         ({"first": 1.0, "prelu": 2.0, "second": 1.0}, {"first", "prelu", "second"}),
         ({"first": 1.0, "prelu": -0.1, "second": 1.0}, {"first", "second"}),
@@ -77,24 +77,24 @@ def found(
     ],
 )
 def test_each_is_taken_for_what_it_saves(
-    model: Path, monkeypatch: pytest.MonkeyPatch, saved: dict[str, float], kept: set[str]
+    model: Path, monkeypatch: pytest.MonkeyPatch, saved: dict[str, float], expected: set[str]
 ) -> None:
     report, here = found(model, monkeypatch, saved)
-    assert changed(model.with_name("out.onnx")) == kept
+    assert changed(model.with_name("out.onnx")) == expected
     assert here.compared[0] == (frozenset(), {"prelu"})
     (companion,) = report.companions
     assert companion.gain is not None
     assert companion.gain.ratio == pytest.approx(10 / (10 - saved["prelu"]))
-    assert companion.status == ("exchanged" if "prelu" in kept else "kept")
-    assert companion.reason == ("" if "prelu" in kept else "not surely faster")
+    assert companion.status == ("exchanged" if "prelu" in expected else "kept")
+    assert companion.reason == ("" if "prelu" in expected else "not surely faster")
     counts = report.summary
-    assert (counts.exchanged, counts.folded) == ("prelu" in kept, len(kept - {"prelu"}))
-    assert counts.changes == bool(kept)
+    assert (counts.exchanged, counts.folded) == ("prelu" in expected, len(expected - {"prelu"}))
+    assert counts.changes == bool(expected)
 
 
-@pytest.mark.parametrize(("saved", "kept"), [(0.0, True), (0.04, True), (-0.5, False)])
+@pytest.mark.parametrize(("saved", "expected"), [(0.0, True), (0.04, True), (-0.5, False)])
 def test_none_is_taken_that_is_slower_on_smooth_inputs(
-    model: Path, monkeypatch: pytest.MonkeyPatch, saved: float, kept: bool
+    model: Path, monkeypatch: pytest.MonkeyPatch, saved: float, expected: bool
 ) -> None:
     nodes = {"first": -1.0, "prelu": 2.0, "second": -1.0}
     report, _ = found(model, monkeypatch, nodes, steady={**nodes, "prelu": saved})
@@ -102,12 +102,12 @@ def test_none_is_taken_that_is_slower_on_smooth_inputs(
     assert companion.gain is not None and companion.gain_on_smooth is not None
     assert companion.gain.ratio == pytest.approx(10 / 8)
     assert companion.gain_on_smooth.ratio == pytest.approx(10 / (10 - saved))
-    assert companion.status == ("exchanged" if kept else "kept")
-    assert companion.reason == ("" if kept else "slower on smooth inputs")
+    assert companion.status == ("exchanged" if expected else "kept")
+    assert companion.reason == ("" if expected else "slower on smooth inputs")
 
 
 @pytest.mark.parametrize(
-    ("saved", "kept"),
+    ("saved", "expected"),
     [
         ({"first": -1.0, "part": 2.0}, True),
         ({"first": -3.0, "part": 2.0}, False),
@@ -115,7 +115,7 @@ def test_none_is_taken_that_is_slower_on_smooth_inputs(
     ],
 )
 def test_one_for_lifted_layers_is_taken_if_it_helps_these_and_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: dict[str, float], kept: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: dict[str, float], expected: bool
 ) -> None:
     """Lifted, `first` saves so many seconds and each part of `second` as many; alone nothing is."""
     text = """
@@ -136,17 +136,17 @@ g (float[1,1,32] x) => (float[1,2,32] y) <float[2,1,3] w1, float[4,2,3] w2>
     assert here.compared[:3] == [(frozenset(), frozenset()), *together]
     (companion,) = report.companions
     assert (companion.status, companion.became) == (
-        "exchanged" if kept else "kept",
+        "exchanged" if expected else "kept",
         ["Conv, Conv"],
     )
-    assert (companion.reason == "") == kept
+    assert (companion.reason == "") == expected
     quick, _ = found(model, monkeypatch, all_saved, search={"effort": Effort.QUICK})
     assert quick.companions[0].status == companion.status
-    assert not kept or quick.summary.folded == 3
+    assert not expected or quick.summary.folded == 3
 
 
 @pytest.mark.parametrize(
-    ("saved", "kept", "folded_names"),
+    ("saved", "expected", "folded_names"),
     [
         ({"cut": 2.0, "first": 1.0, "second": 1.0}, True, {"first", "second"}),
         ({"cut": 2.0, "first": -1.0, "second": -1.0}, True, set()),
@@ -159,7 +159,7 @@ def test_one_may_help_by_itself_and_is_not_lifted_for_that(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     saved: dict[str, float],
-    kept: bool,
+    expected: bool,
     folded_names: set[str],
     effort: Effort,
 ) -> None:
@@ -189,9 +189,9 @@ g (float[1,1,32] x) => (float[1,2,32] y)
     assert here.compared[0] == (frozenset(), {"cut"})
     (companion,) = report.companions
     assert (companion.name, companion.became) == ("crop", ["Conv"])
-    assert companion.status == ("exchanged" if kept else "kept")
+    assert companion.status == ("exchanged" if expected else "kept")
     out = names(model.with_name("out.onnx"))
-    assert out == ({"cut"} | folded_names if kept else set())
+    assert out == ({"cut"} | folded_names if expected else set())
 
 
 def test_one_that_does_not_branch_on_data_is_timed_on_random_inputs_alone(
@@ -223,8 +223,8 @@ def test_stored_inputs_alone_are_timed(model: Path, monkeypatch: pytest.MonkeyPa
     data = model.with_name("x.npy")
     np.save(data, np.ones((1, 1, 4, 32), np.float32))
     nodes = {"first": -1.0, "prelu": 2.0, "second": -1.0}
-    steady, given = {**nodes, "prelu": -1.0}, {"inputs": (str(data),)}
-    report, _ = found(model, monkeypatch, nodes, steady=steady, search=given)
+    steady, settings = {**nodes, "prelu": -1.0}, {"inputs": (str(data),)}
+    report, _ = found(model, monkeypatch, nodes, steady=steady, search=settings)
     (companion,) = report.companions
     assert (companion.status, companion.gain_on_smooth) == ("exchanged", None)
 
@@ -244,9 +244,9 @@ def test_other_stored_inputs_are_measured_anew(
         return folder.parent
 
     for number, is_new in ((1.0, True), (1.0, False), (2.0, True)):
-        given = {"inputs": (str(store(number)),)}
+        settings = {"inputs": (str(store(number)),)}
         _, here = found(
-            model, monkeypatch, {"first": 1.0, "prelu": 2.0, "second": 1.0}, search=given
+            model, monkeypatch, {"first": 1.0, "prelu": 2.0, "second": 1.0}, search=settings
         )
         assert bool(here.compared) == is_new
 
@@ -257,8 +257,8 @@ def test_a_second_run_measures_nothing_and_writes_the_same(
     saved = {"first": 1.0, "prelu": 2.0, "second": 1.0}
     first, _ = found(model, monkeypatch, saved)
     content = model.with_name("out.onnx").read_bytes()
-    for given in ({}, {"measure": False}):
-        again, here = found(model, monkeypatch, saved, search=given)
+    for settings in ({}, {"measure": False}):
+        again, here = found(model, monkeypatch, saved, search=settings)
         assert not here.compared
         assert model.with_name("out.onnx").read_bytes() == content
         assert again.companions == first.companions

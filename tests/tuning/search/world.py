@@ -119,8 +119,10 @@ class World:
     def _turns(
         self, base: Path, others: Sequence[Path], kinds: Sequence[Distribution], *rest
     ) -> list[Measurement]:
-        found = [self._contest(other, base, *rest, kind) for kind in kinds for other in others]
-        return [timed(entry.ratio, entry.low, entry.high, 1.0, 50) for entry in found]
+        measurements = [
+            self._contest(other, base, *rest, kind) for kind in kinds for other in others
+        ]
+        return [timed(entry.ratio, entry.low, entry.high, 1.0, 50) for entry in measurements]
 
     def _timed(
         self, before: float, after: float, original_setting: str, setting: str

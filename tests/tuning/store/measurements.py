@@ -13,8 +13,8 @@ def key(subject: object = "model:0", **changes: str) -> Key:
 
 
 def measured(**changes: object) -> Measurement:
-    given = {"ratio": 1.5, "low": 1.4, "high": 1.7, "seconds": 1e-3, "rounds": 40, "reason": ""}
-    return Measurement(**{"status": "ok", **given, "taken": TAKEN, **changes})
+    fields = {"ratio": 1.5, "low": 1.4, "high": 1.7, "seconds": 1e-3, "rounds": 40, "reason": ""}
+    return Measurement(**{"status": "ok", **fields, "taken": TAKEN, **changes})
 
 
 LOST = measured(status="lost", ratio=0.0, low=0.0, high=0.0, seconds=0.0, reason="out of memory")

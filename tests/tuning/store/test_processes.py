@@ -95,8 +95,8 @@ def test_a_kill_loses_no_put_that_returned(path: Path) -> None:
         *whole, _ = (first + rest).split(b"\n")
         returned |= {int(line) for line in whole}
         with Store(path) as store:
-            found = {int(item.subject): value.rounds for item, value in store.items()}
-        assert returned <= found.keys()
-        assert len(found.keys() - returned) <= start // 100_000 + 1
-        assert all(subject == rounds for subject, rounds in found.items())
+            stored = {int(item.subject): value.rounds for item, value in store.items()}
+        assert returned <= stored.keys()
+        assert len(stored.keys() - returned) <= start // 100_000 + 1
+        assert all(subject == rounds for subject, rounds in stored.items())
     assert len(returned) > 60

@@ -81,9 +81,9 @@ def alterations(
         old = getattr(value, field.name)
         new = another.get(field.name, changed(old))
         inside = field.name not in another and new is None
-        found = list(alterations(old, left_out, another)) if inside else [(field.name, new)]
-        assert found, f"{type(value).__name__}.{field.name}: neither changed nor given a reason"
-        for name, other in found:
+        changes = list(alterations(old, left_out, another)) if inside else [(field.name, new)]
+        assert changes, f"{type(value).__name__}.{field.name}: neither changed nor given a reason"
+        for name, other in changes:
             yield name, dataclasses.replace(value, **{field.name: other})
 
 
@@ -212,5 +212,5 @@ def test_every_option_is_in_the_key_or_has_a_reason(
         assert field.name in {*keyed, *alone}, f"{field.name}: in the key, or give a reason"
         new = {**OTHER, **keyed}.get(field.name, changed(getattr(plain, field.name)))
         assert new not in (None, getattr(plain, field.name)), field.name
-        given = ({}, {field.name: new}) if kind is SearchOptions else ({field.name: new}, {})
-        assert (stored(*given) != stored({}, {})) == (field.name in keyed), field.name
+        options_pair = ({}, {field.name: new}) if kind is SearchOptions else ({field.name: new}, {})
+        assert (stored(*options_pair) != stored({}, {})) == (field.name in keyed), field.name

@@ -157,11 +157,11 @@ def test_pads_that_hang_on_an_assumed_extent_are_not_pads_that_do_not() -> None:
     { [fixed] z = Conv <pads = [0,0,1,1], strides = [2,2]> (x, w2)
       [hanging] y = Conv <auto_pad = "SAME_UPPER", strides = [2,2]> (x, w1) }"""
     shapes = {"x": (1, 1, 8, 16)}
-    found = {
+    units = {
         nodes: layers(build(text), FoldOptions(input_shapes=shapes, nodes=nodes), shapes)
         for nodes in (("hanging",), ("fixed",), ())
     }
-    hanging, fixed, both = (set(next(iter(f.workloads.values())).forms) for f in found.values())
+    hanging, fixed, both = (set(next(iter(f.workloads.values())).forms) for f in units.values())
     assert fixed < hanging == both
 
 

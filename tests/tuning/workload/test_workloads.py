@@ -69,9 +69,9 @@ LAYERS = {
 
 
 def site_of(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> LinearSite:
-    ((_, found),) = read_sites(read(model, fold), fold)
-    assert isinstance(found, LinearSite)
-    return found
+    ((_, unit),) = read_sites(read(model, fold), fold)
+    assert isinstance(unit, LinearSite)
+    return unit
 
 
 def check_forms(found: Workload, fold: FoldOptions = FOLD, dtype: type = np.float32) -> np.ndarray:
@@ -91,14 +91,14 @@ def check_forms(found: Workload, fold: FoldOptions = FOLD, dtype: type = np.floa
 
 
 def check_inside(
-    found: Workload, form: PredictedForm, fold: FoldOptions, x: np.ndarray, expected
+    unit: Workload, form: PredictedForm, fold: FoldOptions, x: np.ndarray, expected
 ) -> None:
     """A form between packed tensors reads and returns them packed."""
-    model = reformed(replace(found, inside=True), form.spec, fold)
+    model = reformed(replace(unit, inside=True), form.spec, fold)
     assert model is not None
-    given = x if form.input_layout is None else form.input_layout.packed(x)
+    data = x if form.input_layout is None else form.input_layout.packed(x)
     result = expected if form.output_layout is None else form.output_layout.packed(expected)
-    np.testing.assert_array_equal(run(model, given), result, err_msg=form.spec.text, strict=True)
+    np.testing.assert_array_equal(run(model, data), result, err_msg=form.spec.text, strict=True)
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -34,8 +34,8 @@ def attributes(name: str, alter: Callable[[list[int]], list[int]]) -> Change:
 
 def stored(model: onnx.ModelProto, name: str) -> onnx.TensorProto:
     """The initializer of a name, or what the value of that name is computed from."""
-    made = {node.output[0]: node.input[0] for node in model.graph.node}
-    source = made.get(name, name)
+    sources = {node.output[0]: node.input[0] for node in model.graph.node}
+    source = sources.get(name, name)
     return next(tensor for tensor in model.graph.initializer if tensor.name == source)
 
 

@@ -279,9 +279,9 @@ def coded(name: str, alter: Alter) -> Planted:
     right: Callable[..., Array] = getattr(parameters, name)
 
     def wrong(*arguments: object, **named: object) -> Array:
-        made = right(*arguments, **named)
-        altered = alter(made.copy())
-        return made if altered is None else altered.astype(made.dtype)
+        result = right(*arguments, **named)
+        altered = alter(result.copy())
+        return result if altered is None else altered.astype(result.dtype)
 
     return code((parameters, name), by=wrong)
 

@@ -174,12 +174,12 @@ def right_fold(name: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     for constant, shape in base.random.items():
         array = rng.standard_normal(shape).astype(np.float32)
         model.graph.initializer.append(numpy_helper.from_array(array, constant))
-    known = {tensor.name for tensor in model.graph.initializer}
+    stored_names = {tensor.name for tensor in model.graph.initializer}
     if name == "joined":
         model.graph.initializer.append(
             numpy_helper.from_array(rng.uniform(0.5, 2, 3).astype(np.float32), "t")
         )
-    if "w" not in known:
+    if "w" not in stored_names:
         integers = rng.integers(-99, 99, (3, 2, 3, 3)).astype(np.int8)
         model.graph.initializer.append(numpy_helper.from_array(integers, "w"))
     onnx.checker.check_model(model, full_check=True)

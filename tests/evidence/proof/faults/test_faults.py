@@ -41,5 +41,5 @@ def test_faults_are_found(base: str) -> None:
     faulty = list(islice((fault for fault in drawn if differ(original, fault[1])), FAULTS))
     assert len(faulty) == FAULTS
     # Inference of older releases of onnx finds no extents of some faulty branches.
-    found = {"different", "not provable"} if IS_OLD else {"different"}
-    assert [what for what, model in faulty if verdict(original, model) not in found] == []
+    verdicts = {"different", "not provable"} if IS_OLD else {"different"}
+    assert [what for what, model in faulty if verdict(original, model) not in verdicts] == []

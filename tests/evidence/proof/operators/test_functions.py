@@ -106,22 +106,22 @@ def test_functions_of_the_line_along_an_axis(
     value = evaluated(op, x, *more, **attributes)
     assert isinstance(value, Elements)
     extent = {"ArgMax": 1, "ArgMin": 1, "TopK": 3}.get(op, 5)
-    kept = attributes.get("keepdims", 1)
-    assert value.shape == ((2, 3, extent) if kept else (2, 3))
+    keeps = attributes.get("keepdims", 1)
+    assert value.shape == ((2, 3, extent) if keeps else (2, 3))
     moved = {**attributes, **({"axis": 0} if "axis" in attributes else {})}
     places = [Known(np.array(0))] if op == "CumSum" else more
     turned = evaluated(op, x.transpose(2, 0, 1).copy(), *places, **moved)
     assert isinstance(turned, Elements)
-    order = (1, 2, 0) if kept else (0, 1)
+    order = (1, 2, 0) if keeps else (0, 1)
     assert alike(Elements(tuple(d.transpose(order) for d in turned.draws)), value).all()
     other = x.copy()
     other[1, 2, 4] += 1
     changed = ~alike(evaluated(op, other, *more, **attributes), value)
     assert changed[1, 2].all()
-    assert changed.sum() == (extent if kept else 1)
+    assert changed.sum() == (extent if keeps else 1)
     reversed_ = evaluated(op, x[:, :, ::-1].copy(), *more, **attributes)
     assert not alike(reversed_, value).any()
-    if "axis" in attributes and op != "TopK" and kept and extent > 1:
+    if "axis" in attributes and op != "TopK" and keeps and extent > 1:
         assert not alike(evaluated(op, x, **{**attributes, "axis": 1}), value).any()
 
 

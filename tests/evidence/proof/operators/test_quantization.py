@@ -66,13 +66,13 @@ def test_a_linear_conv_rounds_the_right_sums(attributes: dict[str, Any]) -> None
     value = evaluated(
         "QLinearConv", x, scales[0], zx, w, scales[1], zw, *out, b, kinds=kinds, **attributes
     )
-    one, nothing = np.eye(6, dtype=np.int64).reshape(6, 6, 1), np.zeros((), np.int64)
+    unit, nothing = np.eye(6, dtype=np.int64).reshape(6, 6, 1), np.zeros((), np.int64)
     again = evaluated(
-        "QLinearConv", sums, scales[0], nothing, one, scales[1], nothing, *out, kinds=kinds[:8]
+        "QLinearConv", sums, scales[0], nothing, unit, scales[1], nothing, *out, kinds=kinds[:8]
     )
     assert alike(value, again).all()
     other = evaluated(
-        "QLinearConv", sums + 1, scales[0], nothing, one, scales[1], nothing, *out, kinds=kinds[:8]
+        "QLinearConv", sums + 1, scales[0], nothing, unit, scales[1], nothing, *out, kinds=kinds[:8]
     )
     assert not alike(value, other).any()
 
