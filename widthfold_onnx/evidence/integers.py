@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper
-from threadpoolctl import threadpool_limits
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import open_exact
-from widthfold_onnx.evidence.proof.field import of_numbers, unequal
+from widthfold_onnx.evidence.proof.field import blas_on_one_thread, of_numbers, unequal
 from widthfold_onnx.evidence.proof.operators import MEANINGS
 from widthfold_onnx.evidence.proof.program import Correspondence, Program, constant
 from widthfold_onnx.evidence.proof.values import Call, Elements, UnevaluableError
@@ -120,7 +119,7 @@ def _difference(
         version=0,
         shapes=[None],
     )
-    with threadpool_limits(1, "blas"):  # draws are computed side by side already
+    with blas_on_one_thread():  # draws are computed side by side already
         expected = MEANINGS[node.op_type](call)
     assert expected is not None
     assert isinstance(expected[0], Elements)

@@ -12,11 +12,16 @@ from typing import Literal
 
 import numpy as np
 import onnx
-from threadpoolctl import threadpool_limits
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.evidence.proof.evaluate import Evaluation
-from widthfold_onnx.evidence.proof.field import KEY_BYTES, PRIMES, drawn_anew, unequal
+from widthfold_onnx.evidence.proof.field import (
+    KEY_BYTES,
+    PRIMES,
+    blas_on_one_thread,
+    drawn_anew,
+    unequal,
+)
 from widthfold_onnx.evidence.proof.float64 import undecided
 from widthfold_onnx.evidence.proof.program import Branch, Correspondence, Program
 from widthfold_onnx.evidence.proof.sizes import (
@@ -252,7 +257,7 @@ def prove(both: Correspondence, shapes: Shapes, forced: frozenset[str] = frozens
         reason = "the new model declares other extents of its inputs"
         return SizeProof("different", reason, shapes, is_computed=False)
     # Draws are computed side by side already; threads of BLAS on top wait for each other.
-    with threadpool_limits(1, "blas"):
+    with blas_on_one_thread():
         changed = trial.proof(both.targets, both.variables(table))
         if changed.verdict == "different":
             # The whole model may hold values that cannot be evaluated.

@@ -11,10 +11,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from widthfold_onnx.arrays import Array
 
@@ -48,6 +50,17 @@ _round = np.uint64(0)
 
 KEY_BYTES = 16
 """Of what names a function. All random numbers are drawn from two halves of 64 bits."""
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """Return numpy's BLAS among the loaded libraries; to look for it takes milliseconds."""
+    return ThreadpoolController()
+
+
+def blas_on_one_thread() -> AbstractContextManager[object]:
+    """Let BLAS compute on one thread inside the context: draws are computed side by side."""
+    return _libraries().limit(limits=1, user_api="blas")  # type: ignore[no-any-return] # untyped
 
 
 def reduced(array: Array, prime: Modulus) -> Array:
