@@ -58,6 +58,7 @@ LINE = np.ones((1, 1, 4), np.float32)
 def outputs(proto: onnx.ModelProto, **feeds: np.ndarray) -> list[np.ndarray] | None:
     """The outputs of a model; None where the runtime does not run it."""
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     try:
         session = ort.InferenceSession(

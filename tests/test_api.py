@@ -15,10 +15,10 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs  # noqa: TID251 - made here, handed to the package
 import onnx_ir as ir  # noqa: TID251
-import onnxruntime as ort  # noqa: TID251 - runs what came back
 import pytest
 
 import widthfold_onnx as wf
+from tests.running import LEVELS, opened
 from tests.shared import ROOT
 from widthfold_onnx import CheckFailedError, UsageError, pipeline
 from widthfold_onnx.cli import main
@@ -31,7 +31,7 @@ CHAIN = MODELS / "chain.onnx"
 
 
 def run(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
-    session = ort.InferenceSession(proto.SerializeToString())
+    session = opened(proto, LEVELS[1])
     return session.run(None, {session.get_inputs()[0].name: x})[0]
 
 

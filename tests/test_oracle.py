@@ -4,12 +4,12 @@ import itertools
 
 import numpy as np
 import onnx
-import onnxruntime as ort  # noqa: TID251 - the runtime is the oracle
 import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.oracle import conv, conv_transpose, resolve_auto_pad, resolve_transposed_pads
+from tests.running import LEVELS, run
 
 # x shape, w shape, attributes. Extents are distinct, so that no two axes can be confused.
 CASES = {
@@ -58,9 +58,7 @@ def conv_model(x_shape, w_shape, attributes):
 
 
 def by_onnxruntime(model: onnx.ModelProto, feeds):
-    providers = ["CPUExecutionProvider"]
-    session = ort.InferenceSession(model.SerializeToString(), providers=providers)
-    return session.run(None, feeds)[0]
+    return run(model, feeds, LEVELS[1])[0]
 
 
 def by_reference(model: onnx.ModelProto, feeds):

@@ -92,6 +92,7 @@ def leaks(canary: bytes, paths: list[Path], run: Run) -> None:
 
 def loads(path: Path) -> bool:
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:

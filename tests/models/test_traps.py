@@ -66,6 +66,7 @@ def entries(folder: Path) -> dict[str, dict]:
 
 def open_model(path: Path) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from tests import running
 from tests.folding import fold_model
 from tests.rewrite.proved import assert_proved, proof
 from widthfold_onnx.model.proto.walk import all_nodes
@@ -102,8 +103,7 @@ def model(case: str) -> onnx.ModelProto:
 
 
 def run(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
-    session = ort.InferenceSession(proto.SerializeToString())
-    (y,) = session.run(None, {"x": x})
+    (y,) = running.run(proto, x, running.LEVELS[1])
     return y
 
 

@@ -105,6 +105,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def outputs(path: Path, folder: Path, x: np.ndarray) -> tuple[list[np.ndarray], list[str]]:
     """Outputs of a model as it is deployed, and the operators that the runtime makes of it."""
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     options.optimized_model_filepath = str(folder / "optimized.onnx")
     session = ort.InferenceSession(path, options)

@@ -37,6 +37,7 @@ def by_onnxsim(model: Path, out: Path) -> None:
 
 def by_onnxruntime(model: Path, out: Path) -> None:
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(out)
     options.log_severity_level = 3

@@ -63,6 +63,7 @@ def found(linked: Document) -> np.ndarray | Refusal:
 
 def by_the_runtime(linked: Document) -> np.ndarray:
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(linked.proto.SerializeToString(), options)

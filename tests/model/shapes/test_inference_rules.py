@@ -6,12 +6,12 @@ from itertools import product
 
 import numpy as np
 import onnx
-import onnxruntime as ort  # noqa: TID251 - the runtime is the oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests import lacking
 from tests.model.shapes.shaped import parsed, shape
+from tests.running import LEVELS, run
 
 PADS = {f"pads = [{begin}, {end}]": (begin, end) for begin in (0, 1) for end in (0, 1, 2)}
 
@@ -26,8 +26,7 @@ def test_a_transposed_convolution_with_same_padding(kernel, stride, more, side, 
       output_padding = [{more}], auto_pad = "{side}"> (x, w)"""
     w = np.ones((3, 7, kernel), np.float32)
     alone = parsed(f"(float[2, 3, 5] x) => (float[a, b, c] y) {{ y = {site} }}", w=w)
-    session = ort.InferenceSession(alone.SerializeToString(), providers=["CPUExecutionProvider"])
-    (y,) = session.run(None, {"x": np.ones((2, 3, 5), np.float32)})
+    (y,) = run(alone, np.ones((2, 3, 5), np.float32), LEVELS[1])
     inside = parsed(
         f"""(float[2, 3, 5] x, bool flag) => (float[a, b, c] y) {{
           y = If (flag) <
@@ -48,8 +47,7 @@ def test_a_transposed_convolution_with_an_output_smaller_than_its_input(expected
     model = parsed(
         f"{attribute} {{ s = {text}\n y = Flatten (s) }}", w=np.ones((3, 5, 2, 2), np.float32)
     )
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    (y,) = session.run(None, {"x": np.ones((7, 3, 2, 6), np.float32)})
+    (y,) = run(model, np.ones((7, 3, 2, 6), np.float32), LEVELS[1])
     assert y.shape == (7, 5 * expected[0] * expected[1])
     assert shape(model, "s") == (None, 5, *expected)
     assert shape(model, "y") == (None, y.shape[1])
@@ -78,10 +76,7 @@ def test_a_pool_that_rounds_up(op, attribute, kernel):
         nodes = f"t = {op} <{attributes}> (x)  y = Neg (t)"
         text = f"(float[2, 3, {extent}] x) => (float[a, b, c] y) {{ {nodes} }}"
         model = parsed(text, opset=18)
-        session = ort.InferenceSession(
-            model.SerializeToString(), providers=["CPUExecutionProvider"]
-        )
-        (y,) = session.run(None, {"x": np.ones((2, 3, extent), np.float32)})
+        (y,) = run(model, np.ones((2, 3, extent), np.float32), LEVELS[1])
         assert shape(model, "t") == y.shape, (extent, stride)
 
 

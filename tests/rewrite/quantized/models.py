@@ -24,6 +24,7 @@ FOLD = FoldOptions(factor=4, axis=AxisName.WIDTH)
 def optimized(model: onnx.ModelProto, folder: Path) -> list[str]:
     """The operators that the runtime runs."""
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(folder / "optimized.onnx")

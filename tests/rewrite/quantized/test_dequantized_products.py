@@ -67,6 +67,7 @@ def test_several_readers_of_one_dequantized_tensor(tmp_path: Path) -> None:
 def optimized(model: onnx.ModelProto, folder: Path) -> list[str]:
     """Operators of the graph that the runtime makes of a model."""
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     options.optimized_model_filepath = str(folder / "optimized.onnx")
     ort.InferenceSession(model.SerializeToString(), options)

@@ -51,6 +51,7 @@ def conversions(model: onnx.ModelProto) -> int:
 def optimized(model: onnx.ModelProto, level: str, folder: Path) -> list[str]:
     """Operators of a model after the runtime's optimizer."""
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     options.optimized_model_filepath = str(folder / "optimized.onnx")
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{level}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 import pytest
 from onnx import numpy_helper
 
 from tests.folding import fold_model
 from tests.rules.test_selection import conv_model, site
+from tests.running import LEVELS, run
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import FoldOptions
 
@@ -33,9 +33,7 @@ def test_same_pads_of_a_sparse_stride_are_those_of_the_runtime(
         assert report.code == "negative-same-pads"
         return
     x = np.arange(4 * length, dtype=np.float32).reshape(4, 1, length)
-    first, second = (
-        ort.InferenceSession(m.SerializeToString()).run(None, {"x": x})[0] for m in (model, folded)
-    )
+    first, second = (run(m, x, LEVELS[1])[0] for m in (model, folded))
     np.testing.assert_array_equal(first, second)
 
 

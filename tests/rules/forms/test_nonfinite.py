@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort  # noqa: TID251 - the runtime is the oracle here
 import pytest
 from onnx import numpy_helper
 
 from tests.cli.tool import widthfold
 from tests.folding import fold_model
+from tests.running import LEVELS, run
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import AxisName, FoldOptions, NonFinite
 
@@ -34,7 +34,7 @@ def model(shape: tuple[int, ...], kernel: tuple[int, ...], **attributes: str) ->
 def reached(proto: onnx.ModelProto, shape: tuple[int, ...], bad: float, place: int) -> int:
     x = np.ones(shape, np.float32)
     x.flat[place] = bad
-    (y,) = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    (y,) = run(proto, x, LEVELS[1])
     return int(np.count_nonzero(~np.isfinite(y)))
 
 

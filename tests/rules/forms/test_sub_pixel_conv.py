@@ -13,7 +13,7 @@ from tests.rewrite.graphs import Builder, ops
 from tests.rewrite.proved import assert_proved, proof
 from tests.rules.test_conv_transpose import transposed_model
 from tests.rules.test_selection import conv_model, site
-from tests.running import LEVELS, run
+from tests.running import LEVELS, opened, run
 from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.decide.decisions import decide
@@ -146,11 +146,7 @@ def test_at_other_extents_than_the_assumed_it_is_right_or_fails(
     model = conv_model(dims, (2, 1, 3, 3), pads=[1, 1, 1, 1], strides=strides)
     results = in_sub_pixels(model, FoldOptions(input_shapes={"x": (2, 1, 6, 16)}))
     assert results
-    silent = ort.SessionOptions()
-    silent.log_severity_level = 4
-    original, *sessions = (
-        ort.InferenceSession(m.SerializeToString(), silent) for m in (model, *results)
-    )
+    original, *sessions = (opened(m, LEVELS[1]) for m in (model, *results))
     ran = 0
     for height, width in ((6, 14), (6, 15), (6, 16), (6, 17), (6, 19), (4, 16), (7, 16), (8, 16)):
         x = np.random.default_rng(2).integers(-3, 4, (2, 1, height, width)).astype(np.float32)
@@ -246,8 +242,7 @@ def test_what_is_carried_opens_with_the_conv_or_not_at_all(dims, assumed, kernel
     model = conv_model(dims, (2, assumed[1], kernel, kernel), pads=[pad] * 4)
     model.graph.node[0].output[0] = "c"
     model.graph.node.append(onnx.helper.make_node("Relu", ["c"], ["y"], "relu"))
-    options, silent = FoldOptions(input_shapes={"x": assumed}), ort.SessionOptions()
-    silent.log_severity_level = 4
+    options = FoldOptions(input_shapes={"x": assumed})
     forms: list[Reformulation] = []
 
     def first(site: LinearSite) -> Reformulation:
@@ -262,7 +257,7 @@ def test_what_is_carried_opens_with_the_conv_or_not_at_all(dims, assumed, kernel
         cases.append((shape, x, run(model, x, LEVELS[0])[0]))
     for form in forms:
         result = rewritten(model, options, lambda site, form=form: form)
-        session = ort.InferenceSession(result.SerializeToString(), silent)
+        session = opened(result, LEVELS[1])
         for shape, x, expected in cases:
             try:
                 (actual,) = session.run(None, {"x": x})
