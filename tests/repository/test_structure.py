@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -52,7 +53,10 @@ def imports(text: str) -> Iterator[str]:
             yield from (name if name in MODULES else node.module for name in names)
 
 
-IMPORTS = {name: set(imports(path.read_text())) for name, path in MODULES.items()}
+@cache
+def imported() -> dict[str, set[str]]:
+    """Modules of the package that each of them imports."""
+    return {name: set(imports(path.read_text())) for name, path in MODULES.items()}
 
 
 def upward(name: str, imported: str) -> bool:
@@ -64,7 +68,7 @@ def test_no_module_imports_upwards() -> None:
     root = PACKAGE.name  # offers the names of all parts
     upwards = [
         (name, other)
-        for name, others in IMPORTS.items()
+        for name, others in imported().items()
         for other in others
         if name != root and upward(name, other)
     ]
@@ -72,7 +76,7 @@ def test_no_module_imports_upwards() -> None:
 
 
 def test_no_modules_import_each_other() -> None:
-    assert len(list(TopologicalSorter(IMPORTS).static_order())) == len(MODULES)
+    assert len(list(TopologicalSorter(imported()).static_order())) == len(MODULES)
 
 
 NAMED = ("rules.match", "tuning.cost")
@@ -92,7 +96,7 @@ def inside(name: str, folder: str) -> bool:
 def importers_of(folder: str) -> set[str]:
     return {
         name
-        for name, others in IMPORTS.items()
+        for name, others in imported().items()
         if not inside(name, folder) and any(inside(other, folder) for other in others)
     } - {PACKAGE.name}
 

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import sympy
 
 from widthfold_onnx.model.graph.library import _put_off, ir
 
@@ -61,6 +60,8 @@ def test_a_broken_sympy_says_so_where_it_is_used(tmp_path: Path) -> None:
 
 
 def test_extents_are_what_they_are_with_sympy_imported_at_once() -> None:
+    import sympy  # half a second, which only this test needs
+
     formula = ir.SymbolicDim("n") + 1
     again = pickle.loads(pickle.dumps(formula))
     assert again == formula == ir.SymbolicDim(sympy.Symbol("n", integer=True, positive=True) + 1)

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from distributed import LocalCluster  # noqa: TID251 - the cluster of the tests
 
 from tests.shared import ROOT
 from tests.tuning.measure.workers import noted, own_number, workloads
@@ -34,6 +34,9 @@ from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import tune
 from widthfold_onnx.tuning.workload.workloads import Workload
 
+if TYPE_CHECKING:  # it takes half a second to import
+    from distributed import LocalCluster  # noqa: TID251 - the cluster of the tests
+
 MODELS = ROOT / "models"
 MARK = "WIDTHFOLD_TEST_MARK"
 SMALL = SearchOptions(provider=Provider.CPU)
@@ -42,6 +45,8 @@ SMALL = SearchOptions(provider=Provider.CPU)
 @contextmanager
 def running(**options: object) -> Iterator[LocalCluster]:
     """A cluster of which no process is left at the end."""
+    from distributed import LocalCluster  # noqa: TID251 - the cluster of the tests
+
     mark = uuid.uuid4().hex
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK, mark)
