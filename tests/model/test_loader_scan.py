@@ -73,19 +73,19 @@ def test_depth_needs_no_stack():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (field(7, b"\x0a\x00" * (4 << 20)), "more than 1000000 nodes"),
-        (field(7, b"\x2a\x00" * (2 << 20)), "more than 1000000 tensors"),
-        (b"\x3a\x02\x0a\x00" * (2 << 20), "more than"),
-        (field(7, b"\x5a\x00" * (3 << 20)), "more than 2000000"),
-        (field(7, field(1, b"\x2a\x00" * (3 << 20))), "more than 2000000"),
-        (field(7, field(1, b"\x0a\x00" * (9 << 20))), "more than 8000000 fields"),
-        (b"\xca\x01\x00" * (3 << 20), "more than 2000000"),
-        (field(7, field(5, b"\x6a\x00" * (3 << 20))), "more than 2000000"),
+        (field(7, b"\x0a\x00" * (4 << 10)), "more than 1000 nodes"),
+        (field(7, b"\x2a\x00" * (2 << 10)), "more than 1000 tensors"),
+        (b"\x3a\x02\x0a\x00" * (2 << 10), "more than"),
+        (field(7, b"\x5a\x00" * (3 << 10)), "more than 2000"),
+        (field(7, field(1, b"\x2a\x00" * (3 << 10))), "more than 2000"),
+        (field(7, field(1, b"\x0a\x00" * (9 << 10))), "more than 8000 fields"),
+        (b"\xca\x01\x00" * (3 << 10), "more than 2000"),
+        (field(7, field(5, b"\x6a\x00" * (3 << 10))), "more than 2000"),
         (
-            field(7, field(11, field(2, field(1, field(2, b"\x0a\x00" * (3 << 20)))))),
-            "more than 2000000",
+            field(7, field(11, field(2, field(1, field(2, b"\x0a\x00" * (3 << 10)))))),
+            "more than 2000",
         ),
-        (field(20, field(1, b"\x0a\x00" * (2 << 20))), "more than 1000000 nodes"),
+        (field(20, field(1, b"\x0a\x00" * (2 << 10))), "more than 1000 nodes"),
     ],
     ids=[
         "nodes",
@@ -100,7 +100,12 @@ def test_depth_needs_no_stack():
         "training nodes",
     ],
 )
-def test_counts_are_bounded(data, message):
+def test_counts_are_bounded(data, message, monkeypatch):
+    """With limits of a thousandth: a scan up to the true ones takes a second."""
+    for name in ("MAX_NODES", "MAX_TENSORS", "MAX_MESSAGES", "MAX_FIELDS"):
+        monkeypatch.setattr(preflight, name, getattr(preflight, name) // 1000)
+    for name, limit in preflight._LIMITS.items():
+        monkeypatch.setitem(preflight._LIMITS, name, limit // 1000)
     with pytest.raises(InvalidModelError, match=message):
         scan_wire(data)
 
