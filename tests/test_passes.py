@@ -18,7 +18,7 @@ import onnxscript.rewriter
 import onnxscript.rewriter.rules.common as rules
 import pytest
 
-from tests.running import opened
+from tests.running import LEVELS, opened
 from tests.shared import ROOT
 from widthfold_onnx import CheckFailedError
 from widthfold_onnx.passes import WidthFold
@@ -42,8 +42,7 @@ def pitch_cnn() -> ir.Model:
 
 def outputs(model: ir.Model, seed: int = 0) -> list[np.ndarray]:
     whole = ir.external_data.load_to_model(model.clone())
-    # Kernels of 8 bits, which saturate on some CPUs, are chosen above this level.
-    session = opened(ir.to_proto(whole), "ORT_ENABLE_BASIC")
+    session = opened(ir.to_proto(whole), LEVELS[1])
     draws = np.random.default_rng(seed)
     feeds = {}
     for port in session.get_inputs():
