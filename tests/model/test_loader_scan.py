@@ -103,9 +103,9 @@ def test_depth_needs_no_stack():
 def test_counts_are_bounded(data, message, monkeypatch):
     """With limits of a thousandth: a scan up to the true ones takes a second."""
     for name in ("MAX_NODES", "MAX_TENSORS", "MAX_MESSAGES", "MAX_FIELDS"):
-        monkeypatch.setattr(preflight, name, getattr(preflight, name) // 1000)
-    for name, limit in preflight._LIMITS.items():
-        monkeypatch.setitem(preflight._LIMITS, name, limit // 1000)
+        monkeypatch.setattr(loader, name, getattr(loader, name) // 1000)
+    for name, limit in loader._LIMITS.items():
+        monkeypatch.setitem(loader._LIMITS, name, limit // 1000)
     with pytest.raises(InvalidModelError, match=message):
         scan_wire(data)
 
