@@ -320,7 +320,8 @@ def test_a_plan_file_is_valid_by_its_schema(
     enter(monkeypatch, World(doubled, ALL))
     path = save(build(THREE), tmp_path / "model.onnx")
     store = tmp_path / "store.sqlite"
-    plan = wf.optimize(path, provider="cpu", store=store, pad_channels=0).plan
+    options = {"provider": "cpu", "store": store, "effort": "thorough", "pad_channels": 0}
+    plan = wf.optimize(path, **options).plan
     assert len(plan.layers) == 3
     for file, saved in (("measured.json", plan), ("fixed.json", wf.plan(path, factor=8))):
         saved.save(tmp_path / file)
