@@ -262,7 +262,7 @@ def in_a_function(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("name", ["qlinear, alike", "qdq, alike"])
+@pytest.mark.parametrize("name", ["qlinear, alike", "qdq, alike", "integer, signed weight"])
 def test_a_model_whose_kernels_are_exact_stays_as_it_is(name: str) -> None:
     model = CASES[name].model()
     assert with_exact_products(copied(model)) == model

@@ -13,7 +13,6 @@ from tests.shared import ROOT
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import session as session_module
 from widthfold_onnx.runtime.sessions.descriptions import description_of
-from widthfold_onnx.runtime.sessions.session import Bound, place
 
 SCRIPTS = ROOT / "scripts"
 
@@ -40,12 +39,6 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     monkeypatch.setattr(session_module, "choose", lambda provider: provider)
     monkeypatch.setattr(
         session_module, "description_of", lambda provider: description_of(Provider.CPU)
-    )
-    monkeypatch.setattr(session_module, "place", lambda v, device: place(v, ("cpu", 0)))
-    monkeypatch.setattr(
-        session_module,
-        "Bound",
-        lambda s, feeds, outputs, device, *rest: Bound(s, feeds, outputs, ("cpu", 0), *rest),
     )
     return seen
 

@@ -34,7 +34,6 @@ from widthfold_onnx.runtime.sessions.session_options import SIGNED
 from widthfold_onnx.system import cores
 
 INT8, UINT8 = TensorProto.INT8, TensorProto.UINT8
-OTHER: dict[int, int] = {INT8: UINT8, UINT8: INT8}
 MICROSOFT = "com.microsoft"
 
 PRODUCTS = {
@@ -47,7 +46,11 @@ PRODUCTS = {
     (MICROSOFT, "QGemm"): (3, 5),
     (MICROSOFT, "QLinearConv"): (3, 5),
 }
-"""Operators that multiply integers of 8 bits: indices of the second operand and its zero point."""
+"""Operators that multiply integers of 8 bits: indices of the second operand and its zero point.
+
+A kernel of unsigned data and signed weights saturates. That of ConvInteger reads the weight first,
+so there it is a kernel of signed data and unsigned weights.
+"""
 
 DEQUANTIZED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """The runtime's optimizations compute these with integers, where both operands are dequantized."""
@@ -137,9 +140,10 @@ def _mixed(
             first = {elements(name) for name in (node.input[0], *node.input[2:3])}
             if node.op_type == "DynamicQuantizeMatMul":
                 first.add(UINT8)
-            kind = OTHER.get(elements(node.input[places[0]]), 0)
-            if kind and kind in first:
-                yield node, places, kind
+            # Other types have another kernel, or none: a model without a kernel must not run.
+            kinds = (INT8, UINT8) if node.op_type == "ConvInteger" else (UINT8, INT8)
+            if kinds[0] in first and elements(node.input[places[0]]) == kinds[1]:
+                yield node, places, kinds[0]
         elif is_default(node, *DEQUANTIZED):
             data, weight = (_source(makers, name, "DequantizeLinear") for name in node.input[:2])
             if data is None or weight is None:

@@ -151,7 +151,7 @@ def test_external_data_stays_external_and_confined(tmp_path: Path) -> None:
     proto = build()
     path = source / "model.onnx"
     onnx.save_model(
-        *(proto, str(path)), save_as_external_data=True, location="w.bin", size_threshold=0
+        *(proto, str(path)), save_as_external_data=True, location="w.json", size_threshold=0
     )
     before = snapshot(source)
     assert widthfold("optimize", path, target / "out.onnx", "--factor", 8, *FAST).code == 0
@@ -162,9 +162,9 @@ def test_external_data_stays_external_and_confined(tmp_path: Path) -> None:
         if tensor.data_type == onnx.TensorProto.FLOAT:
             assert tensor.data_location == onnx.TensorProto.EXTERNAL
     # A report, an output or a rerun takes none of it away.
-    for name in ("w.bin", "out.onnx"):
-        report = ("--report", source / name, "--format", "json")
+    for name in ("w.json", "report.json"):
+        report = ("--report", source / name)
         run = widthfold("optimize", path, source / "o.onnx", "--factor", 8, *report)
-        assert run.code == (2 if name == "w.bin" else 0)
-    assert widthfold("optimize", path, source / "w.bin", "--factor", 8).code == 2
+        assert run.code == (2 if name == "w.json" else 0)
+    assert widthfold("optimize", path, source / "w.json", "--factor", 8).code == 2
     assert {k: v for k, v in snapshot(source).items() if k in before} == before
