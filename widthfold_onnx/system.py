@@ -168,7 +168,7 @@ def limit_memory(size: int) -> bool:
     """Limit the address space of this process to `size` bytes, where the system can.
 
     Returns:
-        Whether a limit is set; a lower one that is set already stays.
+        Whether a limit is set; an existing lower limit stays.
     """
     try:
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)

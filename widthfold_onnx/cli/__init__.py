@@ -37,7 +37,7 @@ class OneLineErrors(click.Group):
         """Run, and exit unless `standalone_mode` is off.
 
         Words stay as they were typed: on Windows click would put file names in place of patterns,
-        those of `--nodes` included.
+        as in `--nodes`.
         """
         args = list(sys.argv[1:] if args is None else args)
         extra.setdefault("obj", args)

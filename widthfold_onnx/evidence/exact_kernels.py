@@ -136,7 +136,7 @@ def _mixed(
     makers = {name: node for node in graph.node for name in node.output}
     for node in graph.node:
         if places := PRODUCTS.get(operator_of(node)):
-            # Where the type of the data is not known, that of its zero point is.
+            # If the type of the data is not known, its zero point tells it.
             first = {elements(name) for name in (node.input[0], *node.input[2:3])}
             if node.op_type == "DynamicQuantizeMatMul":
                 first.add(UINT8)

@@ -1,7 +1,7 @@
 """Define the options of the caller: frozen dataclasses and enums that check themselves.
 
 `FoldOptions` say what to fold, `RuntimeOptions` where models run; `VerifyOptions` and
-`SearchOptions` add what is compared and measured. `keywords` mirrors all of them for Python calls,
+`SearchOptions` add checks and measurements. `keywords` mirrors all of them for Python calls,
 and `progress` defines what a caller hears of the work.
 It imports `errors`; `model` and everything above import it.
 """

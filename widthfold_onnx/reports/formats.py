@@ -1,4 +1,4 @@
-"""Chooses the formats of a result, renders it, and writes or prints what was rendered."""
+"""Chooses the formats of a result, renders it, and writes or prints the text."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class Destinations:
             protected: files that no report may replace, whether they are there or not.
 
         Raises:
-            UsageError: an unknown suffix, a format that this result or machine does not offer, a
-                path that is no place for a report, or details of a format that always has them.
+            UsageError: an unknown suffix, or a format that this result or machine lacks; a path
+                that cannot hold a report; or details of a format that always has details.
         """
         offered = OFFERED[kind]
         suffixes = [suffix for suffix, of_suffix in SUFFIXES.items() if of_suffix in offered]

@@ -117,9 +117,8 @@ def alternate(
 def in_turn(sides: Sequence[Run], clock: Clock, *, seed: int = 0) -> Iterator[list[float]]:
     """Run all sides once, again and again; yield their seconds after each round.
 
-    The order is random, and every second round has it backwards: a run was seen to take 1 % longer
-    at the beginning of a round, or after another session than after its own, and 3 to 10 % longer
-    in models of some microseconds.
+    The order is random, and every second round has it backwards. At the beginning of a round, or
+    after another session, a run took 1 % longer; in models of some microseconds 3 to 10 %.
     """
     draws = np.random.default_rng(seed)
     order: list[int] = []

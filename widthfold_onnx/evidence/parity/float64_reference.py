@@ -80,7 +80,7 @@ def evaluate(
                 if results and began + pace * size > ends:
                     return results, f"the budget of {budget:g} s is spent"
                 values = evaluation.run(list(outputs), {n: _wide(x) for n, x in item.items()})
-                pairs = zip(outputs, values, strict=True)  # nothing rounded what is float64
+                pairs = zip(outputs, values, strict=True)  # float64 results were not rounded
                 results.append({n: v for n, v in pairs if getattr(v, "dtype", None) == np.float64})
                 pace = (time.monotonic() - began) / max(size, 1)
     except Exception as error:

@@ -58,7 +58,7 @@ class ModelParity:
 
 
 def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelParity:
-    """Run a rewritten model and judge what it returns.
+    """Run a rewritten model and judge its outputs.
 
     Args:
         reference: the original.

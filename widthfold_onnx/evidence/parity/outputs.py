@@ -56,7 +56,7 @@ class Figures:
     """The differences between two arrays.
 
     Attributes:
-        match: whether type and shape are the same, and what is not finite is at the same places.
+        match: whether type, shape and the places of Inf and NaN are the same.
         distance: of elements that are finite in both; None where there are none.
         scale: the largest finite |reference|.
         worst: the element that differs most, None where none differs.

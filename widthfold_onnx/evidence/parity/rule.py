@@ -1,10 +1,10 @@
 """Judges all outputs by one rule, and merges the comparisons of all input sets into rows.
 
-An output passes if it is no further from the reference than the default tolerance, or than a small
-multiple of the distance by which rounding moves the original (`shaken`). The reference is the
-original in float64 where that is known, else without the runtime's optimizations. Every input set
-is judged by itself: one on which the original is ill-conditioned must not excuse a difference on
-another.
+Two distances from the reference are allowed: the default tolerance, and a small multiple of the
+distance by which rounding moves the original (`shaken`). An output passes within the larger of
+them. The reference is the original in float64 where that is known, else without the runtime's
+optimizations. Every input set is judged by itself: an ill-conditioned set must not excuse a
+difference on another.
 """
 
 from __future__ import annotations

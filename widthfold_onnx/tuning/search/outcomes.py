@@ -53,7 +53,7 @@ class Outcomes:
 
     @property
     def _options(self) -> SearchOptions:
-        """Where and how long was measured; the provider is not AUTO."""
+        """Provider and effort of the measurements; the provider is not AUTO."""
         return self.level.bench.setup.how
 
     def choose(self, site: LinearSite) -> Reformulation | Refusal:

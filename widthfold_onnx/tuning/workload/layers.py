@@ -1,4 +1,4 @@
-"""Collect the layers of a model: which are alike, which forms each may take, what they share.
+"""Collect the layers of a model: equal layers, the forms of each, and the links between them.
 
 Tensors that are joined by ops of `rules.propagation` are all in one layout, or all logical:
 they are one link between layers. Only the operator is looked up here; the rewriting decides whether
