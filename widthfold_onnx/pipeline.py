@@ -243,7 +243,7 @@ def inspect(
 
 
 def _unproved(fitting: Fitting, report: OptimizeReport) -> set[NodeName]:
-    """Return the layers that run only as an If chooses that no extents tried could decide.
+    """Return the layers behind an If whose choice no extents that were tried decide.
 
     The If is a guard of the layers, or holds them in a branch. None if something was written.
     """

@@ -201,5 +201,5 @@ def _timed(
     if options.fail_under is None:
         return timing, "pass", ""
     outcome, why = gate(slowest(timing), options.fail_under)
-    judged = {"fail_under": options.fail_under, "fail_under_verdict": outcome}
-    return msgspec.structs.replace(timing, **judged), outcome, why
+    requirement = {"fail_under": options.fail_under, "fail_under_verdict": outcome}
+    return msgspec.structs.replace(timing, **requirement), outcome, why

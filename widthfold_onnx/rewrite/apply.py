@@ -1,4 +1,4 @@
-"""Apply a plan to a model; nothing else changes a model.
+"""Apply a plan to a model; every change of a model begins with `fit`.
 
 Weights are frozen, companions take the place of nodes, and the nodes are linked (`Reading`). The
 layers of the plan are found and read, and each is replaced by its form (`rewrite.rewriting`).
@@ -60,14 +60,14 @@ class Reading:
             others, and sizes that were assumed for planning look like facts. So its layers are not
             folded again.
         matches: the nodes that companions match, with the equal nodes or the refusal.
-        padding: layers of the plan whose channels cannot be padded, and why.
+        unpadded: layers of the plan whose channels cannot be padded, and why.
     """
 
     document: Document
     sizes: Sizes = ANY_SIZE
     is_folded: bool = False
     matches: Sequence[Match] = ()
-    padding: Mapping[PaddedLayer, str] = field(default_factory=dict)
+    unpadded: Mapping[PaddedLayer, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, proto: onnx.ModelProto, folder: Path | None, plan: Plan) -> Reading:
@@ -86,15 +86,15 @@ class Reading:
         names = {companion for companion, _ in nodes}
         exchanged_proto, matches = exchanged(frozen_proto, folder, names, nodes)
         is_folded = carries_folds(exchanged_proto)
-        padding: Mapping[PaddedLayer, str] = {}
+        unpadded: Mapping[PaddedLayer, str] = {}
         if plan.padding is not None and not is_folded:
-            copy, padding = padded_model(exchanged_proto, folder, plan.padding)
+            copy, unpadded = padded_model(exchanged_proto, folder, plan.padding)
         else:
             copy = onnx.ModelProto()
             copy.CopyFrom(exchanged_proto)
         if plan.limits.fixed_shapes:
             declare(copy.graph.input, plan.sizes[0])
-        return cls(Document(copy, folder, OPERATORS), plan.sizes, is_folded, matches, padding)
+        return cls(Document(copy, folder, OPERATORS), plan.sizes, is_folded, matches, unpadded)
 
     @cached_property
     def sites(self) -> Sequence[Site]:
@@ -197,7 +197,7 @@ def fit(
     weights = {name: _weight_misfit(name, overridable(proto)) for name in plan.frozen}
     equals = {(match.companion, match.name): match.outcome for match in reading.matches}
     nodes = {part: _companion_misfit(part, equals) for part in plan.companions}
-    unpadded = {layer: Misfit(layer.name, "Conv", why) for layer, why in reading.padding.items()}
+    unpadded = {layer: Misfit(layer.name, "Conv", why) for layer, why in reading.unpadded.items()}
     options = plan.options
     layers = [(part, _layer(reading, shapes, part, options)) for part in plan.layers]
     outcomes = [
@@ -212,7 +212,7 @@ def fit(
             plan,
             frozen=tuple(name for name, misfit in weights.items() if misfit is None),
             companions=tuple(part for part, misfit in nodes.items() if misfit is None),
-            padding=_padding(plan.padding, reading.padding),
+            padding=_padding(plan.padding, reading.unpadded),
             layers=tuple(part for part, outcome in layers if not isinstance(outcome, Misfit)),
         ),
         reading=reading,

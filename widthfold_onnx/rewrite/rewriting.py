@@ -49,7 +49,7 @@ from widthfold_onnx.rules.match.sites import LinearSite
 
 @dataclass(frozen=True)
 class Rewriting:
-    """The plan of a rewriting, as a value; the document is unchanged so far.
+    """A rewriting that is settled, as a value; the document is unchanged so far.
 
     Attributes:
         document: the model.
@@ -285,12 +285,12 @@ class Emission:
         self._document.replace(self._graph, self._chains, self._logical)
         self._document.add_branches(self._graph, branches)
 
-    def _fold(self, node: Node, site: LinearSite, plan: Reformulation) -> None:
+    def _fold(self, node: Node, site: LinearSite, form: Reformulation) -> None:
         """Emit the folded node with the moves that belong to it."""
         ends = self._regions.sites[node]
         start = self._read(site.data, ends.input_layout, node)
         chain = Chain(self._document, start, node, node.outputs[0].name or "")
-        new = append_folded(chain, site, plan, ends, self._parameters)
+        new = append_folded(chain, site, form, ends, self._parameters)
         take_over(node, new)
         self._chains[node] += chain.nodes
         self._return(node, [chain.value], ends.output_layout)

@@ -40,7 +40,7 @@ def preference(site: LinearSite, form: Reformulation, factor: int) -> tuple[floa
     copies. Among forms that fold strides alone, the form of the most axes comes first.
     """
     most_axes = -len(form.folded_axes) if factor == STRIDES_ALONE else 0
-    return (_guarded_extent(site, form), most_axes, *cost(form))
+    return (_guarded_extent(site, form), most_axes, *_cost(form))
 
 
 def _guarded_extent(site: LinearSite, form: Reformulation) -> int:
@@ -90,8 +90,8 @@ def is_einsum(site: LinearSite) -> TypeGuard[ProductSite]:
     return isinstance(site, ProductSite) and site.labels is not None
 
 
-def cost(r: Reformulation) -> tuple[bool, int, float, int, float]:
-    """Return the sort key, cheapest first; see `reformulate`."""
+def _cost(r: Reformulation) -> tuple[bool, int, float, int, float]:
+    """Return the sort key, cheapest first; see `preference`."""
     steps = len(r.folding) + len(r.unfolding)
     return (not r.is_view, r.spec.axis.count("+"), r.flops_ratio, steps, r.bytes_ratio)
 

@@ -1,5 +1,7 @@
 """Use ONNX Runtime: sessions, inputs, child processes, paired timing, measurements, the machine.
 
-It imports `options`, `results`, `errors` and `text`, and of `model` only `proto`; nothing else of
-the package imports onnxruntime. `rewrite` and everything above import it.
+`sessions` and `inputs` run a model, in a `child` process or not. `paired_benchmark` times two, by
+`clock`, `settings` and `intervals`; `measurement` is the result. `environment` and `kernels` tell
+of the machine. It imports `options`, `results`, `errors` and `text`, and of `model` only `proto`;
+nothing else of the package imports onnxruntime. `rewrite` and everything above import it.
 """

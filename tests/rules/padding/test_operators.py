@@ -84,7 +84,6 @@ def drawn(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return {n: rng.integers(-4, 5, s).astype(np.float32) for n, s in shapes.items()}
 
 
-PREFIX = "[relu] r = Relu (a) "
 OF_5 = "float[5,1,1] c = {0.5, 2.0, 1.0, 4.0, 0.25}"
 CASES: dict[str, tuple[onnx.ModelProto, dict[str, int]]] = {
     "relu": (net("b = Relu (a)"), {"first": 8}),

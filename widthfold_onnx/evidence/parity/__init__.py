@@ -4,5 +4,5 @@
 float64 (`float64_reference`); `rule` judges how far both are apart (`outputs`); `overflow` finds
 input sets to leave out; `saturated` judges integers of 8 bits as deployed.
 
-It reads of the proof only whether it holds; `evidence` imports it.
+It reads of the proof whether it holds, and its float64 operators; `evidence` imports it.
 """

@@ -22,7 +22,7 @@ from widthfold_onnx.evidence.proof.field import (
     drawn_anew,
     unequal,
 )
-from widthfold_onnx.evidence.proof.float64 import undecided
+from widthfold_onnx.evidence.proof.float64 import doubt_of
 from widthfold_onnx.evidence.proof.program import Branch, Correspondence, Program
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
@@ -329,7 +329,7 @@ class _Trial:
             writer = both.new.scope.writer(name)
             by = f" ({describe_node(writer)})" if writer else ""
             where = f"{printable(name)}{by}: {_difference(first, second)}"
-            why = undecided(name, kept_old, kept_new)
+            why = doubt_of(name, kept_old, kept_new)
             if not why:
                 return proof_of("different", where)
             doubt = doubt or f"{where}; {why}"

@@ -1,6 +1,6 @@
 """Computes values in float64, by onnx's reference implementation.
 
-`undecided` decides by them whether elements that differ show that two models differ. Parity takes
+`doubt_of` decides by them whether elements that differ show that two models differ. Parity takes
 them for the truth.
 
 The reference implementation lacks or misreads some operators in some versions, which are defined
@@ -55,7 +55,7 @@ Operators = Counter[tuple[str, int]]
 """Operators by name and the version since which they are unchanged."""
 
 
-def undecided(target: str, before: Evaluation, after: Evaluation) -> str:
+def doubt_of(target: str, before: Evaluation, after: Evaluation) -> str:
     """Say why elements that differ do not show that a value differs in two models.
 
     Models that apply the same functions return different values if elements differ. If one

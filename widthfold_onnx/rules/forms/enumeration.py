@@ -79,7 +79,7 @@ def forms_at_factor(site: LinearSite, options: FoldOptions, factor: int) -> Iter
     """Yield every form at a factor, legal or refused, each with the names of its axes.
 
     Args:
-        site: the Conv.
+        site: the layer.
         options: axis, layout and limits are used.
         factor: positions that become channels, F >= 2, or `STRIDES_ALONE`.
     """

@@ -1,4 +1,6 @@
 """Search the forms of a whole model: measure, assign, try, decide; the result is a plan.
 
-It imports all other parts of `tuning`; `pipeline` and `tuning` import it.
+`search` has the stages: `context`, `companions`, `level_search`, `settling` (by `assign`),
+`padding`, `outcomes`; `trials` times whole models. It imports all other parts of `tuning`;
+`pipeline` and `tuning` import it.
 """

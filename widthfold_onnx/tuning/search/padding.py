@@ -27,7 +27,7 @@ from widthfold_onnx.tuning.workload.candidates import lift_of
 
 
 @dataclass(frozen=True)
-class Trial:
+class TimedPadding:
     """A plan with padded channels that was timed.
 
     Attributes:
@@ -67,7 +67,7 @@ class PaddingSearch:
     trials: Trials
     say: Progress
 
-    def best(self, settled: Plan) -> Trial | None:
+    def best(self, settled: Plan) -> TimedPadding | None:
         """Return the trial of the multiple that gains most; None if nothing was timed.
 
         Args:
@@ -76,7 +76,7 @@ class PaddingSearch:
         drafting, spending = self.trials.drafting, self.trials.spending
         chosen = drafting.options.pad_channels
         multiples = MULTIPLES if chosen is None else (chosen,)
-        timed: list[Trial] = []
+        timed: list[TimedPadding] = []
         tried: list[list[tuple[str, int]]] = []
         for multiple in filter(None, multiples):
             reading = drafting.reading(msgspec.structs.replace(settled, layers=()))
@@ -89,7 +89,7 @@ class PaddingSearch:
             plan = self._with(settled, chains)
             trial = self.trials.compare(settled, plan, spending.probe)
             if trial is not None and trial.status == "ok":
-                timed.append(Trial(plan, chains, stops, gain_of(trial)))
+                timed.append(TimedPadding(plan, chains, stops, gain_of(trial)))
                 if trial.high < 1:
                     break  # a larger multiple computes more
         best = max(timed, key=lambda trial: trial.gain.ratio, default=None)
@@ -109,7 +109,7 @@ class PaddingSearch:
 
         return self.trials.drafting.plan(draft, choose)
 
-    def _helping(self, settled: Plan, best: Trial) -> Trial:
+    def _helping(self, settled: Plan, best: TimedPadding) -> TimedPadding:
         """Drop the chains that do not help the whole model; uncertain ones stay together."""
         chains = best.chains
         seconds = self.trials.spending.without
@@ -122,4 +122,4 @@ class PaddingSearch:
         helping = [chain for chain, trial in pairs if trial is None or trial.high >= 1]
         if not helping or len(helping) == len(chains):
             return best
-        return Trial(self._with(settled, helping), helping, best.stops, best.gain)
+        return TimedPadding(self._with(settled, helping), helping, best.stops, best.gain)
