@@ -40,6 +40,7 @@ def _kept(array: Array) -> Array:
     with tempfile.TemporaryFile() as file:  # without a name
         try:
             file.write(np.ascontiguousarray(array).view(np.uint8).data)
+            file.flush()
         except OSError as error:  # a full disk would end a process that writes into a mapping
             raise UnverifiedError(f"no room for an output in a file: {error.strerror}") from error
         return np.memmap(file, array.dtype, "r", shape=array.shape)

@@ -110,7 +110,7 @@ def alternate(
 ) -> Times:
     """Return the seconds of all sides by round, [side, round]; cold sides run once before."""
     if not warm:
-        _warm_up(sides)
+        warm_up(sides)
     return np.array(list(itertools.islice(in_turn(sides, clock, seed=seed), rounds))).T
 
 
@@ -137,7 +137,8 @@ def seconds_of(run: Run, count: int, clock: Clock) -> float:
     return max(clock() - before, 1) * 1e-9
 
 
-def _warm_up(sides: Sequence[Run]) -> None:
+def warm_up(sides: Sequence[Run]) -> None:
+    """Run all sides until their first, slow runs are over."""
     start = time.perf_counter()
     for count in itertools.count():
         if count >= WARMUP_ROUNDS and time.perf_counter() - start >= WARMUP_SECONDS:

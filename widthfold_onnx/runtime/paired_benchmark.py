@@ -31,6 +31,7 @@ from widthfold_onnx.runtime.clock import (
     clock_of,
     repeats,
     seconds_of,
+    warm_up,
 )
 from widthfold_onnx.runtime.environment import watched
 from widthfold_onnx.runtime.inputs.feeds import Distribution
@@ -39,6 +40,7 @@ from widthfold_onnx.runtime.intervals import MIN_PROCESSES, Pairing, is_settled,
 from widthfold_onnx.runtime.measurement import Measurement, timed
 from widthfold_onnx.runtime.sessions.session import Feeds, Session, resolved
 from widthfold_onnx.runtime.settings import (
+    CHOICE_SECONDS,
     Models,
     Setting,
     SettingChoice,
@@ -55,8 +57,8 @@ PROCESS_SHARE = 1 / 8
 """Share of the budget that a process may take, or twice as long as it starts if that is more."""
 
 TRIAL_PAIRS = MIN_PROCESSES * SESSIONS[0]
-"""Fewest pairs of a trial, which decides what is written: where runs are so long that each session
-has only one, they are those of as many processes as an interval needs to be narrow."""
+"""Fewest pairs of a trial that is not sure before. A trial decides the model that is written: where
+runs are so long that each session has only one, as many processes run as an interval needs."""
 
 Result = TypeVar("Result")
 
@@ -144,7 +146,9 @@ def contest(
         longest = max(longest, now - began)
         pairing = Pairing.of(np.stack([process.runs for process in processes]))
         is_late = now + longest > start + options.time_budget
-        is_enough = pairing.converged or (is_trial and pairing.is_sure)
+        # One process may be an unlucky one: memory lies elsewhere in every process.
+        is_sure = is_trial and len(processes) > 1 and pairing.is_sure
+        is_enough = pairing.converged or is_sure
         if is_enough or (is_late and (not is_trial or pairing.pairs >= TRIAL_PAIRS)):
             break
     return Contest(models, options, inputs, choice, processes, pairing)
@@ -230,15 +234,18 @@ def ratios_in_turn(
 ) -> list[Measurement]:
     """Time sessions in turn; return the time of each other one / time of the first.
 
-    It ends when more runs would tell hardly more of any of them.
+    It ends after `CHOICE_SECONDS` when more runs would tell hardly more of any of them.
     """
+    runs = [rounds_of(session, inputs.sets) for session in sessions]
+    warm_up(runs)  # the first session may have run before, the others have not
+    start = time.perf_counter()
 
     def are_settled(times: Times) -> bool:
         own, *others = times.T
-        return all(is_settled(other, own) for other in others)
+        is_late = time.perf_counter() - start > CHOICE_SECONDS
+        return is_late and all(is_settled(other, own) for other in others)
 
-    runs = [rounds_of(session, inputs.sets) for session in sessions]
-    own, *others = timed_rounds(runs, clock_of(options), seconds, are_settled).T
+    own, *others = timed_rounds(runs, clock_of(options), seconds, is_enough=are_settled).T
     return [measured(other, own) for other in others]
 
 

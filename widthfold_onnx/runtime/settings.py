@@ -159,7 +159,7 @@ def choosing(
     """Time all settings of models in turn, to choose; return seconds [round, model, setting]."""
     runs = [rounds_of(session, inputs.sets) for row in sessions for session in row]
     budget = options.time_budget * CHOICE_SHARE
-    times = timed_rounds(runs, clock_of(options), min(budget, CHOICE_SECONDS))
+    times = timed_rounds(runs, clock_of(options), budget, CHOICE_SECONDS)
     return times.reshape(-1, len(sessions), len(sessions[0]))
 
 
@@ -167,6 +167,7 @@ def timed_rounds(
     runs: Sequence[Run],
     clock: Clock,
     budget: float,
+    usual: float = math.inf,
     is_enough: Callable[[Times], bool] = lambda times: False,
 ) -> Times:
     """Run all in turn; the first round only warms up, and at least one follows.
@@ -175,6 +176,7 @@ def timed_rounds(
         runs: what to run.
         clock: measures a run.
         budget: seconds after which no further round begins, but see `CHOICE_PATIENCE`.
+        usual: the same once there are `CHOICE_ROUNDS[0]` rounds.
         is_enough: tells by the seconds so far, [round, run], whether no further round is needed;
             it is asked each time that there are twice as many.
 
@@ -187,7 +189,7 @@ def timed_rounds(
     for seconds in itertools.islice(in_turn(runs, clock), most):
         rounds.append(seconds)
         count, several = len(rounds), len(rounds) >= fewest
-        allowed = budget if several else max(budget, CHOICE_PATIENCE)
+        allowed = min(budget, usual) if several else max(budget, CHOICE_PATIENCE)
         if count > 1 and time.perf_counter() - start > allowed:
             break
         if several and count.bit_count() == 1 and is_enough(np.array(rounds[1:])):

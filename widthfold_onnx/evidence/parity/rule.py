@@ -146,7 +146,8 @@ class Rule:
                 apart = distance(rounded, own[name])
                 if row.passed and apart is not None:
                     usable[number][name] = rounded
-                    moved[name] = apart.joined(moved.get(name, apart))
+                    if name in moved:
+                        moved[name] = moved[name].joined(apart)
                 else:
                     self.unused[name] = max(self.unused.get(name, 0.0), row.max_rel or 0.0)
         return usable

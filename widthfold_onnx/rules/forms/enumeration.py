@@ -58,7 +58,12 @@ def form_of(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Reformula
     Returns:
         The form; a refusal if the site has none like it, or it is not legal there.
     """
-    options = replace(options, ragged=True)
+    form = _like(site, spec, replace(options, ragged=True))
+    return NO_SUCH_FORM if isinstance(form, Reformulation) and form.spec != spec else form
+
+
+def _like(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Reformulation | Refusal:
+    """Return the form that is most like a spec: a plan may describe a form that a site lacks."""
     if isinstance(site, ProductSite):
         if spec.factor == 1 and site.labels is None:
             return NO_SUCH_FORM

@@ -34,7 +34,7 @@ from widthfold_onnx.tuning.measure.successive_halving import Outcome
 
 PATIENCE = 600.0
 """Seconds beyond the timing itself after which a model counts as hung: some run for ten seconds,
-and the fewest processes of a trial run them almost sixty times."""
+and a trial that is not sure before runs them almost sixty times."""
 
 FOLDED = "the folded model"
 """File name of every folded model: errors of the runtime name it."""
