@@ -46,11 +46,7 @@ PRODUCTS = {
     (MICROSOFT, "QGemm"): (3, 5),
     (MICROSOFT, "QLinearConv"): (3, 5),
 }
-"""Operators that multiply integers of 8 bits: indices of the second operand and its zero point.
-
-A kernel of unsigned data and signed weights saturates. That of ConvInteger reads the weight first,
-so there it is a kernel of signed data and unsigned weights.
-"""
+"""Operators that multiply integers of 8 bits: indices of the second operand and its zero point."""
 
 DEQUANTIZED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """The runtime's optimizations compute these with integers, where both operands are dequantized."""
@@ -140,7 +136,7 @@ def _mixed(
             first = {elements(name) for name in (node.input[0], *node.input[2:3])}
             if node.op_type == "DynamicQuantizeMatMul":
                 first.add(UINT8)
-            # Other types have another kernel, or none: a model without a kernel must not run.
+            # Other types have another kernel, or none, and ConvInteger's has the weight on the left.
             kinds = (INT8, UINT8) if node.op_type == "ConvInteger" else (UINT8, INT8)
             if kinds[0] in first and elements(node.input[places[0]]) == kinds[1]:
                 yield node, places, kinds[0]
