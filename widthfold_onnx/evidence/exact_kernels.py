@@ -136,7 +136,7 @@ def _mixed(
             first = {elements(name) for name in (node.input[0], *node.input[2:3])}
             if node.op_type == "DynamicQuantizeMatMul":
                 first.add(UINT8)
-            # Other types have another kernel, or none, and ConvInteger's has the weight on the left.
+            # Other types have another kernel or none; ConvInteger's has the weight on the left.
             kinds = (INT8, UINT8) if node.op_type == "ConvInteger" else (UINT8, INT8)
             if kinds[0] in first and elements(node.input[places[0]]) == kinds[1]:
                 yield node, places, kinds[0]
