@@ -131,8 +131,8 @@ def without(
     folder: Path | None,
 ) -> Decided:
     """Return a plan with some layers refused; the model is read anew."""
-    kept = tuple(layer for layer in decided.plan.layers if layer.name not in layers)
-    plan = msgspec.structs.replace(decided.plan, layers=kept)
+    remaining = tuple(layer for layer in decided.plan.layers if layer.name not in layers)
+    plan = msgspec.structs.replace(decided.plan, layers=remaining)
     sites = [
         _left_alone(name, site.op, "refused", refusal.code.value, refusal.reason, site.gain)
         if (name := NodeName(site.graph, site.node)) in layers

@@ -44,7 +44,7 @@ def as_deployed(
     if isinstance(second, str):
         return [f"as deployed the original runs, the rewritten model does not: {second}"], []
     grown: list[str] = []
-    told: dict[str, float] = {}
+    deviations: dict[str, float] = {}
     sides = [
         [pairs(*run) for run in zip(*runs, strict=True)]
         for runs in ((reference.optimized, first), (exact, second))
@@ -67,12 +67,13 @@ def as_deployed(
                 for far in (old, new)
             )
             text = f"{old_text} away here, the rewritten model {new_text}"
-            told[f"{text} (output {printable(name)})"] = max(old, new) / scale
-    if not told:
+            deviations[f"{text} (output {printable(name)})"] = max(old, new) / scale
+    if not deviations:
         return [], []
+    largest = max(deviations, key=deviations.__getitem__)
     sentence = (
         "this CPU's 8-bit kernels saturate (no VNNI): from its own definition the original is at "
-        f"most {max(told, key=told.__getitem__)}; {PRECISION}=1, weights of 7 bits, or unsigned "
+        f"most {largest}; {PRECISION}=1, weights of 7 bits, or unsigned "
         "ones, may be exact"
     )
     failures = [f"further from the definition than the original: output {', '.join(grown)}"]
