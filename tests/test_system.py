@@ -27,7 +27,10 @@ def test_the_processor_is_that_of_the_system(monkeypatch: pytest.MonkeyPatch) ->
         pytest.skip("the system does not list family, model and stepping")
     seen = system.processor()
     assert seen.name == " ".join(fields["model name"].split())
-    assert seen.has_avx512 == ("avx512f" in fields["flags"].split())
+    flags = fields["flags"].split()
+    assert seen.has_avx512 == ("avx512f" in flags)
+    assert ("VNNI" in seen.vectors) == bool({"avx512_vnni", "avx_vnni"} & {*flags})
+    assert seen.vectors.startswith("AVX") == ("avx2" in flags)
     code = int(seen.signature, 16)
     family, model = code >> 8 & 15, code >> 4 & 15
     model += (code >> 16 & 15) << 4 if family in (6, 15) else 0
@@ -48,7 +51,9 @@ def test_a_processor_without_cpuid_is_named_by_its_microarchitecture(
     monkeypatch.setattr(archspec.cpu, "host", lambda: host)
     monkeypatch.setattr(archspec.cpu, "brand_string", lambda: None)
     monkeypatch.setattr(archspec.cpu.detect, "CpuidInfoCollector", fail)
-    assert system.processor.__wrapped__() == ("neoverse_v1", "neoverse_v1", False)
+    processor = system.processor.__wrapped__()
+    assert processor == ("neoverse_v1", "neoverse_v1", "NEON with dot products")
+    assert not processor.has_avx512
 
 
 def test_only_cores_that_the_process_may_use_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,17 @@ OWN_GROUP: dict[str, Any] = {
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 """Environment variables that name the folder of temporary files."""
 
+_VECTORS = {
+    "avx512_vnni": "AVX-512 VNNI",
+    "avx512f": "AVX-512",
+    "avx_vnni": "AVX2 VNNI",
+    "avx2": "AVX2",
+    "avx": "AVX",
+    "asimddp": "NEON with dot products",
+    "asimd": "NEON",
+}
+"""Names of vector instructions by the features of archspec, widest first."""
+
 CLOSED_PIPE = (errno.EPIPE, errno.EINVAL)
 """Error numbers of writing to a pipe that nobody reads; Windows has the second, too."""
 
@@ -60,12 +71,17 @@ class Processor(NamedTuple):
         name: the maker's name, or the name of the microarchitecture where the processor tells none.
         signature: tells processors apart to which a virtual machine gives the same name: family,
             model and stepping as CPUID encodes them, or else the microarchitecture.
-        has_avx512: whether it has AVX-512F.
+        vectors: the widest vector instructions that choose kernels of ONNX Runtime, "" if unknown.
     """
 
     name: str
     signature: str
-    has_avx512: bool
+    vectors: str
+
+    @property
+    def has_avx512(self) -> bool:
+        """Whether its packed layout holds 16 channels a block."""
+        return self.vectors.startswith("AVX-512")
 
 
 @cache
@@ -80,7 +96,8 @@ def processor() -> Processor:
     with contextlib.suppress(SystemError, OSError):
         name = cpu.brand_string()
         signature = f"{CpuidInfoCollector().cpuid.registers_for(eax=1, ecx=0).eax:x}"
-    return Processor(" ".join((name or host.name).split()), signature, "avx512f" in host)
+    vectors = next((name for feature, name in _VECTORS.items() if feature in host), "")
+    return Processor(" ".join((name or host.name).split()), signature, vectors)
 
 
 def cores() -> int:

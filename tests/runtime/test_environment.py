@@ -24,7 +24,7 @@ def machine(monkeypatch):
     for name in facts:
         monkeypatch.setattr(environment_module, name, lambda name=name: facts[name])
     monkeypatch.setattr(
-        environment_module, "processor", lambda: Processor("Some CPU @ 2 GHz", "1", True)
+        environment_module, "processor", lambda: Processor("Some CPU @ 2 GHz", "1", "AVX-512")
     )
     return facts
 
@@ -36,7 +36,7 @@ def test_a_change_during_the_work_shows(machine):
     assert (facts.load_before, facts.load_after) == (1.23, 3.01)
     assert (facts.mhz_before, facts.mhz_after) == (2500.3, 1500.3)
     assert (facts.provider, facts.command) == ("cpu", "")
-    assert facts.machine.endswith(" Some CPU @ 2 GHz")
+    assert facts.machine.endswith(" Some CPU @ 2 GHz AVX-512")
     assert json.dumps(facts.machine).count("\\") == 0
     assert facts.widthfold == metadata.version("widthfold-onnx")
 

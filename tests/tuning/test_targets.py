@@ -67,11 +67,12 @@ def test_data_that_do_not_fit_are_refused(change: dict[str, object]) -> None:
         msgspec.convert({**GIVEN, **change}, Target)
 
 
-@pytest.mark.parametrize(("has_avx512", "name"), [(True, "cpu-avx512"), (False, "cpu-avx2")])
-def test_the_processor_chooses(
-    has_avx512: bool, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(targets, "processor", lambda: Processor("", "", has_avx512))
+@pytest.mark.parametrize(
+    ("vectors", "name"),
+    [("AVX-512 VNNI", "cpu-avx512"), ("AVX-512", "cpu-avx512"), ("AVX2", "cpu-avx2")],
+)
+def test_the_processor_chooses(vectors: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "processor", lambda: Processor("", "", vectors))
     assert usual(Provider.AUTO) == usual(Provider.CPU) == name
     assert usual(Provider.OPENVINO) == name
     assert usual(Provider.CUDA) == "a100"

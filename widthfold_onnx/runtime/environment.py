@@ -95,8 +95,9 @@ def version(*names: str) -> str:
 
 
 def machine() -> str:
-    """Return system, architecture and name of the processor."""
-    return f"{platform.system()} {platform.machine()} {processor().name}"
+    """Return system, architecture, name of the processor and its vector instructions."""
+    words = (platform.system(), platform.machine(), processor().name, processor().vectors)
+    return " ".join(filter(None, words))
 
 
 PERIOD = 0.1
