@@ -287,8 +287,8 @@ class OutputParity(Result, kw_only=True, frozen=True):
     """The comparison of one output on the input set on which it is nearest to failing.
 
     Attributes:
-        max_abs: largest |a - b| over elements finite in both; a is the reference, in float64 where
-            that is known.
+        max_abs: largest |a - b| over elements finite in both; a is the reference: the truth where
+            it is usable.
         mean_abs: mean |a - b| over the same elements.
         max_rel: `max_abs` over the largest finite |reference| of the output.
         nonfinite_match: same NaN positions, same Inf positions and signs.

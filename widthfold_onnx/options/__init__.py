@@ -401,13 +401,13 @@ class VerifyOptions(RuntimeOptions):
         input_shapes: sizes for dimensions that the model leaves open; all of them are compared,
             proved and timed.
         tolerance: what counts as equal.
-        truth_budget: seconds that the float64 reference may take; 0 leaves it out.
+        truth_budget: seconds for the truth, a run of the original in float64; 0 leaves it out.
         freeze_weights: initializers that callers of the original may replace may be constants of
             the rewritten model; both are compared with the original's own.
         exact: prove that both models are the same function.
         needs_proof: do not pass an unproved result, as a model that was just folded must be: a fold
             rounds nothing. Else what cannot be proved is left to the comparison of outputs.
-        thorough: random inputs of several distributions and batches, and a float64 reference;
+        thorough: random inputs of several distributions and batches, and the float64 truth;
             otherwise normal numbers only.
         timing: time both models in alternating pairs.
         time_budget: seconds that timing may take.

@@ -243,7 +243,7 @@ def test_without_a_truth_nothing_is_claimed(tmp_path):
     result = compare_models(path, path, TRUTHFUL)
     assert result.verdict == "pass"
     (reason,) = result.reasons
-    assert reason.startswith("no float64 reference: ")
+    assert reason.startswith("no float64 truth: ")
     assert "Gelu" in reason
 
 

@@ -136,7 +136,7 @@ def test_a_broken_reference_calls_no_model_wrong(
     options = VerifyOptions(provider=Provider.CPU, seeds=2, truth_budget=20)
     result = compare_models(*pair(tmp_path, "2", "2.000014"), options)
     assert result.verdict == verdict
-    unused = [line for line in result.reasons if line.startswith("float64 reference not used")]
+    unused = [line for line in result.reasons if line.startswith("float64 truth not used")]
     assert len(unused) == broken
     assert compare_models(*pair(tmp_path, "2", "2.1"), options).verdict == "fail"
 

@@ -2,7 +2,7 @@
 
 Two distances from the reference are allowed: the default tolerance, and a small multiple of the
 distance by which rounding moves the original (`shaken`). An output passes within the larger of
-them. The reference is the original in float64 where that is known, else without the runtime's
+them. The reference is the truth where that is usable, else the original without the runtime's
 optimizations. Every input set is judged by itself: an ill-conditioned set must not excuse a
 difference on another.
 """
@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 
 from widthfold_onnx.evidence.model_runs import Outputs, pairs
-from widthfold_onnx.evidence.parity.float64_reference import true_outputs
 from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, Distance, compare, distance
 from widthfold_onnx.evidence.parity.reference import UNSTEADY, Reference
 from widthfold_onnx.evidence.parity.shaken import COPIES
+from widthfold_onnx.evidence.parity.truth import true_outputs
 from widthfold_onnx.results import LevelName, OutputParity
 from widthfold_onnx.text import printable
 
@@ -56,7 +56,7 @@ def judge(
 ) -> tuple[Cells, list[str]]:
     """Compare all outputs, with as many shaken copies as that takes, and say what limits that."""
     options = reference.options
-    reference.report("float64 reference")
+    reference.report("float64 truth")
     budget = options.truth_budget if options.thorough else 0.0
     truths, missing = true_outputs(reference.model, reference.names, reference.sets, budget)
     rule = Rule(reference, truths, is_proved, [{} for _ in truths])
@@ -77,7 +77,7 @@ class Rule:
 
     Attributes:
         reference: the original.
-        truths: its outputs in float64 by input set, as far as they are known.
+        truths: the truth by input set, as far as it is known.
         is_proved: whether both models are proved to be the same function.
         moved: how far rounding moves each output, by input set; where the truth is known, at least
             as far as the original is from it.
@@ -117,8 +117,8 @@ class Rule:
         level, name, number = key
         multiple = MULTIPLE if self.is_proved else STRICT
         defaults = EXACT_RTOL if name in truth and not self.is_proved else DEFAULT_RTOL
-        original = self.reference.outputs[number] | truth
-        cell = self._compared(key, original, other, multiple, defaults)
+        expected = self.reference.outputs[number] | truth
+        cell = self._compared(key, expected, other, multiple, defaults)
         if name in self.reference.unsteady:
             return msgspec.structs.replace(cell, passed=False, note=UNSTEADY, caveat="unsteady")
         if cell.passed or level == "disabled" or isinstance(self.reference.optimized, str):
@@ -172,7 +172,7 @@ class Rule:
         names, far = ", ".join(map(printable, self.unused)), max(self.unused.values())
         amount = f"{far:.3g}" if far else "an unknown amount"
         return [
-            f"float64 reference not used for output {names}: the original is {amount} away from "
+            f"float64 truth not used for output {names}: the original is {amount} away from "
             "it, more than rounding explains"
         ]
 

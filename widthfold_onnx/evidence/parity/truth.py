@@ -51,10 +51,10 @@ def true_outputs(
     try:
         runs, why = isolated(evaluate, model, list(outputs), feeds, budget, timeout=budget + START)
     except UnverifiedError as error:
-        return results, f"no float64 reference: {error}"
+        return results, f"no float64 truth: {error}"
     for i, run in zip(order, runs, strict=False):
         results[i] = run
-    missing = f"float64 reference for {len(runs)} of {len(sets)} input sets only: {why}"
+    missing = f"float64 truth for {len(runs)} of {len(sets)} input sets only: {why}"
     return results, missing if why else ""
 
 

@@ -7,8 +7,8 @@ import pytest
 from onnx import TensorProto, parser
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.parity import float64_reference
-from widthfold_onnx.evidence.parity.float64_reference import evaluate, true_outputs
+from widthfold_onnx.evidence.parity import truth
+from widthfold_onnx.evidence.parity.truth import evaluate, true_outputs
 from widthfold_onnx.evidence.proof.float64 import widen
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 
@@ -65,7 +65,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("case", UNKNOWN)
-def test_what_the_reference_does_not_know_has_no_truth(tmp_path, case):
+def test_what_the_reference_implementation_does_not_know_has_no_truth(tmp_path, case):
     domain, reason = UNKNOWN[case]
     text = f"g (float[3] x) => (float[3] y) {{ y = {domain}NoSuch(x) }}"
     path = tmp_path / "model.onnx"
@@ -75,7 +75,7 @@ def test_what_the_reference_does_not_know_has_no_truth(tmp_path, case):
         evaluate(path, ["y"], [{"x": np.ones(3, np.float32)}], 10.0)
     assert str(raised.value) == reason
     sets = [InputSet("one", {"x": np.ones(3, np.float32)})]
-    assert true_outputs(path, ["y"], sets, 10.0) == ([{}], f"no float64 reference: {reason}")
+    assert true_outputs(path, ["y"], sets, 10.0) == ([{}], f"no float64 truth: {reason}")
     assert true_outputs(path, ["y"], sets, 0.0) == ([{}], "")
 
 
@@ -145,7 +145,7 @@ def test_every_set_gets_its_own_truth(tmp_path):
 def test_a_set_that_would_take_too_long_is_not_begun(tmp_path, monkeypatch):
     path = stored(tmp_path, NEG)
     clock = iter(range(100))
-    monkeypatch.setattr(float64_reference.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(truth.time, "monotonic", lambda: next(clock))
     # The clock ticks once per look: each set takes a second for 10 elements, so 5 for 50.
     feeds = [{"x": np.ones(size, np.float32)} for size in (10, 10, 50)]
     runs, why = evaluate(path, ["y"], feeds, 8.0)
@@ -156,7 +156,7 @@ def test_a_set_that_would_take_too_long_is_not_begun(tmp_path, monkeypatch):
 
 @pytest.mark.processes
 def test_a_run_that_does_not_end_is_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr(float64_reference, "START", 1.5)
+    monkeypatch.setattr(truth, "START", 1.5)
     path = stored(
         tmp_path,
         "g (float[3] x) => (float[3] y) <int64 n = {1000000000}, bool t = {1}> {"
@@ -165,12 +165,12 @@ def test_a_run_that_does_not_end_is_stopped(tmp_path, monkeypatch):
     )
     began = time.monotonic()
     runs, why = true_outputs(path, ["y"], [InputSet("s", {"x": np.ones(3, np.float32)})], 0.5)
-    assert (runs, why) == ([{}], "no float64 reference: no result after 2 s; stopped")
+    assert (runs, why) == ([{}], "no float64 truth: no result after 2 s; stopped")
     assert time.monotonic() - began < 20
 
 
 def test_a_model_too_large_to_widen_has_no_truth(tmp_path, monkeypatch):
-    monkeypatch.setattr(float64_reference, "MAX_BYTES", 10)
+    monkeypatch.setattr(truth, "MAX_BYTES", 10)
     with pytest.raises(UnverifiedError, match="more than 0 MiB"):
         evaluate(stored(tmp_path, NEG), ["y"], [{"x": np.ones(3, np.float32)}], 10.0)
 
@@ -191,7 +191,7 @@ def test_a_set_that_fails_after_others_is_named(tmp_path):
     assert runs[0] == {}
     assert runs[1]["y"].shape == (2, 2)
     assert why == (
-        "float64 reference for 1 of 2 input sets only: "
+        "float64 truth for 1 of 2 input sets only: "
         "onnx's reference implementation fails at Reshape y"
     )
 
