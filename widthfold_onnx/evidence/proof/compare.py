@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.evidence.proof.doubt import doubt_of
 from widthfold_onnx.evidence.proof.evaluate import Evaluation
 from widthfold_onnx.evidence.proof.field import (
     KEY_BYTES,
@@ -22,7 +23,6 @@ from widthfold_onnx.evidence.proof.field import (
     drawn_anew,
     unequal,
 )
-from widthfold_onnx.evidence.proof.float64 import doubt_of
 from widthfold_onnx.evidence.proof.program import Branch, Correspondence, Program
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,

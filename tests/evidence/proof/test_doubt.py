@@ -1,0 +1,174 @@
+"""Numbers that another optimizer rounded are not provable; a fault is different."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from widthfold_onnx.evidence.proof.compare import SizeProof, prove_at_sizes
+from widthfold_onnx.evidence.proof.program import program
+
+RNG = np.random.default_rng(5)
+W = RNG.standard_normal((3, 2, 3)).astype(np.float32)
+SCALE, BIAS, MEAN = RNG.standard_normal((3, 3)).astype(np.float32)
+VARIANCE = RNG.uniform(0.5, 2, 3).astype(np.float32)
+NORMAL = {"w": W, "s": SCALE, "b": BIAS, "m": MEAN, "v": VARIANCE}
+BEFORE = "c = Conv (x, w)  y = BatchNormalization (c, s, b, m, v)"
+FACTOR = SCALE / np.sqrt(VARIANCE + np.float32(1e-5))
+MERGED = {"w": W * FACTOR[:, None, None], "b": BIAS - MEAN * FACTOR}
+AFTER = "y = Conv (x, w, b)"
+
+
+def model(nodes: str, constants: dict[str, np.ndarray]) -> onnx.ModelProto:
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[2, 2, 7] x) => (float[2, 3, 5] y) {{ {nodes} }}"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+    return proto
+
+
+def proof(first: onnx.ModelProto, other: onnx.ModelProto) -> SizeProof:
+    (size_proof,) = prove_at_sizes(program(first, None), program(other, None), ({},), {})
+    return size_proof
+
+
+def test_a_merged_normalization_is_named() -> None:
+    size_proof = proof(model(BEFORE, NORMAL), model(AFTER, MERGED))
+    assert size_proof.verdict == "not provable"
+    assert "BatchNormalization" in size_proof.reason
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_a_normalization_that_is_merged_wrongly(name: str) -> None:
+    wrong = {**MERGED, name: MERGED[name] * np.float32(1.001)}
+    assert proof(model(BEFORE, NORMAL), model(AFTER, wrong)).verdict == "different"
+
+
+def test_a_factor_that_is_left_out() -> None:
+    before = model("c = Conv (x, w)  y = Mul (c, k)", {"w": W, "k": np.float32([1.0001])})
+    assert proof(before, model("y = Conv (x, w)", {"w": W})).verdict == "different"
+
+
+def test_constants_that_were_computed_in_another_order() -> None:
+    before = model("k = Mul (w, t)  l = Mul (k, u)  y = Conv (x, l)",
+                   {"w": W, "t": np.float32([0.3]), "u": np.float32([0.7])})  # fmt: skip
+    once = W * (np.float32([0.3]) * np.float32([0.7]))
+    assert (once != W * np.float32(0.3) * np.float32(0.7)).any()
+    size_proof = proof(before, model("y = Conv (x, l)", {"l": once}))
+    assert size_proof.verdict == "not provable"
+    assert "Mul" in size_proof.reason
+
+
+def test_as_many_constants_are_no_rounding() -> None:
+    """One unit in the last place of a weight, in a fold or elsewhere, is another function."""
+    wrong = W.copy()
+    wrong[0, 0, 0] = np.nextafter(wrong[0, 0, 0], np.float32(9))
+    before = model("y = Conv (x, w)", {"w": W})
+    assert proof(before, model("y = Conv (x, w)", {"w": wrong})).verdict == "different"
+
+
+def test_a_normalization_behind_a_transposed_convolution_in_groups_of_an_old_operator_set() -> None:
+    weight = RNG.standard_normal((2, 1, 3)).astype(np.float32)
+    sides = {"s": SCALE[:2], "b": BIAS[:2], "m": MEAN[:2], "v": VARIANCE[:2]}
+    merged = {"w": weight * FACTOR[:2, None, None], "b": (BIAS - MEAN * FACTOR)[:2]}
+    text = """<ir_version: 8, opset_import: ["": 11]>
+        g (float[2, 2, 7] x) => (float[2, 2, 9] y) {{ {nodes} }}"""
+    transposed = "{} = ConvTranspose <group = 2> (x, w{})"
+    before = onnx.parser.parse_model(
+        text.format(nodes=transposed.format("c", "")
+                    + " y = BatchNormalization <momentum = 0.9> (c, s, b, m, v)")
+    )  # fmt: skip
+    after = onnx.parser.parse_model(text.format(nodes=transposed.format("y", ", b")))
+    for proto, constants in ((before, {"w": weight, **sides}), (after, merged)):
+        proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+    assert proof(before, after).verdict == "not provable"
+
+
+HALF = {"h": np.float32([0.5]), "one": np.float32([1]), "two": np.float32([2]),
+        "root": np.float32([np.sqrt(2)]), "w": W}  # fmt: skip
+LAWS = {
+    "Relu twice": ("c = Conv (x, w)  r = Relu (c)  y = Relu (r)", "c = Conv (x, w)  y = Relu (c)"),
+    "Div by a power of two": (
+        "c = Conv (x, w)  y = Div (c, two)",
+        "c = Conv (x, w)  y = Mul (c, h)",
+    ),
+    "Sigmoid by its formula": (
+        "c = Conv (x, w)  y = Sigmoid (c)",
+        "c = Conv (x, w)  n = Neg (c)  e = Exp (n)  p = Add (e, one)  y = Reciprocal (p)",
+    ),
+    "Relu by Max": (
+        "c = Conv (x, w)  y = Relu (c)",
+        "c = Conv (x, w)  z = Sub (one, one)  y = Max (c, z)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), LAWS.values(), ids=LAWS)
+def test_a_law_that_the_proof_does_not_know(before: str, after: str) -> None:
+    for first, other in ((before, after), (after, before)):
+        size_proof = proof(model(first, HALF), model(other, HALF))
+        assert size_proof.verdict == "not provable"
+        assert "the numbers agree, but" in size_proof.reason
+
+
+@pytest.mark.parametrize(("before", "after"), LAWS.values(), ids=LAWS)
+def test_a_fault_beside_a_law(before: str, after: str) -> None:
+    wrong = W.copy()
+    wrong[0, 0, 0] = np.nextafter(wrong[0, 0, 0], np.float32(9))
+    size_proof = proof(model(before, HALF), model(after, {**HALF, "w": wrong}))
+    assert size_proof.verdict == "different"
+
+
+@pytest.mark.parametrize("after", ["LeakyRelu", "Abs", "Sigmoid"])
+def test_another_function_is_no_law(after: str) -> None:
+    before = model("c = Conv (x, w)  y = Relu (c)", {"w": W})
+    size_proof = proof(before, model(f"c = Conv (x, w)  y = {after} (c)", {"w": W}))
+    assert size_proof.verdict == "different"
+
+
+def test_an_operator_that_nobody_here_knows() -> None:
+    before = model("c = Conv (x, w)  y = Relu (c)", {"w": W})
+    after = model('y = com.microsoft.FusedConv <activation = "Relu"> (x, w)', {"w": W})
+    after.opset_import.add(domain="com.microsoft", version=1)
+    size_proof = proof(before, after)
+    assert size_proof.verdict == "not provable"
+    assert "what com.microsoft.FusedConv computes is not known" in size_proof.reason
+    assert proof(after, after).verdict == "equal"
+
+
+def test_one_branch_of_an_if_is_no_law() -> None:
+    """Numbers would take one branch: a fault in the other must not pass as a law."""
+    branches = """s = ReduceSum <keepdims = 0> (x)  z = Sub (s, s)  b = Greater (z, s)
+        y = If (b) <then_branch = t () => (y1) {{ c = Conv (x, w)  y1 = {} (c) }},
+                    else_branch = e () => (y2) {{ d = Conv (x, w)  y2 = {} (d) }}>"""
+    for exchanged in (("Abs", "Sigmoid"), ("Relu", "Abs")):
+        before = model(branches.format("Relu", "Sigmoid"), {"w": W})
+        assert proof(before, model(branches.format(*exchanged), {"w": W})).verdict == "different"
+
+
+@pytest.mark.parametrize("after", ["a = Mul (t, m)", "z = Sub (t, t)  a = Sub (z, t)"])
+def test_a_law_in_a_branch_whose_extents_are_not_known(after: str) -> None:
+    """Nothing shows a difference: no numbers can be computed of what nobody here knows."""
+    branches = """s = ReduceSum <keepdims = 0> (x)  z = Sub (s, s)  b = Greater (z, s)
+        y = If (b) <then_branch = t () => (a) {{ t = some.where.Made (x)  {} }},
+                    else_branch = e () => (d) {{ d = Conv (x, w) }}>"""
+    constants = {"w": W, "m": np.float32([-1])}
+    first, other = (model(branches.format(nodes), constants) for nodes in ("a = Neg (t)", after))
+    for proto in (first, other):
+        proto.opset_import.add(domain="some.where", version=1)
+    size_proof = proof(first, other)
+    assert size_proof.verdict == "not provable"
+    assert size_proof.reason.endswith("its extents are not known")
+
+
+def test_a_law_behind_a_cast_to_fewer_digits() -> None:
+    """Numbers are computed in float64 wherever the models say float32."""
+    head = '<ir_version: 9, opset_import: ["" : 20]> g (double[2, 9] x) => (float[2, 9] y)'
+    laws = "y = Tanh (c)", "d = Add (c, c)  s = Sigmoid (d)  t = Add (s, s)  y = Sub (t, one)"
+    first, *others = (
+        onnx.parser.parse_model(f"{head} <float one = {{{n}}}> {{ c = Cast <to = 1> (x) {law} }}")
+        for law, n in ((laws[0], 1), (laws[1], 1), (laws[1], 1.001))
+    )
+    assert [proof(first, other).verdict for other in others] == ["not provable", "different"]
