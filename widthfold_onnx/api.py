@@ -322,12 +322,12 @@ def _fixed(
 ) -> Result:
     """Fold a model in memory at a fixed factor."""
     from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
-    from widthfold_onnx.decide.report import fit_decided
+    from widthfold_onnx.decide.report import optimize_report
 
     options = decide_layout(options, options_from(SearchOptions, keywords))
     decided = decide_fixed(held.proto, held.folder, options)
-    size = held.proto.ByteSize()
-    fitting, report = fit_decided(decided, held.proto, held.folder, held.name, size)
+    fitting = decided.fit(held.proto, held.folder)
+    report = optimize_report(held.name, held.proto.ByteSize(), fitting, decided)
     folded = _carried_out(held, fitting, no_verify=no_verify)
     summary = msgspec.structs.replace(report.summary, bytes_after=folded.ByteSize())
     report = msgspec.structs.replace(report, summary=summary)

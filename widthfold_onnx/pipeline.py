@@ -97,12 +97,13 @@ def optimize(
         if verify_options is not None and options.fixed is None:
             options, excluded = _usable_forms(loaded, options, verify_options, on_progress)
     decided = _decided(loaded, options, search_options, excluded, on_progress)
-    from widthfold_onnx.decide.report import fit_decided, without
+    from widthfold_onnx.decide.report import optimize_report
     from widthfold_onnx.runtime.inputs.cases import cases, reported
 
     size, values = model.stat().st_size, reported(cases(loaded.proto, search_options.values))
     while True:
-        fitting, report = fit_decided(decided, loaded.proto, loaded.folder, model.name, size)
+        fitting = decided.fit(loaded.proto, loaded.folder)
+        report = optimize_report(model.name, size, fitting, decided)
         report = msgspec.structs.replace(report, values=values)
         if out is None or (require_fold and not decided.plan.changes):
             return Optimized(report, decided.plan)
@@ -112,7 +113,7 @@ def optimize(
         if not unproved:
             return Optimized(report, decided.plan)
         on_progress(Step(f"leaving out {len(unproved)} folds whose guards cannot be proved"))
-        decided = without(decided, unproved, NOT_PROVED, loaded.proto, loaded.folder)
+        decided = decided.without(unproved, NOT_PROVED, loaded.proto, loaded.folder)
 
 
 def decide(

@@ -20,7 +20,6 @@ from tests.rewrite.drawn.convs import convs
 from tests.rewrite.held import Drawn
 from tests.shared import MODELS, SHARED, generate, needs_models
 from widthfold_onnx.decide.fixed import decide_fixed
-from widthfold_onnx.decide.report import without
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.loader import load
@@ -80,7 +79,7 @@ def proved_equal(
             size_proof = proved(before, program(result, folder), choice.input_shapes, {})
             if size_proof.unseen:
                 unproved = set().union(*(guarded[value] for value in size_proof.unseen))
-                decided = without(decided, unproved, NOT_PROVED, model, folder)
+                decided = decided.without(unproved, NOT_PROVED, model, folder)
                 continue
             assert size_proof.verdict == "equal", (choice, size_proof.reason)
             assert size_proof.error_bits >= ERROR_BITS

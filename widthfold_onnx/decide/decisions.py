@@ -7,7 +7,7 @@ draft, and a function chooses the form of each.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from widthfold_onnx.errors import UsageError
+from widthfold_onnx.errors import InternalError, UsageError
 from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.model.proto.walk import frozen, overridable
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
@@ -28,7 +28,7 @@ from widthfold_onnx.results import (
     SiteReport,
     Stop,
 )
-from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, Reading
+from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, Fitting, Reading, fit, misfit_text
 from widthfold_onnx.rewrite.exchange import Match, exchanged
 from widthfold_onnx.rewrite.padding import survey_padding
 from widthfold_onnx.rewrite.plan import (
@@ -161,6 +161,43 @@ class Decided:
     padding: PaddingReport | None = None
     search: SearchReport | None = None
     assumed: AssumedSizes | None = None
+
+    def fit(self, proto: onnx.ModelProto, folder: Path | None) -> Fitting:
+        """Match the plan to the model for which it was decided.
+
+        Raises:
+            InternalError: a part of the plan does not fit: a fault of widthfold.
+        """
+        fitting = fit(proto, folder, self.plan, self.reading)
+        if fitting.misfits:
+            raise InternalError(misfit_text(fitting.misfits))
+        return fitting
+
+    def without(
+        self,
+        layers: Collection[NodeName],
+        refusal: Refusal,
+        proto: onnx.ModelProto,
+        folder: Path | None,
+    ) -> Decided:
+        """Return the same with some layers refused; the model is read anew."""
+        remaining = tuple(layer for layer in self.plan.layers if layer.name not in layers)
+        plan = msgspec.structs.replace(self.plan, layers=remaining)
+        sites = [
+            SiteReport(
+                node=site.node,
+                graph=site.graph,
+                op=site.op,
+                status="refused",
+                code=refusal.code.value,
+                reason=refusal.reason,
+                gain=site.gain,
+            )
+            if NodeName(site.graph, site.node) in layers
+            else site
+            for site in self.sites
+        ]
+        return replace(self, plan=plan, sites=sites, reading=Reading.of(proto, folder, plan))
 
 
 def decide(reading: Reading, options: FoldOptions, choose: Choose) -> list[Decision]:

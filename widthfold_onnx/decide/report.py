@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
-import msgspec
-import onnx
-
 from widthfold_onnx.decide.decisions import Decided, Decision
-from widthfold_onnx.errors import InternalError
 from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
@@ -26,7 +20,7 @@ from widthfold_onnx.results import (
     SiteReport,
     Stop,
 )
-from widthfold_onnx.rewrite.apply import Fitting, Reading, fit, misfit_text
+from widthfold_onnx.rewrite.apply import Fitting
 from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
 from widthfold_onnx.rewrite.rewriting import spread_of
@@ -43,27 +37,6 @@ KEPT = frozenset(
 
 NOT_PLANNED = "not-planned"
 """Code of a layer that a plan does not name."""
-
-
-def fit_decided(
-    decided: Decided, proto: onnx.ModelProto, folder: Path | None, model: str, size: int
-) -> tuple[Fitting, OptimizeReport]:
-    """Match a plan to the model for which it was decided, and return the report, too.
-
-    Args:
-        decided: the plan.
-        proto: the model; it stays as it is.
-        folder: where its external data lies.
-        model: name of the file.
-        size: its bytes.
-
-    Raises:
-        InternalError: a part of the plan does not fit: a fault of widthfold.
-    """
-    fitting = fit(proto, folder, decided.plan, decided.reading)
-    if fitting.misfits:
-        raise InternalError(misfit_text(fitting.misfits))
-    return fitting, optimize_report(model, size, fitting, decided)
 
 
 def optimize_report(model: str, size: int, fitting: Fitting, decided: Decided) -> OptimizeReport:
@@ -121,25 +94,6 @@ def applied(fitting: Fitting, plan: Plan) -> Decided:
     sites += [_left_alone(m.name, m.op, "refused", MISFIT, m.why) for m in fitting.misfits]
     padding = padding_report(fitting.plan.padding, (), done=True)
     return Decided(fitting.plan, fitting.reading, sites, padding=padding)
-
-
-def without(
-    decided: Decided,
-    layers: Collection[NodeName],
-    refusal: Refusal,
-    proto: onnx.ModelProto,
-    folder: Path | None,
-) -> Decided:
-    """Return a plan with some layers refused; the model is read anew."""
-    remaining = tuple(layer for layer in decided.plan.layers if layer.name not in layers)
-    plan = msgspec.structs.replace(decided.plan, layers=remaining)
-    sites = [
-        _left_alone(name, site.op, "refused", refusal.code.value, refusal.reason, site.gain)
-        if (name := NodeName(site.graph, site.node)) in layers
-        else site
-        for site in decided.sites
-    ]
-    return replace(decided, plan=plan, sites=sites, reading=Reading.of(proto, folder, plan))
 
 
 def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) -> SiteReport:
