@@ -33,7 +33,7 @@ from widthfold_onnx.mlir.layers import (
     to_canonical,
 )
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.rewrite.parameters import folded_vector, folded_weight
+from widthfold_onnx.rewrite.folded_node import folded_vector, folded_weight
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.sites import LinearSite
 

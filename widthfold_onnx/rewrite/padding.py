@@ -20,7 +20,7 @@ from widthfold_onnx.results import Stop
 from widthfold_onnx.rewrite.new_nodes import SharedConstants, base_name, take_over
 from widthfold_onnx.rewrite.plan import PaddedLayer, PaddingPlan
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, FoldRecord
-from widthfold_onnx.rules.padding.chains import Channels, Padded
+from widthfold_onnx.rules.padding.chains import Chains, Padded
 
 MULTIPLES = (4, 8, 16)
 """Multiples to which channels are padded. ONNX Runtime's blocked kernels take multiples of 4 (CPU);
@@ -40,7 +40,7 @@ def survey_padding(document: Document, multiple: int) -> tuple[list[PaddingPlan]
         document: the model, not padded yet.
         multiple: divides the padded channels.
     """
-    padded = Channels(document).padded(multiple)
+    padded = Chains(document).padded(multiple)
     chains = [
         PaddingPlan(
             multiple=multiple,
@@ -74,12 +74,12 @@ def padded_model(
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     document = Document(copy, folder, OPERATORS)
-    channels = Channels(document)
+    chains = Chains(document)
     nodes = {NodeName("", shown_name(node)): node for node in document.main}
     misfits = dict.fromkeys(plan.layers, "the model has no such layer")
     makers = {nodes[layer.name]: layer for layer in plan.layers if layer.name in nodes}
     while True:
-        padded = channels.padded(plan.multiple, makers.keys())
+        padded = chains.padded(plan.multiple, makers.keys())
         wrong = {
             layer: why for node, layer in makers.items() if (why := _misfit(padded, node, layer))
         }

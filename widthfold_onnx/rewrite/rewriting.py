@@ -2,8 +2,8 @@
 
 Neighbours share layouts. So the ops that run packed between sites, and the nodes that one guard
 covers, depend on all forms together: regions and guards are settled before anything is changed.
-`Emission` then visits the nodes of a graph. A site becomes extension, moves, folded node, moves and
-cut (`append_folded`); an op of a region becomes the same op on packed tensors.
+`Emission` then visits the nodes of a graph. A site becomes a folded node with its moves
+(`rewrite.folded_node`); an op of a region becomes the same op on packed tensors.
 
 * A value that is read in another layout is converted by a chain of moves, at most once per layout.
   A fold stands before the first node that reads it, an unfold behind the node that writes it. So
@@ -20,28 +20,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import onnx
 
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.graph.messages import NodeName
-from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.results import RegionReport
+from widthfold_onnx.rewrite.folded_node import Parameters, append_folded
 from widthfold_onnx.rewrite.guards import GuardGroups, SiteForms, put_guard
 from widthfold_onnx.rewrite.new_nodes import Chain, NewNodes, SharedConstants, take_over
-from widthfold_onnx.rewrite.parameters import Parameters
 from widthfold_onnx.rewrite.record import (
-    FOLD_KEY,
     NONFINITE_KEY,
     ORIGIN_KEY,
     PACKED,
     RUNTIME_KEY,
-    describe,
 )
 from widthfold_onnx.rewrite.regions import PropagatedOp
-from widthfold_onnx.rules.forms.form import Ends, Reformulation
+from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import needed_extents
 from widthfold_onnx.rules.match.quantization import exact_dequantizer
 from widthfold_onnx.rules.match.sites import LinearSite
@@ -141,96 +137,6 @@ def _note(model: onnx.ModelProto, key: str, value: str) -> None:
     retain(model.metadata_props, lambda entry: entry.key != key)
     if value:
         model.metadata_props.add(key=key, value=value)
-
-
-def append_folded(
-    chain: Chain,
-    site: LinearSite,
-    form: Reformulation,
-    ends: Ends,
-    parameters: Parameters,
-) -> Node:
-    """Append the new nodes of a site, with extension, moves and cut at ends without a layout.
-
-    Args:
-        chain: ends with the data of the site, in the layout that it reads.
-        site: the site.
-        form: the form that replaces it.
-        ends: the layouts in which it reads and returns.
-        parameters: the folded weights of the model.
-
-    Returns:
-        The folded node.
-    """
-    if ends.input_layout is None:
-        _extend(chain, site, form)
-        chain.steps(form.folding, "fold")
-        chain.requantize(site.dequantizer)
-    metadata = {FOLD_KEY: msgspec.json.encode(describe(site, form)).decode()}
-    if ends.output_layout is not None:
-        metadata |= PACKED
-    inputs = [
-        _input(chain, site, form, parameters, index) for index in range(len(site.node.inputs))
-    ]
-    domain, op_type, attributes = site.operator.folded(site.node, form.fold)
-    new = chain.append(
-        op_type,
-        "conv" if site.rank else "product",
-        {str(index): value for index, value in enumerate(inputs[site.data_index + 1 :])},
-        attributes,
-        metadata,
-        first=inputs[: site.data_index],
-        domain=domain,
-    )
-    if ends.output_layout is None:
-        chain.steps(form.unfolding, "unfold")
-        surplus = _differing(form.out_shape, site.output)
-        if surplus:
-            pairs = surplus.items()
-            fixed = {i: site.static[i] is not None for i in surplus}
-            chain.cut({i: actual if fixed[i] else actual - whole for i, (whole, actual) in pairs})
-    return new
-
-
-def _extend(chain: Chain, site: LinearSite, form: Reformulation) -> None:
-    """Extend the data, as the fold needs it, with zeros or the zero point of quantized data."""
-    missing = _differing(form.in_shape, site.planned)
-    if missing:
-        ends = {i: extended - actual for i, (extended, actual) in missing.items()}
-        integers = site.quantization
-        zero = None if integers is None or integers.dequantized else integers.zero
-        chain.extend(ends, len(site.planned), zero)
-
-
-def _input(
-    chain: Chain,
-    site: LinearSite,
-    form: Reformulation,
-    parameters: Parameters,
-    index: int,
-) -> Value | None:
-    """Return an input of the folded node: the value of the original, folded if it is a parameter.
-
-    A runtime still reads the integers behind a DequantizeLinear, and does not quantize floats in a
-    way of its own.
-    """
-    value, parameter = site.node.inputs[index], site.parameters.get(index)
-    if parameter is None:
-        return value
-    numbers = parameters.of(site, form.fold, index)
-    if parameter.maker is None:
-        return numbers
-    others = parameters.beside(site, form.fold, parameter)
-    # A Conv stores its output channels first, unlike the ConvTranspose that it replaces.
-    place = 0 if site.operator.transposed else parameter.axis
-    axis = {"axis": place} if any(parameter.vectors) else {}
-    return chain.beside("DequantizeLinear", [numbers, *others], axis)
-
-
-def _differing(first: Dims, second: Dims) -> dict[int, tuple[int, int]]:
-    """Return the axes at which known extents differ, with both extents."""
-    pairs = enumerate(zip(first, second, strict=True))
-    return {i: (a, b) for i, (a, b) in pairs if a is not None and b is not None and a != b}
 
 
 class Emission:

@@ -20,7 +20,7 @@ from tests.tuning.workload.tool import FOLD, conv, integers, layers, run, worklo
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.options import FoldOptions, Layout, NonFinite
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite.parameters import folded_weight
+from widthfold_onnx.rewrite.folded_node import folded_weight
 from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.sites import LinearSite

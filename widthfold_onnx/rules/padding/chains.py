@@ -53,8 +53,8 @@ class Padded:
     refused: Mapping[Node, Mapping[Node, Refusal]]
 
 
-class Channels:
-    """The channels of the tensors of the main graph, as runs.
+class Chains:
+    """The chains of the main graph: the channels of its tensors, as runs.
 
     Args:
         document: the model.

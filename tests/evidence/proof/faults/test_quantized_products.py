@@ -168,9 +168,9 @@ def in_the_other_order(array: np.ndarray, fold: ConvFold) -> np.ndarray:
 
 
 IN_CODE = {
-    "gaps hold 0": ("widthfold_onnx.rewrite.parameters.fold_weight", always_zero),
+    "gaps hold 0": ("widthfold_onnx.rewrite.folded_node.fold_weight", always_zero),
     "repeated instead of tiled": (
-        "widthfold_onnx.rewrite.parameters.fold_per_channel",
+        "widthfold_onnx.rewrite.folded_node.fold_per_channel",
         in_the_other_order,
     ),
 }
