@@ -60,7 +60,7 @@ def opened(monkeypatch):
     """Arguments of every session: the provider's options, its own, and whether it may use TF32."""
     u8s8_error()  # asks once, with a session of its own
     seen, last = [], {}
-    chain, entries = session_module.chain, session_module.entries
+    ranking, entries = session_module.ranking, session_module.entries
 
     def of_session(chosen, folder):
         last.clear()
@@ -69,10 +69,10 @@ def opened(monkeypatch):
 
     def recording(provider, chosen, threads, *, tf32):
         seen.append((dict(chosen), dict(last), tf32))
-        return chain(provider, {}, threads, tf32=tf32)
+        return ranking(provider, {}, threads, tf32=tf32)
 
     monkeypatch.setattr(session_module, "entries", of_session)
-    monkeypatch.setattr(session_module, "chain", recording)
+    monkeypatch.setattr(session_module, "ranking", recording)
     monkeypatch.setattr(session_module, "check_options", lambda *_: None)
     monkeypatch.setattr(session_module, "check_entries", lambda *_: None)
     for module in (cost, paired_benchmark):

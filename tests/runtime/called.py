@@ -95,9 +95,9 @@ def kept_times(end, *, report):
     """Reports where TensorRT would keep the times of its kernels, with a file there."""
     from widthfold_onnx.options import Provider
     from widthfold_onnx.runtime.sessions.descriptions import description_of
-    from widthfold_onnx.runtime.sessions.providers import chain
+    from widthfold_onnx.runtime.sessions.providers import ranking
 
-    options = dict(chain(Provider.TENSORRT, {}, 1, tf32=True))[
+    options = dict(ranking(Provider.TENSORRT, {}, 1, tf32=True))[
         description_of(Provider.TENSORRT).name
     ]
     times = Path(options["trt_timing_cache_path"], "times")

@@ -30,12 +30,14 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     seen: list[dict[str, str]] = []
     cpu = "CPUExecutionProvider"
 
-    def chain(provider: Provider, chosen: dict[str, str], threads: int, *, tf32: bool) -> list[Any]:
+    def ranking(
+        provider: Provider, chosen: dict[str, str], threads: int, *, tf32: bool
+    ) -> list[Any]:
         if provider is Provider.CUDA:
             seen.append({**chosen, "tf32": str(int(tf32))})
         return [(cpu, {})]
 
-    monkeypatch.setattr(session_module, "chain", chain)
+    monkeypatch.setattr(session_module, "ranking", ranking)
     monkeypatch.setattr(session_module, "choose", lambda provider: provider)
     monkeypatch.setattr(
         session_module, "description_of", lambda provider: description_of(Provider.CPU)

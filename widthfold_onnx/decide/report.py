@@ -141,7 +141,7 @@ def _folded(layer: LinearSite, form: Reformulation, gain: Gain | None = None) ->
         status="folded",
         axis=form.spec.axis,
         factor=form.spec.factor,
-        form=form.form,
+        form=form.label,
         code="folded",
         reason=f"{inputs} -> {outputs} channels became {form.became(inputs, outputs)}"
         + (f", guarded ({guard})" if guard else ""),

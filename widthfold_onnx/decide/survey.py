@@ -174,7 +174,7 @@ def _choice(linear: LinearSite, outcome: Reformulation) -> FormChoice:
     return FormChoice(
         axis=outcome.spec.axis,
         factor=outcome.spec.factor,
-        form=outcome.form,
+        form=outcome.label,
         channels="{} -> {}".format(*fold.channels(inputs, outputs)),
         flops_ratio=round(outcome.flops_ratio, 4),
         bytes_ratio=round(outcome.bytes_ratio, 4),

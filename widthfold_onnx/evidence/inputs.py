@@ -74,7 +74,7 @@ def run_on_inputs(
     if values := controls(session, drawn.feeds) if drawn and is_blind else {}:
         inputs, outputs = _run(session, _controlled(inputs, values), report)
     if missed := unreached(load(original).proto, original, options, inputs.sets):
-        inputs.limits.append(f"no input set reached {', '.join(missed)}")
+        inputs.remarks.append(f"no input set reached {', '.join(missed)}")
     return inputs, outputs
 
 
@@ -82,7 +82,7 @@ def _run(session: Session, inputs: InputSets, report: Say) -> tuple[InputSets, l
     """Run the model on each set, and leave out random sets on which it stops."""
     usable: list[InputSet] = []
     outputs: list[Outputs] = []
-    limits = [*inputs.limits]
+    remarks = [*inputs.remarks]
     for item in inputs.sets:
         try:
             report(f"original: {item.label}")
@@ -90,10 +90,10 @@ def _run(session: Session, inputs: InputSets, report: Say) -> tuple[InputSets, l
         except UnverifiedError as error:
             if not (usable and item.random):
                 raise
-            limits.append(f"left out {item.label}: {error}")
+            remarks.append(f"left out {item.label}: {error}")
         else:
             usable.append(item)
-    return replace(inputs, sets=usable, limits=limits), outputs
+    return replace(inputs, sets=usable, remarks=remarks), outputs
 
 
 def _controlled(inputs: InputSets, values: dict[str, Array]) -> InputSets:
@@ -102,8 +102,8 @@ def _controlled(inputs: InputSets, values: dict[str, Array]) -> InputSets:
         replace(item, feeds=item.feeds | values) if item.random else item for item in inputs.sets
     ]
     values_text = ", ".join(f"{printable(name)} {x.tolist()}" for name, x in values.items())
-    limits = [*inputs.limits, f"random values of small inputs show nothing; they are {values_text}"]
-    return replace(inputs, sets=sets, limits=limits)
+    remark = f"random values of small inputs show nothing; they are {values_text}"
+    return replace(inputs, sets=sets, remarks=[*inputs.remarks, remark])
 
 
 def shown(outputs: Outputs) -> int:

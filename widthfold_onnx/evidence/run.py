@@ -56,15 +56,15 @@ def verified(
     is_equal = proof is not None and proof.verdict == "equal"
     if reference is not None:
         parity = judged(reference, rewritten, is_proved=is_equal)
-    failures, doubts, limits = _findings(parity, proof, integers, options)
+    failures, doubts, remarks = _findings(parity, proof, integers, options)
     timing: Timing | None = None
     if options.timing and parity.verdict == "pass":
         timing, outcome, why = _timed(original, rewritten, options, parity, before.load, report)
         if outcome != "pass":
             (failures if outcome == "fail" else doubts).append(why)
     if timing is not None:
-        limits += alarms(timing.sides, timing.provider)
-    parity = dataclasses.replace(parity, failures=failures, doubts=doubts, limits=limits)
+        remarks += alarms(timing.sides, timing.provider)
+    parity = dataclasses.replace(parity, failures=failures, doubts=doubts, remarks=remarks)
     return VerifyReport(
         original=original.name,
         rewritten=rewritten.name,
@@ -117,19 +117,19 @@ def prepared(
             faults.append(item.line)
     if faults:
         return None, ModelParity(failures=faults)
-    reference.inputs.limits[:0] = [item.line for item in declared]
+    reference.inputs.remarks[:0] = [item.line for item in declared]
     return reference, ModelParity(provider=options.provider, sizes=reference.inputs.sizes)
 
 
 def _findings(
     parity: ModelParity, proof: Proof | None, integers: IntegerRun | None, options: VerifyOptions
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return failures, doubts and limits of the parity, the proof and the integers."""
-    failures, doubts, limits = list(parity.failures), list(parity.doubts), list(parity.limits)
+    """Return failures, doubts and remarks of the parity, the proof and the integers."""
+    failures, doubts, remarks = list(parity.failures), list(parity.doubts), list(parity.remarks)
     if integers is not None and integers.verdict == "different":
         failures.insert(0, f"on integers the runtime does not compute {integers.reason}")
     if proof is not None and proof.verdict == "equal":
-        return failures, doubts, limits
+        return failures, doubts, remarks
     if proof is not None:
         is_wrong = proof.verdict == "different" or (
             options.needs_proof and proof.verdict == "not provable"
@@ -138,10 +138,10 @@ def _findings(
         if is_wrong:
             failures.insert(0, statement)
         else:  # if no proof is needed, an open one only limits the comparison of outputs
-            (doubts if options.needs_proof else limits).append(statement)
+            (doubts if options.needs_proof else remarks).append(statement)
     if parity.verdict == "pass" and (proof is None or proof.verdict == "skipped"):
         doubts += _unexplained(parity)
-    return failures, doubts, limits
+    return failures, doubts, remarks
 
 
 def _unexplained(parity: ModelParity) -> list[str]:

@@ -17,7 +17,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.new_nodes import NewNodes, SharedConstants, take_over
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
 from widthfold_onnx.rules.companions import COMPANIONS
-from widthfold_onnx.rules.companions.companion import Exchange, NewNode, Operand, Rule
+from widthfold_onnx.rules.companions.companion import CompanionRule, Exchange, NewNode, Operand
 from widthfold_onnx.rules.match.reading import place_problem
 from widthfold_onnx.runtime.kernels import prelu_keeps_inf
 
@@ -79,7 +79,9 @@ def exchanged(
     return _carried_out(document, replaced) if replaced else proto, matches
 
 
-def _equal(document: Document, scope: Scope, node: Node, rule: Rule) -> Exchange | Refusal | None:
+def _equal(
+    document: Document, scope: Scope, node: Node, rule: CompanionRule
+) -> Exchange | Refusal | None:
     if scope.proto is None and not rule.inlines:
         return None
     equal = place_problem(document, scope, node) or rule.equal(document, node)
@@ -126,10 +128,10 @@ def _carried_out(
 ) -> onnx.ModelProto:
     """Put new nodes in the place of others; the document is consumed."""
     constants = SharedConstants(document)
-    chains = defaultdict[Graph, dict[Node, list[Node]]](dict)
+    replacements = defaultdict[Graph, dict[Node, list[Node]]](dict)
     for node, new_nodes in replaced.items():
-        chains[graph_of(node)][node] = _made(document, node, new_nodes, constants)
-    for graph, nodes in chains.items():
+        replacements[graph_of(node)][node] = _made(document, node, new_nodes, constants)
+    for graph, nodes in replacements.items():
         values = {
             output: new.outputs[0]
             for node, new_nodes in nodes.items()

@@ -17,7 +17,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.proto.dims import Dims
-from widthfold_onnx.rewrite.new_nodes import Chain, SharedConstants
+from widthfold_onnx.rewrite.new_nodes import Series, SharedConstants
 from widthfold_onnx.rewrite.record import FOLD_KEY, PACKED, describe
 from widthfold_onnx.rules.forms.form import Ends, Reformulation
 from widthfold_onnx.rules.match.quantization import Parameter, is_single
@@ -25,7 +25,7 @@ from widthfold_onnx.rules.match.sites import LinearSite
 
 
 def append_folded(
-    chain: Chain,
+    series: Series,
     site: LinearSite,
     form: Reformulation,
     ends: Ends,
@@ -34,7 +34,7 @@ def append_folded(
     """Append the new nodes of a site, with extension, moves and cut at ends without a layout.
 
     Args:
-        chain: ends with the data of the site, in the layout that it reads.
+        series: ends with the data of the site, in the layout that it reads.
         site: the site.
         form: the form that replaces it.
         ends: the layouts in which it reads and returns.
@@ -44,17 +44,17 @@ def append_folded(
         The folded node.
     """
     if ends.input_layout is None:
-        _extend(chain, site, form)
-        chain.steps(form.folding, "fold")
-        chain.requantize(site.dequantizer)
+        _extend(series, site, form)
+        series.steps(form.folding, "fold")
+        series.requantize(site.dequantizer)
     metadata = {FOLD_KEY: msgspec.json.encode(describe(site, form)).decode()}
     if ends.output_layout is not None:
         metadata |= PACKED
     inputs = [
-        _input(chain, site, form, parameters, index) for index in range(len(site.node.inputs))
+        _input(series, site, form, parameters, index) for index in range(len(site.node.inputs))
     ]
     domain, op_type, attributes = site.operator.folded(site.node, form.fold)
-    new = chain.append(
+    new = series.append(
         op_type,
         "conv" if site.rank else "product",
         {str(index): value for index, value in enumerate(inputs[site.data_index + 1 :])},
@@ -64,27 +64,27 @@ def append_folded(
         domain=domain,
     )
     if ends.output_layout is None:
-        chain.steps(form.unfolding, "unfold")
+        series.steps(form.unfolding, "unfold")
         surplus = _differing(form.out_shape, site.output)
         if surplus:
             pairs = surplus.items()
             fixed = {i: site.static[i] is not None for i in surplus}
-            chain.cut({i: actual if fixed[i] else actual - whole for i, (whole, actual) in pairs})
+            series.cut({i: actual if fixed[i] else actual - whole for i, (whole, actual) in pairs})
     return new
 
 
-def _extend(chain: Chain, site: LinearSite, form: Reformulation) -> None:
+def _extend(series: Series, site: LinearSite, form: Reformulation) -> None:
     """Extend the data, as the fold needs it, with zeros or the zero point of quantized data."""
     missing = _differing(form.in_shape, site.planned)
     if missing:
         ends = {i: extended - actual for i, (extended, actual) in missing.items()}
         integers = site.quantization
         zero = None if integers is None or integers.dequantized else integers.zero
-        chain.extend(ends, len(site.planned), zero)
+        series.extend(ends, len(site.planned), zero)
 
 
 def _input(
-    chain: Chain,
+    series: Series,
     site: LinearSite,
     form: Reformulation,
     parameters: Parameters,
@@ -105,7 +105,7 @@ def _input(
     # A Conv stores its output channels first, unlike the ConvTranspose that it replaces.
     place = 0 if site.operator.transposed else parameter.axis
     axis = {"axis": place} if any(parameter.vectors) else {}
-    return chain.beside("DequantizeLinear", [numbers, *others], axis)
+    return series.beside("DequantizeLinear", [numbers, *others], axis)
 
 
 def _differing(first: Dims, second: Dims) -> dict[int, tuple[int, int]]:

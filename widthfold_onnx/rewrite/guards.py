@@ -205,7 +205,7 @@ class GuardNodes(NewNodes):
 def put_guard(
     document: Document,
     group: Group,
-    chains: MutableMapping[Node, list[Node]],
+    replacements: MutableMapping[Node, list[Node]],
     logical: MutableMapping[Value, Value],
 ) -> list[Graph]:
     """Put the new nodes of a group into a guard; return its branches.
@@ -213,11 +213,11 @@ def put_guard(
     Args:
         document: the model.
         group: the nodes that are replaced, and the test.
-        chains: the new nodes by the node that they replace: the guard takes their place.
+        replacements: the new nodes by the node that they replace: the guard takes their place.
         logical: new values by the value that they replace: outputs of the guard take their place.
     """
     base = base_name(group.nodes[0])
-    folded = [new for old in group.nodes for new in chains[old]]
+    folded = [new for old in group.nodes for new in replacements[old]]
     inside = {*folded, *group.nodes}
     outputs = {value: logical.pop(value, None) for old in group.nodes for value in old.outputs}
     ports = {
@@ -240,8 +240,8 @@ def put_guard(
             if user not in inside:
                 user.replace_input_with(index, output)
         logical[value] = output
-    chains.update({old: [] for old in group.nodes})
-    chains[group.nodes[-1]] = guard.nodes
+    replacements.update({old: [] for old in group.nodes})
+    replacements[group.nodes[-1]] = guard.nodes
     return list(branches.values())
 
 

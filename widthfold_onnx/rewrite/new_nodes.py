@@ -97,12 +97,12 @@ class NewNodes:
         return node
 
 
-class Chain(NewNodes):
-    """A straight line of new nodes; `value` is its current end.
+class Series(NewNodes):
+    """New nodes one after the other; `value` is the result of the last.
 
     Args:
         document: the model.
-        start: the value that the chain reads.
+        start: the value that the first one reads.
         owner: the original node that they replace.
         origin: the value of the original that they compute.
     """
@@ -185,7 +185,7 @@ class Chain(NewNodes):
         first: Sequence[Value | None] = (),
         domain: str = "",
     ) -> Node:
-        """Append a node that reads `first`, the end of the chain and `constants`.
+        """Append a node that reads `first`, the result of the last node and `constants`.
 
         A constant that is no Value is added as int64; None is an input that is left out.
         """
@@ -202,7 +202,7 @@ class Chain(NewNodes):
         return node
 
     def beside(self, op_type: str, inputs: Sequence[Value | None], attributes: Attributes) -> Value:
-        """Put a node of constants before the next one of the chain; return its output."""
+        """Put a node of constants before the next one; return its output."""
         return self.add(op_type, op_type.lower(), inputs, attributes, metadata={}).outputs[0]
 
 

@@ -112,13 +112,13 @@ def _put(document: Document, padded: Padded, multiple: int) -> None:
     """Put the nodes on padded tensors in the place of the others; the document is changed."""
     constants = SharedConstants(document)
     laid: dict[Value, Value] = {}
-    chains: dict[Node, list[Node]] = {}
+    replacements: dict[Node, list[Node]] = {}
     for node, result in padded.nodes.items():
         (output,) = node.outputs[:1]
         if result.vanishes and output in padded.layouts:
             source = node.inputs[0]
             assert source is not None
-            laid[output], chains[node] = laid.get(source, source), []
+            laid[output], replacements[node] = laid.get(source, source), []
             continue
         inputs = [None if value is None else laid.get(value, value) for value in node.inputs]
         inputs += [None] * (max(result.constants, default=-1) + 1 - len(inputs))
@@ -142,9 +142,9 @@ def _put(document: Document, padded: Padded, multiple: int) -> None:
         take_over(node, new)
         new.name = shown_name(node)
         laid |= dict(zip(node.outputs, new.outputs, strict=True))
-        chains[node] = [new]
+        replacements[node] = [new]
     replaced = {old: new for old, new in laid.items() if old not in padded.layouts}
-    document.replace(document.main, chains, replaced)
+    document.replace(document.main, replacements, replaced)
 
 
 def _record(padded: Padded, node: Node, multiple: int) -> dict[str, str]:

@@ -94,7 +94,7 @@ def describe(site: LinearSite, form: Reformulation) -> FoldRecord:
     times = f" by {form.spec.factor}" if form.spec.factor > 1 else ""
     channels = (*site.channels, *form.fold.channels(*site.channels))
     return FoldRecord(
-        form=f"{form.spec.axis}{times}, {form.form}",
+        form=f"{form.spec.axis}{times}, {form.label}",
         channels="{} -> {}, folded {} -> {}".format(*channels),
         axes=patterns(form.fold, names, form.in_shape[0]),
     )

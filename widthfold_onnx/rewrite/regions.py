@@ -43,7 +43,7 @@ class PropagatedOp:
     """An op that runs in a layout; `data` are the inputs that it reads in that layout."""
 
     layout: PackedLayout
-    form: PackedOp
+    packed: PackedOp
     data: frozenset[int]
 
 
@@ -251,9 +251,9 @@ class Regions:
         if source is None or node is None:
             return
         others = (None,) * (len(node.inputs) - 1)
-        form = propagate(OpInLayout(self.document, node, (shape, *others), layout))
-        if isinstance(form, PackedOp):
-            self.dequantized[value, layout] = PropagatedOp(layout, form, frozenset({0}))
+        packed = propagate(OpInLayout(self.document, node, (shape, *others), layout))
+        if isinstance(packed, PackedOp):
+            self.dequantized[value, layout] = PropagatedOp(layout, packed, frozenset({0}))
             self.shapes[source, layout] = self.shapes[value, layout] = shape
             self.folded.add((source, layout))
 
@@ -274,14 +274,14 @@ class Regions:
                 if value and (self.home(value) == layout or (value, layout) in self.folded)
             }
             shapes = tuple(there.get(i) for i in range(len(node.inputs)))
-            form = propagate(OpInLayout(self.document, node, shapes, layout))
-            if isinstance(form, PackedOp):
-                for value, shape in zip(node.outputs, form.shapes, strict=True):
+            packed = propagate(OpInLayout(self.document, node, shapes, layout))
+            if isinstance(packed, PackedOp):
+                for value, shape in zip(node.outputs, packed.shapes, strict=True):
                     self.shapes[value, layout] = shape
-                self._set(node, PropagatedOp(layout, form, frozenset(there)))
+                self._set(node, PropagatedOp(layout, packed, frozenset(there)))
                 self.refusals.pop(node, None)
                 return
-            self.refusals[node] = form
+            self.refusals[node] = packed
 
     def _settle(self, node: Node, choice: PropagatedOp | None) -> None:
         """Carry a node, or with None make it logical, unless that moves more elements."""

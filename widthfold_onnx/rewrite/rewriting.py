@@ -5,7 +5,7 @@ covers, depend on all forms together: regions and guards are settled before anyt
 `Emission` then visits the nodes of a graph. A site becomes a folded node with its moves
 (`rewrite.folded_node`); an op of a region becomes the same op on packed tensors.
 
-* A value that is read in another layout is converted by a chain of moves, at most once per layout.
+* A value that is read in another layout is converted by moves, at most once per layout.
   A fold stands before the first node that reads it, an unfold behind the node that writes it. So
   nothing is converted between two sites that agree, and no fold meets its inverse.
 * A runtime fuses a DequantizeLinear only with a folded node next to it. So the integers before a
@@ -29,7 +29,7 @@ from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.results import RegionReport
 from widthfold_onnx.rewrite.folded_node import Parameters, append_folded
 from widthfold_onnx.rewrite.guards import GuardGroups, SiteForms, put_guard
-from widthfold_onnx.rewrite.new_nodes import Chain, NewNodes, SharedConstants, take_over
+from widthfold_onnx.rewrite.new_nodes import NewNodes, Series, SharedConstants, take_over
 from widthfold_onnx.rewrite.record import (
     NONFINITE_KEY,
     ORIGIN_KEY,
@@ -166,40 +166,40 @@ class Emission:
         self._made: dict[tuple[Value, PackedLayout | None], Value] = {}
         self._logical: dict[Value, Value] = {}
         self._constants = SharedConstants(document)
-        self._chains: dict[Node, list[Node]] = {}
+        self._replacements: dict[Node, list[Node]] = {}
 
     def emit(self) -> None:
         """Make the new nodes; the graph still holds the old ones only."""
         for node in self._graph:
             propagated_op = self._regions.propagated.get(node)
             if node in self._forms:
-                self._chains[node] = []
+                self._replacements[node] = []
                 self._fold(node, *self._forms[node])
             elif propagated_op is not None:
-                self._chains[node] = []
+                self._replacements[node] = []
                 self._propagate(node, propagated_op)
             elif self._regions.is_superseded(node):
-                self._chains[node] = []
+                self._replacements[node] = []
 
     def put(self) -> None:
         """Replace the old nodes by the new ones, and put guards around groups."""
         branches = [
             branch
             for group in self._groups
-            for branch in put_guard(self._document, group, self._chains, self._logical)
+            for branch in put_guard(self._document, group, self._replacements, self._logical)
         ]
-        self._document.replace(self._graph, self._chains, self._logical)
+        self._document.replace(self._graph, self._replacements, self._logical)
         self._document.add_branches(self._graph, branches)
 
     def _fold(self, node: Node, site: LinearSite, form: Reformulation) -> None:
         """Emit the folded node with the moves that belong to it."""
         ends = self._regions.sites[node]
         start = self._read(site.data, ends.input_layout, node)
-        chain = Chain(self._document, start, node, node.outputs[0].name or "")
-        new = append_folded(chain, site, form, ends, self._parameters)
+        series = Series(self._document, start, node, node.outputs[0].name or "")
+        new = append_folded(series, site, form, ends, self._parameters)
         take_over(node, new)
-        self._chains[node] += chain.nodes
-        self._return(node, [chain.value], ends.output_layout)
+        self._replacements[node] += series.nodes
+        self._return(node, [series.value], ends.output_layout)
 
     def _propagate(self, node: Node, propagated_op: PropagatedOp) -> None:
         """Emit the op on packed tensors."""
@@ -215,8 +215,8 @@ class Emission:
                 inputs.append(None)
             elif i in propagated_op.data:
                 inputs.append(self._read(value, propagated_op.layout, reader))
-            elif i in propagated_op.form.constants:
-                array, name = propagated_op.form.constants[i], f"{value.name}/widthfold"
+            elif i in propagated_op.packed.constants:
+                array, name = propagated_op.packed.constants[i], f"{value.name}/widthfold"
                 origin = (value, propagated_op.layout)
                 inputs.append(self._constants.add(array, name, self._graph, origin=origin))
             else:
@@ -226,12 +226,12 @@ class Emission:
             node.op_type,
             "packed",
             inputs,
-            {**node.attributes, **propagated_op.form.attributes},
+            {**node.attributes, **propagated_op.packed.attributes},
             metadata=metadata,
             outputs=len(node.outputs),
             domain=node.domain,
         )
-        self._chains[reader].append(new)
+        self._replacements[reader].append(new)
         return new
 
     def _read(self, value: Value, layout: PackedLayout | None, reader: Node) -> Value:
@@ -267,18 +267,18 @@ class Emission:
         self, value: Value, start: Value, layout: PackedLayout, owner: Node, *, inverse: bool
     ) -> Value:
         """Fold a logical value into a layout, or with `inverse` unfold it; return the result."""
-        chain = Chain(self._document, start, owner, value.name or "")
+        series = Series(self._document, start, owner, value.name or "")
         shape = self._regions.shapes[value, layout]
         what = "unfold" if inverse else "fold"
         signed = self._regions.signed(value, layout)
         again = {} if signed is None else dict(zip(("scale", "zero"), signed, strict=True))
         if again:
-            chain.append("DequantizeLinear", f"{what}_dequantize", again, {})
-        chain.steps(layout.steps(shape, inverse=inverse), what)
+            series.append("DequantizeLinear", f"{what}_dequantize", again, {})
+        series.steps(layout.steps(shape, inverse=inverse), what)
         if again:
-            chain.append("QuantizeLinear", f"{what}_quantize", again, {})
-        chain.requantize(exact_dequantizer(self._document, value))
+            series.append("QuantizeLinear", f"{what}_quantize", again, {})
+        series.requantize(exact_dequantizer(self._document, value))
         if not inverse:
-            chain.nodes[-1].metadata_props.update(PACKED)
-        self._chains[owner] += chain.nodes
-        return chain.value
+            series.nodes[-1].metadata_props.update(PACKED)
+        self._replacements[owner] += series.nodes
+        return series.value

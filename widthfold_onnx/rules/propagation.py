@@ -110,7 +110,7 @@ class PackedOp:
     attributes: Attributes = field(default_factory=dict)
 
 
-Rule = Callable[[OpInLayout], PackedOp | Refusal]
+PropagationRule = Callable[[OpInLayout], PackedOp | Refusal]
 
 
 def propagate(op: OpInLayout) -> PackedOp | Refusal:
@@ -373,7 +373,7 @@ def _inserted(pads: list[int], axis: int, lift: int) -> list[int]:
     return [n for side in (begins, ends) for n in (*side[:axis], *[0] * lift, *side[axis:])]
 
 
-PROPAGATION: Mapping[str, Rule] = {
+PROPAGATION: Mapping[str, PropagationRule] = {
     **dict.fromkeys(sorted(UNARY), _pointwise),
     **dict.fromkeys(sorted(BROADCASTING), _broadcasting),
     **dict.fromkeys(ALONG, _along),

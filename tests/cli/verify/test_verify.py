@@ -108,8 +108,8 @@ def test_a_timing_that_fails_leaves_the_rest_of_the_report(
 def test_what_fails_is_said_before_what_limits(
     pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = ("left out seed 3: it stops",)
-    parity = ModelParity(limits=limits, input_sets=1)
+    remarks = ("left out seed 3: it stops",)
+    parity = ModelParity(remarks=remarks, input_sets=1)
     monkeypatch.setattr("widthfold_onnx.evidence.run.prepared", lambda *a, **k: (None, parity))
     monkeypatch.setattr("widthfold_onnx.evidence.run.time_models", lambda *a, **k: timing())
     options = VerifyOptions(provider=Provider.CPU, seeds=1, fail_under=9.0)

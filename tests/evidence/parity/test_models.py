@@ -9,8 +9,8 @@ from onnx import numpy_helper, parser
 from tests.evidence.compared import compare_models
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence import exact_kernels
+from widthfold_onnx.evidence.parity.judgement import MULTIPLE, STRICT
 from widthfold_onnx.evidence.parity.outputs import BEYOND
-from widthfold_onnx.evidence.parity.rule import MULTIPLE, STRICT
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.sessions.session import Session

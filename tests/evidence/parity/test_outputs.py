@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from widthfold_onnx.evidence.parity import outputs
+from widthfold_onnx.evidence.parity.judgement import merged
 from widthfold_onnx.evidence.parity.outputs import Distance, compare, distance
-from widthfold_onnx.evidence.parity.rule import merged
 from widthfold_onnx.options import Tolerance
 
 FLOATS = [np.float16, np.float32, np.float64]

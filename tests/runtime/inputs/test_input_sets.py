@@ -19,7 +19,7 @@ def test_an_open_batch_is_1_2_and_7(tmp_path):
     batches = [item.feeds["x"].shape[0] for item in random_inputs.sets]
     assert (batches[0], batches[2], batches[3], batches[4]) == (1, 2, 7, 1)
     assert random_inputs.sizes == ({"x": (1, 3, 5)}, {"x": (8, 3, 5)})
-    assert random_inputs.limits == []
+    assert random_inputs.remarks == []
     assert [len(item.feeds) for item in random_sets(session, ANY_SIZE, 1).sets] == [1, 1]
 
 
@@ -38,5 +38,5 @@ def test_a_batch_at_which_the_original_does_not_run_is_said_once(tmp_path):
     )
     random_inputs = random_sets(session, ANY_SIZE, 5)
     assert {item.feeds["x"].shape for item in random_inputs.sets} == {(1, 3)}
-    assert random_inputs.limits == ["not compared at batch 2 or 7: the original does not run"]
+    assert random_inputs.remarks == ["not compared at batch 2 or 7: the original does not run"]
     assert not any("batch" in item.label for item in random_inputs.sets)

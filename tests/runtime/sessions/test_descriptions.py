@@ -25,7 +25,7 @@ from widthfold_onnx.options import (
 from widthfold_onnx.runtime import clock
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.sessions.descriptions import DESCRIPTIONS, Description, description_of
-from widthfold_onnx.runtime.sessions.providers import chain
+from widthfold_onnx.runtime.sessions.providers import ranking
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.runtime.settings import settings_of
 from widthfold_onnx.tuning.targets import names, target, usual
@@ -93,7 +93,7 @@ def test_options_take_a_plain_word_for_a_provider(kind: type[RuntimeOptions]) ->
 
 def test_what_is_not_described_runs_with_defaults() -> None:
     assert description_of(OTHER) == Description(name=OTHER)
-    assert chain(OTHER, {"a": "1"}, 4, tf32=False) == [
+    assert ranking(OTHER, {"a": "1"}, 4, tf32=False) == [
         (OTHER, {"a": "1"}),
         ("CPUExecutionProvider", {}),
     ]
@@ -103,10 +103,10 @@ def test_what_is_not_described_runs_with_defaults() -> None:
 
 
 def test_openvino_has_threads_precision_and_levels() -> None:
-    (name, options), _ = chain(Provider.OPENVINO, {}, 3, tf32=True)
+    (name, options), _ = ranking(Provider.OPENVINO, {}, 3, tf32=True)
     assert name == "OpenVINOExecutionProvider"
     assert options == {"device_type": "CPU", "precision": "FP32", "num_of_threads": "3"}
-    own = chain(Provider.OPENVINO, {"num_of_threads": "8", "precision": "FP16"}, 3, tf32=False)
+    own = ranking(Provider.OPENVINO, {"num_of_threads": "8", "precision": "FP16"}, 3, tf32=False)
     assert own[0][1] == {"device_type": "CPU", "precision": "FP16", "num_of_threads": "8"}
     settings = settings_of(RuntimeOptions(provider=Provider.OPENVINO))
     assert [setting.level for setting in settings] == [Level.ALL, Level.DISABLED]

@@ -7,7 +7,12 @@ from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import DESCRIPTIONS, description_of
-from widthfold_onnx.runtime.sessions.providers import chain, check_options, choose, obstacle
+from widthfold_onnx.runtime.sessions.providers import (
+    check_options,
+    choose,
+    obstacle,
+    ranking,
+)
 
 NAMES = {provider: known.name for provider, known in DESCRIPTIONS.items()}
 CUDA_OPTIONS = description_of(Provider.CUDA).options
@@ -99,9 +104,9 @@ def test_a_build_without_the_provider_says_what_to_install(using, tmp_path):
 
 
 def test_parity_asks_for_whole_float32_products():
-    assert dict(chain(Provider.CUDA, {}, 1, tf32=False))[NAMES[Provider.CUDA]]["use_tf32"] == "0"
-    assert dict(chain(Provider.CUDA, {}, 1, tf32=True))[NAMES[Provider.CUDA]]["use_tf32"] == "1"
-    assert [name for name, _ in chain(Provider.TENSORRT, {}, 1, tf32=False)] == [
+    assert dict(ranking(Provider.CUDA, {}, 1, tf32=False))[NAMES[Provider.CUDA]]["use_tf32"] == "0"
+    assert dict(ranking(Provider.CUDA, {}, 1, tf32=True))[NAMES[Provider.CUDA]]["use_tf32"] == "1"
+    assert [name for name, _ in ranking(Provider.TENSORRT, {}, 1, tf32=False)] == [
         NAMES[Provider.TENSORRT],
         NAMES[Provider.CUDA],
         NAMES[Provider.CPU],
@@ -111,12 +116,12 @@ def test_parity_asks_for_whole_float32_products():
 def test_parity_computes_in_full_whatever_was_chosen_and_time_as_chosen():
     for chosen in ("0", "1"):
         for tf32, expected in ((False, "0"), (True, chosen)):
-            options = dict(chain(Provider.CUDA, {"use_tf32": chosen}, 1, tf32=tf32))
+            options = dict(ranking(Provider.CUDA, {"use_tf32": chosen}, 1, tf32=tf32))
             assert options[NAMES[Provider.CUDA]]["use_tf32"] == expected
 
 
 def test_nothing_that_moves_times_is_left_to_the_runtime():
-    cuda = dict(chain(Provider.CUDA, {"prefer_nhwc": "1"}, 1, tf32=True))[NAMES[Provider.CUDA]]
+    cuda = dict(ranking(Provider.CUDA, {"prefer_nhwc": "1"}, 1, tf32=True))[NAMES[Provider.CUDA]]
     assert cuda == {
         "cudnn_conv_algo_search": "HEURISTIC",
         "cudnn_conv_use_max_workspace": "1",
@@ -126,7 +131,7 @@ def test_nothing_that_moves_times_is_left_to_the_runtime():
         "use_tf32": "1",
     }
     both = [
-        dict(chain(Provider.TENSORRT, chosen, 1, tf32=True))[NAMES[Provider.TENSORRT]]
+        dict(ranking(Provider.TENSORRT, chosen, 1, tf32=True))[NAMES[Provider.TENSORRT]]
         for chosen in ({}, {"trt_builder_optimization_level": "5"})
     ]
     assert [options["trt_builder_optimization_level"] for options in both] == ["3", "5"]
@@ -136,7 +141,7 @@ def test_nothing_that_moves_times_is_left_to_the_runtime():
 
 
 def test_options_belong_to_the_provider_and_not_to_what_stands_in_for_it():
-    for name, options in chain(Provider.TENSORRT, {"trt_fp16_enable": "1"}, 1, tf32=True):
+    for name, options in ranking(Provider.TENSORRT, {"trt_fp16_enable": "1"}, 1, tf32=True):
         assert ("trt_fp16_enable" in options) == (name == NAMES[Provider.TENSORRT])
 
 

@@ -116,7 +116,7 @@ def test_float16_is_not_timed_without_tensor_cores(tmp_path, monkeypatch, off):
     text = "g (float16[1] x) => (float16[1] y) <float16[1] w = {1}> { y = Add(x, w) }"
     half = stored(tmp_path, text, "half.onnx")
     whole = stored(tmp_path, text.replace("float16", "float"), "whole.onnx")
-    monkeypatch.setattr(session_module, "chain", lambda *_, **__: ["CPUExecutionProvider"])
+    monkeypatch.setattr(session_module, "ranking", lambda *_, **__: ["CPUExecutionProvider"])
     how = replace(ON_CPU, provider_options={"use_tf32": off})
     with pytest.raises(UsageError, match=r"from the float16 layers of half\.onnx as well"):
         open_session(half, how, tf32=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
+from widthfold_onnx.evidence.parity.judgement import failed, faults, judge, merged, stored_faults
 from widthfold_onnx.evidence.parity.overflow import overflow
 from widthfold_onnx.evidence.parity.reference import Reference
-from widthfold_onnx.evidence.parity.rule import failed, faults, judge, merged, stored_faults
 from widthfold_onnx.evidence.parity.saturated import as_deployed
 from widthfold_onnx.options import Provider, Sizes
 from widthfold_onnx.results import OutputParity, Verdict
@@ -27,7 +27,7 @@ class ModelParity:
     Attributes:
         failures: how a steady output differs, one line each.
         doubts: why no statement is possible.
-        limits: what limits the comparison.
+        remarks: what limits the comparison.
         outputs: one row per output and level.
         input_sets: how many sets were judged.
         provider: where both models ran, None if none did.
@@ -38,7 +38,7 @@ class ModelParity:
 
     failures: Sequence[str] = ()
     doubts: Sequence[str] = ()
-    limits: Sequence[str] = ()
+    remarks: Sequence[str] = ()
     outputs: Sequence[OutputParity] = ()
     input_sets: int = 0
     provider: Provider | None = None
@@ -53,8 +53,8 @@ class ModelParity:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """All lines; failures come before limits, as a message may be cut at its end."""
-        return (*self.failures, *self.doubts, *self.limits)
+        """All lines; failures come before remarks, as a message may be cut at its end."""
+        return (*self.failures, *self.doubts, *self.remarks)
 
 
 def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelParity:
@@ -72,13 +72,13 @@ def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelPa
         why = f"the original runs, the rewritten model does not: {plain}"
         return ModelParity(failures=[why], provider=provider, sizes=sizes)
     optimized = reference.run(rewritten, Level.ALL)
-    cells, limits = judge(reference, {"disabled": plain, "all": optimized}, is_proved=is_proved)
+    cells, remarks = judge(reference, {"disabled": plain, "all": optimized}, is_proved=is_proved)
     masks = {key[-1] for key, cell in failed(cells).items() if not cell.nonfinite_match}
     suspects = [number for number in sorted(masks) if is_proved and sets[number].random]
     left_out = {number: why for number in suspects if (why := overflow(reference, number))}
     cells = {key: cell for key, cell in cells.items() if key[-1] not in left_out}
-    limits = [*reference.inputs.limits, *limits]
-    limits += [f"left out {sets[number].label}: {why}" for number, why in left_out.items()]
+    remarks = [*reference.inputs.remarks, *remarks]
+    remarks += [f"left out {sets[number].label}: {why}" for number, why in left_out.items()]
     failures = faults(cells, reference, "disabled") + stored_faults(reference, plain)
     if not failures:
         lines = faults(cells, reference, "all")
@@ -87,21 +87,21 @@ def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelPa
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     worse: list[str] = []
     if not failures and saturates(reference.options) and holds_bytes(reference.model, rewritten):
-        worse, remarks = as_deployed(reference, rewritten, optimized)
+        worse, others = as_deployed(reference, rewritten, optimized)
         failures += worse
-        limits += remarks
+        remarks += others
     doubts, rows = reference.doubts, merged(cells)
     if not any(row.level == "disabled" and row.caveat != "meaningless" for row in rows):
         why = "no output shows anything on these inputs"
         why = "the original overflows on every input set" if left_out else why
         if is_proved:
-            limits.append(f"{why}: the proof alone decides")
+            remarks.append(f"{why}: the proof alone decides")
         else:
             doubts.append(f"{why}; pass --inputs with real ones")
     return ModelParity(
         failures=failures,
         doubts=doubts,
-        limits=limits,
+        remarks=remarks,
         outputs=tuple(rows),
         input_sets=len(sets) - len(left_out),
         provider=provider,

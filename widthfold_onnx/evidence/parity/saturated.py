@@ -11,9 +11,9 @@ from pathlib import Path
 
 from widthfold_onnx.evidence.exact_kernels import open_chosen
 from widthfold_onnx.evidence.model_runs import Outputs, attempt, pairs
+from widthfold_onnx.evidence.parity.judgement import SLACK
 from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, Distance, measure
 from widthfold_onnx.evidence.parity.reference import Reference
-from widthfold_onnx.evidence.parity.rule import SLACK
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.runtime.sessions.session_options import PRECISION
 from widthfold_onnx.text import printable
@@ -54,7 +54,7 @@ def as_deployed(
         figures = [[measure(*run[name]) for run in side if name in run] for side in sides]
         is_judged = all(figures) and all(f.match for side in figures for f in side)
         if name in reference.unsteady or array.dtype.kind in "OUS" or not is_judged:
-            continue  # texts, missing outputs and NaN elsewhere are judged by the rule
+            continue  # texts, missing outputs and NaN elsewhere are judged by parity
         old, new = (max((f.distance or Distance()).largest for f in side) for side in figures)
         scale, is_whole = max(f.scale for f in figures[0]) or 1.0, array.dtype.kind in "iu"
         # The original may be right by luck.

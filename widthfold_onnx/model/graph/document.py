@@ -196,14 +196,14 @@ class Document:
     def replace(
         self,
         graph: ir.Graph,
-        chains: Mapping[Node, Sequence[Node]],
+        replacements: Mapping[Node, Sequence[Node]],
         values: Mapping[Value, Value],
     ) -> None:
-        """Put chains of new nodes in the place of nodes.
+        """Put new nodes in the place of nodes.
 
         Args:
             graph: holds the nodes.
-            chains: new nodes by the removed node.
+            replacements: new nodes by the removed node.
             values: for outputs of removed nodes that are still read, values that take their name
                 and users; no other output may be read by a node that stays.
         """
@@ -211,11 +211,11 @@ class Document:
             new.name = old.name
         old_values, new_values = list(values), list(values.values())
         ir.convenience.replace_all_uses_with(old_values, new_values, replace_graph_outputs=True)
-        inputs = [value for node in chains for value in node.inputs if value is not None]
-        read = [value for value in inputs if value.producer() not in chains]
-        for node, chain in chains.items():
-            graph.insert_after(node, chain)
-        graph.remove(chains, safe=True)
+        inputs = [value for node in replacements for value in node.inputs if value is not None]
+        read = [value for value in inputs if value.producer() not in replacements]
+        for node, new_nodes in replacements.items():
+            graph.insert_after(node, new_nodes)
+        graph.remove(replacements, safe=True)
         dropped = drop_unused(dict.fromkeys(read), self.constant)
         self._touched |= {id(graph), *map(id, dropped)}
 

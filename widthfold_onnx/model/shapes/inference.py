@@ -1,12 +1,12 @@
-"""Infers the types of what one node returns, by onnx's shape inference and rules of our own.
+"""Infers the types of what one node returns, by onnx's shape inference and functions of our own.
 
 A node is inferred alone, so that no extent below zero reaches another one: a Slice of onnx 1.23.2
 ends the process there. Inference also indexes by two attributes unchecked: a model with values that
 no runtime takes is refused.
 
-Inference needs shapes whose numbers are all known. In `RULES` a shape with some open elements gives
-the extents of the others. For some operators inference says too much: measured on onnx 1.23.2 and
-onnxruntime 1.31.1 (tests/model/shapes/test_inference_rules.py).
+Inference needs shapes whose numbers are all known. A function in `SHAPE_FUNCTIONS` gives extents
+that a shape with some open elements leaves known. For some operators inference says too much:
+measured on onnx 1.23.2 and onnxruntime 1.31.1 (tests/model/shapes/test_inference_rules.py).
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ def infer_node(
         tuple([bool(name) for name in node.output]),
         tuple([None if fact is None else (*fact.type, _read(fact, op_type)) for fact in inputs]),
     )
-    rule = None if domain else RULES.get(op_type)
-    if rule is None or not facts or not inputs or inputs[0] is None:
+    shape_function = None if domain else SHAPE_FUNCTIONS.get(op_type)
+    if shape_function is None or not facts or not inputs or inputs[0] is None:
         return facts
     attributes = {entry.name: helper.get_attribute_value(entry) for entry in node_attributes}
-    dims = rule(attributes, [*inputs, *[None] * 4])
+    dims = shape_function(attributes, [*inputs, *[None] * 4])
     extents = dims and tuple(None if n is None or n < 0 else n for n in dims)
     return [completed(Fact(facts[0].kind or inputs[0].kind, extents), facts[0]), *facts[1:]]
 
@@ -310,7 +310,7 @@ def _transformed(attributes: Attributes, inputs: Inputs) -> Dims | None:
     return (signal.dims[0], None, bins, 2)
 
 
-RULES: Mapping[str, Callable[[Attributes, Inputs], Dims | None]] = {
+SHAPE_FUNCTIONS: Mapping[str, Callable[[Attributes, Inputs], Dims | None]] = {
     "AveragePool": _pooled,
     "ConstantOfShape": _filled,
     "ConvTranspose": _transposed,

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from widthfold_onnx.options import Companion
-from widthfold_onnx.rules.companions.companion import Rule
+from widthfold_onnx.rules.companions.companion import CompanionRule
 from widthfold_onnx.rules.companions.crop import crop
 from widthfold_onnx.rules.companions.prelu import prelu
 from widthfold_onnx.rules.companions.scalar import scalar
 from widthfold_onnx.rules.companions.split import split
 
-COMPANIONS: Mapping[Companion, Rule] = {
-    Companion.CROP: Rule(("Conv", "ConvTranspose"), crop, inlines=False, lifts=True),
-    Companion.PRELU: Rule(("PRelu",), prelu, branches=True, keeps_inf=True),
-    Companion.SCALAR: Rule(("Add", "Div", "Mul", "Sub"), scalar, inlines=False),
-    Companion.SPLIT: Rule(("Split",), split, inlines=False, lifts=True),
+COMPANIONS: Mapping[Companion, CompanionRule] = {
+    Companion.CROP: CompanionRule(("Conv", "ConvTranspose"), crop, inlines=False, lifts=True),
+    Companion.PRELU: CompanionRule(("PRelu",), prelu, branches=True, keeps_inf=True),
+    Companion.SCALAR: CompanionRule(("Add", "Div", "Mul", "Sub"), scalar, inlines=False),
+    Companion.SPLIT: CompanionRule(("Split",), split, inlines=False, lifts=True),
 }

@@ -45,7 +45,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Rule:
+class CompanionRule:
     """The rule of a companion.
 
     Attributes:

@@ -180,7 +180,7 @@ class Reformulation:
         return text + other + regrouping
 
     @property
-    def form(self) -> str:
+    def label(self) -> str:
         """View or move, the kind of fold, and the layout if it is not NCHW, for reports."""
         way = "view" if self.is_view else "move"
         return f"{way} {self.spec.kind}{' in NHWC' if self.channels_last else ''}"

@@ -147,7 +147,7 @@ class RelatedOp(Op):
         return max((len(shape) for shape, line in pairs if line and shape), default=0)
 
     def stored(self, index: int) -> Constant:
-        """Return an input that is a constant (`Rule.constants`)."""
+        """Return an input that is a constant (`PaddingRule.constants`)."""
         value = self.node.inputs[index]
         constant = None if value is None else self.document.constant(value)
         assert isinstance(constant, Constant)
@@ -236,7 +236,7 @@ class PaddedNode:
     vanishes: bool = False
 
 
-class Rule(NamedTuple):
+class PaddingRule(NamedTuple):
     """The effect of an operator on padded channels.
 
     Attributes:

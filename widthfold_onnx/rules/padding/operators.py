@@ -30,8 +30,8 @@ from widthfold_onnx.rules.padding.channels import (
     LaidOp,
     Line,
     PaddedNode,
+    PaddingRule,
     RelatedOp,
-    Rule,
     Run,
     count_of,
     cut,
@@ -401,26 +401,28 @@ def _pad_product(op: LaidOp) -> PaddedNode | Refusal:
     return PaddedNode(None, {1: layout.expanded(op.array(1), axis)})
 
 
-POINTWISE = Rule(_same, _pad_broadcast, slice(1, None))
+POINTWISE = PaddingRule(_same, _pad_broadcast, slice(1, None))
 
-PADDING: Mapping[str, Rule] = {
+PADDING: Mapping[str, PaddingRule] = {
     **dict.fromkeys(sorted(UNARY), POINTWISE),
-    **dict.fromkeys(sorted(BROADCASTING), Rule(_relate_broadcast, _pad_broadcast)),
-    **dict.fromkeys(("AveragePool", "GlobalAveragePool"), Rule(_same, _zero_stays)),
-    **dict.fromkeys(("GlobalMaxPool", "MaxPool"), Rule(_same, _number_stays)),
-    **dict.fromkeys(("ReduceMean", "ReduceSum"), Rule(_reduced, _zero_stays)),
-    **dict.fromkeys(("ReduceMax", "ReduceMin"), Rule(_reduced, _number_stays)),
-    **dict.fromkeys(("Conv", "ConvTranspose"), Rule(_relate_linear, _pad_linear, slice(1, 3))),
-    **dict.fromkeys(("Flatten", "Squeeze"), Rule(_flat, _number_stays)),
-    **dict.fromkeys(("Gemm", "MatMul"), Rule(_relate_product, _pad_product, slice(1, 2))),
-    "BatchNormalization": Rule(_relate_normalization, _pad_normalization, slice(1, 5)),
+    **dict.fromkeys(sorted(BROADCASTING), PaddingRule(_relate_broadcast, _pad_broadcast)),
+    **dict.fromkeys(("AveragePool", "GlobalAveragePool"), PaddingRule(_same, _zero_stays)),
+    **dict.fromkeys(("GlobalMaxPool", "MaxPool"), PaddingRule(_same, _number_stays)),
+    **dict.fromkeys(("ReduceMean", "ReduceSum"), PaddingRule(_reduced, _zero_stays)),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), PaddingRule(_reduced, _number_stays)),
+    **dict.fromkeys(
+        ("Conv", "ConvTranspose"), PaddingRule(_relate_linear, _pad_linear, slice(1, 3))
+    ),
+    **dict.fromkeys(("Flatten", "Squeeze"), PaddingRule(_flat, _number_stays)),
+    **dict.fromkeys(("Gemm", "MatMul"), PaddingRule(_relate_product, _pad_product, slice(1, 2))),
+    "BatchNormalization": PaddingRule(_relate_normalization, _pad_normalization, slice(1, 5)),
     "Clip": POINTWISE,
-    "Concat": Rule(_joined, _pad_joined),
-    "Gather": Rule(_picked, _number_stays, slice(1, 2)),
-    "Pad": Rule(_appended, _pad_appended, slice(2, 3)),
-    "Reshape": Rule(_flat, _pad_reshaped, slice(1, 2)),
-    "Resize": Rule(_resized, _pad_resized),
-    "Slice": Rule(_sliced, _number_stays),
-    "Split": Rule(_parted, _pad_parted),
+    "Concat": PaddingRule(_joined, _pad_joined),
+    "Gather": PaddingRule(_picked, _number_stays, slice(1, 2)),
+    "Pad": PaddingRule(_appended, _pad_appended, slice(2, 3)),
+    "Reshape": PaddingRule(_flat, _pad_reshaped, slice(1, 2)),
+    "Resize": PaddingRule(_resized, _pad_resized),
+    "Slice": PaddingRule(_sliced, _number_stays),
+    "Split": PaddingRule(_parted, _pad_parted),
 }
 """The rule that pads an operator, by its type."""

@@ -40,12 +40,12 @@ class InputSets:
     Attributes:
         sets: all of them; stored sets come first.
         sizes: at which random sets were made, the primary ones first; empty if there are none.
-        limits: what could not be covered, and sets that were left out, one line each.
+        remarks: what could not be covered, and sets that were left out, one line each.
     """
 
     sets: list[InputSet]
     sizes: Sizes = ()
-    limits: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
 
 def input_sets(
@@ -71,8 +71,8 @@ def input_sets(
     except UnverifiedError as error:
         if not stored:
             raise
-        return InputSets(stored, limits=[f"stored inputs only: {error}"])
-    return InputSets([*stored, *drawn.sets], drawn.sizes, drawn.limits)
+        return InputSets(stored, remarks=[f"stored inputs only: {error}"])
+    return InputSets([*stored, *drawn.sets], drawn.sizes, drawn.remarks)
 
 
 def random_sets(

@@ -21,13 +21,13 @@ OFF = ("0", "false")
 """Values of options that switch something off, in lower case."""
 
 
-def chain(
+def ranking(
     provider: Provider, chosen: Mapping[str, str], threads: int, *, tf32: bool
 ) -> list[tuple[str, dict[str, str]]]:
-    """Return the provider and its fallbacks, with their options.
+    """Return the provider and its fallbacks, the first choice first, with their options.
 
     Args:
-        provider: the first of the chain.
+        provider: the provider.
         chosen: options of the provider itself; they win over ours.
         threads: threads inside one operator.
         tf32: False makes CUDA compute float32 products in full, even against a chosen option.
@@ -103,7 +103,7 @@ def obstacle(provider: Provider, chosen: tuple[tuple[str, str], ...] = ()) -> st
         preload()
     options = library.quiet_options({"session.disable_cpu_ep_fallback": "1"})
     cpu = description_of(Provider.CPU).name
-    providers = [item for item in chain(provider, dict(chosen), 1, tf32=False) if item[0] != cpu]
+    providers = [item for item in ranking(provider, dict(chosen), 1, tf32=False) if item[0] != cpu]
     try:
         session = library.new_session(one_node(), options, providers)
         session.run(None, {"x": np.ones((1, 1, 1, 1), np.float32)})

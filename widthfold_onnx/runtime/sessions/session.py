@@ -26,7 +26,7 @@ from widthfold_onnx.options import Provider, RuntimeOptions, Values
 from widthfold_onnx.runtime.sessions import library
 from widthfold_onnx.runtime.sessions.descriptions import Level as Level
 from widthfold_onnx.runtime.sessions.descriptions import description_of
-from widthfold_onnx.runtime.sessions.providers import OFF, chain, check_options, choose
+from widthfold_onnx.runtime.sessions.providers import OFF, check_options, choose, ranking
 from widthfold_onnx.runtime.sessions.session_options import check_entries, entries
 from widthfold_onnx.text import printable
 
@@ -316,7 +316,7 @@ def open_session(
         session = library.new_session(
             model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model),
             _options(level, how.threads, entries(how.session_options, folder), profile, optimized),
-            chain(used, how.provider_options, how.threads, tf32=tf32),
+            ranking(used, how.provider_options, how.threads, tf32=tf32),
         )
     except library.failures() as error:
         missing = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)

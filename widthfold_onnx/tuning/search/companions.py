@@ -13,7 +13,7 @@ from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.companions import COMPANIONS
-from widthfold_onnx.rules.companions.companion import Rule
+from widthfold_onnx.rules.companions.companion import CompanionRule
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.measurement import Measurement
 from widthfold_onnx.tuning.search.level_search import gain_of
@@ -66,7 +66,7 @@ class CompanionSearch:
                 draft, names = other, (*names, name)
         return draft, gains
 
-    def _alone(self, draft: Plan, other: Plan, rule: Rule) -> list[Measurement]:
+    def _alone(self, draft: Plan, other: Plan, rule: CompanionRule) -> list[Measurement]:
         """Time a plan with one more companion against the plan without it.
 
         The inputs are random. If the time of the companion depends on the data, smooth inputs

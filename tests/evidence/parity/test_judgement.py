@@ -1,4 +1,4 @@
-"""The one rule: what outputs are compared with, and how far off they may be.
+"""The judgement: what outputs are compared with, and how far off they may be.
 
 Steps of a quantizer that rounding tips: a right fold passes, and no other one.
 """
@@ -17,9 +17,9 @@ from tests.evidence.parity.reference import reference
 from tests.folding import fold_model
 from tests.rewrite.quantized.models import FOLD, rounding
 from widthfold_onnx.evidence.model_runs import Outputs
-from widthfold_onnx.evidence.parity import rule as parity_rule
+from widthfold_onnx.evidence.parity import judgement as parity_judgement
+from widthfold_onnx.evidence.parity.judgement import MULTIPLE, STRICT, Cells, Judgement, failed
 from widthfold_onnx.evidence.parity.outputs import Distance
-from widthfold_onnx.evidence.parity.rule import MULTIPLE, STRICT, Cells, Rule, failed
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 
@@ -43,15 +43,15 @@ def judged(
     tolerance: Tolerance | None = None,
     truth: np.ndarray | None = TRUTH,
     unsteady: bool = False,
-) -> tuple[Rule, Cells]:
+) -> tuple[Judgement, Cells]:
     """Compare two models that are that far from the truth, where rounding moves the original."""
     options = VerifyOptions(provider=Provider.CPU, tolerance=tolerance or Tolerance())
     run = reference(Path("a.onnx"), options, [InputSet("s", {})])
     run.outputs.append(away(original))
     run.unsteady.update(["y"] if unsteady else [])
     truths: list[Outputs] = [{} if truth is None else {"y": truth}]
-    rule = Rule(run, truths, is_proved, [{"y": Distance(moved, moved)}])
-    return rule, rule.cells({"disabled": [away(rewritten)]})
+    judgement = Judgement(run, truths, is_proved, [{"y": Distance(moved, moved)}])
+    return judgement, judgement.cells({"disabled": [away(rewritten)]})
 
 
 def passes(*distances: float, **arguments: object) -> bool:
@@ -72,8 +72,8 @@ def test_a_multiple_of_the_movement_is_the_limit(
 def test_the_error_of_the_original_is_a_movement_as_well() -> None:
     for factor, passed in ((0.97, True), (1.03, False)):
         assert passes(2e-6, factor * STRICT * 2e-6) is passed
-    rule, cells = judged(2e-6, 0.0)
-    assert rule.moved[0]["y"].largest == pytest.approx(2e-6, rel=0.05)
+    judgement, cells = judged(2e-6, 0.0)
+    assert judgement.moved[0]["y"].largest == pytest.approx(2e-6, rel=0.05)
     assert cells["disabled", "y", 0].movement == pytest.approx(2e-6, rel=0.05)
 
 
@@ -99,18 +99,18 @@ def test_an_output_that_cannot_be_judged_fails_nobody() -> None:
 
 @pytest.mark.parametrize(("moved", "used"), [(0.0, False), (1e-6, False), (1.1e-5, True)])
 def test_a_truth_further_away_needs_rounding_to_explain_it(moved: float, used: bool) -> None:
-    rule, cells = judged(1e-4, 1e-4, moved)
+    judgement, cells = judged(1e-4, 1e-4, moved)
     cell = cells["disabled", "y", 0]
     assert cell.max_rel == pytest.approx(1e-4 if used else 0.0, rel=0.01)
-    assert bool(rule.limits()) is not used
+    assert bool(judgement.remarks()) is not used
     if not used:
-        (why,) = rule.limits()
+        (why,) = judgement.remarks()
         assert "output y: the original is 0.0001 away from it" in why
 
 
 def test_a_truth_of_another_shape_is_no_truth() -> None:
-    rule, _ = judged(0.0, 0.0, truth=np.ones(4))
-    assert "an unknown amount away" in rule.limits()[0]
+    judgement, _ = judged(0.0, 0.0, truth=np.ones(4))
+    assert "an unknown amount away" in judgement.remarks()[0]
 
 
 def pair(folder: Path, *weights: str) -> list[Path]:
@@ -126,13 +126,13 @@ def pair(folder: Path, *weights: str) -> list[Path]:
 def test_a_broken_reference_calls_no_model_wrong(
     broken: bool, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true_outputs = parity_rule.true_outputs
+    true_outputs = parity_judgement.true_outputs
 
     def reference(*arguments):
         runs, why = true_outputs(*arguments)
         return [{"y": run["y"] * (1.2 if broken else 1.0)} for run in runs], why
 
-    monkeypatch.setattr(parity_rule, "true_outputs", reference)
+    monkeypatch.setattr(parity_judgement, "true_outputs", reference)
     options = VerifyOptions(provider=Provider.CPU, seeds=2, truth_budget=20)
     result = compare_models(*pair(tmp_path, "2", "2.000014"), options)
     assert result.verdict == verdict

@@ -59,21 +59,21 @@ def judge(
     reference.report("float64 truth")
     budget = options.truth_budget if options.thorough else 0.0
     truths, missing = true_outputs(reference.model, reference.names, reference.sets, budget)
-    rule = Rule(reference, truths, is_proved, [{} for _ in truths])
+    judgement = Judgement(reference, truths, is_proved, [{} for _ in truths])
     for number in range(len(COPIES)):
-        unmoved = rule.measure(number)
-        cells = rule.cells(runs)
+        unmoved = judgement.measure(number)
+        cells = judgement.cells(runs)
         # More copies make no output pass whose tolerance the caller chose.
         if unmoved or all(options.tolerance.is_chosen(c.name) for c in failed(cells).values()):
             break
     if unmoved:
         unmoved = f"how far rounding moves the original is not known: {unmoved}"
-    return cells, [line for line in (missing, *rule.limits(), unmoved) if line]
+    return cells, [line for line in (missing, *judgement.remarks(), unmoved) if line]
 
 
 @dataclass
-class Rule:
-    """The rule, with its measurements.
+class Judgement:
+    """The comparison of all outputs, with its measurements.
 
     Attributes:
         reference: the original.
@@ -127,7 +127,7 @@ class Rule:
         return msgspec.structs.replace(alike, note=OPTIMIZED) if alike.passed else cell
 
     def _usable(self) -> list[Outputs]:
-        """Return the truths to which the original is as near as the rule demands.
+        """Return the truths to which the original is as near as equal models must be.
 
         Elsewhere either of both is wrong. onnx's reference implementation has faults of its own:
         the BatchNormalization of onnx 1.23.2 at opset 9 was 41 % off behind the first Conv of a
@@ -165,7 +165,7 @@ class Rule:
         pair = pairs(original, other)[name]
         return compare(name, *pair, tolerance, level, moved, multiple, defaults)
 
-    def limits(self) -> list[str]:
+    def remarks(self) -> list[str]:
         """Say which truths are not used, and why."""
         if not self.unused:
             return []
