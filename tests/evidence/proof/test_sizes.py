@@ -57,3 +57,24 @@ def test_folds_without_a_guard_may_fail_on_empty_tensors() -> None:
     (smallest,) = (node for node in folded.graph.node if node.op_type == "ReduceMin")
     smallest.op_type = "ReduceMax"  # a guard that takes an empty batch
     assert "b/widthfold/fold_reshape" in difference(model, folded)
+
+
+ONE_INPUT = """<ir_version: 8, opset_import: ["" : 17]>
+main (float[N, 3, H, 8] x) => (float[N, 4, H, 7] b, float[N, 4, H, 8] a) {
+  begin = Constant <value_ints = [0]> ()
+  end = Constant <value_ints = [7]> ()
+  axis = Constant <value_ints = [3]> ()
+  z = Slice (x, begin, end, axis)
+  b = Conv <pads = [1, 1, 1, 1]> (z, w)
+  a = Conv <pads = [1, 1, 1, 1]> (x, w)
+}"""
+
+
+def test_a_fold_without_a_guard_does_not_hide_a_wrong_guard_of_the_same_input() -> None:
+    """On an empty batch both layers stop, of which the fold of `a` alone may."""
+    model = parsed(ONE_INPUT, w=(4, 3, 3, 3))
+    folded = wf.fold(model, factor=4)
+    assert difference(model, folded) == ""
+    (smallest,) = (node for node in folded.graph.node if node.op_type == "ReduceMin")
+    smallest.op_type = "ReduceMax"  # a guard that takes an empty batch
+    assert "b/widthfold/fold_reshape" in difference(model, folded)

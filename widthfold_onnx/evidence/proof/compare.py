@@ -149,13 +149,13 @@ def prove_at_sizes(
     for shapes in chain(tested_tries(old, new, proofs[0].shapes), more):
         if proofs[-1].verdict == "different":
             return proofs
-        with suppress(UnverifiedError):
+        try:
             proof = prove(both, shapes)
-            if _is_of_empty_tensors(both, proof):
-                continue
-            is_planned = all(shapes.get(name) == tuple(fixed[name]) for name in fixed)
-            if is_planned or (proof.is_computed and not proof.is_opaque):
-                proofs.append(proof)
+        except UnverifiedError:
+            continue
+        is_planned = all(shapes.get(name) == tuple(fixed[name]) for name in fixed)
+        if is_planned or (proof.is_computed and not proof.is_opaque):
+            proofs += [] if _is_of_empty_tensors(both, proof) else [proof]
     if proofs[-1].verdict == "different" or not open_dimensions(old, {}):
         return proofs
     for name, branch in _unseen(both, proofs):
@@ -166,14 +166,16 @@ def prove_at_sizes(
 
 
 def _is_of_empty_tensors(both: Correspondence, proof: SizeProof) -> bool:
-    """Check whether models differ as an input is empty, whatever the guards choose.
+    """Check whether models differ in one place as an input is empty, whatever the guards choose.
 
     Only guards test for that: folds that need none may fail there (docs/folds.md).
     """
     if proof.verdict != "different" or all(map(all, proof.shapes.values())):
         return False
     guards = frozenset(name for test in size_tests(both.new) for name in test.choosers)
-    return prove(both, proof.shapes, guards).verdict == "different"
+    with suppress(UnverifiedError):  # too large with both branches: no excuse
+        return prove(both, proof.shapes, guards).reason == proof.reason
+    return False
 
 
 def _reaching(both: Correspondence, proofs: list[SizeProof]) -> Iterator[Shapes]:

@@ -53,7 +53,7 @@ class Layers:
         structures: `rewrite.plan.structure_of` every site that has a subject.
         links: the tensors between layers.
         inside: workloads that run between packed tensors, by the subject of the layer.
-        cuts: the layers as they were cut out, for every target.
+        cuts: layers as they were cut out, for every target: one for a subject and its forms.
     """
 
     workloads: Mapping[str, Workload] = field(default_factory=dict)
@@ -75,7 +75,8 @@ class Layers:
         """
         document = reading.document
         measured = ShapeTable(document.proto, shapes)
-        cuts: list[Cut] = []
+        # Each holds its weights, of which equal layers in a large model would hold many.
+        cuts: dict[tuple[str, frozenset[FormSpec]], Cut] = {}
         subjects: dict[NodeName, str | Refusal] = {}
         structures: dict[NodeName, dict[str, Any]] = {}
         forms: dict[object, list[Reformulation]] = {}
@@ -98,11 +99,11 @@ class Layers:
             if isinstance(layer, Refusal):
                 subjects[name] = layer
                 continue
-            cuts.append(layer)
+            cuts.setdefault((layer.subject, frozenset(form.spec for form in layer.forms)), layer)
             subjects[name] = nodes[site.node] = layer.subject
             structures[name] = structure_of(site)
         between = links(document, nodes)
-        return cls({}, subjects, between, {}, structures, cuts).at(target)
+        return cls({}, subjects, between, {}, structures, [*cuts.values()]).at(target)
 
     def at(self, target: Target) -> Self:
         """Return the layers with their forms predicted and ordered for another target."""
