@@ -43,19 +43,16 @@ _CLOCKS = {"thread": "its processor time", "wall": "wall time"}
 
 def difference(row: OutputParity) -> str:
     """Say why an output did not pass."""
-    if row.caveat == "unsteady":  # the figures compare runs of the original
-        return row.note
-    if not row.nonfinite_match:
-        line = "NaN or Inf at other positions"
-    elif row.max_rel is None:
-        line = "not comparable"
+    if row.caveat == "unsteady" or row.worst is None:
+        return row.note  # no two numbers that should be near
+    if row.max_rel is None:
+        line = f"max_abs {figure(row.max_abs)}"
     elif row.max_rel > row.tolerance:
         line = f"max_rel {figure(row.max_rel)} > {figure(row.tolerance)}"
     else:
         line = f"max_rel {figure(row.max_rel)} would do"
-    if row.worst is not None:
-        where = ",".join(map(str, row.worst.index))
-        line += f" at [{where}]: {row.worst.original:.9g} became {row.worst.rewritten:.9g}"
+    where = ",".join(map(str, row.worst.index))
+    line += f" at [{where}]: {row.worst.original:.9g} became {row.worst.rewritten:.9g}"
     return clauses(line, row.note)
 
 
