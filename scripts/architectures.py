@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from graph_text import Net, spread
 from make_models import write
-from mobile_nets import face_detector, pruned, segmentation, separable, unet
-from model_sources import Source
-from sequence_nets import deepfilter_encoder, tcn, wavenet
+from nets.graph_text import Net, spread
+from nets.mobile import face_detector, pruned, segmentation, separable, unet
+from nets.sequence import deepfilter_encoder, tcn, wavenet
+from nets.sources import Source
 
 OUT = Path(__file__).resolve().parents[1] / "build" / "architectures"
 

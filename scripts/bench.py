@@ -34,15 +34,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import published_layers
 from architectures import NETS, OUT
-from bench_history import Commit, append, draw_history, history
-from bench_openvino import against_openvino
-from bench_pad import pad_channels
-from bench_profile import shares
-from bench_report import Cell, Ranks, Row, Suite, draw, read, table
+from benchmark.history import Commit, append, draw_history, history
+from benchmark.openvino import against_openvino
+from benchmark.padded import pad_channels
+from benchmark.profile import shares
+from benchmark.ranking import Compared, compare, rank_correlation
+from benchmark.report import Cell, Ranks, Row, Suite, draw, read, table
 from make_models import write
-from ranking import Compared, compare, rank_correlation
+from nets import published_layers
 
 from widthfold_onnx import WidthfoldError
 from widthfold_onnx.decide.decisions import Drafting

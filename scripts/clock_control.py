@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from bench_history import Commit
+from benchmark.history import Commit
 from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.options import Provider, RuntimeOptions, VerifyOptions

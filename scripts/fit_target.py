@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from benchmark.ranking import rank_correlation
 from gpu.results import Row, latest, of, read
-from ranking import rank_correlation
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.tuning import targets

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the small models that the README and the tests use: `make_models.py [OUT=models]`.
 
-A value that is declared in a model's text (`model_sources`) but computed by no node is a weight: it
+A value that is declared in a model's text (`nets.sources`) but computed by no node is a weight: it
 is filled with numbers that depend on nothing but the names of the model and the weight, so every
 run on every machine writes the same bytes.
 """
@@ -20,7 +20,7 @@ import onnx
 import onnx.checker
 import onnx.numpy_helper
 import onnx.parser
-from model_sources import SOURCES, Source
+from nets.sources import SOURCES, Source
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17], producer_name: "widthfold make_models">'
 TERMS = 8  # uniform 16-bit integers added up for one near-normal number

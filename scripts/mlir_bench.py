@@ -6,7 +6,8 @@
     scripts/mlir_bench.py --only NHWC: time the cases whose name holds a text
 
 Each fold is timed in alternating runs with the module and with a copy of it, in one process, in
-processor time of its one thread (`one_process.py`). Before, both are compared on integers, bitwise.
+processor time of its one thread (`benchmark/one_process.py`). Before, both are compared on
+integers, bitwise.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from benchmark.one_process import paired
 from mlir_module import compiled, loaded, module, of_integers
-from one_process import paired
 
 from widthfold_onnx.mlir.files import fold_file, fold_module
 from widthfold_onnx.options import AxisName, FoldOptions

@@ -31,11 +31,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from bench_report import NOT_RUN, Suite, label_ratios, lengths
+from benchmark.report import NOT_RUN, Suite, label_ratios, lengths
+from campaign.report import read
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from onnx import helper, numpy_helper
-from published_report import read
 from rich.console import Console
 from rich.text import Text
 

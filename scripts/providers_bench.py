@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import onnx
 from bench import SHAPES, SHARED
-from bench_report import put_between
+from benchmark.report import put_between
 
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.clock import alternate, clock_of

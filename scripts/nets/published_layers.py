@@ -10,11 +10,12 @@ from pathlib import Path
 
 from gpu.published import PUBLISHED, Published
 from gpu.tables import published_times
-from graph_text import Net
 from make_models import write
-from model_sources import Source
 
-OUT = Path(__file__).resolve().parents[1] / "build" / "published_layers"
+from nets.graph_text import Net
+from nets.sources import Source
+
+OUT = Path(__file__).resolve().parents[2] / "build" / "published_layers"
 
 
 def source(entry: Published) -> Source:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
-from bench_report import COLUMNS, Row, label_ratios, lengths, pyplot
 
+from benchmark.report import COLUMNS, Row, label_ratios, lengths, pyplot
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.results import Environment
 

@@ -1,4 +1,4 @@
-"""Channels padded to multiples of a tile, as the rival of bench.py."""
+"""Channels padded to multiples of a tile, as a rival."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ import zipfile
 from pathlib import Path
 
 import platformdirs
-from published_models import MODELS, Client, Published
 
+from campaign.models import MODELS, Client, Published
 from widthfold_onnx.errors import WidthfoldError
 
 CACHE = platformdirs.user_cache_path("widthfold", appauthor=False) / "published"

@@ -18,7 +18,7 @@ SCRIPTS = ROOT / "scripts"
 def ranking() -> ModuleType:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(SCRIPTS)
-        return importlib.import_module("ranking")
+        return importlib.import_module("benchmark.ranking")
 
 
 @given(values=st.lists(st.floats(0, 1e9), min_size=3, max_size=20, unique=True))

@@ -1,4 +1,4 @@
-"""OpenVINO on the original, as the rival of bench.py."""
+"""OpenVINO on the original, as a rival."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from bench_report import Cell
-from one_process import Pair, paired
 
+from benchmark.one_process import Pair, paired
+from benchmark.report import Cell
 from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, VerifyOptions
 from widthfold_onnx.runtime.clock import Clock, Run
 from widthfold_onnx.runtime.inputs.input_sets import timed_inputs

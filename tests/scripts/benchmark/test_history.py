@@ -20,13 +20,13 @@ needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="no git to as
 
 @pytest.fixture
 def module(scripts: Path) -> ModuleType:
-    return importlib.import_module("bench_history")
+    return importlib.import_module("benchmark.history")
 
 
 def entry(
     module: ModuleType, commit: str, ratio: float, machine: str = "one", **more: Any
 ) -> object:
-    report = importlib.import_module("bench_report")
+    report = importlib.import_module("benchmark.report")
     cells = {
         "auto": report.Cell(note="faster", ratio=ratio, low=0.9 * ratio, high=1.1 * ratio),
         "OpenVINO": report.Cell(note="not installed"),

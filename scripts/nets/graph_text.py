@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from model_sources import Source
+from nets.sources import Source
 
 
 class Net:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from bench_openvino import at_levels, cell, clock_of, fastest, in_turn, openvino_cell
-from bench_report import NOT_RUN, Cell
-from one_process import paired
-from published_models import Inputs
+from benchmark.one_process import paired
+from benchmark.openvino import at_levels, cell, clock_of, fastest, in_turn, openvino_cell
+from benchmark.report import NOT_RUN, Cell
 
+from campaign.models import Inputs
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider, RuntimeOptions

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from bench_report import Row as ChartRow
-from bench_report import Suite
-from published_judge import Judgement
+from benchmark.report import Row as ChartRow
+from benchmark.report import Suite
 
+from campaign.judge import Judgement
 from widthfold_onnx.errors import UsageError
 
 MOST_MIB = 4096

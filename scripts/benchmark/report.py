@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from bench_profile import Shares
 
+from benchmark.profile import Shares
 from widthfold_onnx.errors import UsageError
 
 COLUMNS = ("factor 8", "auto", "channel pad", "OpenVINO")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graph_text import Net
-from model_sources import Source
+from nets.graph_text import Net
+from nets.sources import Source
 
 
 def trimmed(net: Net, x: str, begin: int, end: int, axis: int = 2) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from graph_text import Net
-from model_sources import Source
+from nets.graph_text import Net
+from nets.sources import Source
 
 INVERTED = (
     # channels between, channels out, stride

@@ -1,0 +1,1 @@
+"""The parts that benchmarks share: cells and tables, rivals, profiles, ranks, history."""
