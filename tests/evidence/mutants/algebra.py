@@ -20,7 +20,7 @@ from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.algebra.packing import Packing, pack
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE, ConvTranspose
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rewrite import parameters
+from widthfold_onnx.rewrite import folded_node
 from widthfold_onnx.rules.forms import windows
 
 Planted = Callable[[], Any]
@@ -46,7 +46,7 @@ def weights(alter: Alter) -> Planted:
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((parameters, "fold_weight"), by=wrong)
+    return code((folded_node, "fold_weight"), by=wrong)
 
 
 def biases(alter: Alter) -> Planted:
@@ -55,7 +55,7 @@ def biases(alter: Alter) -> Planted:
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((parameters, "fold_per_channel"), by=wrong)
+    return code((folded_node, "fold_per_channel"), by=wrong)
 
 
 def regrouped(alter: Callable[[Array, Regrouping], Array]) -> Planted:

@@ -17,7 +17,7 @@ from tests.folding import fold_model
 from tests.rewrite.quantized.convs import Case
 from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
-from widthfold_onnx.rewrite import parameters
+from widthfold_onnx.rewrite import folded_node
 from widthfold_onnx.rewrite.record import FOLD_KEY
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -356,9 +356,9 @@ def first_only(numbers: Array, fold: ConvFold) -> Array:
 
 
 IN_CODE: dict[str, Planted] = {
-    "code.gaps_of_0": code((parameters, "fold_weight"), by=gaps_of_0),
+    "code.gaps_of_0": code((folded_node, "fold_weight"), by=gaps_of_0),
     **{
-        f"code.per_channel.{by.__name__}": code((parameters, "fold_per_channel"), by=by)
+        f"code.per_channel.{by.__name__}": code((folded_node, "fold_per_channel"), by=by)
         for by in (tiled, first_only)
     },
 }

@@ -23,7 +23,7 @@ from tests.evidence.mutants.folded import Array, Fault, Folded, put
 from tests.folding import fold_model
 from tests.operators.products import Product
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rewrite import parameters
+from widthfold_onnx.rewrite import folded_node
 
 Plain = {"first": "Tanh", "last": "Asinh", "scale": 1.0}
 Scaled = {"alpha": 0.6, "beta": 0.4}
@@ -276,14 +276,14 @@ IN_MODEL: dict[str, Fault] = {
 
 def coded(name: str, alter: Alter) -> Planted:
     """A fault where a constant is folded."""
-    right: Callable[..., Array] = getattr(parameters, name)
+    right: Callable[..., Array] = getattr(folded_node, name)
 
     def wrong(*arguments: object, **named: object) -> Array:
         result = right(*arguments, **named)
         altered = alter(result.copy())
         return result if altered is None else altered.astype(result.dtype)
 
-    return code((parameters, name), by=wrong)
+    return code((folded_node, name), by=wrong)
 
 
 IN_CODE: dict[str, Planted] = {
