@@ -99,7 +99,7 @@ def right_fold(base: str) -> onnx.ModelProto:
     return model
 
 
-def folded_node(model: onnx.ModelProto) -> onnx.NodeProto:
+def new_node(model: onnx.ModelProto) -> onnx.NodeProto:
     return next(n for n in model.graph.node if any(e.key == FOLD_KEY for e in n.metadata_props))
 
 
@@ -128,7 +128,7 @@ DEQUANTIZED = {
 
 def place(model: onnx.ModelProto, role: str) -> tuple[onnx.NodeProto, int] | None:
     """The node and the index of its input that holds what plays a role, if one does."""
-    node = folded_node(model)
+    node = new_node(model)
     index = ROLES.get(node.op_type, {}).get(role)
     if index is None and node.op_type == "Conv" and role in DEQUANTIZED:
         outer, inner = DEQUANTIZED[role]
@@ -274,7 +274,7 @@ def without_pair(model: onnx.ModelProto) -> bool:
     """It computes the same, but it is not what was to be built."""
     found = pair(model)
     if found:
-        folded_node(model).input[0] = found[0].input[0]
+        new_node(model).input[0] = found[0].input[0]
     for node in found:
         model.graph.node.remove(node)
     return bool(found)
