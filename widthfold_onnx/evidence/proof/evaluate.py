@@ -189,7 +189,7 @@ class Evaluation:
             version=self.program.version(node),
             shapes=[self._shape(path, name) if name else None for name in node.output],
             unknown=self.unknown,
-            made=[self.table.element(path, name) for name in node.output],
+            output_kinds=[self.table.element(path, name) for name in node.output],
         )
         bodies = frame.scope.inner.get(index, ())
         if bodies and is_default(node, "If"):
@@ -206,7 +206,7 @@ class Evaluation:
             self.functions[operator(node), call.version] += 1
         return [
             replace(value, kind=kind) if kind and isinstance(value, Elements) else value
-            for value, kind in zip(results, call.made, strict=False)
+            for value, kind in zip(results, call.output_kinds, strict=False)
         ]
 
     def _body(self, call: Call, body: Body, frame: _Frame, number: int = -1) -> list[Value]:

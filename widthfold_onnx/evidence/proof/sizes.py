@@ -60,9 +60,9 @@ def open_dimensions(program: Program, fixed: Shapes) -> dict[Key, bool]:
     A symbol in a fixed shape is known everywhere.
     """
     dimensions: dict[Key, bool] = {}
-    known = _sizes(program, fixed)
+    sizes = _sizes(program, fixed)
     for _, axis, key in _open(program):
-        if key not in known:
+        if key not in sizes:
             dimensions[key] = dimensions.get(key, True) and axis == 0
     return dimensions
 
@@ -303,8 +303,8 @@ def _sizes(program: Program, shapes: Shapes) -> dict[Key, int]:
 
 def _at(program: Program, fixed: Shapes, sizes: Mapping[Key, int]) -> Shapes:
     """Return the extents of every input whose rank is known."""
-    known = {**sizes, **_sizes(program, fixed)}
-    opened = {(name, axis): known[key] for name, axis, key in _open(program) if key in known}
+    every = {**sizes, **_sizes(program, fixed)}
+    opened = {(name, axis): every[key] for name, axis, key in _open(program) if key in every}
     shapes: dict[str, Shape] = {}
     for value in program.inputs:
         if value.name in fixed:

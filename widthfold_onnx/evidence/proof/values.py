@@ -163,7 +163,7 @@ class Call:
         opset: version of the operator set of the node's domain.
         version: version since which the operator is unchanged, 0 if no schema is known.
         shapes: of the outputs; None where shape inference does not know one.
-        made: element types of the outputs, 0 where unknown.
+        output_kinds: element types of the outputs, 0 where unknown.
         unknown: collects operators that are treated as functions of all that they read.
     """
 
@@ -173,7 +173,7 @@ class Call:
     opset: int
     version: int
     shapes: Sequence[Shape | None]
-    made: Sequence[int] = ()
+    output_kinds: Sequence[int] = ()
     unknown: set[str] = field(default_factory=set)
 
     def tensor(self, index: int) -> Tensor:
@@ -193,7 +193,7 @@ class Call:
         assert not isinstance(value, Opaque)
         return value
 
-    def known(self, index: int) -> Array | None:
+    def numbers(self, index: int) -> Array | None:
         """Return the numbers of an input, None where it is left out or not known."""
         value = self.optional(index)
         return value.array if isinstance(value, Known) else None

@@ -61,7 +61,7 @@ def evaluated(
         opset=opset,
         version=given.version(node),
         shapes=[None] * outputs,
-        made=list(kinds[len(names) :]),
+        output_kinds=list(kinds[len(names) :]),
     )
     return evaluate(call)[0]
 

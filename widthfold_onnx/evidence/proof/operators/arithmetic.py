@@ -136,26 +136,26 @@ def along(value: Tensor, axis: int, rank: int) -> Tensor:
     return reshaped(value, [-1 if i == axis % rank else 1 for i in range(rank)])
 
 
-def matrix_product(left: Tensor, right: Tensor) -> Elements:
+def matrix_product(a: Tensor, b: Tensor) -> Elements:
     """Multiply as numpy does: a vector is a row or a column, other axes are broadcast.
 
     Raises:
         UnevaluableError: the extents do not fit.
     """
-    a, b = left.shape, right.shape
-    if not a or not b:
+    ranks = len(a.shape), len(b.shape)
+    if not all(ranks):
         raise UnevaluableError("a factor is a scalar")
-    first = reshaped(left, (1, *a)) if len(a) == 1 else left
-    second = reshaped(right, (*b, 1)) if len(b) == 1 else right
-    if first.shape[-1] != second.shape[-2]:
-        raise UnevaluableError(f"matrices of {list(a)} and {list(b)} do not fit")
-    common([first.shape[:-2], second.shape[:-2]])
-    draws = each(dot, first, second)
+    rows = reshaped(a, (1, *a.shape)) if ranks[0] == 1 else a
+    columns = reshaped(b, (*b.shape, 1)) if ranks[1] == 1 else b
+    if rows.shape[-1] != columns.shape[-2]:
+        raise UnevaluableError(f"matrices of {list(a.shape)} and {list(b.shape)} do not fit")
+    common([rows.shape[:-2], columns.shape[:-2]])
+    draws = each(dot, rows, columns)
     shape = draws[0].shape
-    shape = shape[:-2] + shape[-1:] if len(a) == 1 else shape
-    shape = shape[:-1] if len(b) == 1 else shape
+    shape = shape[:-2] + shape[-1:] if ranks[0] == 1 else shape
+    shape = shape[:-1] if ranks[1] == 1 else shape
     flat = tuple(draw.reshape(shape) for draw in draws)
-    return combined(flat, left, right, product=True)
+    return combined(flat, a, b, product=True)
 
 
 MOVES = frozenset(
@@ -177,7 +177,7 @@ def move(call: Call) -> list[Value] | None:
     data = [call.tensor(i) for i in range(count)]
     if any(isinstance(value, Elements) for value in call.inputs[count:]):
         return None
-    places = [call.known(i) for i in range(count, len(call.inputs))]
+    places = [call.numbers(i) for i in range(count, len(call.inputs))]
     results = []
     for draws in zip(*(value.draws for value in data), strict=True):
         result = run_reference(call.node, [*draws, *places], call.opset)
@@ -195,7 +195,7 @@ def pad(call: Call) -> list[Value] | None:
     """
     data, attributes = call.tensor(0), call.attributes
     rank, mode = len(data.shape), attributes.get("mode", "constant")
-    pads, fill, axes = call.known(1), call.optional(2), call.known(3)
+    pads, fill, axes = call.numbers(1), call.optional(2), call.numbers(3)
     if call.opset < PAD_READS:
         pads = np.array(attributes["pads" if "pads" in attributes else "paddings"])
         fill = Known(np.array(attributes.get("value", 0.0)))

@@ -91,10 +91,10 @@ def elementwise(call: Call) -> list[Value]:
 def _keeps_zero(call: Call) -> bool:
     """Check whether 0 lies between the bounds of a Clip."""
     low, high = (
-        call.attributes.get(name) if call.known(i) is None else call.known(i)
+        call.attributes.get(name) if call.numbers(i) is None else call.numbers(i)
         for i, name in ((1, "min"), (2, "max"))
     )
-    unknown = any(call.optional(i) is not None and call.known(i) is None for i in (1, 2))
+    unknown = any(call.optional(i) is not None and call.numbers(i) is None for i in (1, 2))
     around = (low is None or np.all(low <= 0)) and (high is None or np.all(high >= 0))
     return not unknown and bool(around)
 
@@ -213,7 +213,8 @@ def _fused_conv(call: Call) -> list[Value]:
 def _resize(call: Call) -> list[Value] | None:
     """Return a function of the whole lines through a position, along the axes that change."""
     data, attributes = call.tensor(0), call.attributes
-    rank, scales, sizes = len(data.shape), call.known(2 if call.opset >= 11 else 1), call.known(3)
+    scales, sizes = (call.numbers(i) for i in (2 if call.opset >= 11 else 1, 3))
+    rank = len(data.shape)
     plain = (
         attributes.get("coordinate_transformation_mode") != "tf_crop_and_resize"
         and attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch"
@@ -238,7 +239,7 @@ def _resize(call: Call) -> list[Value] | None:
 def _of_lines(call: Call) -> list[Value] | None:
     """Return functions of the line along an axis, whichever axis that is."""
     data, attributes = call.tensor(0), dict(call.attributes)
-    rank, name, operand = len(data.shape), call.node.op_type, call.known(1)
+    rank, name, operand = len(data.shape), call.node.op_type, call.numbers(1)
     axis, count, keepdims = (attributes.pop(key, None) for key in ("axis", "k", "keepdims"))
     if len(call.tensors) > 1:  # where the line runs, or how much of it is kept
         axis, count = (operand, count) if name == "CumSum" else (axis, operand)

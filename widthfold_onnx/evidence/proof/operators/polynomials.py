@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -94,13 +95,13 @@ def _conv(call: Call, *how: Any) -> list[Value]:
 
 
 def _gemm(call: Call) -> list[Value]:
-    left, right, bias = call.tensor(0), call.tensor(1), call.optional(2)
-    if (len(left.shape), len(right.shape)) != (2, 2):
-        raise UnevaluableError(f"Gemm of {list(left.shape)} and {list(right.shape)}")
+    a, b, bias = call.tensor(0), call.tensor(1), call.optional(2)
+    if (len(a.shape), len(b.shape)) != (2, 2):
+        raise UnevaluableError(f"Gemm of {list(a.shape)} and {list(b.shape)}")
     alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
-    left = mapped(left, np.transpose) if call.attributes.get("transA") else left
-    right = mapped(right, np.transpose) if call.attributes.get("transB") else right
-    result = matrix_product(left, right)
+    a = mapped(a, np.transpose) if call.attributes.get("transA") else a
+    b = mapped(b, np.transpose) if call.attributes.get("transB") else b
+    result = matrix_product(a, b)
     if alpha != 1:
         result = times(result, Known(np.array(alpha)))
     if bias is None or beta == 0:
@@ -115,19 +116,17 @@ def _einsum(call: Call) -> list[Value] | None:
     equation = call.attributes["equation"].replace(" ", "")
     if len(call.inputs) != 2 or equation.partition("->")[0].count(",") != 1:
         return None
-    left, right = call.tensor(0), call.tensor(1)
-    first, second, result = _labels(equation, len(left.shape), len(right.shape))
+    a, b = call.tensor(0), call.tensor(1)
+    first, second, result = _labels(equation, (len(a.shape), len(b.shape)))
     shared = [label for label in first if label in second]
     batches = [label for label in shared if label in result]
     summed = [label for label in shared if label not in result]
     rows = [label for label in first if label not in second]
     columns = [label for label in second if label not in first]
-    sizes = dict(zip(first, left.shape, strict=False)) | dict(
-        zip(second, right.shape, strict=False)
-    )
+    sizes = dict(zip(first, a.shape, strict=False)) | dict(zip(second, b.shape, strict=False))
     is_plain = all(len({*term}) == len(term) for term in (first, second, result))
-    fits = (len(first), len(second)) == (len(left.shape), len(right.shape))
-    fits = fits and all(left.shape[first.index(n)] == right.shape[second.index(n)] for n in shared)
+    fits = (len(first), len(second)) == (len(a.shape), len(b.shape))
+    fits = fits and all(a.shape[first.index(n)] == b.shape[second.index(n)] for n in shared)
     if not is_plain or not fits or {*result} != {*batches, *rows, *columns}:
         return None
 
@@ -138,15 +137,15 @@ def _einsum(call: Call) -> list[Value] | None:
         return lambda x: x.transpose(order).reshape(extents)
 
     product = matrix_product(
-        mapped(left, matrices(first, batches, rows, summed)),
-        mapped(right, matrices(second, batches, summed, columns)),
+        mapped(a, matrices(first, batches, rows, summed)),
+        mapped(b, matrices(second, batches, summed, columns)),
     )
     labels = [*batches, *rows, *columns]
     extents, order = [sizes[n] for n in labels], [labels.index(label) for label in result]
     return [mapped(product, lambda x: x.reshape(extents).transpose(order))]
 
 
-def _labels(equation: str, left_rank: int, right_rank: int) -> tuple[str, str, str]:
+def _labels(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str]:
     """Return one label for each axis of both operands and of the result.
 
     An ellipsis becomes labels that no equation has, here written 0 and 1, aligned at their end:
@@ -154,17 +153,15 @@ def _labels(equation: str, left_rank: int, right_rank: int) -> tuple[str, str, s
     defines the result: the ellipsis, then the labels that occur once, by alphabet.
     """
     operands, arrow, result = equation.partition("->")
-    left, right = operands.split(",")
-    hidden = max(
-        left_rank - len(left.replace("...", "")), right_rank - len(right.replace("...", ""))
-    )
+    pairs = list(zip(operands.split(","), ranks, strict=True))
+    hidden = max(rank - len(text.replace("...", "")) for text, rank in pairs)
     wide = "".join(chr(ord("\u0100") + i) for i in range(hidden))
 
     def term(text: str, rank: int) -> str:
         count = rank - len(text.replace("...", ""))
         return text.replace("...", wide[hidden - count :])
 
-    first, second = term(left, left_rank), term(right, right_rank)
+    first, second = starmap(term, pairs)
     if not arrow:
         once = sorted(c for c in {*first, *second} - {*wide} if (first + second).count(c) == 1)
         result = ("..." if "..." in operands else "") + "".join(once)

@@ -106,7 +106,7 @@ def _dequantize(call: Call) -> list[Value]:
 def _quantize(call: Call) -> list[Value]:
     """Quantize; a value that was dequantized with the same numbers gives the integers back."""
     data, scale, zero = call.tensor(0), call.tensor(1), call.optional(2)
-    kind = call.made[0]
+    kind = call.output_kinds[0]
     grid = _grid(scale, zero, kind)
     if isinstance(data, Elements) and grid and data.grid == grid:
         inverse_scale = Elements(each(_inverses, reshaped(scale, ())))
