@@ -99,6 +99,11 @@ def test_a_fault_in_a_body_or_in_what_it_captures_is_found(other: onnx.ModelProt
     assert difference(LOOP, other)
 
 
+def test_a_node_of_a_body_that_cannot_be_evaluated_is_named_with_the_node_around_it() -> None:
+    message = "If node of 'y': in its then_branch, MatMul node of 'p': matrices of"
+    assert message in difference(PLAIN, branches("p = MatMul (x, x)", "q = Neg (x)"))
+
+
 def scan(body: str, axis: int = 1) -> onnx.ModelProto:
     return parsed(f"""{HEAD} g (float[2] x, float[7,3,2] v) => (float[2] y, float[3,7,2] z) {{
         y, z = Scan <num_scan_inputs = 1, scan_input_axes = [{axis}],

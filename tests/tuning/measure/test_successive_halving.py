@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from tests.tuning.measure.races import SETUP, workload
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.runtime import settings
-from widthfold_onnx.runtime.clock import Run
+from widthfold_onnx.runtime.clock import Run, in_turn
 from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, SKIPPED, Measurement
 from widthfold_onnx.runtime.settings import Setting
 from widthfold_onnx.tuning.measure import successive_halving
@@ -43,6 +44,7 @@ class Track:
     def __init__(self, seconds: Mapping[str, object]) -> None:
         self.now = 0.0
         self.runs: Counter[str] = Counter()
+        self.order: list[str] = []
         self.seconds = seconds
 
     def clock(self) -> int:
@@ -55,6 +57,7 @@ class Track:
 
         def once(count: int) -> None:
             self.runs[name] += 1
+            self.order.append(name)
             time = self.seconds[name]
             self.now += (time(self.runs[name]) if callable(time) else time) * MILLI
 
@@ -111,6 +114,16 @@ def test_all_forms_run_then_the_better_ones_and_the_best_more_often(raced) -> No
         assert ran.low <= ran.ratio <= ran.high
         assert ran.reason == ""
     assert measurements[AS_IS].seconds == pytest.approx(MILLI)
+
+
+def test_the_order_of_turns_goes_on_behind_the_first_pairs(raced) -> None:
+    _, track = raced({"own": 1.0, "form": 1.0})
+    rounds = 1 + RUNGS[0].pairs
+    assert RUNGS[0].pairs > FIRST_PAIRS
+    order: list[str] = []
+    sides = [lambda _, name=name: order.append(name) for name in ("own", "form")]
+    list(islice(in_turn(sides, track.clock), rounds))
+    assert track.order[2 * rounds : 4 * rounds] == order  # the layer as it is runs first, alone
 
 
 def test_every_form_begins_before_it_runs_and_has_one_result_behind_its_layer(raced) -> None:

@@ -227,8 +227,11 @@ class Evaluation:
             shape, kind = self._shape(path, value.name), self.table.element(path, value.name)
             inside.values[value.name] = self._drawn(key, shape, kind)
         outputs = [value.name for value in scope.graph.output]
-        self._graph(inside, outputs)
-        return [self._read(name, inside) for name in outputs]
+        try:
+            self._graph(inside, outputs)
+            return [self._read(name, inside) for name in outputs]
+        except UnevaluableError as error:
+            raise UnevaluableError(f"in its {place}, {error}") from error
 
     def _if(self, call: Call, bodies: Sequence[Body], frame: _Frame) -> list[Value]:
         """Compute the branch that is forced or that a known condition chooses, else both.

@@ -9,7 +9,7 @@ longer than the layer as it is. They are counted at a rate that no layer reaches
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -166,7 +166,7 @@ class _Race:
         """
         start = time.perf_counter()
         first, *later = self.setup.spending.rungs
-        _, own = self._pairs(self.original, first.pairs)
+        _, own = self._pairs(self._turns(self.original), first.pairs)
         usual = float(np.median(own))
         self._tell(AS_IS, timed(1.0, 1.0, 1.0, usual, len(own)))
         for form in self.workload.forms:
@@ -199,34 +199,42 @@ class _Race:
         try:
             form = random_run(model, self.setup.setting)
             if spec in self.times:
-                self.times[spec] = self._pairs(form, pairs)
+                self.times[spec] = self._pairs(self._turns(form), pairs)
             else:
-                self.times[spec] = self._first_times(spec, form, pairs)
+                self.times[spec] = self._first_times(spec, self._turns(form), pairs)
         except UnverifiedError as error:
             return str(error)
         return ""
 
-    def _first_times(self, spec: FormSpec, form: Run, pairs: int) -> Times:
+    def _first_times(self, spec: FormSpec, turns: Iterator[list[float]], pairs: int) -> Times:
         """Run a form for the first time: a hopeless one in the first pairs only."""
-        times = self._pairs(form, FIRST_PAIRS)
+        times = self._pairs(turns, FIRST_PAIRS)
         best = max(map(_ratio, self.times.values()), default=1.0)
         if HOPELESS * _ratio(times) < max(best, 1.0):
             self.hopeless.add(spec)
         elif pairs > FIRST_PAIRS:
-            more = self._pairs(form, pairs - FIRST_PAIRS, warm=True)
+            more = self._pairs(turns, pairs - FIRST_PAIRS)
             times = np.concatenate([times, more], axis=1)
         return times
 
-    def _pairs(self, form: Run, rounds: int, *, warm: bool = False) -> Times:
-        """Return the seconds of both sides by pair; one more pair warms up unless they are warm."""
-        start, clock = time.perf_counter(), clock_of(self.setup.how)
+    def _turns(self, form: Run) -> Iterator[list[float]]:
+        """Return the seconds of both sides, pair by pair; one pair before has warmed them up.
+
+        One iterator takes turns as long as a form runs: a second one would begin the order anew.
+        """
+        turns = in_turn((self.original, form), clock_of(self.setup.how))
+        next(turns)
+        return turns
+
+    def _pairs(self, turns: Iterator[list[float]], count: int) -> Times:
+        """Return the seconds of both sides by pair, of fewer pairs where they take long."""
+        start = time.perf_counter()
         times: list[list[float]] = []
-        warming = 0 if warm else 1
-        for pair in islice(in_turn((self.original, form), clock), warming + rounds):
+        for pair in islice(turns, count):
             times.append(pair)
-            if len(times) > FEWEST_PAIRS and time.perf_counter() - start > FORM_SECONDS:
+            if len(times) >= FEWEST_PAIRS and time.perf_counter() - start > FORM_SECONDS:
                 break
-        return np.array(times[warming:]).T
+        return np.array(times).T
 
 
 def out_of_reach(macs: float, usual: float, peak: float) -> bool:
