@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import onnx
@@ -23,6 +24,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import (
     AssumedSizes,
     CompanionReport,
+    Gain,
     PaddingReport,
     SearchReport,
     SiteReport,
@@ -184,20 +186,27 @@ class Decided:
         remaining = tuple(layer for layer in self.plan.layers if layer.name not in layers)
         plan = msgspec.structs.replace(self.plan, layers=remaining)
         sites = [
-            SiteReport(
-                node=site.node,
-                graph=site.graph,
-                op=site.op,
-                status="refused",
-                code=refusal.code.value,
-                reason=refusal.reason,
-                gain=site.gain,
-            )
-            if NodeName(site.graph, site.node) in layers
+            left_alone(name, site.op, "refused", refusal.code.value, refusal.reason, site.gain)
+            if (name := NodeName(site.graph, site.node)) in layers
             else site
             for site in self.sites
         ]
         return replace(self, plan=plan, sites=sites, reading=Reading.of(proto, folder, plan))
+
+
+def left_alone(
+    name: NodeName,
+    op: str,
+    status: Literal["kept", "refused"],
+    code: str,
+    reason: str,
+    gain: Gain | None = None,
+) -> SiteReport:
+    """Return the line of a layer that stays as it is, or of another part of a plan."""
+    graph, node = name
+    return SiteReport(
+        node=node, graph=graph, op=op, status=status, code=code, reason=reason, gain=gain
+    )
 
 
 def decide(reading: Reading, options: FoldOptions, choose: Choose) -> list[Decision]:

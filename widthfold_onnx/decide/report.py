@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
-from widthfold_onnx.decide.decisions import Decided, Decision
+from widthfold_onnx.decide.decisions import Decided, Decision, left_alone
 from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
@@ -87,11 +87,11 @@ def applied(fitting: Fitting, plan: Plan) -> Decided:
     sites = [
         _folded(*folded[site.node])
         if site.node in folded
-        else _left_alone(name, site.op, "kept", NOT_PLANNED, "the plan does not name it")
+        else left_alone(name, site.op, "kept", NOT_PLANNED, "the plan does not name it")
         for site in fitting.reading.sites
         if (name := NodeName(site.scope.path, site.name)) not in planned or site.node in folded
     ]
-    sites += [_left_alone(m.name, m.op, "refused", MISFIT, m.why) for m in fitting.misfits]
+    sites += [left_alone(m.name, m.op, "refused", MISFIT, m.why) for m in fitting.misfits]
     padding = padding_report(fitting.plan.padding, (), done=True)
     return Decided(fitting.plan, fitting.reading, sites, padding=padding)
 
@@ -108,26 +108,9 @@ def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) ->
     if isinstance(outcome, Refusal):
         status: Literal["kept", "refused"] = "kept" if outcome.code in KEPT else "refused"
         reason = "; ".join(filter(None, (outcome.reason, hint)))
-        return _left_alone(
-            decision.name, decision.site.op, status, outcome.code.value, reason, gain
-        )
+        return left_alone(decision.name, decision.site.op, status, outcome.code.value, reason, gain)
     assert decision.linear is not None
     return _folded(decision.linear, outcome, gain)
-
-
-def _left_alone(
-    name: NodeName,
-    op: str,
-    status: Literal["kept", "refused"],
-    code: str,
-    reason: str,
-    gain: Gain | None = None,
-) -> SiteReport:
-    """Return the line of a layer that stays as it is, or of another part of a plan."""
-    graph, node = name
-    return SiteReport(
-        node=node, graph=graph, op=op, status=status, code=code, reason=reason, gain=gain
-    )
 
 
 def _folded(layer: LinearSite, form: Reformulation, gain: Gain | None = None) -> SiteReport:

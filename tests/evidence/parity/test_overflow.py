@@ -7,7 +7,6 @@ from tests.evidence.compared import compare_models
 from tests.evidence.parity.reference import reference
 from tests.folding import optimize
 from widthfold_onnx.evidence import exact_kernels
-from widthfold_onnx.evidence.parity.overflow import overflow
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.sessions.session import Level
@@ -144,7 +143,7 @@ def at(pair, *values):
     feeds = [np.zeros(SHAPE, np.float32)] + [np.full(SHAPE, v, np.float32) for v in values]
     sets = [InputSet("s", {"x": x}) for x in feeds]
     original = reference(pair[0], OPTIONS, sets)
-    return [overflow(original, number) for number in range(len(sets))]
+    return [original.overflow(number) for number in range(len(sets))]
 
 
 def test_only_the_sets_that_overflow_are_named(tmp_path):

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
 from widthfold_onnx.evidence.parity.judgement import failed, faults, judge, merged, stored_faults
-from widthfold_onnx.evidence.parity.overflow import overflow
 from widthfold_onnx.evidence.parity.reference import Reference
 from widthfold_onnx.evidence.parity.saturated import as_deployed
 from widthfold_onnx.options import Provider, Sizes
@@ -75,7 +74,7 @@ def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelPa
     cells, remarks = judge(reference, {"disabled": plain, "all": optimized}, is_proved=is_proved)
     masks = {key[-1] for key, cell in failed(cells).items() if not cell.nonfinite_match}
     suspects = [number for number in sorted(masks) if is_proved and sets[number].random]
-    left_out = {number: why for number in suspects if (why := overflow(reference, number))}
+    left_out = {number: why for number in suspects if (why := reference.overflow(number))}
     cells = {key: cell for key, cell in cells.items() if key[-1] not in left_out}
     remarks = [*reference.inputs.remarks, *remarks]
     remarks += [f"left out {sets[number].label}: {why}" for number, why in left_out.items()]

@@ -1,4 +1,4 @@
-"""Runs the original: what other models are compared with, and how far rounding moves that."""
+"""Runs the original as the reference: how far rounding moves it, and where it overflows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from widthfold_onnx.errors import UnverifiedError
@@ -16,6 +17,9 @@ from widthfold_onnx.evidence.model_runs import Outputs, attempt, pairs
 from widthfold_onnx.evidence.parity.outputs import Distance, compare, distance, dtype_of
 from widthfold_onnx.evidence.parity.shaken import COPIES, shake, shaken, steps_of
 from widthfold_onnx.model.loader import load_with_data
+from widthfold_onnx.model.proto.scope import describe_node
+from widthfold_onnx.model.proto.walk import operator_of
+from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.options.progress import Say
 from widthfold_onnx.runtime.inputs.input_sets import InputSets
@@ -97,6 +101,38 @@ class Reference:
             }
             for own, other in zip(self.outputs, runs, strict=True)
         ]
+
+    def overflow(self, number: int) -> str:
+        """Name a linear node of the main graph that reads or gives NaN or Inf on an input set.
+
+        The sentence is "" where there is no such node, or the original does not run so. Random
+        inputs may be larger than the model was made for. A structural zero times Inf is NaN, so a
+        fold spreads such a value to its neighbours, by design and within one sample.
+        """
+        nodes: list[onnx.NodeProto] = []
+
+        def showing_all() -> onnx.ModelProto:
+            model = load_with_data(self.model, MAX_BYTES)
+            nodes.extend(node for node in model.graph.node if operator_of(node) in OPERATORS)
+            values = {name for node in model.graph.node for name in node.output}
+            values &= {name for node in nodes for name in (*node.input, *node.output)}
+            for name in sorted(values - {value.name for value in model.graph.output}):
+                model.graph.output.add().name = name
+            return model
+
+        runs = attempt(showing_all, self.options, Level.DISABLED, [self.sets[number]], self.report)
+        if isinstance(runs, str):
+            return ""
+        for node in nodes:
+            for verb, names in (("reads", node.input), ("gives", node.output)):
+                for value in (runs[0][name] for name in names if name in runs[0]):
+                    lost = np.count_nonzero(~np.isfinite(value)) if value.dtype.kind == "f" else 0
+                    if lost:
+                        return (
+                            f"{describe_node(node)} of the original {verb} NaN or Inf there "
+                            f"({lost} of {value.size} values), which a fold may spread"
+                        )
+        return ""
 
 
 def reference_of(original: Path, options: VerifyOptions, report: Say) -> Reference:

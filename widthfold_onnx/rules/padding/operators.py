@@ -401,6 +401,7 @@ def _pad_product(op: LaidOp) -> PaddedNode | Refusal:
     return PaddedNode(None, {1: layout.expanded(op.array(1), axis)})
 
 
+LINEAR = PaddingRule(_relate_linear, _pad_linear, slice(1, 3))
 POINTWISE = PaddingRule(_same, _pad_broadcast, slice(1, None))
 
 PADDING: Mapping[str, PaddingRule] = {
@@ -410,9 +411,7 @@ PADDING: Mapping[str, PaddingRule] = {
     **dict.fromkeys(("GlobalMaxPool", "MaxPool"), PaddingRule(_same, _number_stays)),
     **dict.fromkeys(("ReduceMean", "ReduceSum"), PaddingRule(_reduced, _zero_stays)),
     **dict.fromkeys(("ReduceMax", "ReduceMin"), PaddingRule(_reduced, _number_stays)),
-    **dict.fromkeys(
-        ("Conv", "ConvTranspose"), PaddingRule(_relate_linear, _pad_linear, slice(1, 3))
-    ),
+    **dict.fromkeys(("Conv", "ConvTranspose"), LINEAR),
     **dict.fromkeys(("Flatten", "Squeeze"), PaddingRule(_flat, _number_stays)),
     **dict.fromkeys(("Gemm", "MatMul"), PaddingRule(_relate_product, _pad_product, slice(1, 2))),
     "BatchNormalization": PaddingRule(_relate_normalization, _pad_normalization, slice(1, 5)),
