@@ -79,6 +79,17 @@ def test_no_modules_import_each_other() -> None:
     assert len(list(TopologicalSorter(imported()).static_order())) == len(MODULES)
 
 
+def test_contributing_lists_all_parts_lowest_first() -> None:
+    page = (TESTS.parent / "CONTRIBUTING.md").read_text()
+    table = page.partition("## Layout of the code")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    parts = [part for row in rows for part in re.findall(r"`(\w+)(?:/|\.py)`", row)]
+    levels = [LEVEL[part] for part in parts if part in LEVEL]
+    assert levels == sorted(levels)
+    rest = set(LEVEL) - set(parts) - {"olive", "passes"}  # what other tools call
+    assert all(f"`{part}.py`" in table for part in rest), rest
+
+
 NAMED = ("rules.match", "tuning.cost")
 LONGEST = 9
 FOLDERS = {name: path for name, path in MODULES.items() if path.name == "__init__.py"}
