@@ -11,7 +11,7 @@ from tests.cli.tool import build, save
 from tests.folding import optimize
 from tests.tuning.search import world
 from tests.tuning.search.world import World, enter
-from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
+from widthfold_onnx.options import AxisName, Effort, FoldOptions, Provider, SearchOptions
 from widthfold_onnx.reports.described.layers import padding
 from widthfold_onnx.results import OptimizeReport, PaddedChannels
 
@@ -56,7 +56,13 @@ def found(
     options = SearchOptions(
         store=model.with_name("store.sqlite"), provider=Provider.CPU, effort=Effort.THOROUGH
     )
-    return optimize(model, model.with_name("out.onnx"), FoldOptions(**changes), None, options)
+    return optimize(
+        model,
+        model.with_name("out.onnx"),
+        FoldOptions(axis=AxisName.WIDTH, **changes),
+        None,
+        options,
+    )
 
 
 def test_the_multiple_that_gains_most_is_taken(

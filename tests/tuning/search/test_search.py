@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from tests.cli.tool import build, save
 from tests.folding import optimize
+from tests.tuning.search.three import ALL, ONE_AXIS, THREE, found, options, status
 from tests.tuning.search.world import World, doubled, enter, folded
 from tests.tuning.workload.tool import search_text
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
-from widthfold_onnx.results import OptimizeReport
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN
 from widthfold_onnx.tuning.measure.effort import SPENDING
@@ -25,45 +25,17 @@ from widthfold_onnx.tuning.search.search import CLOSE
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import tune
 
-THREE = """
-<ir_version: 8, opset_import: ["" : 17]>
-g (float[1,1,4,32] x) => (float[1,1,4,32] y)
-<float[2,1,1,3] w1, float[2,2,1,3] w2, float[1,2,1,3] w3>
-{
-    [first] a = Conv <pads = [0,1,0,1]> (x, w1)
-    [second] b = Conv <pads = [0,1,0,1]> (a, w2)
-    [third] y = Conv <pads = [0,1,0,1]> (b, w3)
-}"""
-ALL = {"first": 1.0, "second": 1.0, "third": 1.0}
-
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return save(build(THREE), tmp_path / "model.onnx")
 
 
-def found(model: Path, **changes: object) -> OptimizeReport:
-    """The report of a run that verifies nothing and pads no channels (test_padding)."""
-    fold = FoldOptions(**{"pad_channels": 0, **changes.pop("fold", {})})
-    search = SearchOptions(**{**options(model), **changes})
-    return optimize(model, model.with_name("out.onnx"), fold, None, search)
-
-
-def options(model: Path) -> dict[str, object]:
-    """Every form races."""
-    store = model.with_name("store.sqlite")
-    return {"store": store, "provider": Provider.CPU, "effort": Effort.THOROUGH}
-
-
-def status(report: OptimizeReport) -> dict[str, str]:
-    return {site.node: site.code for site in report.sites}
-
-
 def test_what_pays_is_folded_and_the_report_says_how_much(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = enter(monkeypatch, World(doubled, ALL))
-    report = found(model)
+    report = found(model, fold={"pad_channels": 0})
     assert folded(model.with_name("out.onnx")) == ALL.keys()
     assert {(s.status, s.axis, s.factor) for s in report.sites} == {("folded", "width", 2)}
     assert all((s.gain.ratio, s.gain.low, s.gain.pairs) == (2.0, 1.8, 40) for s in report.sites)
@@ -236,7 +208,7 @@ def test_layers_agree_where_the_whole_model_was_never_timed(
         return two_then_four(form, inside)
 
     enter(monkeypatch, World(alone, ALL))
-    tune([model], search_options=SearchOptions(**options(model)))
+    tune([model], FoldOptions(**ONE_AXIS), SearchOptions(**options(model)))
     report = found(model, measure=False)
     assert {(site.status, site.factor) for site in report.sites} == {("folded", 4)}
     assert report.search.whole is None
@@ -267,7 +239,7 @@ def test_layers_of_one_axis_are_lifted_together_where_no_one_gains_alone(
 ) -> None:
     model = save(build(FLAT), tmp_path / "model.onnx")
     world = enter(monkeypatch, World(lambda layer, form: (0.9, 0.8), dict.fromkeys(ALL, saved)))
-    report = found(model, effort=effort)
+    report = found(model, {"pad_channels": 0}, effort=effort)
     assert [site.axis for site in report.sites if site.status == "folded"] == ["rank"] * count
     assert world.compared[0] == (set(), ALL.keys())
     assert (report.search.whole is None) == (not count)  # the last trial is left out
@@ -284,7 +256,7 @@ def test_a_chain_is_not_torn_by_what_its_layers_gain_alone(
 
     model = save(build(FLAT), tmp_path / "model.onnx")
     world = enter(monkeypatch, World(alone, {**ALL, "second": -0.1}))
-    found(model, effort=effort)
+    found(model, {"pad_channels": 0}, effort=effort)
     assert folded(model.with_name("out.onnx")) == ALL.keys()
     assert all(len(side) in (0, 1, 3) for sides in world.compared for side in sides)
 
@@ -296,7 +268,7 @@ def test_lifted_layers_are_timed_at_the_level_that_suits_each_side(
     model = save(build(FLAT), tmp_path / "model.onnx")
     world = enter(monkeypatch, World(lambda layer, form: (0.9, 0.8), dict.fromkeys(ALL, -1.0)))
     monkeypatch.setattr(world, "_turns", lambda *arguments: pytest.fail("at one level only"))
-    assert found(model).summary.folded == 0
+    assert found(model, {"pad_channels": 0}).summary.folded == 0
     assert world.compared == [(set(), ALL.keys())]
 
 
@@ -384,7 +356,11 @@ def test_less_effort_times_fewer_forms_and_a_thorough_search_the_rest(
 
 def test_what_was_tuned_does_not_race_again(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = enter(monkeypatch, World(lambda layer, form: (1.5, 1.4), ALL))
-    tune([model], FoldOptions(), SearchOptions(**{**options(model), "effort": Effort.QUICK}))
+    tune(
+        [model],
+        FoldOptions(**ONE_AXIS),
+        SearchOptions(**{**options(model), "effort": Effort.QUICK}),
+    )
     assert len(world.raced) == 6
     found(model, effort=Effort.QUICK)
     assert len(world.raced) == 6

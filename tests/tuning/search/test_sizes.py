@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.cli.tool import build, save
-from tests.tuning.search.test_search import found
+from tests.tuning.search.three import ONE_AXIS, found
 from tests.tuning.search.world import World, doubled, enter, folded
 from widthfold_onnx.runtime.measurement import Measurement, lost, timed
 from widthfold_onnx.tuning.search.trials import over_sizes, pays_at_all
@@ -57,7 +57,7 @@ def test_a_loss_at_one_size_forbids_the_change(
     model = save(build(OPEN), tmp_path / "model.onnx")
     gains = {1: {"first": 1.0, "second": 1.0}, 6: {"first": at_six, "second": at_six}}
     enter(monkeypatch, Sized(gains))
-    report = found(model, fold={"input_shapes": (SMALL, LARGE)})
+    report = found(model, fold={**ONE_AXIS, "input_shapes": (SMALL, LARGE)})
     assert report.search is not None
     assert [row.verdict for row in report.search.sizes] == ["faster", verdict]
     assert [row.shapes["x"] for row in report.search.sizes] == [[1, 1, 4, 32], [6, 1, 4, 32]]
@@ -70,7 +70,7 @@ def test_a_layer_that_loses_at_the_larger_size_is_left_out(
     model = save(build(OPEN), tmp_path / "model.onnx")
     gains = {1: {"first": 1.0, "second": 1.0}, 6: {"first": -2.0, "second": 1.0}}
     enter(monkeypatch, Sized(gains))
-    found(model, fold={"input_shapes": (SMALL, LARGE)})
+    found(model, fold={**ONE_AXIS, "input_shapes": (SMALL, LARGE)})
     assert folded(model.with_name("out.onnx")) == {"second"}
 
 
@@ -81,7 +81,7 @@ def test_a_layer_that_loses_at_the_first_size_is_not_timed_at_the_larger_one(
     lost = {"first": -1.0, "second": -1.0}
     world = Sized({1: lost, 6: {"first": 1.0, "second": 1.0}})
     enter(monkeypatch, world)
-    found(model, fold={"input_shapes": (SMALL, LARGE)})
+    found(model, fold={**ONE_AXIS, "input_shapes": (SMALL, LARGE)})
     assert world.batches.count(6) == 1 < world.batches.count(1), "the last trial is at all sizes"
 
 
@@ -92,7 +92,7 @@ def test_smaller_sizes_get_the_last_trial_alone(
     both = {"first": 1.0, "second": 1.0}
     world = Sized({1: both, 6: both})
     enter(monkeypatch, world)
-    found(model, fold={"input_shapes": (LARGE, SMALL)})
+    found(model, fold={**ONE_AXIS, "input_shapes": (LARGE, SMALL)})
     assert world.batches.count(1) == 1 < world.batches.count(6)
 
 

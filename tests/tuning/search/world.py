@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from widthfold_onnx.runtime.paired_benchmark import (
     ratios_to,
 )
 from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.tuning import store as store_module
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome, race
 from widthfold_onnx.tuning.search import context as context_module
@@ -29,6 +31,8 @@ from widthfold_onnx.tuning.search import trials
 
 WHOLE = 10.0
 """Seconds that every model takes as it is."""
+
+CONNECTED = store_module._connected
 
 Alone = Callable[[dict[str, Any], dict[str, Any]], tuple[float, float] | str]
 """Ratio of a form and the low end of it, or why it is lost, by layer and form."""
@@ -148,7 +152,17 @@ def folded(model: Path) -> frozenset[str]:
 
 
 def enter(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
-    """Let the search measure in that world."""
+    """Let the search measure in that world, into stores that wait for no disk.
+
+    A search puts hundreds of measurements into its store, and a flush takes 10 ms.
+    """
+
+    def unflushed(place: str, path: Path | None) -> sqlite3.Connection:
+        connection = CONNECTED(place, path)
+        connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
     for module in (context_module, children, trials):
         monkeypatch.setattr(module, "isolated", world.isolated)
+    monkeypatch.setattr(store_module, "_connected", unflushed)
     return world
