@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-import shutil
 import tomllib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import onnx
 import pytest
 
+import widthfold_onnx as wf
+from tests.cli.tool import TWO_LAYERS, build, save
 from tests.shared import ROOT
 from widthfold_onnx.model import loader
 from widthfold_onnx.model.proto import functions, tensors
@@ -72,11 +74,12 @@ def test_the_calls_that_a_page_shows_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("model.onnx", "retrained.onnx"):
-        shutil.copy(ROOT / "models" / "pitch_cnn.onnx", tmp_path / name)
+        save(build(TWO_LAYERS.replace("[second]", "[head]")), tmp_path / name)
     monkeypatch.chdir(tmp_path)
     for effort, spending in SPENDING.items():
-        hasty = replace(spending, race=0.5, probe=0.2, trial=0.2, without=0.2, final=0.2)
-        monkeypatch.setitem(SPENDING, effort, hasty)
+        times = dict.fromkeys(("race", "probe", "trial", "lifting", "without", "final"), 0.1)
+        monkeypatch.setitem(SPENDING, effort, replace(spending, forms=2, **times))
+    monkeypatch.setattr(wf, "verify", partial(wf.verify, time_budget=0.1))
     proto = onnx.load("model.onnx")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks
