@@ -186,7 +186,7 @@ def standard_streams(descriptor: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             os.dup2(descriptor, number)
-            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115 - main reads and writes it
             patch.setattr(sys, name, stream)
         os.close(descriptor)
         try:

@@ -127,7 +127,7 @@ def test_other_threads_are_not_known_and_a_budget_ends(store: Path, out: Path) -
     """However small the budget is, the layer of the largest possible gain races."""
     run = widthfold(
         *("optimize", MODEL, out, *CPU, "--store", store),
-        *("--threads", 2, "--time-budget", "1e-6"),
+        *("--threads", 2, "--time-budget", "1e-6", "--effort", "quick"),
     )
     assert (run.code, run.err) == (0, "")
     # By its time a layer may be too small to race; the layer that raced may have forms left.
