@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from tests.models.test_traps import NAMES, SCRIPT
 from tests.rewrite.drawn.convs import convs
 from tests.rewrite.held import Drawn
 from tests.shared import MODELS, SHARED, generate, needs_models
+from tests.whole_models.test_traps import NAMES, SCRIPT
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
@@ -102,7 +102,7 @@ def with_shapes(model: Path, options: list[FoldOptions]) -> list[FoldOptions]:
 @needs_models
 @pytest.mark.parametrize("model", SMALL, ids=[path.stem for path in SMALL])
 def test_real_models(model: Path) -> None:
-    """Folds by 8 with the defaults are proved in `tests.models.test_real_models`."""
+    """Folds by 8 with the defaults are proved in `tests.whole_models.test_real_models`."""
     loaded = load(model)
     proved_equal(loaded.proto, with_shapes(model, QUICK[1:]), loaded.folder)
 

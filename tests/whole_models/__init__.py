@@ -1,0 +1,1 @@
+"""Whole models through the command: real ones, traps, large ones; `tests/model` tests `model/`."""
