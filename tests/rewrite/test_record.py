@@ -8,7 +8,7 @@ import pytest
 from tests.folding import fold_model
 from tests.operators.products import Product
 from tests.rewrite.quantized.products import QuantizedProduct
-from tests.rules.test_selection import conv_model
+from tests.rules.one_conv import conv_model
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.rewrite.record import FOLD_KEY, MOST_TAPS, FoldRecord, read_record
 

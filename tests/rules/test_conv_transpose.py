@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.folding import fold_model
-from tests.rules.test_selection import ops, site
+from tests.rules.one_conv import ops, site
 from widthfold_onnx.options import FoldOptions, Layout, NonFinite
 
 

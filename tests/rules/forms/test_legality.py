@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from tests.folding import fold_model
-from tests.rules.test_selection import conv_model, site
+from tests.rules.one_conv import conv_model, site
 from tests.running import LEVELS, run
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import FoldOptions
