@@ -411,6 +411,7 @@ class Environment(Result, kw_only=True, frozen=True):
         mhz_before: mean clock of the cores before the work, None where the system does not say.
         mhz_after: the same afterwards.
         command: the command line that repeats the run, "" from Python.
+        vectors: the widest vector instructions of the processor, "" if not known.
     """
 
     widthfold: str
@@ -428,6 +429,7 @@ class Environment(Result, kw_only=True, frozen=True):
     mhz_before: float | None
     mhz_after: float | None
     command: str
+    vectors: str = ""
 
 
 class VerifyReport(Report, kw_only=True, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +90,9 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
         """The table, and below it where it was made and how well predictions agree."""
         lines = [*HEAD, *table(self.rows), ""]
         if self.environment is not None:
-            where = self.environment
             threads = " and ".join(map(str, sorted({row.threads for row in self.rows})))
-            lines.append(
-                f"`scripts/bench.py`: {where['machine']}, {where['cores']} cores, ONNX Runtime "
-                f"{where['onnxruntime']}, {threads} thread{'s' * (threads != '1')}, load "
-                f"{where['load_before']} to {where['load_after']}."
-            )
+            work = f"{threads} thread{'s' * (threads != '1')}"
+            lines.append(f"`scripts/bench.py`: {conditions(self.environment, work)}")
         if self.ranks is not None and self.ranks.overall is not None:
             each = [rho for rho in self.ranks.layers.values() if rho is not None]
             lines.append(
@@ -105,6 +102,15 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
                 f"layers take {self.ranks.scale:.2f} times as long as predicted in the median."
             )
         return "\n".join([*lines, *profiles(self.rows)]) + "\n"
+
+
+def conditions(where: Mapping[str, Any], threads: str) -> str:
+    """Return a sentence on the machine and versions of an `Environment` in JSON."""
+    machine = " ".join(filter(None, (where["machine"], where.get("vectors"))))
+    return (
+        f"{machine}, {where['cores']} cores, ONNX Runtime {where['onnxruntime']}, {threads}, load "
+        f"{where['load_before']} to {where['load_after']}."
+    )
 
 
 def profiles(rows: list[Row]) -> list[str]:

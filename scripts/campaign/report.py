@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from benchmark.report import Row as ChartRow
-from benchmark.report import Suite
+from benchmark.report import Suite, conditions
 
 from campaign.judge import Judgement
 from widthfold_onnx.errors import UsageError
@@ -123,11 +123,8 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     def where(self) -> str:
         """One line on machine and versions."""
         where, efforts = self.environment, sorted({row.effort for row in self.rows})
-        return (
-            f"`scripts/published.py --effort {' and '.join(efforts)}`: {where['machine']}, "
-            f"{where['cores']} cores, ONNX Runtime {where['onnxruntime']}, 1 thread, load "
-            f"{where['load_before']} to {where['load_after']}."
-        )
+        command = f"scripts/published.py --effort {' and '.join(efforts)}"
+        return f"`{command}`: {conditions(where, '1 thread')}"
 
 
 def table(row: Row) -> list[str]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, output, passing, timing
+from widthfold_onnx.evidence.parity.outputs import compare
 from widthfold_onnx.evidence.parity.reference import UNSTEADY
+from widthfold_onnx.options import Tolerance
 from widthfold_onnx.reports import github, junit, pictures
 from widthfold_onnx.reports.described.layers import region
 from widthfold_onnx.reports.described.verification import (
@@ -34,6 +37,27 @@ def test_an_output_that_fails_within_the_largest_distance_says_why() -> None:
     )
     beyond = replace(row, max_rel=2e-5)
     assert difference(beyond).startswith("max_rel 2e-05 > 1e-05 at ")
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "line"),
+    [
+        (np.ones((2, 3)), np.ones((3, 2)), "float64[3, 2] instead of float64[2, 3]"),
+        (np.array(["a"]), np.array(["b"]), "texts differ"),
+        (np.array([np.nan]), np.array([1.0]), "NaN or Inf at other places"),
+        (
+            np.zeros(2),
+            np.array([0, 0.5]),
+            "at [1]: 0 became 0.5; not a meaningful check: all values are equal",
+        ),
+    ],
+)
+def test_a_difference_has_figures_only_where_two_numbers_should_be_near(
+    original: np.ndarray, rewritten: np.ndarray, line: str
+) -> None:
+    row = compare("y", original, rewritten, Tolerance())
+    assert not row.passed
+    assert difference(row) == line
 
 
 def test_the_reason_why_a_region_ends_is_not_cut() -> None:

@@ -384,10 +384,22 @@ def test_rows_of_other_code_are_one_line(report: ModuleType, tmp_path: Path) -> 
         report.read(tmp_path / "published.json")
 
 
-def test_the_readme_and_the_page_are_made_of_the_numbers(report: ModuleType) -> None:
-    rows = report.read(ROOT / "benchmarks" / "published.json")
-    assert (ROOT / "benchmarks" / "published.md").read_text() == rows.markdown()
-    assert rows.summary() in (ROOT / "README.md").read_text()
+def test_the_readme_and_the_pages_are_made_of_the_numbers(report: ModuleType) -> None:
+    readme, folders = (
+        (ROOT / "README.md").read_text(),
+        (ROOT / "benchmarks").rglob("published.json"),
+    )
+    campaigns = {path.parent.name: report.read(path) for path in folders}
+    assert campaigns.keys() == {"benchmarks", "avx2"}
+    assert campaigns["benchmarks"].summary() in readme
+    gains = sum(row.changed for row in campaigns["avx2"].rows)
+    assert f"AVX2 alone, where {gains} models gain" in readme
+
+
+@pytest.mark.parametrize("folder", [".", "avx2"])
+def test_a_page_is_made_of_the_numbers(folder: str, report: ModuleType) -> None:
+    path = ROOT / "benchmarks" / folder / "published.json"
+    assert path.with_suffix(".md").read_text() == report.read(path).markdown()
 
 
 def test_nothing_of_a_package_is_in_the_project() -> None:

@@ -54,6 +54,7 @@ def environment(
         session_options=dict(options.session_options),
         u8s8_error=u8s8_error,
         machine=machine(),
+        vectors=processor().vectors,
         cores=cores(),
         python=platform.python_version(),
         load_before=round(before.load, 2),
@@ -95,9 +96,8 @@ def version(*names: str) -> str:
 
 
 def machine() -> str:
-    """Return system, architecture, name of the processor and its vector instructions."""
-    words = (platform.system(), platform.machine(), processor().name, processor().vectors)
-    return " ".join(filter(None, words))
+    """Return system, architecture and name of the processor."""
+    return f"{platform.system()} {platform.machine()} {processor().name}"
 
 
 PERIOD = 0.1

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
+import onnx
 import pytest
 
 import widthfold_onnx as wf
 from tests.evidence.mutants.proof import difference
 from tests.rewrite.guards.guarded import guards, parsed
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.proof import compare
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.proof.sizes import MOST_GUESSED, first_tries, second_tries
 
@@ -60,21 +63,43 @@ def test_folds_without_a_guard_may_fail_on_empty_tensors() -> None:
 
 
 ONE_INPUT = """<ir_version: 8, opset_import: ["" : 17]>
-main (float[N, 3, H, 8] x) => (float[N, 4, H, 7] b, float[N, 4, H, 8] a) {
+main (float[N, 3, H, 8] x) => (float[N, 4, H, 7] b, float[N, 4, H, 8] a) {{
   begin = Constant <value_ints = [0]> ()
   end = Constant <value_ints = [7]> ()
   axis = Constant <value_ints = [3]> ()
-  z = Slice (x, begin, end, axis)
-  b = Conv <pads = [1, 1, 1, 1]> (z, w)
-  a = Conv <pads = [1, 1, 1, 1]> (x, w)
-}"""
+  {nodes}
+}}"""
+UNGUARDED = "a = Conv <pads = [1, 1, 1, 1]> (x, w)"
+GUARDED = "z = Slice (x, begin, end, axis) b = Conv <pads = [1, 1, 1, 1]> (z, w)"
 
 
-def test_a_fold_without_a_guard_does_not_hide_a_wrong_guard_of_the_same_input() -> None:
-    """On an empty batch both layers stop, of which the fold of `a` alone may."""
-    model = parsed(ONE_INPUT, w=(4, 3, 3, 3))
+def a_wrong_guard(nodes: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """Return a model of two layers, and its fold by 4 with a guard that takes an empty batch."""
+    model = parsed(ONE_INPUT.format(nodes=nodes), w=(4, 3, 3, 3))
     folded = wf.fold(model, factor=4)
     assert difference(model, folded) == ""
     (smallest,) = (node for node in folded.graph.node if node.op_type == "ReduceMin")
-    smallest.op_type = "ReduceMax"  # a guard that takes an empty batch
-    assert "b/widthfold/fold_reshape" in difference(model, folded)
+    smallest.op_type = "ReduceMax"
+    return model, folded
+
+
+@pytest.mark.parametrize("nodes", [f"{GUARDED} {UNGUARDED}", f"{UNGUARDED} {GUARDED}"])
+def test_a_fold_without_a_guard_does_not_hide_a_wrong_guard_of_the_same_input(nodes: str) -> None:
+    """On an empty batch both layers stop, of which the fold of `a` alone may."""
+    assert "b/widthfold/fold_reshape" in difference(*a_wrong_guard(nodes))
+
+
+def test_a_difference_on_empty_inputs_counts_where_no_run_excuses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = parsed(LAYERS, w=(4, 3, 3, 3))
+    folded = wf.fold(model, factor=4)
+    prove = compare.prove
+
+    def unable(both: object, shapes: object, forced: frozenset[str] = frozenset()) -> object:
+        if forced:
+            raise UnverifiedError("the proof needs more memory than there is")
+        return prove(both, shapes, forced)
+
+    monkeypatch.setattr(compare, "prove", unable)
+    assert "a/widthfold" in difference(model, folded)

@@ -20,7 +20,7 @@ g (float[1,1,4,32] x) => (float[1,1,4,32] y)
 ALL = {"first": 1.0, "second": 1.0, "third": 1.0}
 
 ONE_AXIS = {"pad_channels": 0, "axis": AxisName.WIDTH}
-"""Pads no channels (test_padding), and lists the forms of one axis: a fourth of all."""
+"""Pads no channels (test_padding), and lists the forms of one axis: a fifth of all."""
 
 
 def found(model: Path, fold: dict[str, object] = ONE_AXIS, **changes: object) -> OptimizeReport:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -154,8 +154,9 @@ def prove_at_sizes(
         except UnverifiedError:
             continue
         is_planned = all(shapes.get(name) == tuple(fixed[name]) for name in fixed)
-        if is_planned or (proof.is_computed and not proof.is_opaque):
-            proofs += [] if _is_of_empty_tensors(both, proof) else [proof]
+        counts = is_planned or (proof.is_computed and not proof.is_opaque)
+        if counts and not _is_of_empty_tensors(both, proof):
+            proofs.append(proof)
     if proofs[-1].verdict == "different" or not open_dimensions(old, {}):
         return proofs
     for name, branch in _unseen(both, proofs):
@@ -166,16 +167,22 @@ def prove_at_sizes(
 
 
 def _is_of_empty_tensors(both: Correspondence, proof: SizeProof) -> bool:
-    """Check whether models differ in one place as an input is empty, whatever the guards choose.
+    """Check whether models differ in the same places as an input is empty, whatever guards choose.
 
     Only guards test for that: folds that need none may fail there (docs/folds.md).
     """
-    if proof.verdict != "different" or all(map(all, proof.shapes.values())):
+    if proof.verdict != "different" or not _is_empty(proof.shapes):
         return False
     guards = frozenset(name for test in size_tests(both.new) for name in test.choosers)
-    with suppress(UnverifiedError):  # too large with both branches: no excuse
+    try:
         return prove(both, proof.shapes, guards).reason == proof.reason
-    return False
+    except UnverifiedError:  # nothing excuses the difference then
+        return False
+
+
+def _is_empty(shapes: Shapes) -> bool:
+    """Check whether an input has no elements."""
+    return not all(map(all, shapes.values()))
 
 
 def _reaching(both: Correspondence, proofs: list[SizeProof]) -> Iterator[Shapes]:
@@ -321,7 +328,9 @@ class _Trial:
         try:
             after = new().run(targets)
         except UnevaluableError as error:
-            return proof_of("different", str(error), is_computed=False)
+            # The first failure may be one that is allowed, and hide another one.
+            each = _failures(new, targets) if _is_empty(self.shapes) else [str(error)]
+            return proof_of("different", "; ".join(each), is_computed=False)
         doubt, is_opaque = "", False
         for name in targets:
             if before.digests[name] == after.digests[name]:
@@ -346,6 +355,17 @@ class _Trial:
             functions=frozenset(before.unknown | after.unknown),
             branches=frozenset(after.branches),
         )
+
+
+def _failures(new: Callable[[], Evaluation], targets: Sequence[str]) -> list[str]:
+    """Return why targets of the new model cannot be evaluated, each by itself."""
+    failures: list[str] = []
+    for name in targets:
+        try:
+            new().run([name])
+        except UnevaluableError as error:
+            failures.append(str(error))
+    return list(dict.fromkeys(failures))
 
 
 def _error_bits(before: Evaluation, after: Evaluation) -> float:

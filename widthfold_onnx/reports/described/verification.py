@@ -43,17 +43,16 @@ _CLOCKS = {"thread": "its processor time", "wall": "wall time"}
 
 def difference(row: OutputParity) -> str:
     """Say why an output did not pass."""
+    # The figures of an unsteady output compare runs of the original; other shapes have none.
     if row.caveat == "unsteady" or row.worst is None:
-        return row.note  # no two numbers that should be near
-    if row.max_rel is None:
-        line = f"max_abs {figure(row.max_abs)}"
-    elif row.max_rel > row.tolerance:
-        line = f"max_rel {figure(row.max_rel)} > {figure(row.tolerance)}"
-    else:
-        line = f"max_rel {figure(row.max_rel)} would do"
+        return row.note
     where = ",".join(map(str, row.worst.index))
-    line += f" at [{where}]: {row.worst.original:.9g} became {row.worst.rewritten:.9g}"
-    return clauses(line, row.note)
+    line = f"[{where}]: {row.worst.original:.9g} became {row.worst.rewritten:.9g}"
+    if row.max_rel is None:
+        return clauses(f"at {line}", row.note)
+    beyond = row.max_rel > row.tolerance
+    bound = f"> {figure(row.tolerance)}" if beyond else "would do"
+    return clauses(f"max_rel {figure(row.max_rel)} {bound} at {line}", row.note)
 
 
 OUTPUTS: tuple[Column[OutputParity], ...] = (
@@ -249,9 +248,10 @@ def _machine(machine: Environment) -> str:
     """Return versions, provider with its options, and machine."""
     options = {**machine.provider_options, **machine.session_options}
     provider = [machine.provider, *(f"{name}={value}" for name, value in options.items())]
+    processor = " ".join(filter(None, (machine.machine, machine.vectors)))
     return (
         f"widthfold {machine.widthfold}, onnx {machine.onnx}, onnxruntime {machine.onnxruntime}, "
-        f"Python {machine.python}, {', '.join(provider)}, {machine.machine}, "
+        f"Python {machine.python}, {', '.join(provider)}, {processor}, "
         f"{counted(machine.cores, 'core')}, load {machine.load_before:.2f} before and "
         f"{machine.load_after:.2f} after, {figure(machine.mhz_before, 5)} MHz before and "
         f"{figure(machine.mhz_after, 5)} after"
