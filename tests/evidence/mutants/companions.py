@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper, parser
 
 from tests.evidence.mutants.mutant import Mutant
+from widthfold_onnx.rewrite import exchange
 from widthfold_onnx.rewrite.exchange import exchanged
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -26,7 +28,10 @@ def original() -> onnx.ModelProto:
 
 
 def right() -> onnx.ModelProto:
-    return exchanged(original(), None, ["prelu"])[0]
+    """Return the model with exchanged PRelus, whatever the kernels here make of an Inf."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exchange, "prelu_keeps_inf", lambda: True)
+        return exchanged(original(), None, ["prelu"])[0]
 
 
 def node(graph: onnx.GraphProto, op_type: str, index: int = 0) -> onnx.NodeProto:
