@@ -80,7 +80,7 @@ class Processor(NamedTuple):
 
     @property
     def has_avx512(self) -> bool:
-        """Whether a block of ONNX Runtime's packed layout holds 16 channels."""
+        """True if a block of ONNX Runtime's packed layout holds 16 channels."""
         return self.vectors.startswith("AVX-512")
 
 
