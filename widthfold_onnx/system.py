@@ -173,8 +173,8 @@ def peak_bytes() -> int:
     if peak := getattr(memory, "peak_wset", None):  # Windows
         return int(peak)
     status = _STATUS.read_bytes() if _STATUS.is_file() else b""
-    if told := re.search(rb"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE):
-        return int(told[1]) << 10
+    if line := re.search(rb"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE):
+        return int(line[1]) << 10
     if resource:
         unit = 1 if psutil.MACOS else 1024  # getrusage(2)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -72,8 +72,8 @@ def runtime_release() -> str:
     """
     spec = importlib.util.find_spec("onnxruntime")
     text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
-    told = re.search(r"""^__version__ = ["'](.+)["']""", text, re.MULTILINE)
-    return told[1] if told else ""
+    line = re.search(r"""^__version__ = ["'](.+)["']""", text, re.MULTILINE)
+    return line[1] if line else ""
 
 
 def other_runtime(measured: str) -> str:

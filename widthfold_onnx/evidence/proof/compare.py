@@ -328,7 +328,7 @@ class _Trial:
         try:
             after = new().run(targets)
         except UnevaluableError as error:
-            # The first failure may be one that is allowed, and hide another one.
+            # On empty inputs an allowed failure may hide a failure behind it.
             each = _failures(new, targets) if _is_empty(self.shapes) else [str(error)]
             return proof_of("different", "; ".join(each), is_computed=False)
         doubt, is_opaque = "", False

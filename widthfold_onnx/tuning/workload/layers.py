@@ -75,7 +75,7 @@ class Layers:
         """
         document = reading.document
         measured = ShapeTable(document.proto, shapes)
-        # Each holds its weights, of which equal layers in a large model would hold many.
+        # A cut holds its weights: equal layers of a large model would fill the memory.
         cuts: dict[tuple[str, frozenset[FormSpec]], Cut] = {}
         subjects: dict[NodeName, str | Refusal] = {}
         structures: dict[NodeName, dict[str, Any]] = {}
