@@ -1,4 +1,4 @@
-"""Names the type of an array, and counts elements."""
+"""Names the types of arrays and of their extents, and counts elements."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 """An array of any element type."""
+
+Dims = tuple[int | None, ...]
+"""Extents of a tensor; None where one is open."""
 
 
 def size_of(extents: Iterable[int | None]) -> int | None:

@@ -56,8 +56,7 @@ def to_last(rank: int) -> list[int]:
 def packings(layer: Layer, fold: ConvFold) -> tuple[Packing, Packing]:
     """Return how a fold packs input and output."""
     x, y = layer.shapes
-    before = [(axis.in_tile, axis.blocked) for axis in fold.axes]
-    after = [(axis.out_tile, axis.blocked) for axis in fold.axes]
+    before, after = fold.layout(output=False).tiles, fold.layout(output=True).tiles
     return (
         pack(x, before, group=fold.group, batch=fold.batch),
         pack(y, after, group=fold.group, batch=fold.batch),

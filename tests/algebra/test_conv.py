@@ -114,13 +114,13 @@ def by_fold(
     produced = [f.out_length or length for f, length in zip(fold.axes, out_lengths, strict=True)]
     into = pack(
         extended.shape,
-        [(f.in_tile, f.blocked) for f in fold.axes],
+        tuple((f.in_tile, f.blocked) for f in fold.axes),
         group=fold.group,
         batch=fold.batch,
     )
     back = pack(
         (len(x), len(w), *produced),
-        [(f.out_tile, f.blocked) for f in fold.axes],
+        tuple((f.out_tile, f.blocked) for f in fold.axes),
         group=fold.group,
         batch=fold.batch,
     )
@@ -213,9 +213,8 @@ def test_unfold_undoes_fold(case) -> None:
     _, fold, (samples, channels), _, _ = case
     rest = [5, 3, 2][: len(fold.axes)]
     shape = (samples, channels, *(f.in_tile * r for f, r in zip(fold.axes, rest, strict=True)))
-    packing = pack(
-        shape, [(f.in_tile, f.blocked) for f in fold.axes], group=fold.group, batch=fold.batch
-    )
+    tiles = tuple((f.in_tile, f.blocked) for f in fold.axes)
+    packing = pack(shape, tiles, group=fold.group, batch=fold.batch)
     array = np.arange(np.prod(shape)).reshape(shape)
     there = run(padded(packing, fold), array)
     np.testing.assert_array_equal(run(padded(packing, fold, inverse=True), there), array)
@@ -297,13 +296,13 @@ def test_a_patch_kernel_folds_in_blocks() -> None:
     """Kernel 2 at stride 2 never crosses a block border: a view although the axis is convolved."""
     axis = fold_axis(ConvAxis(length=24, kernel=2, stride=2), 3, 3, blocked=True)
     assert isinstance(axis, FoldedAxis)
-    packing = pack((1, 5, 24), [(3, True)])
+    packing = pack((1, 5, 24), ((3, True),))
     assert packing.is_view
 
 
 def test_no_transpose_moves_only_axes_of_extent_1() -> None:
     for shape, tiles in (((1, 1, 1, 64), (1, 8)), ((3, 2, 8, 1), (8, 1)), ((1, 1, 7, 1), (1, 1))):
-        packing = pack(shape, [(d, False) for d in tiles])
+        packing = pack(shape, tuple((d, False) for d in tiles))
         for tile_major in (False, True):
             for step in packing.steps(tile_major=tile_major):
                 if not isinstance(step, Reshape):

@@ -49,10 +49,10 @@ def test_conv_layouts_there_and_back(layout: ConvLayout, shape: tuple[int, ...])
     back = applied(layout.packed(array), layout.steps(shape, inverse=True))
     np.testing.assert_array_equal(back, array)
     assert layout.fits(shape)
-    opened = [
+    opened = tuple(
         None if factor == 1 and i != 1 else e
         for i, (e, factor) in enumerate(zip(shape, layout.factors, strict=True))
-    ]
+    )
     assert layout.fits(opened)
     back = applied(layout.packed(array), layout.steps(opened, inverse=True))
     np.testing.assert_array_equal(back, array)

@@ -39,9 +39,7 @@ import numpy.typing as npt
 
 from widthfold_onnx.algebra.axis import Extent
 from widthfold_onnx.algebra.packing import Move, Reshape, pack
-from widthfold_onnx.arrays import Array, size_of
-
-Dims = Sequence[int | None]
+from widthfold_onnx.arrays import Array, Dims, size_of
 
 
 class PackedLayout(ABC):
@@ -247,7 +245,7 @@ class RowLayout(PackedLayout):
         positions = (self.factor, *(1,) * (self.merged - 1))
         return (channels, *positions) if self.weight_on_left else (*positions, channels)
 
-    def extents(self, shape: Dims) -> tuple[int | None, ...]:
+    def extents(self, shape: Dims) -> Dims:
         """Return the packed extents for logical extents `shape`; None where they stay open."""
         positions = size_of(shape[self.positions(len(shape))])
         length = None if positions is None else positions // self.factor

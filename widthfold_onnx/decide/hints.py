@@ -15,9 +15,10 @@ from itertools import islice, product
 from pathlib import Path
 from shlex import quote
 
+from widthfold_onnx.arrays import Dims
 from widthfold_onnx.decide.decisions import Decision
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.model.proto.dims import Dims, dims_of
+from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.proto.walk import inputs
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions, Shapes, Sizes, Values

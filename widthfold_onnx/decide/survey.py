@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from widthfold_onnx.arrays import Dims
 from widthfold_onnx.decide.decisions import Decision, Drafting, decide
 from widthfold_onnx.decide.hints import Hints, none_runs, ran
 from widthfold_onnx.decide.report import KEPT, companion_reports, padding_report
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.graph.document import Node
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AssumedSizes, FormChoice, InspectReport, InspectSite

@@ -20,7 +20,7 @@ from widthfold_onnx.algebra.axis import UNIT, FoldedAxis
 from widthfold_onnx.algebra.channels import Grouping, Regrouping, most_groups, regroup_weight
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packing import Move, Reshape, Transpose, after
-from widthfold_onnx.arrays import Array
+from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.mlir import library as mlir
 from widthfold_onnx.mlir.layers import (
     CONVOLUTIONS,
@@ -32,7 +32,6 @@ from widthfold_onnx.mlir.layers import (
     shape_of,
     to_canonical,
 )
-from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.rewrite.folded_node import folded_vector, folded_weight
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.sites import LinearSite

@@ -13,10 +13,9 @@ import numpy as np
 
 from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.algebra.layouts import RowLayout
-from widthfold_onnx.arrays import Array
+from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
-from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.rewrite.new_nodes import Series, SharedConstants
 from widthfold_onnx.rewrite.record import FOLD_KEY, PACKED, describe
 from widthfold_onnx.rules.forms.form import Ends, Reformulation

@@ -21,9 +21,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from widthfold_onnx.algebra.layouts import PackedLayout
+from widthfold_onnx.arrays import Dims
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.graph.messages import connected
-from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import RegionReport, Stop

@@ -119,7 +119,7 @@ def packing(alter: Callable[[dict[str, Any]], dict[str, Any]], *, output_only: b
 
 def inverted(arguments: dict[str, Any]) -> dict[str, Any]:
     """Blocked where the fold is interleaved, and the other way round."""
-    tiles = [(count, not blocked) for count, blocked in arguments["tiles"]]
+    tiles = tuple((count, not blocked) for count, blocked in arguments["tiles"])
     return {**arguments, "tiles": tiles}
 
 

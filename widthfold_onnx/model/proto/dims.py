@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx
 
-Dims = tuple[int | None, ...]
-"""Extents of a tensor; None where one is open."""
+from widthfold_onnx.arrays import Dims
 
 _ANONYMOUS = re.compile(r"|\?|-1|None|unk__\d+")
 """Names that exporters give to every dimension without a name: two of them may differ in size."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import onnx
 from onnx import helper, numpy_helper
 
-from widthfold_onnx.arrays import Array
-from widthfold_onnx.model.proto.dims import Dims, dims_of_type
+from widthfold_onnx.arrays import Array, Dims
+from widthfold_onnx.model.proto.dims import dims_of_type
 from widthfold_onnx.model.proto.tensors import is_external
 
 LARGEST = {"b": 1 << 16, "i": 1 << 16, "u": 1 << 16, "f": 1 << 10}

@@ -20,8 +20,8 @@ from typing import Any
 import onnx
 from onnx import helper, shape_inference  # noqa: TID251 - this module is the door
 
+from widthfold_onnx.arrays import Dims
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.proto.tensors import MAX_RANK
 from widthfold_onnx.model.proto.walk import is_default, operator_of

@@ -20,10 +20,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from widthfold_onnx.arrays import Array
+from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.constant_folding import literal
-from widthfold_onnx.model.proto.dims import Dims, declared
+from widthfold_onnx.model.proto.dims import declared
 from widthfold_onnx.model.proto.functions import FunctionKey, call_key, function_key
 from widthfold_onnx.model.proto.scope import NameScope, function_scope, graph_scope
 from widthfold_onnx.model.proto.walk import body_path, inputs, is_default, opsets_of, subgraphs

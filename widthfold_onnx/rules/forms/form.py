@@ -20,7 +20,7 @@ from widthfold_onnx.algebra.axis import Extent
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.algebra.packing import Move, MoveOrSum
-from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.arrays import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.match.sites import LinearSite

@@ -12,7 +12,7 @@ import math
 from widthfold_onnx.algebra.axis import Extent
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packing import inferred
-from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.arrays import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Proposal, Reformulation

@@ -13,7 +13,7 @@ from widthfold_onnx.algebra.axis import ANY, ConvAxis, Extent, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.algebra.packing import Move, Reshape, Transpose
-from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.arrays import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import (

@@ -17,7 +17,7 @@ from widthfold_onnx.algebra.packing import (
     pack,
     pack_positions,
 )
-from widthfold_onnx.model.proto.dims import Dims
+from widthfold_onnx.arrays import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import (

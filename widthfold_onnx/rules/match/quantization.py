@@ -27,10 +27,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from widthfold_onnx.arrays import Array
+from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value, graph_of
-from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.refusal import Code, Refusal

@@ -9,11 +9,10 @@ from functools import partial
 import numpy as np
 
 from widthfold_onnx.algebra.axis import ConvAxis
-from widthfold_onnx.arrays import Array
+from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node
 from widthfold_onnx.model.graph.messages import Scope
-from widthfold_onnx.model.proto.dims import Dims
 from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import MIN_OPSET, Operator

@@ -21,11 +21,11 @@ import numpy as np
 
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.algebra.channels import Grouping, most_groups
-from widthfold_onnx.arrays import Array, size_of
+from widthfold_onnx.arrays import Array, Dims, size_of
 from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.graph.messages import Scope
-from widthfold_onnx.model.proto.dims import Dims, dims_of
+from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.operators.base import Operator, misfit
 from widthfold_onnx.operators.einsum import Einsum, Labels
 from widthfold_onnx.operators.matmul import Product
