@@ -9,38 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.algebra.folds import by_fold, folds, padded, run
 from tests.oracle import conv, extend
 from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
-from widthfold_onnx.algebra.packing import Move, Packing, Reshape, pack, pack_positions
+from widthfold_onnx.algebra.packing import Reshape, pack, pack_positions
 from widthfold_onnx.refusal import Refusal
-
-
-def run(steps: tuple[Move, ...], array: np.ndarray) -> np.ndarray:
-    """The values after the emitted Reshapes and Transposes."""
-    for step in steps:
-        if isinstance(step, Reshape):
-            shape = [
-                array.shape[i] if keep else -1 if extent is None else extent
-                for i, (extent, keep) in enumerate(zip(step.extents, step.keep, strict=True))
-            ]
-            array = array.reshape(shape)
-        else:
-            pairs = zip(step.extents, array.shape, strict=True)
-            assert all(extent in (None, actual) for extent, actual in pairs)
-            array = array.transpose(step.order)
-    return array
-
-
-@st.composite
-def folds(draw: st.DrawFn, axes: list[FoldedAxis], group: int) -> ConvFold:
-    return ConvFold(
-        axes=tuple(axes),
-        group=group,
-        batch=draw(st.integers(1, 3)),
-        dense=draw(st.booleans()),
-        tile_major=draw(st.booleans()),
-    )
 
 
 @st.composite
@@ -81,10 +55,6 @@ def cases(draw: st.DrawFn):
     return axes, fold, (samples, group * channels), (group * out, channels), draw(st.integers())
 
 
-def padded(packing: Packing, fold: ConvFold, *, inverse: bool = False) -> tuple[Move, ...]:
-    return packing.steps(tile_major=fold.tile_major, inverse=inverse)
-
-
 @settings(max_examples=5 * settings().max_examples)
 @given(cases())
 def test_fold_conv_unfold_is_the_conv(case) -> None:
@@ -99,50 +69,6 @@ def test_fold_conv_unfold_is_the_conv(case) -> None:
     strides, dilations = [a.stride for a in axes], [a.dilation for a in axes]
     expected = conv(x, w, b, strides=strides, dilations=dilations, pads=pads, group=fold.group)
     np.testing.assert_array_equal(by_fold(x, w, b, axes, fold), expected)
-
-
-def by_fold(
-    x: np.ndarray, w: np.ndarray, b: np.ndarray, axes: list[ConvAxis], fold: ConvFold
-) -> np.ndarray:
-    """Extend, fold, the Conv of the oracle, unfold, cut."""
-    lengths = [axis.length for axis in axes]
-    out_lengths = [axis.out_length for axis in axes]
-    needed = [f.in_length or length for f, length in zip(fold.axes, lengths, strict=True)]
-    extended = np.pad(
-        x, [(0, 0), (0, 0)] + [(0, n - m) for n, m in zip(needed, lengths, strict=True)]
-    )
-    produced = [f.out_length or length for f, length in zip(fold.axes, out_lengths, strict=True)]
-    into = pack(
-        extended.shape,
-        tuple((f.in_tile, f.blocked) for f in fold.axes),
-        group=fold.group,
-        batch=fold.batch,
-    )
-    back = pack(
-        (len(x), len(w), *produced),
-        tuple((f.out_tile, f.blocked) for f in fold.axes),
-        group=fold.group,
-        batch=fold.batch,
-    )
-    folded_weight = fold_weight(w, fold)
-    assert folded_weight.shape == fold.weight_shape(w.shape)
-    assert np.count_nonzero(folded_weight) == round(
-        folded_weight.size * (1 - fold.structural_zeros())
-    )
-    for axis in fold.axes:
-        assert axis.pad_begin >= 0
-        assert axis.pad_end >= 0
-    folded = conv(
-        run(padded(into, fold), extended),
-        folded_weight,
-        fold_per_channel(b, fold),
-        strides=[a.stride for a in fold.axes],
-        dilations=[a.dilation for a in fold.axes],
-        pads=[a.pad_begin for a in fold.axes] + [a.pad_end for a in fold.axes],
-        group=fold.new_group,
-    )
-    result = run(padded(back, fold, inverse=True), folded)
-    return result[(slice(None), slice(None), *(slice(n) for n in out_lengths))]
 
 
 @st.composite

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.algebra.test_conv import by_fold, folds
+from tests.algebra.folds import by_fold, folds
 from tests.oracle import conv_transpose
 from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.algebra.conv import ConvFold, fold_weight

@@ -1,13 +1,20 @@
-"""Whole models compared in this process, as `verify` does around the proof."""
+"""Whole models compared in this process, as `verify` does around the proof, and small ones."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from onnx import parser
+
 from widthfold_onnx.evidence.parity.models import ModelParity, judged
 from widthfold_onnx.evidence.run import prepared
-from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.options.progress import Say, quiet
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=0)
+LINE = "g (float[N, 4] x) => (float[N, 4] y)"
+SCALED = LINE + " <float w = {%s}> { y = Mul(x, w) }"
 
 
 def compare_models(
@@ -20,3 +27,14 @@ def compare_models(
 ) -> ModelParity:
     reference, parity = prepared(original, rewritten, options, report=report)
     return parity if reference is None else judged(reference, rewritten, is_proved=is_proved)
+
+
+def stored(folder, name, text):
+    path = folder / name
+    path.write_bytes(parser.parse_model(HEAD + text).SerializeToString())
+    return path
+
+
+def compared(folder, original, rewritten, options=OPTIONS, **arguments):
+    paths = stored(folder, "a.onnx", original), stored(folder, "b.onnx", rewritten)
+    return compare_models(*paths, options, **arguments)

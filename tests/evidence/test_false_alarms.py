@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from tests.rewrite.drawn.convs import convs
 from tests.rewrite.held import Drawn
 from tests.shared import MODELS, SHARED, generate, needs_models
-from tests.whole_models.test_traps import NAMES, SCRIPT
+from tests.whole_models.traps import NAMES, SCRIPT
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program

@@ -5,8 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.evidence.compared import compare_models
-from tests.evidence.parity.test_models import LINE, OPTIONS, compared, stored
+from tests.evidence.compared import LINE, OPTIONS, compare_models, compared, stored
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.evidence.parity.test_models import OPTIONS, SCALED, compared
+from tests.evidence.compared import OPTIONS, SCALED, compared
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence import model_runs
 from widthfold_onnx.evidence.model_runs import pairs, run_once

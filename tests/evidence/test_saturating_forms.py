@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from tests.cli.tool import MODELS
-from tests.evidence.parity.test_saturated import FURTHER, VALUES, alternating, alternating_floats
+from tests.evidence.parity.alternating import FURTHER, VALUES, alternating, alternating_floats
 from tests.folding import optimize
 from tests.rewrite.quantized.models import rounding
 from widthfold_onnx.evidence import saturating_forms

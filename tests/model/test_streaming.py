@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from tests.folding import fold_model
+from tests.model.shapes.facts import check
 from tests.model.shapes.shaped import parsed, shape
-from tests.model.shapes.test_truth import check
 from widthfold_onnx.options import FoldOptions
 
 UNFOLD = """

@@ -9,7 +9,7 @@ from onnx import numpy_helper
 
 from tests.folding import fold_model
 from tests.lacking import IS_OLD
-from tests.operators.test_backend_cases import FACTORS, TOLERANCE, backend_cases
+from tests.operators.backend_cases import FACTORS, TOLERANCE, backend_cases
 from tests.running import run
 from widthfold_onnx.options import FoldOptions
 

@@ -213,6 +213,15 @@ def test_every_test_can_be_collected_on_windows() -> None:
     assert [path.name for path in files if UNIX.search(path.read_text(encoding="utf-8"))] == []
 
 
+BETWEEN_TESTS = re.compile(r"^from tests\.(\w+\.)*test_\w+ import", re.MULTILINE)
+
+
+def test_no_test_file_imports_another() -> None:
+    """What several files use lies beside them, in a file that holds no test."""
+    files = TESTS.rglob("*.py")
+    assert [p.name for p in files if BETWEEN_TESTS.search(p.read_text(encoding="utf-8"))] == []
+
+
 @pytest.mark.parametrize("root", [PACKAGE, TESTS], ids=lambda path: path.name)
 def test_no_folder_holds_more_modules_than_can_be_overlooked(root: Path) -> None:
     paths = [path for path in root.rglob("[!_]*.py") if path.name != "conftest.py"]

@@ -9,8 +9,8 @@ from onnx import parser
 
 from tests.folding import fold_model
 from tests.rewrite.proved import assert_proved
-from tests.rules.companions.test_prelu import LEAKY, MAX, PRELU, WHERE, net, outcome
-from tests.rules.companions.test_prelu import keeping_inf as keeping_inf
+from tests.rules.companions.prelu import LEAKY, MAX, PRELU, WHERE, net, outcome
+from tests.rules.companions.prelu import keeping_inf as keeping_inf
 from tests.running import run
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import Companion, FoldOptions

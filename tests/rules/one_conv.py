@@ -51,3 +51,26 @@ def folded_conv(model: onnx.ModelProto, factor: int = 8, **options: object) -> o
 def ops(model: onnx.ModelProto, factor: int = 8, **options: object) -> list[str]:
     result, _ = fold_model(model, FoldOptions(factor=factor, **options))
     return [node.op_type for node in result.graph.node]
+
+
+def transposed_model(
+    x_shape: list[int | str | None],
+    weight: tuple[int, ...],
+    *,
+    bias: int = 0,
+    opset: int = 17,
+    dtype: int = TensorProto.FLOAT,
+    **attributes: object,
+) -> onnx.ModelProto:
+    rng = np.random.default_rng(7)
+    numpy_type = helper.tensor_dtype_to_np_dtype(dtype)
+    arrays = {"w": rng.standard_normal(weight)} | ({"b": np.ones(bias)} if bias else {})
+    node = helper.make_node("ConvTranspose", ["x", *arrays], ["y"], "up", **attributes)
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", dtype, x_shape)],
+        [helper.make_tensor_value_info("y", dtype, [None] * len(x_shape))],
+        [numpy_helper.from_array(a.astype(numpy_type), n) for n, a in arrays.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)

@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 from tests.folding import fold_model
-from tests.rules.one_conv import ops, site
+from tests.rules.one_conv import ops, site, transposed_model
 from widthfold_onnx.options import FoldOptions, Layout, NonFinite
-
-
-def transposed_model(
-    x_shape: list[int | str | None],
-    weight: tuple[int, ...],
-    *,
-    bias: int = 0,
-    opset: int = 17,
-    dtype: int = TensorProto.FLOAT,
-    **attributes: object,
-) -> onnx.ModelProto:
-    rng = np.random.default_rng(7)
-    numpy_type = helper.tensor_dtype_to_np_dtype(dtype)
-    arrays = {"w": rng.standard_normal(weight)} | ({"b": np.ones(bias)} if bias else {})
-    node = helper.make_node("ConvTranspose", ["x", *arrays], ["y"], "up", **attributes)
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [helper.make_tensor_value_info("x", dtype, x_shape)],
-        [helper.make_tensor_value_info("y", dtype, [None] * len(x_shape))],
-        [numpy_helper.from_array(a.astype(numpy_type), n) for n, a in arrays.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-
 
 UP = {"strides": [2, 2], "pads": [1, 1, 1, 1]}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.cli.tool import build
 from tests.folding import read
-from tests.tuning.workload.tool import conv
+from tests.tuning.workload.tool import STRIDED, conv, same
 from tests.tuning.workload.tool import workload as sole_workload
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.tuning.cost import Work, conv_seconds, layer_seconds
@@ -49,11 +49,6 @@ def gains(layer: Workload) -> dict[str, float]:
     return ratios
 
 
-def same(*kernel: int) -> str:
-    half = [k // 2 for k in kernel]
-    return f"pads = {half + half}"
-
-
 # Measured gains, ONNX Runtime 1.31.1, one layer alone, one thread.
 WINS = {
     "8 -> 8, 3x39: 2.1x": ([1, 8, 172, 264], [8, 8, 3, 39], same(3, 39), "width 4"),
@@ -66,7 +61,6 @@ WINS = {
     "1 -> 1, 3x3, batch 16: 4.7x": ([16, 1, 64, 64], [1, 1, 3, 3], same(3, 3), "batch 16"),
 }
 
-STRIDED = "strides = [2, 2], pads = [{0}, {0}, {0}, {0}]"
 TRAPS = {
     "3 -> 64, 7x7 at stride 2": ([1, 3, 224, 224], [64, 3, 7, 7], STRIDED.format(3)),
     "4 -> 8, 3x3 at stride 2": ([1, 4, 640, 640], [8, 4, 3, 3], STRIDED.format(1)),

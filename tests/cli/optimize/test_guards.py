@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 from tests.cli.tool import widthfold
+from tests.rewrite.guards.cases import CASES
 from tests.rewrite.guards.guarded import draw, guards, parsed
-from tests.rewrite.guards.test_guard_shapes import CASES
 from tests.running import opened
 
 QUICK = ("--provider", "cpu", "--seeds", "1")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.tool import MODELS, build, process, save, widthfold
 from tests.tuning.search.world import WHOLE, World, doubled, enter
-from tests.tuning.test_cost import STRIDED, same
+from tests.tuning.workload.tool import STRIDED, same
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions

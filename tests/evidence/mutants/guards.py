@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from tests.rewrite.guards.cases import CASES
 from tests.rewrite.guards.guarded import (
     CHAIN,
     REGION,
@@ -20,7 +21,6 @@ from tests.rewrite.guards.guarded import (
     guards,
     parsed,
 )
-from tests.rewrite.guards.test_guard_shapes import CASES
 
 DEQUANTIZED = """<ir_version: 8, opset_import: ["" : 17]>
 main (float[2, 3, 7, W] x) => (float[2, 3, 7, W] y)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper, parser
 
-from tests.evidence.compared import compare_models
+from tests.evidence.compared import LINE, OPTIONS, SCALED, compare_models, compared, stored
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence import exact_kernels
 from widthfold_onnx.evidence.parity.judgement import MULTIPLE, STRICT
@@ -15,22 +15,7 @@ from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.sessions.session import Session
 
-HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
-OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=0)
 TRUTHFUL = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=20)
-LINE = "g (float[N, 4] x) => (float[N, 4] y)"
-SCALED = LINE + " <float w = {%s}> { y = Mul(x, w) }"
-
-
-def stored(folder, name, text):
-    path = folder / name
-    path.write_bytes(parser.parse_model(HEAD + text).SerializeToString())
-    return path
-
-
-def compared(folder, original, rewritten, options=OPTIONS, **arguments):
-    paths = stored(folder, "a.onnx", original), stored(folder, "b.onnx", rewritten)
-    return compare_models(*paths, options, **arguments)
 
 
 def test_equal_models_pass_at_both_levels(tmp_path):

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from tests.cli.tool import MODELS
 from tests.evidence.compared import compare_models
+from tests.evidence.parity.alternating import FURTHER, VALUES, alternating, alternating_floats
 from tests.evidence.parity.reference import reference
 from tests.folding import fold_model
 from tests.lacking import IS_OLD
@@ -24,57 +25,9 @@ from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.sessions.session_options import PRECISION
 
 SATURATES = "this CPU's 8-bit kernels saturate (no VNNI)"
-FURTHER = "further from the definition than the original: output y"
-VALUES = VerifyOptions(provider=Provider.CPU, thorough=False, exact=False, timing=False)
 EXACT = VerifyOptions(
     provider=Provider.CPU, thorough=False, timing=False, session_options={PRECISION: "1"}
 )
-
-
-def alternating(weight: list[int]) -> onnx.ModelProto:
-    """A QLinearConv of one channel; the runtime adds the products of taps 0 and 1, and of 2 and 3.
-
-    Where the weights of such a pair have two signs, no data makes their sum leave 16 bits.
-    """
-    constants = {
-        "one": np.float32(1),
-        "zero": np.uint8(0),
-        "w": np.array(weight, np.int8).reshape(1, 1, 4),
-        "wz": np.int8(0),
-        "ys": np.float32(600),
-        "yz": np.uint8(128),
-    }
-    inputs = ["x", "one", "zero", "w", "one", "wz", "ys", "yz"]
-    graph = helper.make_graph(
-        [helper.make_node("QLinearConv", inputs, ["y"], "conv")],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.UINT8, (1, 1, 67))],
-        [helper.make_tensor_value_info("y", TensorProto.UINT8, (1, 1, 64))],
-        [numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-def alternating_floats() -> onnx.ModelProto:
-    """The same between dequantizers; normal data come to 13 + 5 / 0.05, and saturate nothing."""
-    model = alternating([-127, 127, 127, -127])
-    graph, node = model.graph, helper.make_node
-    tensors = {"xs": np.float32(0.05), "xz": np.uint8(13)}
-    graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in tensors.items())
-    del graph.node[:]
-    graph.node.extend(
-        [
-            node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
-            node("DequantizeLinear", ["q", "xs", "xz"], ["d"]),
-            node("DequantizeLinear", ["w", "one", "wz"], ["v"]),
-            node("Conv", ["d", "v"], ["c"], "conv"),
-            node("QuantizeLinear", ["c", "ys", "yz"], ["y"]),
-        ]
-    )
-    graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT
-    next(t for t in graph.initializer if t.name == "ys").float_data[:] = []
-    next(t for t in graph.initializer if t.name == "ys").raw_data = np.float32(30).tobytes()
-    return model
 
 
 def pair(model: onnx.ModelProto, folder: Path, factor: int = 2) -> tuple[Path, Path]:

@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import helper
 
+from tests.model.shapes.facts import check
 from tests.model.shapes.shaped import parsed, shape
-from tests.model.shapes.test_truth import check
 from tests.running import run
 from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.shapes import table

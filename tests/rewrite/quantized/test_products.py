@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.folding import fold_model
 from tests.lacking import IS_OLD
-from tests.operators.test_backend_cases import FACTORS, backend_cases
+from tests.operators.backend_cases import FACTORS, backend_cases
 from tests.rewrite.held import ANY_GROWTH
 from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized.products import INTEGER, LINEAR, QuantizedProduct

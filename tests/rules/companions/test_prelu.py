@@ -10,33 +10,19 @@ from onnx import helper, numpy_helper, parser
 from tests.folding import fold_model
 from tests.lacking import needs_prelu
 from tests.rewrite.proved import assert_proved
+from tests.rules.companions.prelu import LEAKY, MAX, MIN, PRELU, WHERE, net, outcome
 from tests.running import run
-from widthfold_onnx.options import Companion, FoldOptions
+from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite import exchange
 from widthfold_onnx.rewrite.exchange import exchanged
 
-PRELU = [Companion.PRELU]
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 TINY = float(np.finfo(np.float32).tiny)
-LEAKY, MAX, MIN, WHERE = ("LeakyRelu",), ("Mul", "Max"), ("Mul", "Min"), ("Less", "Where", "Mul")
 EDGES = (
     *(0.0, np.inf, np.nan, 1e-45, 1e-40, TINY, 1.5 * TINY, 0.1, 1.0, 1.0 + 2**-23, 3.0, 1e19),
     np.finfo(np.float32).max,
 )
-
-
-def net(slope: str, extents: str = "2,3,7", *, opset: int = 17, ir: int = 8) -> onnx.ModelProto:
-    text = f"""<ir_version: {ir}, opset_import: ["" : {opset}]>
-    net (float[{extents}] x) => (float[{extents}] y) <{slope}> {{ y = PRelu (x, s) }}"""
-    return parser.parse_model(text)
-
-
-def outcome(model: onnx.ModelProto) -> tuple[str, ...] | Refusal:
-    after, matches = exchanged(model, None, PRELU)
-    (match,) = matches
-    assert (after is model) == isinstance(match.outcome, Refusal)
-    return match.outcome
 
 
 def bits(array: np.ndarray) -> bytes:
@@ -47,12 +33,6 @@ def edges(channels: int) -> np.ndarray:
     """Every special number of both signs in every channel."""
     line = np.array([*EDGES, *(-n for n in EDGES)], np.float32)
     return np.ascontiguousarray(np.broadcast_to(line, (1, channels, line.size)))
-
-
-@pytest.fixture(autouse=True)
-def keeping_inf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rule is that of ONNX; where a runtime differs, tests of its bits are skipped."""
-    monkeypatch.setattr(exchange, "prelu_keeps_inf", lambda: True)
 
 
 def test_prelu_stays_where_the_runtime_makes_nan_of_inf(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.algebra.test_conv import run
+from tests.algebra.folds import run
 from tests.oracle import gemm, matmul
 from widthfold_onnx.algebra.axis import ConvAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold, fold_weight

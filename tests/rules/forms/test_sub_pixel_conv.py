@@ -11,8 +11,7 @@ from tests.folding import read, rewritten
 from tests.oracle import conv
 from tests.rewrite.graphs import Builder, ops
 from tests.rewrite.proved import assert_proved, proof
-from tests.rules.one_conv import conv_model, site
-from tests.rules.test_conv_transpose import transposed_model
+from tests.rules.one_conv import conv_model, site, transposed_model
 from tests.running import LEVELS, opened, run
 from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold

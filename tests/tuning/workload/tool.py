@@ -109,3 +109,11 @@ def integers(model: bytes, dtype: type = np.float32) -> np.ndarray:
     dims = onnx.ModelProto.FromString(model).graph.input[0].type.tensor_type.shape.dim
     rng = np.random.default_rng(9)
     return rng.integers(-3, 4, [d.dim_value for d in dims]).astype(dtype)
+
+
+def same(*kernel: int) -> str:
+    half = [k // 2 for k in kernel]
+    return f"pads = {half + half}"
+
+
+STRIDED = "strides = [2, 2], pads = [{0}, {0}, {0}, {0}]"

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from tests.evidence.mutants.mutant import content
 from tests.evidence.mutants.proof import difference
+from tests.evidence.proof.faults.carried import Model, constant, find
 from tests.folding import fold_model
 from tests.rewrite.graphs import Builder
 from widthfold_onnx.options import AxisName, FoldOptions
 
 OPTIONS = FoldOptions(factor=4, axis=AxisName.WIDTH)
-Model = onnx.ModelProto
 
 
 def model() -> Model:
@@ -48,23 +47,6 @@ def pair() -> tuple[Model, Model]:
 
 def test_the_region_is_equal(pair: tuple[Model, Model]) -> None:
     assert difference(*pair) == ""
-
-
-def find(rewritten: Model, op: str, which: int = 0) -> onnx.NodeProto:
-    return [node for node in rewritten.graph.node if node.op_type == op][which]
-
-
-def constant(change: Callable[[np.ndarray], object], op: str, index: int) -> Callable:
-    """Change the numbers of a constant that a carried op reads."""
-
-    def mutant(rewritten: Model) -> None:
-        name = find(rewritten, op).input[index]
-        tensor = next(t for t in rewritten.graph.initializer if t.name == name)
-        array = numpy_helper.to_array(tensor).copy()
-        change(array)
-        tensor.CopyFrom(numpy_helper.from_array(array, name))
-
-    return mutant
 
 
 def one_ulp(array: np.ndarray) -> None:

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from tests.evidence.mutants.proof import difference
-from tests.evidence.proof.faults.test_regions import constant, find
+from tests.evidence.proof.faults.carried import constant, find
 from tests.folding import fold_model
 from tests.rewrite.graphs import Builder
 from widthfold_onnx.options import AxisName, FoldOptions

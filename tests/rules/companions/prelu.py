@@ -1,0 +1,34 @@
+"""Nets of one PRelu, and the ops that replace it."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from onnx import parser
+
+from widthfold_onnx.options import Companion
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rewrite import exchange
+from widthfold_onnx.rewrite.exchange import exchanged
+
+PRELU = [Companion.PRELU]
+LEAKY, MAX, MIN, WHERE = ("LeakyRelu",), ("Mul", "Max"), ("Mul", "Min"), ("Less", "Where", "Mul")
+
+
+def net(slope: str, extents: str = "2,3,7", *, opset: int = 17, ir: int = 8) -> onnx.ModelProto:
+    text = f"""<ir_version: {ir}, opset_import: ["" : {opset}]>
+    net (float[{extents}] x) => (float[{extents}] y) <{slope}> {{ y = PRelu (x, s) }}"""
+    return parser.parse_model(text)
+
+
+def outcome(model: onnx.ModelProto) -> tuple[str, ...] | Refusal:
+    after, matches = exchanged(model, None, PRELU)
+    (match,) = matches
+    assert (after is model) == isinstance(match.outcome, Refusal)
+    return match.outcome
+
+
+@pytest.fixture(autouse=True)
+def keeping_inf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule is that of ONNX; where a runtime differs, tests of its bits are skipped."""
+    monkeypatch.setattr(exchange, "prelu_keeps_inf", lambda: True)
