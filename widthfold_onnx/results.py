@@ -487,7 +487,7 @@ class SearchReport(Result, kw_only=True, frozen=True):
         layers: different layers that can be reformulated.
         forms: reformulations of all of them together.
         measured: how many measurements this run took; the others were in the store.
-        left: planned layers with pending measurements.
+        pending: planned layers with pending measurements.
         predicted: how many of the layers were judged by prediction, for want of measurements.
         interrupted: whether measuring was ended by hand.
         store_read_only: whether the store may only be read, so that nothing measured is kept.
@@ -511,7 +511,7 @@ class SearchReport(Result, kw_only=True, frozen=True):
     layers: int
     forms: int
     measured: int
-    left: int
+    pending: int
     predicted: int
     interrupted: bool
     store_read_only: bool
@@ -534,11 +534,11 @@ class TunedModel(Result, kw_only=True, frozen=True):
         forms: reformulations of all of them together, alone and between packed tensors.
         measured: how many this run added to the store; a layer that several models have counts for
             each of them.
-        known: how many were in the store before.
+        stored: how many were in the store before.
         skipped: how many of both were not run: out of reach, or no time remained.
         failed: how many of both were run and gave no time: it crashed, hung, ran out of
             memory, or the runtime has no kernel for it.
-        left: layers with pending measurements on some machine.
+        pending: layers with pending measurements on some machine.
         reason: why the model was not tuned, "" where it was.
         code: exit code of the error that is the reason, 0 where there is none.
     """
@@ -547,10 +547,10 @@ class TunedModel(Result, kw_only=True, frozen=True):
     layers: int = 0
     forms: int = 0
     measured: int = 0
-    known: int = 0
+    stored: int = 0
     skipped: int = 0
     failed: int = 0
-    left: int = 0
+    pending: int = 0
     reason: str = ""
     code: int = 0
 
@@ -575,7 +575,7 @@ class TuneReport(Report, kw_only=True, frozen=True):
         store_read_only: whether the store may only be read, so that nothing measured is kept.
     """
 
-    schema: str = "widthfold.tune/3"
+    schema: str = "widthfold.tune/4"
     threads: int
     machines: list[TunedMachine]
     models: list[TunedModel]
@@ -657,7 +657,7 @@ class CompanionReport(Result, kw_only=True, frozen=True):
         name: its name.
         status: exchanged; kept (they could be, but are left alone); refused (none of them can be).
         nodes: names of the nodes that have an equal.
-        became: the operators of their equals, one line each.
+        replacements: the operators of their equals, one line each.
         refused: the nodes that have none, with the reason.
         reason: why they are kept; else "".
         gain: of the whole model with this companion alone, where that was measured.
@@ -667,7 +667,7 @@ class CompanionReport(Result, kw_only=True, frozen=True):
     name: str
     status: Literal["exchanged", "kept", "refused"]
     nodes: list[str]
-    became: list[str]
+    replacements: list[str]
     refused: list[Stop]
     reason: str = ""
     gain: Gain | None = None
@@ -746,7 +746,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
         verification: the checks; None where nothing was written or they were off.
     """
 
-    schema: str = "widthfold.optimize/10"
+    schema: str = "widthfold.optimize/11"
     model: str
     sites: list[SiteReport]
     regions: list[RegionReport]
@@ -815,7 +815,7 @@ class InspectReport(Report, kw_only=True, frozen=True):
         values: combinations of values of inputs that choose between parts of the model.
     """
 
-    schema: str = "widthfold.inspect/2"
+    schema: str = "widthfold.inspect/3"
     model: str
     opset: int
     ir_version: int

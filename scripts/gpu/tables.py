@@ -205,7 +205,7 @@ def _models(own: Sequence[Row], rows: Sequence[Row]) -> Section:
             continue
         times = [f"{row[key] / 1e3:.3f}" if key in row else "" for key in ("base_us", "us")]
         folded = f"{row['folded']}/{row['convs']}" if "folded" in row else ""
-        pending = f"{row['left']}/{row['layers']}" if "left" in row else ""
+        pending = f"{row['pending']}/{row['layers']}" if "pending" in row else ""
         result = _ratio(row) or row.get("error", "as it is")
         body.append([row["model"], row["layout"], pending, folded, *times, result, _control(row)])
     notes = [

@@ -51,7 +51,7 @@ def _model(stage: Stage, path: Path, *, nhwc: bool) -> dict[str, Any]:
         "convs": len(report["sites"]),
         "folded": counts["folded"],
         "layers": result["layers"],
-        "left": result["left"],
+        "pending": result["pending"],
     }
     if report["written"] is None or not counts["folded"] + counts["exchanged"]:
         return row

@@ -60,7 +60,7 @@ def test_a_terminal_gets_a_framed_table(model: Path) -> None:
 
 def test_every_site_with_its_figures(model: Path) -> None:
     report = inspect(model, "--factor", 4)
-    assert report["schema"] == "widthfold.inspect/2"
+    assert report["schema"] == "widthfold.inspect/3"
     assert (report["opset"], report["ir_version"], report["nodes"]) == (17, 8, 3)
     first, second = report["sites"]
     assert (first["node"], first["op"], first["graph"]) == ("first", "Conv", "")

@@ -58,7 +58,7 @@ def test_what_was_not_run_is_no_failure(store: Path, monkeypatch: pytest.MonkeyP
     assert (skipped, failed) == (3, forms - 3)
     printed = widthfold("tune", SIGNAL, "--format", "json")
     (model,) = json.loads(printed.out)["models"]
-    assert (model["known"], model["skipped"], model["failed"]) == (now, 3, forms - 3)
+    assert (model["stored"], model["skipped"], model["failed"]) == (now, 3, forms - 3)
     with Store(store) as opened:
         measurements = [measurement for _, measurement in opened.items()]
     assert Counter(m.status for m in measurements) == {"ok": 1, "lost": forms}
@@ -71,12 +71,12 @@ def test_the_report_as_json(tmp_path: Path) -> None:
     assert run.code == 0
     report = json.loads(path.read_text())
     jsonschema.validate(report, SCHEMA)
-    assert report["schema"] == "widthfold.tune/3"
+    assert report["schema"] == "widthfold.tune/4"
     assert report["models"][0]["model"] == SIGNAL.name
     assert str(tmp_path) not in path.read_text()
     assert "other" in names(tmp_path)
     printed = widthfold("tune", SIGNAL, "--format", "json", "--store", tmp_path / "other")
-    assert json.loads(printed.out)["models"][0]["known"] == report["models"][0]["measured"]
+    assert json.loads(printed.out)["models"][0]["stored"] == report["models"][0]["measured"]
 
 
 def test_a_model_that_carries_folds_is_not_tuned(tmp_path: Path) -> None:

@@ -80,11 +80,13 @@ def optimized(sites: list[SiteReport]) -> OptimizeReport:
                 name="prelu",
                 status="exchanged" if folded else "kept",
                 nodes=["act"],
-                became=["Mul, Max"],
+                replacements=["Mul, Max"],
                 refused=[stop],
                 gain=gain,
             ),
-            CompanionReport(name="crop", status="refused", nodes=[], became=[], refused=[stop]),
+            CompanionReport(
+                name="crop", status="refused", nodes=[], replacements=[], refused=[stop]
+            ),
         ],
         padding=PaddingReport(
             status="padded" if folded else "kept", multiple=4, layers=channels, stops=[stop]
@@ -108,7 +110,7 @@ def optimized(sites: list[SiteReport]) -> OptimizeReport:
             layers=30,
             forms=2136,
             measured=100,
-            left=2,
+            pending=2,
             predicted=0,
             interrupted=False,
             store_read_only=False,

@@ -48,7 +48,7 @@ def test_a_plan_shows_every_layer_and_the_gain_of_the_search(plan: OptimizeRepor
         layers=4,
         forms=9,
         measured=13,
-        left=0,
+        pending=0,
         predicted=0,
         interrupted=False,
         store_read_only=False,

@@ -55,7 +55,7 @@ def test_what_was_tuned_is_not_measured_by_optimize(
 ) -> None:
     report = tune([SIGNAL], search_options=options)
     (row,) = report.models
-    assert (row.model, row.layers, row.left, row.known) == (SIGNAL.name, 1, 0, 0)
+    assert (row.model, row.layers, row.pending, row.stored) == (SIGNAL.name, 1, 0, 0)
     assert row.measured == 1 + row.forms == report.machines[0].measured
     with Store(options.store) as store:
         assert len(list(store.items())) == row.measured
@@ -80,7 +80,7 @@ def test_a_layer_of_two_models_is_measured_once_and_never_again(
     assert first.measured == second.measured == 1 + first.forms
     assert report.machines[0].measured == first.measured + other.measured
     again = tune([SIGNAL, THREE], search_options=options)
-    assert [(row.measured, row.known, row.left) for row in again.models] == [
+    assert [(row.measured, row.stored, row.pending) for row in again.models] == [
         (0, first.measured, 0),
         (0, other.measured, 0),
     ]
@@ -97,7 +97,7 @@ def test_jobs_measure_at_a_time(
     report = tune([THREE], search_options=options, jobs=3, on_progress=steps.append)
     (row,) = report.models
     assert all(0 <= step.done < step.total == 2 * row.layers for step in steps[1:])
-    assert (row.layers, row.left, row.skipped, row.failed) == (3, 0, 0, 0)
+    assert (row.layers, row.pending, row.skipped, row.failed) == (3, 0, 0, 0)
     assert row.measured == 2 * row.layers + row.forms  # alone, and between packed tensors
 
 
@@ -125,7 +125,7 @@ def test_a_broken_model_does_not_stop_the_others(tmp_path: Path, options: Search
     broken.write_bytes(b"no model")
     report = tune([broken, SIGNAL, tmp_path / "gone.onnx"], search_options=options)
     bad, good, gone = report.models
-    assert (good.reason, good.code, good.left) == ("", 0, 0)
+    assert (good.reason, good.code, good.pending) == ("", 0, 0)
     assert good.measured == 1 + good.forms
     assert (bad.code, bad.layers, bad.measured) == (3, 0, 0)
     assert "broken.onnx" in bad.reason
@@ -157,7 +157,7 @@ def test_an_interrupt_keeps_what_was_measured(
     go_on.touch()
     (row,) = report.models
     assert report.interrupted
-    assert row.left == 3  # of the first one, what it does between packed tensors
+    assert row.pending == 3  # of the first one, what it does between packed tensors
     with Store(options.store) as store:
         assert len(list(store.items())) == row.measured == report.machines[0].measured > 1
         assert sum(key.candidate == AS_IS for key, _ in store.items()) == jobs
@@ -172,7 +172,7 @@ def test_an_interrupt_keeps_what_was_measured(
 @pytest.mark.usefixtures("fast")
 def test_no_time_leaves_layers_unmeasured(options: SearchOptions) -> None:
     (row,) = tune([THREE], search_options=replace(options, time_budget=1e-9)).models
-    assert row.left == 3
+    assert row.pending == 3
     assert row.reason == ""
 
 
@@ -192,4 +192,4 @@ def test_it_is_a_verb_of_the_package(options: SearchOptions) -> None:
     (row,) = report.models
     assert row.measured == 1 + row.forms > 1
     (again,) = tune([SIGNAL], search_options=options).models
-    assert (again.measured, again.known) == (0, row.measured)
+    assert (again.measured, again.stored) == (0, row.measured)

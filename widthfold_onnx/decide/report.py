@@ -161,7 +161,7 @@ def companion_reports(
                 name=name.value,
                 status="refused" if not equal else "exchanged" if is_done else "kept",
                 nodes=[node for node, _ in equal],
-                became=list(dict.fromkeys(", ".join(ops) for _, ops in equal)),
+                replacements=list(dict.fromkeys(", ".join(ops) for _, ops in equal)),
                 refused=[
                     Stop(node=m.name.node, op=m.op, code=refusal.code, reason=refusal.reason)
                     for m, refusal in own

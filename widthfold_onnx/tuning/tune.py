@@ -166,8 +166,8 @@ def _row(model: _Read, benches: Sequence[Bench]) -> TunedModel:
         layers=len(layers.workloads),
         forms=len(keys) - len(workloads),
         measured=sum(is_new for is_new, _ in stored),
-        known=sum(not is_new for is_new, _ in stored),
+        stored=sum(not is_new for is_new, _ in stored),
         skipped=sum(m.skipped for _, m in stored),
         failed=sum(m.status == "lost" and not m.skipped for _, m in stored),
-        left=len(pending if benches else layers.workloads),
+        pending=len(pending if benches else layers.workloads),
     )

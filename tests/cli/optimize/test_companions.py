@@ -96,7 +96,7 @@ def test_a_fixed_factor_exchanges_what_is_asked_for(model: Path, tmp_path: Path)
             "name": "prelu",
             "status": "exchanged",
             "nodes": ["act"],
-            "became": ["Mul, Max"],
+            "replacements": ["Mul, Max"],
             "refused": [],
             "reason": "",
             "gain": None,

@@ -127,7 +127,7 @@ def test_the_report_says_what_the_issue_promises(tmp_path: Path) -> None:
     )
     assert run.code == 0
     document = optimize_report(report)
-    assert document["schema"] == "widthfold.optimize/10"
+    assert document["schema"] == "widthfold.optimize/11"
     assert document["model"] == "refusals.onnx"
     for site in document["sites"]:
         assert site.keys() >= {

@@ -47,7 +47,7 @@ def test_the_whole_run_with_the_processor(finished: Path) -> None:
     (model,) = rows_of(finished, "models")
     assert model["model"] == "pitch_cnn"
     assert "error" not in model
-    assert 0 <= model["left"] <= model["layers"] == 4
+    assert 0 <= model["pending"] <= model["layers"] == 4
     table = (finished / "table.md").read_text()
     for title in ("Ceilings", "Layers", "Layers of users", "Whole models"):
         assert f"## {title}\n" in table

@@ -70,7 +70,7 @@ def test_whole_models_go_through_the_command_line(
 ) -> None:
     """Both commands are called with what their reports are read for."""
     wholes = importlib.import_module("gpu.wholes")
-    search = {"layers": 3, "left": 1}
+    search = {"layers": 3, "pending": 1}
     side = {"median_ms": 2.0}
     timing = {"rewritten": side, "original": {"median_ms": 4.0}, "speedup": 2.0, "low": 1.9}
     timing |= {"high": 2.1, "control": 0.01, "verdict": "faster", "pairs": 40}
@@ -91,7 +91,7 @@ def test_whole_models_go_through_the_command_line(
     first, second = rows_of(tmp_path, "models")
     assert (first["layout"], second["layout"]) == ("nchw", "nhwc")
     assert first["us"] == 2000
-    assert (first["ratio"], first["folded"], first["convs"], first["left"]) == (2.0, 2, 9, 1)
+    assert (first["ratio"], first["folded"], first["convs"], first["pending"]) == (2.0, 2, 9, 1)
     assert [call[0] for call in calls] == ["optimize", "verify"] * 2
     assert ["prefer_nhwc=1" in call for call in calls] == [False, False, True, False]
     for exchanged, commands in ((1, ["optimize", "verify"]), (0, ["optimize"])):

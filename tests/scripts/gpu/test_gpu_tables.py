@@ -52,7 +52,7 @@ def test_what_was_measured_before_the_run_was_cut_off_is_published(tmp_path: Pat
 def test_a_whole_model_says_what_was_left_and_why_it_failed(scripts: Path) -> None:
     tables = importlib.import_module("gpu.tables")
     row = {"part": "models", "model": "m", "layout": "nhwc", "convs": 9, "folded": 2}
-    row |= {"layers": 5, "left": 3, "base_us": 4000.0, "us": 2000.0, "ratio": 2.0, "low": 1.9}
+    row |= {"layers": 5, "pending": 3, "base_us": 4000.0, "us": 2000.0, "ratio": 2.0, "low": 1.9}
     row |= {"high": 2.1, "control": 0.01, "rounds": 30}
     failed = {"part": "models", "model": "n", "layout": "nchw", "error": "optimize ended with 4: x"}
     run = {"part": "run", "device": "X", "provider": "cuda", "onnxruntime": "1", "python": "3"}

@@ -132,7 +132,7 @@ def test_the_units_of_a_killed_worker_are_measured_elsewhere(tmp_path: Path) -> 
         report = tune(models, narrow, options, dask=started.scheduler_address, on_progress=kill)
     assert killed
     assert not report.interrupted
-    assert all((row.left, row.known, row.reason) == (0, 0, "") for row in report.models)
+    assert all((row.pending, row.stored, row.reason) == (0, 0, "") for row in report.models)
     (machine,) = report.machines
     assert machine.machine == machine_identity(Provider.CPU)
     with Store(options.store) as store:
@@ -291,7 +291,7 @@ def test_a_cluster_without_workers_is_not_waited_for_forever(
         model = MODELS / "signal_1d.onnx"
         report = tune([model], search_options=short, dask=started.scheduler_address)
     assert report.machines == []
-    assert (report.models[0].layers, report.models[0].left) == (1, 1)
+    assert (report.models[0].layers, report.models[0].pending) == (1, 1)
 
 
 def test_a_scheduler_that_ends_meanwhile_is_no_fault_of_ours(

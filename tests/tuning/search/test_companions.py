@@ -135,7 +135,7 @@ g (float[1,1,32] x) => (float[1,2,32] y) <float[2,1,3] w1, float[4,2,3] w2>
     together = [(frozenset(), lifted), ({"first", "second"}, lifted)]
     assert here.compared[:3] == [(frozenset(), frozenset()), *together]
     (companion,) = report.companions
-    assert (companion.status, companion.became) == (
+    assert (companion.status, companion.replacements) == (
         "exchanged" if expected else "kept",
         ["Conv, Conv"],
     )
@@ -188,7 +188,7 @@ g (float[1,1,32] x) => (float[1,2,32] y)
     report, here = found(model, monkeypatch, saved, search={"effort": effort})
     assert here.compared[0] == (frozenset(), {"cut"})
     (companion,) = report.companions
-    assert (companion.name, companion.became) == ("crop", ["Conv"])
+    assert (companion.name, companion.replacements) == ("crop", ["Conv"])
     assert companion.status == ("exchanged" if expected else "kept")
     out = names(model.with_name("out.onnx"))
     assert out == ({"cut"} | folded_names if expected else set())

@@ -178,13 +178,13 @@ def test_an_interrupt_decides_with_what_is_known(
     assert report.search.interrupted
     assert report.search.accepted
     assert sorted(status(report).values()) == ["folded", "folded", "no-gain"]
-    assert report.search.left >= 1  # the last, and what was to run between packed tensors
-    assert f", ended early, {report.search.left} layer" in search_text(report.search)
+    assert report.search.pending >= 1  # the last, and what was to run between packed tensors
+    assert f", ended early, {report.search.pending} layer" in search_text(report.search)
 
 
 def test_what_was_not_measured_in_time_is_not_called_known(model: Path) -> None:
     report = found(model, time_budget=1e-6)
-    assert report.search.left == 3
+    assert report.search.pending == 3
     assert "3 layers left to measure" in search_text(report.search)
     ran = [site for site in report.sites if site.gain is not None]
     assert len(ran) <= 1, "the first layer alone races when no time is left"
@@ -333,7 +333,7 @@ def test_what_cannot_move_the_model_does_not_race(
     world = enter(monkeypatch, World(doubled, ALL))
     monkeypatch.setattr("tests.tuning.search.world.WHOLE", 1000.0)
     report = found(model, effort=Effort.DEFAULT)
-    assert (world.raced, report.search.left, report.search.whole) == ([], 0, None)
+    assert (world.raced, report.search.pending, report.search.whole) == ([], 0, None)
     assert {site.reason for site in report.sites} == {NEGLIGIBLE}
     report = found(model, effort=Effort.THOROUGH)
     assert len(world.raced) == 6
@@ -348,7 +348,7 @@ def test_less_effort_times_fewer_forms_and_a_thorough_search_the_rest(
     whole = len(world.compared) + 1  # the original at its levels
     assert report.search.measured == 6 * (SPENDING[effort].forms + 1) + whole
     assert (len(world.compared) == 1) == (effort is Effort.QUICK)
-    assert (report.search.left, report.summary.folded) == (0, 3)
+    assert (report.search.pending, report.summary.folded) == (0, 3)
     assert found(model, effort=effort).search.measured == 0
     assert found(model).search.measured > report.search.forms / 2
     assert found(model).search.measured == 0

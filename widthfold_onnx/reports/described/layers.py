@@ -288,7 +288,7 @@ def companion(report: CompanionReport, detail: Detail = Detail.FULL) -> Line:
     """Describe the outcome of a companion in one line; briefly, without its gain and refusals."""
     label, nodes, exchange, refused = f"companion {report.name}", "", "", ""
     if report.nodes:
-        ops = " or ".join(f"({op})" if "," in op else op for op in report.became)
+        ops = " or ".join(f"({op})" if "," in op else op for op in report.replacements)
         nodes = f"{counted(len(report.nodes), 'node')} {_OUTCOMES[report.status]} {ops}"
     if detail < Detail.FULL:
         return Line(label, nodes)

@@ -12,14 +12,14 @@ UNKEPT = "not kept, because the store may only be read"
 
 def _count(name: str) -> Column[TunedModel]:
     """Return the column of a count; empty for a model that was not tuned."""
-    heading = {"measured": "new", "known": "known before"}.get(name, name)
+    heading = {"measured": "new", "stored": "known before"}.get(name, name)
     return Column(heading, lambda row: "" if row.reason else str(getattr(row, name)))
 
 
 MODELS: tuple[Column[TunedModel], ...] = (
     Column("model", lambda row: row.model),
-    *map(_count, ("layers", "forms", "measured", "known", "skipped", "failed")),
-    Column("left", lambda row: str(row.left or "")),
+    *map(_count, ("layers", "forms", "measured", "stored", "skipped", "failed")),
+    Column("pending", lambda row: str(row.pending or "")),
     Column("why", lambda row: row.reason, sentences=True),
 )
 
@@ -67,13 +67,13 @@ def measurements(report: SearchReport) -> str:
     source = "all measured before"
     if report.predicted:
         source = f"{counted(report.predicted, 'layer')} predicted for {report.target}, not measured"
-    elif report.measured or report.left:
+    elif report.measured or report.pending:
         source = f"{counted(report.measured, 'measurement')} taken"
     parts = [
         f"{counted(report.forms, 'form')} of {counted(report.layers, 'layer')}",
         source + (f" and {UNKEPT}" if report.measured and report.store_read_only else ""),
         "ended early" if report.interrupted else "",
-        f"{counted(report.left, 'layer')} left to measure" if report.left else "",
+        f"{counted(report.pending, 'layer')} left to measure" if report.pending else "",
     ]
     return ", ".join(filter(None, parts))
 
@@ -95,7 +95,7 @@ def outcome(report: SearchReport) -> str:
             return ""
         if report.accepted:
             return "the whole model was not timed"
-        judged = " that was measured" if report.left and not report.predicted else ""
+        judged = " that was measured" if report.pending and not report.predicted else ""
         return f"no choice of forms{judged} {'is sure to gain' if report.predicted else 'gains'}"
     if not whole.pairs:
         return f"folded, the whole model was not timed: {report.failure}"

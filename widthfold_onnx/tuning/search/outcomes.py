@@ -129,7 +129,7 @@ class Outcomes:
             layers=len(workloads),
             forms=sum(len(workload.forms) for workload in workloads.values()),
             measured=sum(len(level.bench.kept) for level in races.levels),
-            left=len(_unmeasured(races)) if options.measure else 0,
+            pending=len(_unmeasured(races)) if options.measure else 0,
             predicted=sum(form is not None and form[1].predicted for form in best),
             interrupted=races.interrupted,
             store_read_only=self.level.bench.store.read_only,
