@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,23 +12,11 @@ import pytest
 from onnx import numpy_helper
 
 from tests.cli.tool import build, save
-from tests.folding import optimize
-from tests.tuning.search import world
-from tests.tuning.search.world import World, doubled, enter, folded
-from widthfold_onnx.options import Companion, Effort, FoldOptions, Provider, SearchOptions
-from widthfold_onnx.results import OptimizeReport
+from tests.tuning.search.prelu_net import NET, changed, outcome
+from tests.tuning.search.world import folded
+from widthfold_onnx.options import Companion, Effort
 from widthfold_onnx.rewrite import exchange
 from widthfold_onnx.tuning.search import search
-
-NET = """
-<ir_version: 8, opset_import: ["" : 17]>
-g (float[1,1,4,32] x) => (float[1,1,4,32] y)
-<float[2,1,1,3] w1, float[1,2,1,3] w2, float[1] s = {0.25}>
-{
-    [first] a = Conv <pads = [0,1,0,1]> (x, w1)
-    [prelu] b = PRelu (a, s)
-    [second] y = Conv <pads = [0,1,0,1]> (b, w2)
-}"""
 
 
 @pytest.fixture(autouse=True)
@@ -36,34 +25,14 @@ def with_exact_prelu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "prelu_keeps_inf", lambda: True)
 
 
+def slower(layer: dict[str, Any], form: dict[str, Any]) -> tuple[float, float]:
+    """No form of any layer pays alone."""
+    return 0.5, 0.4
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return save(build(NET), tmp_path / "model.onnx")
-
-
-def changed(model: Path) -> frozenset[str]:
-    """Names of what was folded or exchanged."""
-    graph = onnx.load(model).graph
-    matrices = {weight.name for weight in graph.initializer if list(weight.dims) == [1, 1]}
-    exchanged = [n for n in graph.node if n.op_type == "LeakyRelu" or matrices & {*n.input}]
-    return folded(model) | {node.name for node in exchanged}
-
-
-def found(
-    model: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    saved: dict[str, float],
-    steady: dict[str, float] | None = None,
-    **changes: object,
-) -> tuple[OptimizeReport, World]:
-    """The report of a run in which parts of the model save so many of its ten seconds."""
-    monkeypatch.setattr(world, "folded", changed)
-    store = model.with_name("store.sqlite")
-    settings = {"store": store, "provider": Provider.CPU, "effort": Effort.THOROUGH}
-    options = SearchOptions(**{**settings, **changes.pop("search", {})})
-    here = enter(monkeypatch, World(doubled, saved, steady=steady))
-    out = model.with_name("out.onnx")
-    return optimize(model, out, FoldOptions(**{"pad_channels": 0, **changes}), None, options), here
 
 
 @pytest.mark.parametrize(
@@ -79,7 +48,7 @@ def found(
 def test_each_is_taken_for_what_it_saves(
     model: Path, monkeypatch: pytest.MonkeyPatch, saved: dict[str, float], expected: set[str]
 ) -> None:
-    report, here = found(model, monkeypatch, saved)
+    report, here = outcome(model, monkeypatch, saved)
     assert changed(model.with_name("out.onnx")) == expected
     assert here.compared[0] == (frozenset(), {"prelu"})
     (companion,) = report.companions
@@ -97,7 +66,7 @@ def test_none_is_taken_that_is_slower_on_smooth_inputs(
     model: Path, monkeypatch: pytest.MonkeyPatch, saved: float, expected: bool
 ) -> None:
     nodes = {"first": -1.0, "prelu": 2.0, "second": -1.0}
-    report, _ = found(model, monkeypatch, nodes, steady={**nodes, "prelu": saved})
+    report, _ = outcome(model, monkeypatch, nodes, steady={**nodes, "prelu": saved})
     (companion,) = report.companions
     assert companion.gain is not None and companion.gain_on_smooth is not None
     assert companion.gain.ratio == pytest.approx(10 / 8)
@@ -128,9 +97,8 @@ g (float[1,1,32] x) => (float[1,2,32] y) <float[2,1,3] w1, float[4,2,3] w2>
     [times] y = Mul (c, d)
 }"""
     model = save(build(text), tmp_path / "model.onnx")
-    monkeypatch.setattr(f"{__name__}.doubled", lambda layer, form: (0.5, 0.4))
     all_saved = {"second": 0.0, "part/widthfold/conv": 0.0, **saved}
-    report, here = found(model, monkeypatch, all_saved)
+    report, here = outcome(model, monkeypatch, all_saved, alone=slower)
     lifted = frozenset({"first", "part/widthfold/conv", "part"})
     together = [(frozenset(), lifted), ({"first", "second"}, lifted)]
     assert here.compared[:3] == [(frozenset(), frozenset()), *together]
@@ -140,7 +108,7 @@ g (float[1,1,32] x) => (float[1,2,32] y) <float[2,1,3] w1, float[4,2,3] w2>
         ["Conv, Conv"],
     )
     assert (companion.reason == "") == expected
-    quick, _ = found(model, monkeypatch, all_saved, search={"effort": Effort.QUICK})
+    quick, _ = outcome(model, monkeypatch, all_saved, alone=slower, search={"effort": Effort.QUICK})
     assert quick.companions[0].status == companion.status
     assert not expected or quick.summary.folded == 3
 
@@ -183,9 +151,9 @@ g (float[1,1,32] x) => (float[1,2,32] y)
         is_cut = all(node.op_type != "Slice" for node in graph.node)
         return folded(path) | ({"cut"} if is_cut else set())
 
-    monkeypatch.setattr(f"{__name__}.changed", names)
-    monkeypatch.setattr(f"{__name__}.doubled", lambda layer, form: (0.5, 0.4))
-    report, here = found(model, monkeypatch, saved, search={"effort": effort})
+    report, here = outcome(
+        model, monkeypatch, saved, names=names, alone=slower, search={"effort": effort}
+    )
     assert here.compared[0] == (frozenset(), {"cut"})
     (companion,) = report.companions
     assert (companion.name, companion.replacements) == ("crop", ["Conv"])
@@ -201,7 +169,7 @@ def test_one_that_does_not_branch_on_data_is_timed_on_random_inputs_alone(
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[1,4,31,1] x) => (float[1,4,31,1] y) <float[1] c = {0.5}> { [scalar] y = Mul (x, c) }"""
     model = save(build(text), tmp_path / "model.onnx")
-    report, _ = found(model, monkeypatch, {"scalar": 2.0}, steady={"scalar": -2.0})
+    report, _ = outcome(model, monkeypatch, {"scalar": 2.0}, steady={"scalar": -2.0})
     (companion,) = report.companions
     assert (companion.status, companion.gain_on_smooth) == ("exchanged", None)
 
@@ -214,7 +182,7 @@ def test_without_layers_the_last_trial_is_one_of_its_own(
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[1,1,4,32] x) => (float[1,1,4,32] y) <float[1] s = {0.25}> { [prelu] y = PRelu (x, s) }"""
     model = save(build(text), tmp_path / "model.onnx")
-    report, here = found(model, monkeypatch, {"prelu": 2.0})
+    report, here = outcome(model, monkeypatch, {"prelu": 2.0})
     assert here.compared == [(frozenset(), {"prelu"})] * 3
     assert report.search is not None and report.search.folded_setting == "all"
 
@@ -224,7 +192,7 @@ def test_stored_inputs_alone_are_timed(model: Path, monkeypatch: pytest.MonkeyPa
     np.save(data, np.ones((1, 1, 4, 32), np.float32))
     nodes = {"first": -1.0, "prelu": 2.0, "second": -1.0}
     steady, settings = {**nodes, "prelu": -1.0}, {"inputs": (str(data),)}
-    report, _ = found(model, monkeypatch, nodes, steady=steady, search=settings)
+    report, _ = outcome(model, monkeypatch, nodes, steady=steady, search=settings)
     (companion,) = report.companions
     assert (companion.status, companion.gain_on_smooth) == ("exchanged", None)
 
@@ -245,7 +213,7 @@ def test_other_stored_inputs_are_measured_anew(
 
     for number, is_new in ((1.0, True), (1.0, False), (2.0, True)):
         settings = {"inputs": (str(store(number)),)}
-        _, here = found(
+        _, here = outcome(
             model, monkeypatch, {"first": 1.0, "prelu": 2.0, "second": 1.0}, search=settings
         )
         assert bool(here.compared) == is_new
@@ -255,24 +223,24 @@ def test_a_second_run_measures_nothing_and_writes_the_same(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = {"first": 1.0, "prelu": 2.0, "second": 1.0}
-    first, _ = found(model, monkeypatch, saved)
+    first, _ = outcome(model, monkeypatch, saved)
     content = model.with_name("out.onnx").read_bytes()
     for settings in ({}, {"measure": False}):
-        again, here = found(model, monkeypatch, saved, search=settings)
+        again, here = outcome(model, monkeypatch, saved, search=settings)
         assert not here.compared
         assert model.with_name("out.onnx").read_bytes() == content
         assert again.companions == first.companions
 
 
 def test_unmeasured_none_is_taken(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report, here = found(model, monkeypatch, {}, search={"measure": False, "target": "cpu-avx2"})
+    report, here = outcome(model, monkeypatch, {}, search={"measure": False, "target": "cpu-avx2"})
     (companion,) = report.companions
     assert (companion.status, companion.reason, here.compared) == ("kept", "not measured", [])
 
 
 def test_none_is_tried_where_none_is_wanted(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = {"first": 1.0, "prelu": 2.0, "second": 1.0}
-    report, _ = found(model, monkeypatch, saved, companions=(Companion.NONE,))
+    report, _ = outcome(model, monkeypatch, saved, companions=(Companion.NONE,))
     assert report.companions == []
     assert changed(model.with_name("out.onnx")) == {"first", "second"}
 
@@ -283,7 +251,7 @@ def test_one_that_does_not_run_is_not_taken(
 ) -> None:
     """Nor is its gain that on other inputs."""
     saved = {"first": 1.0, "prelu": float("nan"), "second": 1.0}
-    report, _ = found(model, monkeypatch, saved, steady={**saved, "prelu": steady})
+    report, _ = outcome(model, monkeypatch, saved, steady={**saved, "prelu": steady})
     (companion,) = report.companions
     assert (companion.status, companion.gain) == ("kept", None)
     assert changed(model.with_name("out.onnx")) == {"first", "second"}
@@ -299,10 +267,10 @@ def test_frozen_weights_are_judged_with_all_else(
         proto.graph.input.append(port)
     save(proto, model)
     saved = {"first": 1.0, "prelu": 2.0, "second": 1.0}
-    report, here = found(model, monkeypatch, saved)
+    report, here = outcome(model, monkeypatch, saved)
     assert (report.summary.changes, report.companions[0].status) == (False, "refused")
     assert not here.compared
-    report, here = found(model, monkeypatch, saved, freeze_weights=True)
+    report, here = outcome(model, monkeypatch, saved, freeze_weights=True)
     assert here.compared[0] == (frozenset(), {"prelu"})
     assert (report.summary.frozen, report.summary.folded, report.summary.exchanged) == (3, 2, 1)
     out = onnx.load(model.with_name("out.onnx"))
@@ -332,7 +300,7 @@ def test_a_companion_that_renames_nodes_may_be_taken_back(
     """It inlines act, too, so the second block's Conv has another name than in the original."""
     model = save(build(IN_FUNCTIONS), tmp_path / "model.onnx")
     monkeypatch.setattr(search, "pays_at_all", lambda finals: False)
-    report, _ = found(model, monkeypatch, defaultdict(lambda: 0.5))
+    report, _ = outcome(model, monkeypatch, defaultdict(lambda: 0.5))
     assert (tmp_path / "out.onnx").read_bytes() == model.read_bytes()
     assert [site.code for site in report.sites] == ["no-gain"] * 4
     reasons = [site.reason for site in report.sites]
