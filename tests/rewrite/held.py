@@ -33,6 +33,18 @@ class Drawn:
     levels: Sequence[str] = LEVELS
 
 
+def is_inferred(model: onnx.ModelProto) -> bool:
+    """Check whether onnx infers the shapes of a model.
+
+    onnx 1.23.2 loses the axes of a ConvTranspose whose output_shape is below the input's extents.
+    """
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except onnx.shape_inference.InferenceError:  # noqa: TID251 - an error of onnx's checker
+        return False
+    return True
+
+
 def held(drawn: Drawn) -> tuple[onnx.ModelProto, list[SiteReport]]:
     """Fold a model: it is legal, computes exactly what is expected, is proved, and stays as it is.
 
@@ -45,7 +57,7 @@ def held(drawn: Drawn) -> tuple[onnx.ModelProto, list[SiteReport]]:
     if not count:
         assert same == model.SerializeToString()
         return folded, sites
-    onnx.checker.check_model(folded, full_check=True)
+    onnx.checker.check_model(folded, full_check=is_inferred(model))
     expected = drawn.expected()
     for level in drawn.levels:
         for result, reference in zip(run(folded, drawn.x, level), expected, strict=True):

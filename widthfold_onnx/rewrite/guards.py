@@ -108,6 +108,8 @@ class _Grouping:
                     extents.setdefault(value, {}).update(dict.fromkeys(conditions.items()))
                 elif conditions and not self._is_implied(value, layout, conditions):
                     return None
+        if not any(self._is_returned(value, nodes) for value in outputs):
+            return None  # an If returns something: what nothing reads is logical
         # A site alone is not planned with a guard there (`rules.forms.legality`).
         if len(nodes) > 1 and any(map(is_dequantized_anew, extents)):
             return None
@@ -125,6 +127,13 @@ class _Grouping:
             layout = self.regions.read(node, index)
             if value is not None and layout is not None:
                 yield value, layout, layout.conditions(self.regions.shapes[value, layout])
+
+    def _is_returned(self, value: Value, nodes: Sequence[Node]) -> bool:
+        """Check whether a group of nodes returns a value, as a logical tensor."""
+        document, home = self.regions.document, self.regions.home(value)
+        if home is not None and self.regions.needed(value) <= {home}:
+            return False
+        return document.is_fixed(value) or _is_read([value], {*nodes})
 
     def _is_implied(
         self, value: Value, layout: PackedLayout | None, conditions: Mapping[int, Extent]

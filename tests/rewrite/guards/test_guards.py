@@ -192,3 +192,19 @@ def test_an_op_of_two_results_stands_once_in_each_branch() -> None:
     assert [[n.op_type for n in a.g.node].count("Split") for a in guard.attribute] == [1, 1]
     for width, is_folded in SIZES.items():
         assert same(model, result, {"x": draw((*SHAPE[:3], width))}) == [is_folded]
+
+
+def test_a_region_that_nothing_reads_is_guarded_node_by_node() -> None:
+    """An If returns something: the result of each folded node, as a logical tensor."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    main (float[2, 3, 7, W] x) => (float[2, 3, 7, W] y) {{
+      c = Conv <{PADS}> (x, u)
+      e = Conv <{PADS}> (c, v)
+      r = Relu (e)
+      y = Neg (x)
+    }}"""
+    model = parsed(text, u=(3, 3, 3, 5), v=(3, 3, 3, 5))
+    result = folded(model, CHAINED, 2)
+    assert len(guards(result)) == 2
+    for width, is_folded in SIZES.items():
+        assert same(model, result, {"x": draw((*SHAPE[:3], width))}) == [is_folded] * 2
