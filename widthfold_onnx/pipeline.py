@@ -244,9 +244,9 @@ def inspect(
 
 
 def _unproved(fitting: Fitting, report: OptimizeReport) -> set[NodeName]:
-    """Return the layers behind an If whose choice no extents that were tried decide.
+    """Return the layers in a branch that the proof reached at no extents; empty if OUT was written.
 
-    The If is a guard of the layers, or holds them in a branch. None if something was written.
+    The branch is of the layers' guard, or of an If around them.
     """
     checks = report.verification
     if report.written is not None or checks is None or checks.proof is None:

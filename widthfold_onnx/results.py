@@ -602,10 +602,10 @@ class SiteReport(Result, kw_only=True, frozen=True):
         code: stable word for the outcome, e.g. "folded", "already-wide".
         reason: one sentence with the numbers in it.
         flops_ratio: multiply-adds after / before; None unless folded.
-        spread: outputs of its sample that an Inf or NaN in one input may reach / the outputs
-            that it reached before, in the mean; None unless folded.
-        guard: "extents" where the nodes of the original compute at sizes that the fold is not good
-            for; else "".
+        spread: mean number of outputs that an Inf or NaN in one input may reach, after / before;
+            None unless folded.
+        guard: "extents" where the nodes of the original compute at sizes that the fold does not
+            support; else "".
         gain: of its best form, measured alone, or predicted, which it says; None where nothing
             is known.
     """

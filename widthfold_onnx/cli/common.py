@@ -82,7 +82,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         for number in END_SIGNALS:
             if signal.getsignal(number) is signal.SIG_DFL:  # SIGHUP stays ignored under nohup
                 signal.signal(number, _terminate)
-        with _exit_codes(debug=debug), _insistent(), warnings.catch_warnings():
+        with _exit_codes(debug=debug), _repeated_interrupts(), warnings.catch_warnings():
             if not debug:
                 warnings.simplefilter("ignore")  # warnings of libraries are not for the user
             command(**arguments)
@@ -112,7 +112,7 @@ def _exit_codes(*, debug: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _insistent() -> Iterator[None]:
+def _repeated_interrupts() -> Iterator[None]:
     """Send an interrupt again if Python loses it.
 
     An exception in a callback of the import system or of the garbage collector is printed and

@@ -165,7 +165,7 @@ def _folded_as(node: Node) -> str:
     try:
         return read_record(node.metadata_props[FOLD_KEY]).form
     except InvalidModelError:
-        return "how is not known: its record cannot be read"
+        return "its record cannot be read"
 
 
 def _choice(linear: LinearSite, outcome: Reformulation) -> FormChoice:

@@ -91,7 +91,7 @@ class Sidecar:
         for tensor, source in self._old:
             if source not in offsets:
                 offsets[source] = self._align(target, source.length)
-                self._pour(target, source)
+                self._copy_data(target, source)
             self._places.append((tensor, offsets[source], source.length))
         for tensor in self._new:
             data = tensor.raw_data
@@ -112,7 +112,7 @@ class Sidecar:
         with writing(target.target):
             target.write(data)
 
-    def _pour(self, target: Temporary, source: ExternalData) -> None:
+    def _copy_data(self, target: Temporary, source: ExternalData) -> None:
         with reading(source.location), open_external(source.location, self._folder) as file:
             file.seek(source.offset)
             for piece in pieces(file, source.length):

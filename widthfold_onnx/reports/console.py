@@ -77,7 +77,7 @@ def table(content: Table) -> None:
     rows = [[_lines(cell) for cell in row] for row in (content.columns, *content.rows)]
     if not console.is_terminal:
         for line in _plain([["; ".join(cell) for cell in row] for row in rows]):
-            sys.stdout.write(f"{_tame(line)}\n")
+            sys.stdout.write(f"{_prefixed(line)}\n")
         return
     widths = [
         max(cell_len(line) for cell in column for line in cell)
@@ -146,7 +146,7 @@ def _plain(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _tame(line: str) -> str:
+def _prefixed(line: str) -> str:
     """Prefix a line that begins with two colons: some CI services would take it for a command."""
     return f"| {line}" if line.lstrip().startswith("::") else line
 
@@ -159,7 +159,9 @@ def say(line: str, *, command: bool = False) -> None:
         command: it is to be copied, so it is not wrapped.
     """
     console = _console()
-    console.print(Text(_tame(printable(line, 2000))), soft_wrap=command or not console.is_terminal)
+    console.print(
+        Text(_prefixed(printable(line, 2000))), soft_wrap=command or not console.is_terminal
+    )
 
 
 @printing()

@@ -66,28 +66,28 @@ def exchanged(
     replaced: dict[Node, tuple[NewNode, ...]] = {}
     for scope, node in document.nodes(operators):
         companion, name = operators[operator_of(node)], document.name_of(scope, node)
-        equal = _equal(document, scope, node, COMPANIONS[companion])
-        if equal is None:
+        outcome = _outcome(document, scope, node, COMPANIONS[companion])
+        if outcome is None:
             continue
-        if isinstance(equal, Refusal):
-            matches.append(Match(companion, name, node.op_type, equal))
+        if isinstance(outcome, Refusal):
+            matches.append(Match(companion, name, node.op_type, outcome))
             continue
         if nodes is None or (companion, name) in nodes:
-            replaced[equal.node] = equal.nodes
-        op_types = tuple(new.op_type for new in equal.nodes)
+            replaced[outcome.node] = outcome.nodes
+        op_types = tuple(new.op_type for new in outcome.nodes)
         matches.append(Match(companion, name, node.op_type, op_types))
     return _carried_out(document, replaced) if replaced else proto, matches
 
 
-def _equal(
+def _outcome(
     document: Document, scope: Scope, node: Node, rule: CompanionRule
 ) -> Exchange | Refusal | None:
     if scope.proto is None and not rule.inlines:
         return None
-    equal = place_problem(document, scope, node) or rule.equal(document, node)
-    if rule.keeps_inf and isinstance(equal, Exchange) and not prelu_keeps_inf():
+    outcome = place_problem(document, scope, node) or rule.exchange(document, node)
+    if rule.keeps_inf and isinstance(outcome, Exchange) and not prelu_keeps_inf():
         return Refusal(Code.INEXACT, f"{node.op_type} of this ONNX Runtime returns NaN for an Inf")
-    return equal
+    return outcome
 
 
 def _made(

@@ -139,9 +139,9 @@ def compare(
     """Judge one output on one input set: |a - b| <= atol + rtol * max |reference|.
 
     Floats may also be `multiple` times as far off as rounding moves the original, which is
-    `movement` where that is known. Where all else is exact, no element may be further off than in a
-    copy, but so many times as many may be. Only where the caller chose no tolerance, `defaults`
-    give rtol by dtype, and the movement counts.
+    `movement` where that is known. Of other types no element may be further off than in a copy, but
+    `multiple` times as many elements may differ. Only where the caller chose no tolerance,
+    `defaults` give rtol by dtype, and the movement counts.
     """
     dtype, (declared, other) = dtype_of(reference), map(_declared, (reference, candidate))
     figures, movement = measure(reference, candidate), movement if declared == other else None

@@ -122,7 +122,7 @@ def prove_at_sizes(
 ) -> list[SizeProof]:
     """Compare two models at one set of extents, or at several where the original leaves some open.
 
-    The first at which they are different is the last.
+    The list ends with the first difference.
 
     Args:
         old: the original.
@@ -167,9 +167,9 @@ def prove_at_sizes(
 
 
 def _is_of_empty_tensors(both: Correspondence, proof: SizeProof) -> bool:
-    """Check whether models differ in the same places as an input is empty, whatever guards choose.
+    """Check whether models differ only because an input is empty: with every fold, guarded or not.
 
-    Only guards test for that: folds that need none may fail there (docs/folds.md).
+    Guards alone test for empty inputs: folds without a guard may fail there (docs/folds.md).
     """
     if proof.verdict != "different" or not _is_empty(proof.shapes):
         return False
@@ -186,10 +186,10 @@ def _is_empty(shapes: Shapes) -> bool:
 
 
 def _reaching(both: Correspondence, proofs: list[SizeProof]) -> Iterator[Shapes]:
-    """Yield extents that may reach branches of the new model that were computed at none so far.
+    """Yield extents that may select a branch of the new model that no extents selected so far.
 
-    An else branch that every condition passes by, as where the model runs at the sizes of a guard
-    alone, is computed whatever the condition is; that proof is appended.
+    An else branch that no condition selects is proved whatever the conditions are, and that proof
+    is appended: it is needed where the model runs at no other sizes than those of a guard.
     """
     others = frozenset(name for name, branch in _unseen(both, proofs) if branch == "else_branch")
     smallest = min(proofs, key=lambda proof: elements(proof.shapes) or math.inf).shapes

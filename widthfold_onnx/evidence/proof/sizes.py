@@ -144,9 +144,9 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     Where the condition of a guard holds but is too weak, the folded branch cannot be computed or is
     wrong. That shows at multiples of the modulus by a prime, which has no divisor in common with
     what a fold needs; at the offsets themselves; and where one dimension fits while the others do
-    not. Multiples are doubled too, because a model may halve an extent before it is tested. Of
-    those, extents at which all tests come out as at earlier ones are left out. Small extents do:
-    where the first ones are large, the others are not (`MOST_ELEMENTS`).
+    not. Multiples are doubled too, because a model may halve an extent before it is tested. Extents
+    at which all tests have the outcomes of earlier extents are left out, and so are extents of more
+    than `MOST_ELEMENTS` elements, unless the first ones have as many.
     """
     tests = size_tests(new)
     dims = open_dimensions(old, {})
@@ -202,12 +202,12 @@ def _near(
 def reaching(
     old: Program, new: Program, first: Shapes, unseen: Callable[[], Collection[str]]
 ) -> Iterator[Shapes]:
-    """Yield extents at which tests of Ifs come out as at few earlier ones, small ones first.
+    """Yield extents at which tests of Ifs have outcomes that few earlier extents had, small first.
 
-    A model may take no other extents of its other dimensions, though it leaves them open; and two
-    inputs may name one dimension twice. So one open dimension alone differs from the first extents,
-    or all that are equal there, or all but the first ones of the inputs, or all. How an If that no
-    test was read for chooses is not known, so that all of these are tried for it.
+    A model may fix a dimension that it declares open, and two inputs may name one dimension twice.
+    So these dimensions differ from the first extents: one open dimension alone; all dimensions that
+    are equal there; all but the first dimension of each input; or all. An If without a known test
+    may choose by anything, so that all of these extents are tried for it.
 
     Args:
         old: the original, whose extents tell how the tests come out.

@@ -6,7 +6,7 @@ no runtime takes is refused.
 
 Inference needs shapes whose numbers are all known. A function in `SHAPE_FUNCTIONS` gives extents
 that a shape with some open elements leaves known. For some operators inference says too much:
-measured on onnx 1.23.2 and onnxruntime 1.31.1 (tests/model/shapes/test_inference_rules.py).
+measured on onnx 1.23.2 and onnxruntime 1.31.1 (tests/model/shapes/test_inference_gaps.py).
 """
 
 from __future__ import annotations

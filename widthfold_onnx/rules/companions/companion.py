@@ -50,8 +50,8 @@ class CompanionRule:
 
     Attributes:
         op_types: operators of ONNX.
-        equal: returns the new nodes that are equal to one of these, or to nodes behind it; why
-            there are none; or None for a node that it does not match.
+        exchange: returns the exchange of one of these, or of a node behind it; the reason if
+            there is none; None for a node that the rule does not match.
         inlines: whether functions are inlined that hold such operators, to exchange them.
         branches: whether ONNX Runtime's kernels of these operators branch on the data.
         keeps_inf: whether the new nodes keep an Inf, so that they are equal only where the kernels
@@ -60,7 +60,7 @@ class CompanionRule:
     """
 
     op_types: tuple[str, ...]
-    equal: Callable[[Document, Node], Exchange | Refusal | None]
+    exchange: Callable[[Document, Node], Exchange | Refusal | None]
     inlines: bool = True
     branches: bool = False
     keeps_inf: bool = False

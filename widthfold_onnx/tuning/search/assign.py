@@ -102,7 +102,7 @@ def _option(form: PredictedForm, alone: float, packed: float | None) -> Option:
     if packed is None:
         return Option(form.spec, alone)
     core, layouts = min(packed, alone), (form.input_layout, form.output_layout)
-    return Option(form.spec, core, *layouts, (alone - core) / sum(it is not None for it in layouts))
+    return Option(form.spec, core, *layouts, (alone - core) / (2 - layouts.count(None)))
 
 
 def _least(layers: Layers, yielded: Mapping[str, Iterator[Option]]) -> dict[str, FormSpec]:

@@ -117,14 +117,14 @@ class LevelSearch:
         return 0.0 if gain is None else self._seconds(subject) * (1 - 1 / gain.ratio)
 
     def unknown(self, subject: str) -> str:
-        """Return why no form of a layer has a measured gain; the words follow "none of them".
+        """Return why no form of a layer has a measured gain; it follows "none of its forms".
 
         The reason is the most common one among the lost measurements of the layer and its forms.
         """
         forms = self.layers.workloads[subject].forms
         measured = [self.bench.measurement(subject, AS_IS)]
         measured += [self.bench.measurement(subject, form.spec) for form in forms]
-        reasons = Counter(it.reason for it in measured if it is not None and it.reason)
+        reasons = Counter(m.reason for m in measured if m is not None and m.reason)
         return f"ran: {reasons.most_common(1)[0][0]}" if reasons else "was measured"
 
     def _least_first(self) -> list[str]:
