@@ -41,7 +41,7 @@ FACTOR = 8
 """Positions that become channels where a call measures nothing and no factor is given."""
 
 RUN_ONLY = ("seeds", "rtol", "atol", "inputs", "value")
-"""Keywords of a comparison on the runtime, which a model in memory at a fixed factor lacks."""
+"""Keywords of a comparison on the runtime: a model in memory at a fixed factor has none."""
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,8 @@ class NodeTime(Result, kw_only=True, frozen=True):
 
     Attributes:
         us: the mean of a run.
-        reached: the least time of its work on this machine, `Timing.limits`, / `us`; None where the
-            work is not known, or too short.
+        reached: least possible time of its work on this machine (`Timing.limits`) / `us`; None
+            where the work is not known, or too short.
     """
 
     name: str
@@ -112,8 +112,8 @@ class Side(Result, kw_only=True, frozen=True):
         gpu_mj: energy of the GPU in one run, in mJ, its idle energy included; None likewise.
         providers: how many nodes ran on which provider.
         fallbacks: the nodes that did not run on the provider that was asked for.
-        nodes: every node of the optimized graph that ran, slowest first; one with a body without
-            the nodes in it, which are there by themselves.
+        nodes: every node of the optimized graph that ran, slowest first; the time of a node with a
+            body is without the nodes of the body, which have entries of their own.
     """
 
     level: str

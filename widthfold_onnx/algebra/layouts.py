@@ -67,7 +67,7 @@ class PackedLayout(ABC):
     def fits(self, shape: Dims) -> bool:
         """Check whether this layout is valid, and fits tensors of logical extents `shape`.
 
-        Of an extent that is open, `conditions` tells which it may be.
+        `conditions` says what must hold of open extents.
         """
 
     @abstractmethod

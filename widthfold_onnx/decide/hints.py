@@ -1,9 +1,9 @@
 """Find options that would fold a refused site; every hint was tried.
 
-They name extents, extend them, or let samples mix. A site is planned with each suggestion as if the
-caller had given it; only suggestions that give a form are named. Suggested sizes are round numbers
-that the factor divides even behind some strides, and sizes that were found by running the model;
-the model runs at all of them.
+A hint is an option: it fixes extents, extends them, or lets samples mix. A site is planned with
+each suggestion as if the caller had given it; only suggestions that give a form are named.
+Suggested sizes are round numbers that the factor divides even behind some strides, and sizes that
+were found by running the model; the model runs at all of them.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ ROUND = 32
 """Suggested extents divided by the factor: behind five strides of 2 a multiple of it is left."""
 
 Ran = Callable[[Sizes], Sizes]
-"""Returns the sizes at which a model runs: of those that it gets, and others behind them."""
+"""Takes suggested sizes; returns the ones at which the model runs, then sizes that it found."""
 
 
 def ran(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:
     """Return the sizes at which a model file runs (`runtime.inputs.sizes.runs_at`).
 
-    A child process runs the model; without a runtime it runs at none.
+    A child process runs the model; without a runtime there are no sizes.
     """
     try:
         return isolated(runs_at, model, cases, suggested)

@@ -25,7 +25,7 @@ class Declaration:
 
     Attributes:
         name: of the input or output.
-        line: says so.
+        line: the message of the difference.
         old: extents by the original, None where it declares not even the rank.
         new: extents by the rewritten model.
     """
@@ -72,8 +72,8 @@ def interface_differences(
             model may declare what all of them agree on.
 
     Returns:
-        Differences that may break a caller, and others: inputs with names for anonymous extents,
-        and outputs with other extents than before, about which decides what the original returns.
+        Differences that may break a caller, and other ones: names for anonymous extents of inputs,
+        and other extents of outputs, which are judged by what the original returns.
 
     Raises:
         UnverifiedError: a file that is no model.

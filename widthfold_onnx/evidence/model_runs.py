@@ -56,8 +56,8 @@ def attempt(
 ) -> list[Outputs] | str:
     """Return all outputs, by default computed with exact integers, or why there are none.
 
-    A model is a file, or what makes a copy of the original in memory; an iterator of sets is asked
-    after that. `report` gets a line of text before each run.
+    A model is a file, or a function that copies the original in memory and is called before the
+    first set is read. `report` gets a line of text before each run.
     """
     name = printable(model.name) if isinstance(model, Path) else "copy of the original"
     runs = []

@@ -189,7 +189,7 @@ def _per_channel(value: Any, axes: Sequence[int]) -> Array | None:
 
 
 OPEN = 2**61 - 1
-"""Stands for the one open extent, the number of samples: a prime merges with nothing by chance."""
+"""Stands for the open number of samples: a prime, so that no product of other extents equals it."""
 
 
 def inverted(shape: Dims, steps: Sequence[Move]) -> tuple[Move, ...]:

@@ -82,7 +82,7 @@ class Labels:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The axis of the data for each axis of the product; the first one of those summed."""
+        """The axis of the data for each axis of the product; of several summed axes the first."""
         axes = (*self.leading, *self.oriented(self.rows[-1:], self.summed[:1]))
         return tuple(self.data.index(label) for label in axes)
 

@@ -360,7 +360,7 @@ class RuntimeOptions:
         provider_options: options of the provider, as the runtime names them.
         session_options: entries of the session's configuration, as the runtime names them.
         threads: intra-op threads.
-        values: values of inputs that are no signals, such as a rate, in all runs.
+        values: values of control inputs, such as a rate, in all runs.
         cases: combinations of values that choose between parts of the model, with `values` in each
             (`runtime.inputs.cases`). All of them are compared, the first is timed.
 
@@ -463,7 +463,7 @@ class SearchOptions(RuntimeOptions):
         store: file that keeps measurements; None keeps them in memory for this run.
         target: device that is predicted for (`tuning.targets`); None: the target that
             the provider suggests.
-        measure: run nothing where False: what the store does not hold is predicted.
+        measure: False runs nothing, and predicts each measurement that the store lacks.
         inputs: stored inputs, as in `VerifyOptions`: they give the shapes, and whole models are
             timed on them.
 

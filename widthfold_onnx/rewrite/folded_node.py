@@ -91,8 +91,8 @@ def _input(
 ) -> Value | None:
     """Return an input of the folded node: the value of the original, folded if it is a parameter.
 
-    A runtime still reads the integers behind a DequantizeLinear, and does not quantize floats in a
-    way of its own.
+    A parameter of integers keeps its DequantizeLinear: the runtime reads the integers, and does not
+    quantize floats by itself.
     """
     value, parameter = site.node.inputs[index], site.parameters.get(index)
     if parameter is None:

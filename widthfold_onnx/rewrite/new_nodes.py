@@ -50,7 +50,7 @@ class SharedConstants:
         origin: Hashable = None,
         external: bool = False,
     ) -> Value:
-        """Return the constant of a graph that holds an array; equal ones have one origin, too."""
+        """Return a constant of a graph; equal arrays of one origin share a constant."""
         content = (array.dtype, array.shape, hashlib.sha256(array.tobytes()).digest())
         key = (owner, origin, *content)
         if key not in self._values:

@@ -1,6 +1,6 @@
 """Choose the ops between folded nodes that run on packed tensors, so that a fold is paid once.
 
-First every op runs packed that can: one of its inputs comes from a folded or packed node, and
+First every op that can runs packed: one of its inputs comes from a folded or packed node, and
 its other data is available in the same layout. A DequantizeLinear costs nothing by itself: it
 stands before each reader of its result, in the layout that is read, so its result is in the layout
 of its integers. Then ops become logical again if carrying them moves more elements by folds and

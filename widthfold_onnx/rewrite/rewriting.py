@@ -1,4 +1,4 @@
-"""Replace sites by their forms, all at once: each tensor is made in one layout.
+"""Replace sites by their forms, all at once: each tensor has one layout in which it is computed.
 
 Neighbours share layouts. So the ops that run packed between sites, and the nodes that one guard
 covers, depend on all forms together: regions and guards are settled before anything is changed.

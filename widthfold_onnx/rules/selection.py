@@ -51,10 +51,10 @@ def _guarded_extent(site: LinearSite, form: Reformulation) -> int:
 def site_problem(site: LinearSite, options: FoldOptions) -> Refusal | None:
     """Refuse a site that is wide enough, or whose weight holds NaN or Inf.
 
-    A wide one may still gain by a lift, or an Einsum as a MatMul.
+    A wide site may still gain by a lift, or an Einsum as a MatMul.
 
-    NaN and Inf turn padding into NaN, and kernels of a runtime differ in which products with it
-    they form, as do a Conv and its fold.
+    NaN and Inf in a weight make NaN of padding, and kernels differ in which products with padding
+    they compute, as a Conv and its fold do.
     """
     has_other = is_of_one_axis(site) or is_einsum(site)
     wide = None if has_other else width_problem(site, options)

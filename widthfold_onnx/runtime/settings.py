@@ -32,12 +32,12 @@ CHOICE_ROUNDS = (6, 1000)
 """Fewest and most rounds that choose."""
 
 CHOICE_PATIENCE = 3.0
-"""Seconds that the fewest rounds may take beyond the share: under load, the one round that fitted
-into it made a level look 1.4x as fast as the other, which is in truth 1.3x as fast as it."""
+"""Seconds that the fewest rounds may take beyond the share. One round that fitted into the share
+was not enough: under load it showed 1.4x for a level that is 1.3x slower."""
 
 CHOICE_SECONDS = 0.6
-"""More rounds than the fewest are run until then: 6 runs of some microseconds choose at random, and
-after 0.2 s one of two copies of a quantized net got a level that is 4 % slower."""
+"""Fewest seconds that choose, with as many rounds as fit: 6 runs of some microseconds choose at
+random, and in 0.2 s one of two copies of a quantized net got a level that is 4 % slower."""
 
 WORTH_SAYING = 1.1
 """Least gain of a setting that is reported."""

@@ -24,15 +24,15 @@ from widthfold_onnx.results import LevelName, OutputParity
 from widthfold_onnx.text import printable
 
 MULTIPLE = 10.0
-"""A model that is proved equal may be so many times as far off as rounding moves the original."""
+"""Allowed distance of a model that is proved equal, by how far rounding moves the original."""
 
 STRICT = 4.0
-"""The same for a model that is not proved equal. The errors of both are drawn from about the same
+"""The same for a model that is not proved equal. Its errors and the original's have about the same
 distribution: over 580 pairs of outputs of small networks their ratio was 2.9 at most."""
 
 SLACK = 2.0
-"""The rewritten model may be this many times as far from stored outputs, or from its definition
-where integers saturate, as the original is."""
+"""Allowed distance from stored outputs, or from the definition where integers saturate, by the
+distance of the original."""
 
 EXACT_RTOL = DEFAULT_RTOL | {
     **dict.fromkeys(("float64", "complex128"), 2.0**-50),
@@ -112,7 +112,7 @@ class Judgement:
     def _cell(self, key: Key, other: Outputs, truth: Outputs) -> OutputParity:
         """Compare with the original, or its truth; as deployed also with the original as deployed.
 
-        The runtime's optimizations change some models.
+        The second comparison is needed because the runtime's optimizations change some models.
         """
         level, name, number = key
         multiple = MULTIPLE if self.is_proved else STRICT

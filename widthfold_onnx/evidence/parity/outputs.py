@@ -42,7 +42,7 @@ class Distance(NamedTuple):
     mean: float = 0.0
 
     def times(self, multiple: float, dtype: str) -> Distance:
-        """Return a multiple; steps of integers and texts are whole: only their number grows."""
+        """Return a multiple; integers and texts differ by whole steps: only the mean grows."""
         largest = self.largest * multiple if dtype in DEFAULT_RTOL else self.largest
         return Distance(largest, self.mean * multiple)
 

@@ -1,9 +1,9 @@
-"""Makes copies of a model and its inputs that rounding might have made: every number moved a bit.
+"""Makes copies of a model and its inputs in which numbers differ by one unit in the last place.
 
 The inputs and the weights of linear layers move by one unit in the last place, up or down at
 random. How far the outputs follow is how far rounding may move them: stochastic arithmetic, as of
 Higham and Mary, A new approach to probabilistic rounding error analysis, 2019. Constants that are
-compared with, that clip, select, index or scale sizes stay: another limit is another function.
+compared with, that clip, select, index or scale sizes stay: other limits make another function.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ Steps = Callable[[tuple[int, ...]], Array]
 def steps_of(copy: int, size: int) -> Steps:
     """Draw steps of a size, up or down at random.
 
-    An odd copy moves every number the other way than the copy before it: of a single number, two
-    copies show both ways.
+    An odd copy moves every number the other way than the copy before it, so that two copies move a
+    number up and down.
     """
     generator, up = np.random.default_rng(copy // 2), size if copy % 2 else -size
     return lambda shape: np.where(generator.random(shape) < 0.5, up, -up)

@@ -51,7 +51,7 @@ LEAST_BITS = 40
 """A proof may be wrong with a probability of at most 2^-LEAST_BITS."""
 
 MOST_ROUNDS = 4
-"""Rounds of draws; a bound that these do not bring about is not sought any further."""
+"""Most rounds of draws; if the bound is above 2^-LEAST_BITS then, nothing is proved."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Says why elements that differ do not show that two models differ, by their values in float64."""
+"""Says why two models may be equal though random elements differ, by their values in float64."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DIGITS = {kind: 2.0**-bits for kind, bits in zip(FLOATS, (10, 7, 23, 52), strict
 """Distance from 1 to the next float of a type."""
 
 UNITS = 64
-"""Constants that are rounded move no result by more of these distances, by the largest result."""
+"""Most that rounded constants move a result: so many of these distances, by the largest result."""
 
 SPREAD = 6
 """Numbers are drawn with magnitudes from 2^-SPREAD to 2^SPREAD, below and above usual limits."""
 
 SAME = 2.0**-40
-"""Rounding in float64 moves no result further, by the largest; one unit in the last place of one
-float32 weight does."""
+"""Most that rounding in float64 moves a result, by the largest result; a change of one float32
+weight by one unit in the last place moves it further."""
 
 Operators = Counter[tuple[str, int]]
 """Operators by name and the version since which they are unchanged."""

@@ -191,7 +191,7 @@ def drawn_anew(number: int) -> Iterator[None]:
     """Draw all random elements and functions from other numbers, independent of other rounds.
 
     Args:
-        number: of the round; 0 is the element outside.
+        number: of the round; 0 draws as outside of any round.
     """
     global _round  # else every function that draws would have to pass it on
     before, _round = _round, np.uint64(key_of("round", number) & _LAST if number else 0)

@@ -18,7 +18,7 @@ DOUBLINGS = 4
 """How often multiples of tested moduli are doubled."""
 
 PRIME = 5
-"""No factor of a fold has it; the smallest extents that fit are multiples by it."""
+"""Divides no factor of a fold; the smallest extents that fit are multiples by it."""
 
 LARGEST_TESTED = 1 << 16
 """Moduli and offsets above this are not tried."""
@@ -31,8 +31,7 @@ NEIGHBOURS = 9
 """How often the distance from the first extent is doubled, from 1 on."""
 
 MOST_ALIKE = 3
-"""How many extents are tried at which all tests come out alike: the original may not run at some.
-"""
+"""Most extents that are tried with one outcome of all tests: the original may not run at some."""
 
 MOST_TIMES = 32
 """Largest multiple of the first extent."""

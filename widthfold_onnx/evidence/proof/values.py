@@ -30,7 +30,7 @@ Described = tuple[Shape, int]
 
 
 ROUNDED = 2
-"""Count of a constant that was computed from others: that of a product of two."""
+"""Count of a constant that was computed from others: as of a product of two constants."""
 
 
 class UnevaluableError(Exception):
@@ -100,7 +100,7 @@ class Elements:
         grid: scale and zero point, digested, of the integers from which all elements were
             dequantized; empty where there are none.
         kind: element type of the tensor, 0 where it is not known.
-        factor: numbers that it may be the product with, to be checked where that matters.
+        factor: numbers that may be a factor of it, to be checked where that matters.
     """
 
     draws: Draws

@@ -121,7 +121,7 @@ class Chains:
     def _nodes(
         self, layouts: Mapping[Value, PaddedLayout], widths: Mapping[Run, int]
     ) -> dict[Node, PaddedNode] | None:
-        """Return the nodes on padded tensors; None if a refusal has ended more runs."""
+        """Return the nodes on padded tensors; None, to start again, if a refusal ended a run."""
         nodes: dict[Node, PaddedNode] = {}
         paddings: dict[Value, Array | None] = {}
         zeros: set[Value] = set()

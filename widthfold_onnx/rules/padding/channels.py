@@ -183,7 +183,7 @@ class LaidOp(RelatedOp):
     def makes_zeros(self, padding: Array | None) -> bool:
         """Check whether the op makes padding of 0 for any numbers in the padding of its inputs.
 
-        The proof takes such a zero for a zero, and the zero of any other op for any number.
+        The proof knows the zeros of these ops; the zero of any other op may be any number to it.
         """
         name = self.node.op_type
         if padding is None or padding != 0 or name in DECIDING:

@@ -153,7 +153,7 @@ class _Reader:
         self._extents: dict[str, tuple[int, ...]] = {}
 
     def values(self, name: str) -> list[tuple[float, ...]]:
-        """Return the values of an input, each as a single element that fills it."""
+        """Return values of an input; each one fills all elements of the input."""
         holding, failing = self.compared[name]
         return [(value,) for value in list(dict.fromkeys(holding + failing))[:MOST_CASES]]
 

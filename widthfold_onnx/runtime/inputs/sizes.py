@@ -222,7 +222,7 @@ def running(model: Path, how: RuntimeOptions, fixed: Sizes) -> tuple[Provider, S
 
 
 def runs_at(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:
-    """Return the sizes at which a model runs: of the suggested ones, and behind them found ones.
+    """Return the suggested sizes at which a model runs, and then sizes that a search found.
 
     Meant to run in `runtime.child.isolated`.
 
@@ -261,10 +261,10 @@ def find_sizes(
     suits: Callable[[Shapes], bool] = any_shapes,
     end: float | None = None,
 ) -> Sizes:
-    """Return whole shapes with which the model runs: for each assignment of the caller, or found.
+    """Return shapes of all inputs with which the model runs, for each assignment of the caller.
 
-    If the caller names nothing, or leaves dimensions open in one assignment, a larger size is
-    found, too, or a smaller one where no larger one runs.
+    If the caller leaves dimensions open, in one assignment or in none, a larger size is searched,
+    too, or a smaller one where no larger one runs.
 
     Args:
         session: of the original, at any level.

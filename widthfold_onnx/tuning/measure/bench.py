@@ -28,8 +28,8 @@ It is more than `intervals.SMALLEST_DIFFERENCE`: many forms race, and the best m
 """
 
 MORE_TIME = 2.0
-"""What was skipped for lack of time, or left undecided by a wide interval, is measured again with
-this many times as much time."""
+"""Least ratio of a budget to an earlier one that repeats a measurement which was skipped for lack
+of time, or left undecided by a wide interval."""
 
 RETRY = datetime.timedelta(days=7)
 """Age at which a lost form is tried again: memory or time may have been short at that moment."""

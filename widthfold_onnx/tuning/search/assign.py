@@ -39,7 +39,7 @@ class Option(NamedTuple):
         seconds: time of one run between tensors in the layouts that it reads and returns.
         input_layout: layout of the input; None for logical.
         output_layout: layout of the output; None for logical.
-        end: seconds of folding its input, or of unfolding its output.
+        end: seconds of the fold of its input, or of the unfold of its output.
     """
 
     spec: FormSpec | None
