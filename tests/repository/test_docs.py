@@ -64,7 +64,7 @@ def test_the_limits_of_untrusted_models_are_those_of_the_code() -> None:
         "fields; messages of any kind": f"{loader.MAX_FIELDS:,}; {loader.MAX_MESSAGES:,}",
         "nodes once local functions are inlined": f"{functions.MAX_INLINED_NODES:,}",
         "dims of a tensor": f"{tensors.MAX_RANK}",
-        "bytes of one set of stored inputs": f"{recorded.MAX_BYTES >> 30}",
+        "bytes of one set of stored inputs": f"{recorded.MAX_INPUT_BYTES >> 30}",
     }
     assert loader.MAX_TENSORS == loader.MAX_NODES
 

@@ -161,7 +161,7 @@ def test_operator_sets_that_differ_are_a_reason(tmp_path: Path) -> None:
     ("limit", "message"),
     [
         ("MAX_ADDED_NODES", r"the graph has 16 nodes once inlined, above 8$"),
-        ("MAX_BYTES", r"the graph has \d+ bytes once inlined, above \d+$"),
+        ("MAX_INLINED_BYTES", r"the graph has \d+ bytes once inlined, above \d+$"),
     ],
 )
 def test_what_inlining_would_grow_to_is_bounded(limit, message, monkeypatch) -> None:

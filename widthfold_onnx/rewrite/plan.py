@@ -25,7 +25,7 @@ from widthfold_onnx.rules.forms.form import FormSpec
 from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.text import printable
 
-MAX_BYTES = 64 << 20
+MAX_PLAN_BYTES = 64 << 20
 """Largest plan file that is read; one layer takes about 500 bytes."""
 
 Name = Annotated[str, msgspec.Meta(max_length=10_000)]
@@ -294,12 +294,12 @@ def read_plan(path: Path | str) -> Plan:
         if path.is_fifo():
             raise UsageError(f"{shown}: not a regular file")  # opening it would wait for a writer
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            content = file.read(MAX_PLAN_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(f"{printable(str(path))}: {reason}") from error
-    if len(content) > MAX_BYTES:
-        raise UsageError(f"{shown}: more than {MAX_BYTES >> 20} MiB are no plan")
+    if len(content) > MAX_PLAN_BYTES:
+        raise UsageError(f"{shown}: more than {MAX_PLAN_BYTES >> 20} MiB are no plan")
     try:
         msgspec.json.decode(content, type=_Header)
         return msgspec.json.decode(content, type=Plan)

@@ -10,10 +10,8 @@ import numpy as np
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.graph.document import Attributes, Document, Node
 from widthfold_onnx.model.proto.walk import is_default
+from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.refusal import Code, Refusal
-
-MIN_OPSET = 7
-"""Since then operands are broadcast as in numpy."""
 
 SIZES = 3
 """Index of the input of a Resize that gives the output extents."""
@@ -111,8 +109,8 @@ def rule_problem(op: Op, operators: Collection[str], does: str) -> Refusal | Non
     node, opset = op.node, op.document.opset
     if not is_default(node, *operators):
         return Refusal(Code.NOT_CARRIED, f"no rule {does.format(node.op_type)}")
-    if opset < MIN_OPSET:
-        return Refusal(Code.OPSET_TOO_OLD, f"opset {opset} is below {MIN_OPSET}")
+    if opset < BROADCAST_OPSET:
+        return Refusal(Code.OPSET_TOO_OLD, f"opset {opset} is below {BROADCAST_OPSET}")
     return SHARDED if node.device_configurations else None
 
 

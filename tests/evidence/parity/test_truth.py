@@ -170,7 +170,7 @@ def test_a_run_that_does_not_end_is_stopped(tmp_path, monkeypatch):
 
 
 def test_a_model_too_large_to_widen_has_no_truth(tmp_path, monkeypatch):
-    monkeypatch.setattr(truth, "MAX_BYTES", 10)
+    monkeypatch.setattr(truth, "MAX_WIDENED_BYTES", 10)
     with pytest.raises(UnverifiedError, match="more than 0 MiB"):
         evaluate(stored(tmp_path, NEG), ["y"], [{"x": np.ones(3, np.float32)}], 10.0)
 

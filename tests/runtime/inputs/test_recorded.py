@@ -108,7 +108,7 @@ def test_a_header_that_declares_8_tib_costs_nothing(tmp_path, name, content):
 
 
 def test_what_is_unpacked_is_counted_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded, "MAX_BYTES", 410)
+    monkeypatch.setattr(recorded, "MAX_INPUT_BYTES", 410)
     path = tmp_path / "in.npz"
     path.write_bytes(zipped(x=header((20,)) + b"a" * 80, y=header((20,)) + b"b" * 80))
     assert "more than 410 bytes" in refused(path, XY)
@@ -121,7 +121,7 @@ def test_what_is_unpacked_is_counted_together(tmp_path, monkeypatch):
 
 
 def test_a_member_that_lies_about_its_size_is_not_unpacked_further(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded, "MAX_BYTES", 1000)
+    monkeypatch.setattr(recorded, "MAX_INPUT_BYTES", 1000)
     content = zipped(x=header((30000, 3)) + bytes(360000))
     path = tmp_path / "in.npz"
     path.write_bytes(content.replace(struct.pack("<I", 360128), struct.pack("<I", 500)))

@@ -29,7 +29,7 @@ from widthfold_onnx.text import printable
 
 UNSTEADY = "cannot be judged: the original itself gives other values when it runs again"
 
-MAX_BYTES = 1 << 29
+MAX_COPIED_BYTES = 1 << 29
 """Largest model that is copied; it is held several times."""
 
 
@@ -83,7 +83,7 @@ class Reference:
         steps = steps_of(number, COPIES[number])
 
         def copy() -> onnx.ModelProto:
-            return shake(load_with_data(self.model, MAX_BYTES), steps)
+            return shake(load_with_data(self.model, MAX_COPIED_BYTES), steps)
 
         def sets() -> Iterator[InputSet]:
             for item in self.sets:
@@ -112,7 +112,7 @@ class Reference:
         nodes: list[onnx.NodeProto] = []
 
         def showing_all() -> onnx.ModelProto:
-            model = load_with_data(self.model, MAX_BYTES)
+            model = load_with_data(self.model, MAX_COPIED_BYTES)
             nodes.extend(node for node in model.graph.node if operator_of(node) in OPERATORS)
             values = {name for node in model.graph.node for name in node.output}
             values &= {name for node in nodes for name in (*node.input, *node.output)}

@@ -28,7 +28,7 @@ START = 5.0
 """Seconds on top of the budget until the process is killed: it must start, and one node of the
 reference implementation may run for minutes."""
 
-MAX_BYTES = 1 << 28
+MAX_WIDENED_BYTES = 1 << 28
 """Largest model that is widened; it is held several times."""
 
 
@@ -73,7 +73,7 @@ def evaluate(
     pace = 0.0  # seconds per element of the largest set so far
     results: list[dict[str, Array]] = []
     try:
-        evaluation = evaluator(load_with_data(model, MAX_BYTES))
+        evaluation = evaluator(load_with_data(model, MAX_WIDENED_BYTES))
         with np.errstate(all="ignore"):
             for item in feeds:
                 began, size = time.monotonic(), sum(array.size for array in item.values())

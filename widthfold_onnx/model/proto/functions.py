@@ -25,7 +25,7 @@ MAX_INLINED_NODES = 1_000_000
 MAX_ADDED_NODES = 100_000
 """Most nodes that inlining before a rewrite may add."""
 
-MAX_BYTES = 1 << 30
+MAX_INLINED_BYTES = 1 << 30
 """Most bytes that such inlining may add to a model, and that the model may have before; a message
 holds twice that."""
 
@@ -69,9 +69,9 @@ def inlined(model: onnx.ModelProto, sites: Operators) -> tuple[onnx.ModelProto, 
         main = list(all_nodes(model.graph.node))
         _check_size(model, lambda _: 1, len(main) + MAX_ADDED_NODES, "nodes")
         own = sum(node.ByteSize() for node in main)
-        _check_size(model, lambda node: node.ByteSize(), own + MAX_BYTES, "bytes")
-        if model.ByteSize() > MAX_BYTES:
-            return model, f"a model of more than {MAX_BYTES} bytes is not inlined"
+        _check_size(model, lambda node: node.ByteSize(), own + MAX_INLINED_BYTES, "bytes")
+        if model.ByteSize() > MAX_INLINED_BYTES:
+            return model, f"a model of more than {MAX_INLINED_BYTES} bytes is not inlined"
         return inline(model, set(holding.values())), ""
     except InvalidModelError as error:
         return model, str(error)
@@ -100,7 +100,7 @@ def inline(
 
 def flat(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model without functions, to be read; as it is if they cannot be inlined."""
-    if not model.functions or model.ByteSize() > MAX_BYTES:
+    if not model.functions or model.ByteSize() > MAX_INLINED_BYTES:
         return model
     try:
         return inline(model)

@@ -54,7 +54,7 @@ LARGEST_CAST = 2.0**53
 
 EVALUATED = frozenset({*MOVES, *ELEMENTWISE, *OF_INTEGERS})
 
-BROADCASTING = 7
+BROADCAST_OPSET = 7
 """Operator set since which elementwise operators broadcast as numpy does."""
 
 MOST_UNKNOWN = 128
@@ -73,7 +73,7 @@ def computed(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None]) ->
         The outputs, with None for elements that are not known; [] if nothing is known of them.
     """
     name = node.op_type
-    if name in ELEMENTWISE and opset < BROADCASTING and len(inputs) > 1:
+    if name in ELEMENTWISE and opset < BROADCAST_OPSET and len(inputs) > 1:
         return []
     try:
         if all(fact is None or fact.is_whole for fact in inputs):

@@ -32,6 +32,7 @@ import numpy as np
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.model.graph.document import Attributes, Document, Node, Value
 from widthfold_onnx.model.proto.walk import is_default
+from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.operators.base import integers
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode, Operand
@@ -42,7 +43,7 @@ from widthfold_onnx.rules.companions.lengths import (
     cuts,
 )
 from widthfold_onnx.rules.match.quantization import constant_of, dequantizer, input_of
-from widthfold_onnx.rules.op import BOUNDS_INPUT, MIN_OPSET, as_inputs, statistics_problem
+from widthfold_onnx.rules.op import BOUNDS_INPUT, as_inputs, statistics_problem
 from widthfold_onnx.rules.propagation import BROADCASTING, UNARY
 
 POINTWISE = UNARY | BROADCASTING | {"BatchNormalization", "Clip"}
@@ -71,7 +72,7 @@ EMPTY = Refusal(
 
 def crop(document: Document, node: Node) -> Exchange | Refusal | None:
     """Return the Conv with other pads, and the ops up to the last Slice that it spares."""
-    if document.opset < MIN_OPSET or any(map(dequantizer, node.inputs)):
+    if document.opset < BROADCAST_OPSET or any(map(dequantizer, node.inputs)):
         return None
     lengths = Lengths.around(document, node)
     axes = conv_axes(lengths, node)

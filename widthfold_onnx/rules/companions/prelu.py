@@ -31,9 +31,9 @@ import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.graph.document import Document, Node, Value, graph_of
+from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode
-from widthfold_onnx.rules.op import MIN_OPSET
 
 WHERE = 9
 """Where exists since then."""
@@ -45,8 +45,8 @@ def prelu(document: Document, node: Node) -> Exchange | Refusal:
     """Return the nodes that are equal to a PRelu."""
     data, slope = node.inputs
     assert data is not None and slope is not None
-    if document.opset < MIN_OPSET:
-        return Refusal(Code.OPSET_TOO_OLD, f"opset {document.opset} is below {MIN_OPSET}")
+    if document.opset < BROADCAST_OPSET:
+        return Refusal(Code.OPSET_TOO_OLD, f"opset {document.opset} is below {BROADCAST_OPSET}")
     constant = document.constant(slope)
     if isinstance(constant, Refusal):
         return replace(constant, reason=f"the slope {constant.reason}")

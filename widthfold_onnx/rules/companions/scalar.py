@@ -11,17 +11,17 @@ Leaves alone: operands from a DequantizeLinear, which a runtime may compute in i
 from __future__ import annotations
 
 from widthfold_onnx.model.graph.document import Document, Node, graph_of
+from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode
 from widthfold_onnx.rules.match.quantization import dequantizer
-from widthfold_onnx.rules.op import MIN_OPSET
 
 
 def scalar(document: Document, node: Node) -> Exchange | None:
     """Return the op with a matrix of one number; None where it would gain nothing."""
     first, second = node.inputs
     assert first is not None and second is not None
-    if document.opset < MIN_OPSET or any(map(dequantizer, (first, second))):
+    if document.opset < BROADCAST_OPSET or any(map(dequantizer, (first, second))):
         return None
     path = document.path_of(graph_of(node))
     for number, data in ((second, first), (first, second)):

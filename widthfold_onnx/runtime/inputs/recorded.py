@@ -1,7 +1,7 @@
 """Reads inputs that the user stored: a ``test_data_set_*`` folder, an .npz or an .npy file.
 
 The files may be hostile: nothing is ever unpickled, and no more bytes are unpacked than
-`MAX_BYTES`. An array whose header declares 8 TiB fails before its memory is touched.
+`MAX_INPUT_BYTES`. An array whose header declares 8 TiB fails before its memory is touched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from widthfold_onnx.options import Sizes
 from widthfold_onnx.runtime.sessions.session import Port
 from widthfold_onnx.text import printable
 
-MAX_BYTES = 1 << 30
+MAX_INPUT_BYTES = 1 << 30
 """Most bytes that one set of inputs may hold, unpacked."""
 
 _FAULTS = (
@@ -149,8 +149,8 @@ def _tensor(file: Path) -> Array:
 
 
 def _check_size(size: int) -> None:
-    if size > MAX_BYTES:
-        raise ValueError(f"more than {MAX_BYTES} bytes")
+    if size > MAX_INPUT_BYTES:
+        raise ValueError(f"more than {MAX_INPUT_BYTES} bytes")
 
 
 def _check(feeds: Mapping[str, Array], inputs: Sequence[Port]) -> None:
