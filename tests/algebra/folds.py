@@ -6,9 +6,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tests.oracle import conv
-from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis
+from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.algebra.packing import Move, Packing, Reshape, pack
+from widthfold_onnx.refusal import Refusal
 
 
 def run(steps: tuple[Move, ...], array: np.ndarray) -> np.ndarray:
@@ -84,3 +85,41 @@ def by_fold(
     )
     result = run(padded(back, fold, inverse=True), folded)
     return result[(slice(None), slice(None), *(slice(n) for n in out_lengths))]
+
+
+@st.composite
+def cases(draw: st.DrawFn):
+    """A Conv and a fold of it: all ranks, forms, groups, channel orders; pads may be negative."""
+    rank = draw(st.integers(1, 3))
+    group = draw(st.sampled_from([1, 1, 2, 3]))
+    axes, folded = [], []
+    for _ in range(rank):
+        axis = ConvAxis(
+            length=draw(st.integers(1, 13 if rank < 3 else 7)),
+            kernel=draw(st.integers(1, 4)),
+            stride=draw(st.integers(1, 3)),
+            dilation=draw(st.integers(1, 3)),
+            pad_begin=draw(st.integers(-2, 4)),
+            pad_end=draw(st.integers(-2, 4)),
+        )
+        axes.append(axis)
+        form = draw(st.sampled_from(["keep", "interleaved", "strided", "blocked", "whole", "any"]))
+        factor = draw(st.integers(1, 6))
+        if form == "keep" or axis.out_length < 1:
+            result = keep_axis(axis)
+        elif form == "whole":
+            result = fold_axis(axis, axis.out_length, axis.length)
+        elif form == "blocked":
+            result = fold_axis(axis, factor, factor, blocked=True)
+        else:
+            tiles = {
+                "interleaved": factor * axis.stride,
+                "strided": factor,
+                "any": draw(st.integers(1, 13)),
+            }
+            result = fold_axis(axis, factor, tiles[form])
+        folded.append(keep_axis(axis) if isinstance(result, Refusal) else result)
+    fold = draw(folds(folded, group))
+    channels, out = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    samples = fold.batch * draw(st.integers(1, 2))
+    return axes, fold, (samples, group * channels), (group * out, channels), draw(st.integers())
