@@ -369,7 +369,7 @@ class Proof(Result, kw_only=True, frozen=True):
         values: how many values that both models name were found equal.
         error_bits: the probability that `equal` is wrong is below 2^-error_bits.
         primes: one draw of random elements was made modulo each.
-        functions: operators that were taken for unknown functions of all that they read.
+        functions: operators that stand for unknown functions of their inputs.
         extents: of the inputs, for each evaluation.
         unseen: first outputs of Ifs whose choice is not known, or whose new branch was computed at
             no extents.

@@ -99,7 +99,7 @@ def test_a_certificate_names_all_that_a_sceptic_needs() -> None:
     assert facts["extents"] == "audio [1, 43844, 1]; then audio [3, 87689, 1]"
     assert "259 values" in facts["proof"]
     assert "below 2^-61" in facts["proof"]
-    assert facts["taken for unknown functions of all that they read"] == "Loop, STFT"
+    assert facts["unknown functions of their inputs"] == "Loop, STFT"
     bare = certificate(replace(EQUAL, functions=[], extents=[{}]))
     assert list(bare.values())[1:] == ["there are no inputs", "none"]
     assert "primes" not in {line.label for line in describe(passing(), Detail.BRIEF).facts}

@@ -224,8 +224,8 @@ def proof(result: Proof) -> str:
         return line
     sets = f" at {len(result.extents)} sets of extents" if len(result.extents) > 1 else ""
     return (
-        f"{line}{sets} ({counted(result.values, 'value')} that both name are equal; for different "
-        f"functions the probability of that is below 2^-{result.error_bits})"
+        f"{line}{sets} ({counted(result.values, 'value')} that both name are equal; different "
+        f"functions would agree with a probability below 2^-{result.error_bits})"
     )
 
 
@@ -240,7 +240,7 @@ def certificate(result: Proof | None) -> dict[str, str]:
         "primes": f"{', '.join(map(str, result.primes))}; both models were evaluated on random "
         "whole numbers modulo each, in place of inputs and weights, equal ones for equal weights",
         "extents": "; then ".join(filter(None, extents)) or "there are no inputs",
-        "taken for unknown functions of all that they read": ", ".join(result.functions) or "none",
+        "unknown functions of their inputs": ", ".join(result.functions) or "none",
     }
 
 
