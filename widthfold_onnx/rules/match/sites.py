@@ -164,7 +164,7 @@ class LinearSite(Site, ABC):
         """The axis of the stored data for every axis that the site reads."""
         return tuple(range(len(self.static)))
 
-    @property
+    @cached_property
     def output(self) -> Dims:
         """The output shape at planned extents; the channel axis of a vector is kept."""
         return self.result(self.planned)
