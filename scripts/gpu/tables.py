@@ -213,7 +213,7 @@ def _models(own: Sequence[Row], rows: Sequence[Row]) -> Section:
         "search; then each model runs at its own best setting. Left: layers for which the search "
         "had no time, of all different ones."
     ]
-    head = ["model", "layout", "left", "folded", "as-is ms", "ms", "ratio", "A/A"]
+    head = ["model", "layout", "pending", "folded", "as-is ms", "ms", "ratio", "A/A"]
     return Section("Whole models", notes, head, body)
 
 

@@ -213,13 +213,27 @@ def test_every_test_can_be_collected_on_windows() -> None:
     assert [path.name for path in files if UNIX.search(path.read_text(encoding="utf-8"))] == []
 
 
-BETWEEN_TESTS = re.compile(r"^from tests\b.*\btest_", re.MULTILINE)
+def imported_names(text: str) -> Iterator[str]:
+    """Yield every part of the names that a file imports."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = [getattr(node, "module", None) or ""]
+            for name in [*module, *(alias.name for alias in node.names)]:
+                yield from name.split(".")
 
 
 def test_no_test_file_imports_another() -> None:
     """What several files use lies beside them, in a file that holds no test."""
-    files = TESTS.rglob("*.py")
-    assert [p.name for p in files if BETWEEN_TESTS.search(p.read_text(encoding="utf-8"))] == []
+    names = {path: set(imported_names(path.read_text("utf-8"))) for path in TESTS.rglob("*.py")}
+    assert [p.name for p, parts in names.items() if any(n.startswith("test_") for n in parts)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import tests.a.test_b", "from tests.a import (\n    test_b,\n)", "from .test_b import x"],
+)
+def test_an_import_of_a_test_file_is_seen(text: str) -> None:
+    assert "test_b" in set(imported_names(text))
 
 
 @pytest.mark.parametrize("root", [PACKAGE, TESTS], ids=lambda path: path.name)

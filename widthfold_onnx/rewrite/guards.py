@@ -4,8 +4,8 @@ Nodes that share a packed tensor belong together, because the original nodes rea
 only. A group runs as one node, so no path may lead out of it and back into it. It tests the values
 that it reads. Where tiles divide these, a folded node returns what the tiles of its result divide,
 and ops between keep the folded extents. So a node inside must need no more than the layout in which
-it reads a tensor of the group. If this fails, every node of the group that needs a guard runs by
-itself, between logical tensors.
+it reads a tensor of the group. If this fails, or nothing reads what the group returns, every node
+of the group that needs a guard runs by itself, between logical tensors.
 
 The folded nodes move into one branch, copies of the original nodes into the other.
 """
@@ -109,7 +109,7 @@ class _Grouping:
                 elif conditions and not self._is_implied(value, layout, conditions):
                     return None
         if not any(self._is_returned(value, nodes) for value in outputs):
-            return None  # an If returns something: what nothing reads is logical
+            return None  # an If has an output, and a folded node alone returns a logical tensor
         # A site alone is not planned with a guard there (`rules.forms.legality`).
         if len(nodes) > 1 and any(map(is_dequantized_anew, extents)):
             return None

@@ -36,8 +36,9 @@ CHOICE_PATIENCE = 3.0
 was not enough: under load it showed 1.4x for a level that is 1.3x slower."""
 
 CHOICE_SECONDS = 0.6
-"""Fewest seconds that choose, with as many rounds as fit: 6 runs of some microseconds choose at
-random, and in 0.2 s one of two copies of a quantized net got a level that is 4 % slower."""
+"""Seconds after which no further round begins, once there are the fewest: 6 runs of some
+microseconds choose at random, and in 0.2 s one of two copies of a quantized net got a level that is
+4 % slower."""
 
 WORTH_SAYING = 1.1
 """Least gain of a setting that is reported."""

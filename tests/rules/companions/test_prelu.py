@@ -11,6 +11,7 @@ from tests.folding import fold_model
 from tests.lacking import needs_prelu
 from tests.rewrite.proved import assert_proved
 from tests.rules.companions.prelu import LEAKY, MAX, MIN, PRELU, WHERE, net, outcome
+from tests.rules.companions.prelu import keeping_inf as keeping_inf
 from tests.running import run
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal

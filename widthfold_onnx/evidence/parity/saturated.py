@@ -24,8 +24,8 @@ def as_deployed(
 ) -> tuple[list[str], list[str]]:
     """Run both models as the caller deploys them.
 
-    `exact` are the outputs of the rewritten model by exact kernels at the same level. If either
-    model has no outputs, both lists are empty: verification has reported the failure.
+    `exact` are the outputs of the rewritten model by exact kernels at the same level. If they
+    or `reference.optimized` are missing, both lists are empty: verification reports that itself.
 
     Returns:
         Failures: the rewritten model does not run, or is further from its exact outputs than the

@@ -18,7 +18,7 @@ DOUBLINGS = 4
 """How often multiples of tested moduli are doubled."""
 
 PRIME = 5
-"""Divides no factor of a fold; the smallest extents that fit are multiples by it."""
+"""Divides few factors of folds; the smallest extents that fit are multiples by it."""
 
 LARGEST_TESTED = 1 << 16
 """Moduli and offsets above this are not tried."""
@@ -141,11 +141,11 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     """Yield extents near the limits of the new model's tests of extents, if it has any.
 
     Where the condition of a guard holds but is too weak, the folded branch cannot be computed or is
-    wrong. That shows at multiples of the modulus by a prime, which has no divisor in common with
-    what a fold needs; at the offsets themselves; and where one dimension fits while the others do
-    not. Multiples are doubled too, because a model may halve an extent before it is tested. Extents
-    at which all tests have the outcomes of earlier extents are left out, and so are extents of more
-    than `MOST_ELEMENTS` elements, unless the first ones have as many.
+    wrong. That shows at multiples of the modulus by a prime, which seldom divides what folds need;
+    at the offsets themselves; and where one dimension fits while the others do not. Multiples are
+    doubled too, because a model may halve an extent before it is tested. Multiples and offsets at
+    which all tests have the outcomes of earlier extents are left out. So are extents of more than
+    `MOST_ELEMENTS` elements, unless the first ones have as many.
     """
     tests = size_tests(new)
     dims = open_dimensions(old, {})
