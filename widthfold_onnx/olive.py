@@ -17,7 +17,14 @@ from olive.passes.pass_config import BasePassConfig, PassConfigParam  # noqa: TI
 
 from widthfold_onnx.api import check_written
 from widthfold_onnx.errors import WidthfoldError
-from widthfold_onnx.options import FoldOptions, Provider, SearchOptions, VerifyOptions
+from widthfold_onnx.options import (
+    FoldOptions,
+    Provider,
+    SearchOptions,
+    Shapes,
+    Sizes,
+    VerifyOptions,
+)
 from widthfold_onnx.options.keywords import options_from
 from widthfold_onnx.options.progress import Step
 from widthfold_onnx.pipeline import optimize
@@ -48,7 +55,7 @@ class WidthFold(Pass):  # type: ignore[misc] # mypy does not read Olive
     def _default_config(cls, accelerator_spec: AcceleratorSpec) -> dict[str, PassConfigParam]:
         own = {
             name: PassConfigParam(
-                type_=hint,
+                type_=Shapes | Sizes if hint == Sizes else hint,  # one assignment needs no list
                 default_value=getattr(options, name),
                 description=f"See widthfold_onnx.{type(options).__name__}.",
             )
