@@ -11,6 +11,7 @@ import pytest
 from onnxruntime import quantization  # noqa: TID251 - makes the models
 
 from tests.cli.tool import MODELS, widthfold
+from tests.lacking import refuses_signed_convs
 from tests.rewrite.quantized.convs import Case
 from tests.rewrite.quantized.models import joined, optimized
 from tests.shared import SHARED, needs_models
@@ -158,6 +159,7 @@ def test_what_this_cpu_does_to_integers_is_told(tmp_path: Path) -> None:
     assert environment["session_options"] == {"session.disable_prepacking": "1"}
 
 
+@refuses_signed_convs
 def test_an_option_with_which_the_original_does_not_load_is_the_same_everywhere(
     tmp_path: Path,
 ) -> None:

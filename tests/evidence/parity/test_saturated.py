@@ -14,7 +14,7 @@ from tests.evidence.compared import compare_models
 from tests.evidence.parity.alternating import FURTHER, VALUES, alternating, alternating_floats
 from tests.evidence.parity.reference import reference
 from tests.folding import fold_model
-from tests.lacking import IS_OLD
+from tests.lacking import refuses_signed_convs
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.files import check_file, verify_files
 from widthfold_onnx.evidence.parity import saturated
@@ -166,13 +166,12 @@ def test_values_alone_show_a_fault_of_one_weight(
     assert any(reason.startswith("output y: ") for reason in parity.reasons)
 
 
+@refuses_signed_convs
 def test_options_with_which_the_original_does_not_load_leave_nothing_to_judge(
     tmp_path: Path,
 ) -> None:
     files = pair(onnx.load(MODELS / "quantized_cnn.onnx"), tmp_path, 8)
     parity = compare_models(*files, EXACT)
-    if IS_OLD and not parity.reasons:
-        pytest.skip(f"ONNX Runtime loads a QLinearConv of signed data with {PRECISION}")
     (reason,) = parity.reasons
     assert (parity.verdict, parity.unrun) == ("unverified", "")
     assert reason.startswith(f"with {PRECISION}=1 a.onnx does not load: ")
