@@ -44,7 +44,7 @@ ROUND = 32
 """Suggested extents divided by the factor: behind five strides of 2 a multiple of it is left."""
 
 Ran = Callable[[Sizes], Sizes]
-"""Takes suggested sizes; returns the ones at which the model runs, then sizes that it found."""
+"""Takes sizes; returns the sizes at which the model runs, then sizes that a search found."""
 
 
 def ran(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:

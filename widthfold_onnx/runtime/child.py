@@ -96,7 +96,7 @@ def isolated(
             elif kind == "error":
                 raise value
             elif kind == "gone":
-                raise UnverifiedError(_cause_of_death(child.wait(), noise, memory))
+                raise UnverifiedError(_exit_message(child.wait(), noise, memory))
             heard = time.monotonic()
 
 
@@ -223,7 +223,7 @@ def _limit(memory: int | None) -> str:
     return "" if memory is None else f" (limit {memory >> 20} MiB)"
 
 
-def _cause_of_death(code: int, noise: IO[bytes], memory: int | None) -> str:
+def _exit_message(code: int, noise: IO[bytes], memory: int | None) -> str:
     noise.seek(0, os.SEEK_END)
     noise.seek(max(noise.tell() - _TAIL, 0))
     lines = [line for line in noise.read().splitlines() if line.strip()]

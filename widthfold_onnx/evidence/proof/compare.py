@@ -189,7 +189,7 @@ def _reaching(both: Correspondence, proofs: list[SizeProof]) -> Iterator[Shapes]
     """Yield extents that may select a branch of the new model that no extents selected so far.
 
     An else branch that no condition selects is proved whatever the conditions are, and that proof
-    is appended: it is needed where the model runs at no other sizes than those of a guard.
+    is appended. Models that run only at the sizes of a guard need such a proof.
     """
     others = frozenset(name for name, branch in _unseen(both, proofs) if branch == "else_branch")
     smallest = min(proofs, key=lambda proof: elements(proof.shapes) or math.inf).shapes

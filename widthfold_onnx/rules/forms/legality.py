@@ -56,7 +56,7 @@ def _integers_problem(site: LinearSite, shapes: tuple[Dims, Dims]) -> Refusal | 
 
 
 def _spread_problem(site: LinearSite, options: FoldOptions, fold: ConvFold) -> Refusal | None:
-    """Refuse structural zeros that spread Inf and NaN, and groups that would drop other weights."""
+    """Refuse structural zeros that spread Inf and NaN, and groups that drop weights besides 0."""
     strict, after = options.nonfinite is NonFinite.REFUSE, fold.regrouping.after
     if fold.regrouping.leaves_out and site.groups % after.group:
         return Refusal(Code.JOINED_CHANNELS, f"the weight is not zero between {after.group} groups")
