@@ -34,7 +34,7 @@ from widthfold_onnx.options.keywords import (
 )
 from widthfold_onnx.options.progress import Progress, silent
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
-from widthfold_onnx.rewrite.apply import Fitting, fit, misfit_text
+from widthfold_onnx.rewrite.apply import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, read_plan
 
 FACTOR = 8
@@ -334,7 +334,7 @@ def _fixed(
     return Result(held.give(folded), decided.plan, report)
 
 
-def _carried_out(held: Held, fitting: Fitting, *, no_verify: bool) -> onnx.ModelProto:
+def _carried_out(held: Held, fitting: FittedPlan, *, no_verify: bool) -> onnx.ModelProto:
     """Carry out a plan on a model in memory, and prove the result equal.
 
     Raises:

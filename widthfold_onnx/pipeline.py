@@ -32,7 +32,7 @@ from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 if TYPE_CHECKING:
     from widthfold_onnx.decide.decisions import Decided
     from widthfold_onnx.model.graph.messages import NodeName
-    from widthfold_onnx.rewrite.apply import Fitting
+    from widthfold_onnx.rewrite.apply import FittedPlan
     from widthfold_onnx.rewrite.plan import Plan
 
 NOT_PROVED = Refusal(
@@ -243,7 +243,7 @@ def inspect(
     return survey(loaded, options, options.fixed, values)
 
 
-def _unproved(fitting: Fitting, report: OptimizeReport) -> set[NodeName]:
+def _unproved(fitting: FittedPlan, report: OptimizeReport) -> set[NodeName]:
     """Return the layers in a branch that the proof reached at no extents; empty if OUT was written.
 
     The branch is of the layers' guard, or of an If around them.
@@ -355,7 +355,7 @@ class Delivery:
     """
 
     loaded: LoadedModel
-    fitting: Fitting
+    fitting: FittedPlan
     report: OptimizeReport
     by_measurement: bool
 

@@ -49,7 +49,7 @@ def in_one_group(weight: np.ndarray, group: int) -> np.ndarray:
 @given(regroupings(), st.integers(0, 2**32 - 1))
 def test_a_regrouped_conv_is_the_conv(found: Regrouping, seed: int) -> None:
     """The regrouped Conv is the original with a zero for each weight that is left out."""
-    before, after = found.before, found.after
+    before, after = found.original, found.result
     rng = np.random.default_rng(seed)
     x = rng.integers(-99, 100, (2, before.inputs, 5))
     w = rng.integers(1, 100, (before.outputs, before.inputs // before.group, 3))
@@ -81,7 +81,7 @@ def test_a_regrouped_conv_is_the_conv(found: Regrouping, seed: int) -> None:
 @given(regroupings(), st.integers(0, 2**32 - 1))
 def test_the_groups_of_a_weight_are_found_again(regrouping: Regrouping, seed: int) -> None:
     """A dense weight made of G groups falls into G groups, and into no more."""
-    before = regrouping.before
+    before = regrouping.original
     w = np.random.default_rng(seed).integers(
         1, 9, (before.outputs, before.inputs // before.group, 2)
     )

@@ -55,11 +55,11 @@ def axes_of_taps(draw: st.DrawFn) -> tuple[ConvAxis, FoldedAxis, list[ConvAxis]]
 @given(axes_of_taps(), st.integers(0, 99))
 def test_what_the_taps_of_an_axis_give_adds_up_to_the_conv(case, seed: int) -> None:
     axis, taps, others = case
-    fold = ConvFold(axes=(taps, *map(keep_axis, others)), tile_major=taps.folded, summed=True)
+    fold = ConvFold(axes=(taps, *map(keep_axis, others)), tile_major=taps.is_folded, summed=True)
     rng = np.random.default_rng(seed)
     x = rng.integers(-99, 100, (2, 3, axis.length, *(a.length for a in others)))
     w = rng.integers(1, 100, (5, 3, axis.kernel, *(a.kernel for a in others)))
-    b = rng.integers(-99, 100, 5) * (fold.whole is not None)
+    b = rng.integers(-99, 100, 5) * (fold.bias_tap is not None)
     assert fold_weight(w, fold).shape == fold.weight_shape(w.shape)
 
     stuffed = np.zeros((*x.shape[:2], axis.base_dilation * (axis.length - 1) + 1, *x.shape[3:]))

@@ -129,7 +129,7 @@ class FoldedAxis(Window):
     extent: Extent = ANY
 
     @property
-    def folded(self) -> bool:
+    def is_folded(self) -> bool:
         """True if any position moves into channels."""
         return self.out_tile * self.in_tile > 1
 
@@ -147,17 +147,19 @@ def keep_axis(axis: ConvAxis) -> FoldedAxis:
     """
     taps = np.arange(axis.kernel)
     zero = np.zeros_like(taps)
-    before, after = (max(0, -(pad // axis.dilation)) for pad in (axis.pad_begin, axis.pad_end))
+    begin_taps, end_taps = (
+        max(0, -(pad // axis.dilation)) for pad in (axis.pad_begin, axis.pad_end)
+    )
     return FoldedAxis(
         original_kernel=axis.kernel,
-        kernel=before + axis.kernel + after,
+        kernel=begin_taps + axis.kernel + end_taps,
         stride=axis.stride,
         dilation=axis.dilation,
-        pad_begin=axis.pad_begin + before * axis.dilation,
-        pad_end=axis.pad_end + after * axis.dilation,
+        pad_begin=axis.pad_begin + begin_taps * axis.dilation,
+        pad_end=axis.pad_end + end_taps * axis.dilation,
         g=zero,
         f=zero,
-        q=taps + before,
+        q=taps + begin_taps,
         k=taps,
         extent=Extent((axis.length or 0) % axis.pad_period, axis.pad_period),
     )
@@ -205,8 +207,8 @@ def fold_axis(
             Code.STRIDE_MISMATCH, f"positions of a block stay {base} apart in the output"
         )
     if not blocked and out_rest > 1:
-        stride, rest = divmod(axis.stride * out_tile, base * in_tile)
-        if rest:
+        stride, remainder = divmod(axis.stride * out_tile, base * in_tile)
+        if remainder:
             times = f"input factor {in_tile}" + (f" times {base}" if base > 1 else "")
             reason = f"{times} does not divide stride {axis.stride} times factor {out_tile}"
             return Refusal(Code.STRIDE_MISMATCH, reason)
@@ -238,8 +240,8 @@ def _meeting(axis: ConvAxis, out_tile: int, weight_of_g: int) -> tuple[Index, In
     """
     base, step = axis.base_dilation, axis.stride * weight_of_g
     taps = axis.dilation * np.arange(axis.kernel) - axis.pad_begin
-    rest, k = np.nonzero((step * np.arange(min(base, out_tile))[:, None] + taps) % base == 0)
-    g = (np.arange(0, out_tile, base)[:, None] + rest).ravel()
+    residues, k = np.nonzero((step * np.arange(min(base, out_tile))[:, None] + taps) % base == 0)
+    g = (np.arange(0, out_tile, base)[:, None] + residues).ravel()
     k = np.tile(k, -(-out_tile // base))[g < out_tile]
     g = g[g < out_tile]
     return g, k, step * g + taps[k]
@@ -264,21 +266,21 @@ def _fold_any(
         fold = fold_axis(fixed, out_tile, in_tile, blocked=blocked)
         if isinstance(fold, Refusal):
             return fold
-        more = (fold.in_length or 0) - (fixed.length or 0)
+        extension = (fold.in_length or 0) - (fixed.length or 0)
         surplus = (fold.out_length or 0) - (fixed.out_length or 0)
-        folds.append((fold, more, surplus))
-    (first, more, surplus), (second, *others) = folds
-    if first.geometry != second.geometry or others != [more, surplus]:
+        folds.append((fold, extension, surplus))
+    (first, extension, surplus), (second, *second_growth) = folds
+    if first.geometry != second.geometry or second_growth != [extension, surplus]:
         return Refusal(Code.UNKNOWN_EXTENT, "where the taps go depends on the open extent")
-    if axis.length is None and (more or surplus):
+    if axis.length is None and (extension or surplus):
         return Refusal(
             Code.UNKNOWN_EXTENT,
-            f"the extent is not known, and multiples of {period} are extended by {more} positions "
-            f"and cut by {surplus}",
+            f"the extent is not known, and multiples of {period} are extended by {extension} "
+            f"positions and cut by {surplus}",
         )
     return replace(
         first,
-        in_length=None if axis.length is None else axis.length + more,
+        in_length=None if axis.length is None else axis.length + extension,
         out_length=None if axis.out_length is None else axis.out_length + surplus,
         extent=Extent(offset, period),
     )
@@ -306,17 +308,17 @@ def _place(
     low -= max(0, -(-low // dilation)) * dilation
     kernel = (int(q.max()) - low) // dilation + 1 if q.size else 1
     needed = (out_rest - 1) * stride + (kernel - 1) * dilation + 1 - in_rest + low
-    missing = max(0, -(-(1 - stride - needed) // dilation))
+    extra_taps = max(0, -(-(1 - stride - needed) // dilation))
     return FoldedAxis(
         original_kernel=axis.kernel,
         out_tile=out_tile,
         in_tile=in_tile,
         blocked=blocked,
-        kernel=kernel + missing,
+        kernel=kernel + extra_taps,
         stride=stride,
         dilation=dilation,
         pad_begin=-low,
-        pad_end=max(0, needed + missing * dilation),
+        pad_end=max(0, needed + extra_taps * dilation),
         in_length=in_tile * in_rest,
         out_length=out_tile * out_rest,
         g=g,

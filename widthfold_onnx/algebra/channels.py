@@ -48,20 +48,20 @@ class Grouping:
 class Regrouping:
     """A change from one grouping to another; equal ones change nothing."""
 
-    before: Grouping = Grouping()
-    after: Grouping = Grouping()
+    original: Grouping = Grouping()
+    result: Grouping = Grouping()
 
     @property
     def is_possible(self) -> bool:
         """True if no channels are taken away, and the groups divide the new ones."""
-        before, after = self.before, self.after
-        fewer = after.inputs < before.inputs or after.outputs < before.outputs
-        return not fewer and math.gcd(after.inputs, after.outputs) % after.group == 0
+        original, result = self.original, self.result
+        fewer = result.inputs < original.inputs or result.outputs < original.outputs
+        return not fewer and math.gcd(result.inputs, result.outputs) % result.group == 0
 
     @property
     def growth(self) -> float:
         """Elements of the weight, after / before."""
-        return self.after.size / self.before.size
+        return self.result.size / self.original.size
 
     @property
     def kept(self) -> float:
@@ -80,14 +80,14 @@ class Regrouping:
 
     def shape(self, outputs: int, per_group: int) -> tuple[int, int]:
         """Return the extents [O', C'/G'] of the new weight for the original extents."""
-        if self.before == self.after:
+        if self.original == self.result:
             return outputs, per_group
-        return self.after.outputs, self.after.inputs // self.after.group
+        return self.result.outputs, self.result.inputs // self.result.group
 
     def channels(self, inputs: int, outputs: int) -> tuple[int, int]:
         """Return the new input and output channels for the original channels."""
-        before, after = self.before, self.after
-        return inputs + after.inputs - before.inputs, outputs + after.outputs - before.outputs
+        original, result = self.original, self.result
+        return inputs + result.inputs - original.inputs, outputs + result.outputs - original.outputs
 
 
 def regroup_weight(weight: Array, regrouping: Regrouping) -> Array:
@@ -100,21 +100,21 @@ def regroup_weight(weight: Array, regrouping: Regrouping) -> Array:
     Returns:
         [O', C'/G', *kernel], same dtype.
     """
-    before, after = regrouping.before, regrouping.after
-    if before == after:
+    original, result = regrouping.original, regrouping.result
+    if original == result:
         return weight
-    inner, outer = before.inputs // before.group, after.inputs // after.group
-    o, c = np.indices((after.outputs, outer))
-    c += o // (after.outputs // after.group) * outer
-    there = (o < before.outputs) & (c < before.inputs) & before.joins(o, c)
-    result = np.zeros((*there.shape, *weight.shape[2:]), weight.dtype)
-    result[there] = weight[o[there], c[there] % inner]
-    return result
+    inner, outer = original.inputs // original.group, result.inputs // result.group
+    o, c = np.indices((result.outputs, outer))
+    c += o // (result.outputs // result.group) * outer
+    mask = (o < original.outputs) & (c < original.inputs) & original.joins(o, c)
+    blocks = np.zeros((*mask.shape, *weight.shape[2:]), weight.dtype)
+    blocks[mask] = weight[o[mask], c[mask] % inner]
+    return blocks
 
 
 def regroup_bias(bias: Array, regrouping: Regrouping) -> Array:
     """Return the bias of the regrouped Conv: [O] with zeros appended, same dtype."""
-    return np.pad(bias, (0, regrouping.after.outputs - regrouping.before.outputs))
+    return np.pad(bias, (0, regrouping.result.outputs - regrouping.original.outputs))
 
 
 def most_groups(weight: Array, grouping: Grouping) -> int:
@@ -141,10 +141,10 @@ def most_groups(weight: Array, grouping: Grouping) -> int:
 @cache
 def _shares(regrouping: Regrouping) -> tuple[float, float]:
     """Return `Regrouping.kept` and `Regrouping.met`."""
-    before, after = regrouping.before, regrouping.after
-    if before == after:
+    original, result = regrouping.original, regrouping.result
+    if original == result:
         return 1.0, 1.0
-    pairs = np.indices((before.outputs, before.inputs))
-    meeting = after.joins(*pairs)
-    retained, met = (int(np.sum(mask)) for mask in (meeting & before.joins(*pairs), meeting))
-    return retained / before.size, met / before.size
+    pairs = np.indices((original.outputs, original.inputs))
+    meeting = result.joins(*pairs)
+    retained, met = (int(np.sum(mask)) for mask in (meeting & original.joins(*pairs), meeting))
+    return retained / original.size, met / original.size

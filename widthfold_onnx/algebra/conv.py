@@ -83,12 +83,12 @@ class ConvFold:
     def shifts(self) -> list[tuple[int, int]]:
         """Positions by which the result of each tap is extended, before and behind, if positive."""
         axis = self.axes[0]
-        before = [axis.pad_begin - k * axis.dilation for k in range(axis.kernel)]
-        behind = [axis.pad_end - k * axis.dilation for k in range(axis.kernel)]
-        return list(zip(before, reversed(behind), strict=True))
+        begins = [axis.pad_begin - k * axis.dilation for k in range(axis.kernel)]
+        ends = [axis.pad_end - k * axis.dilation for k in range(axis.kernel)]
+        return list(zip(begins, reversed(ends), strict=True))
 
     @property
-    def whole(self) -> int | None:
+    def bias_tap(self) -> int | None:
         """The first tap that all positions of the result meet, and so add a bias; None if none."""
         return next((k for k, pads in enumerate(self.shifts) if max(pads) <= 0), None)
 
@@ -184,22 +184,22 @@ def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array
     weight, zeros = regroup_weight(weight, fold.regrouping), zeros.ravel()
     out, per_group = weight.shape[:2]
     slots = [n for a in fold.axes for n in (a.out_tile, a.in_tile, a.kernel)]
-    placed = np.empty((out, per_group, *slots), weight.dtype)
-    placed[...] = regroup_bias(zeros, fold.regrouping).reshape(out, *(1,) * (len(slots) + 1))
+    tap_weights = np.empty((out, per_group, *slots), weight.dtype)
+    tap_weights[...] = regroup_bias(zeros, fold.regrouping).reshape(out, *(1,) * (len(slots) + 1))
     # Axis i gets broadcasting dimension i, so that all combinations of taps are assigned at once.
     at = [_along(t, i, rank) for i, a in enumerate(fold.axes) for t in (a.g, a.f, a.q)]
     sources = [_along(a.k, i, rank) for i, a in enumerate(fold.axes)]
     channels: tuple[Any, ...] = (slice(None), slice(None))
-    placed[(*channels, *at)] = weight[(*channels, *sources)]
+    tap_weights[(*channels, *at)] = weight[(*channels, *sources)]
 
-    placed = placed.reshape(fold.group, out // fold.group, per_group, *slots)
+    tap_weights = tap_weights.reshape(fold.group, out // fold.group, per_group, *slots)
     g, f, q = ([3 + 3 * i + part for i in range(rank)] for part in range(3))
     order = [0, *g, 1, *f, 2, *q] if fold.tile_major else [0, 1, *g, 2, *f, *q]
     inner = fold.in_factor // fold.batch * per_group
-    grouped = placed.transpose(order).reshape(
+    group_weights = tap_weights.transpose(order).reshape(
         out * fold.out_factor // fold.batch, inner, fold.sums, *fold.kernel
     )
-    tiled = np.concatenate([*np.moveaxis(grouped, 2, 0)] * fold.batch)
+    tiled = np.concatenate([*np.moveaxis(group_weights, 2, 0)] * fold.batch)
     if not fold.dense:
         return tiled
     return _densify(tiled, fold.group * fold.batch, fold_per_channel(zeros, fold))
@@ -223,7 +223,7 @@ def fold_per_channel(numbers: Array, fold: ConvFold) -> Array:
         repeated = np.repeat(per_group, tiles, axis=1)
     taps = np.tile(repeated.ravel(), fold.batch * fold.sums)
     if fold.summed:  # a bias is added once
-        taps.reshape(fold.sums, -1)[[k for k in range(fold.sums) if k != fold.whole]] = 0
+        taps.reshape(fold.sums, -1)[[k for k in range(fold.sums) if k != fold.bias_tap]] = 0
     return taps
 
 

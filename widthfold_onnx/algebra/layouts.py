@@ -103,9 +103,9 @@ class PackedLayout(ABC):
 
         It has as few axes as possible: a runtime fuses [C] into a product, but not [1, 1, C].
         """
-        packed = self.rank(rank)
-        behind = packed - 1 - self.channel_axis % packed
-        return numbers.ravel()[self.channels(numbers.size)].reshape(-1, *(1,) * behind)
+        packed_rank = self.rank(rank)
+        trailing_axes = packed_rank - 1 - self.channel_axis % packed_rank
+        return numbers.ravel()[self.channels(numbers.size)].reshape(-1, *(1,) * trailing_axes)
 
 
 def applied(array: Array, steps: Sequence[Move]) -> Array:
@@ -236,9 +236,9 @@ class RowLayout(PackedLayout):
         """Return what the open axis of positions needs beside the fixed ones."""
         positions = self.positions(len(shape))
         fixed = math.prod(extent for extent in shape[positions] if extent is not None)
-        rest = self.factor // math.gcd(self.factor, fixed)
-        opened = (i for i in range(positions.start, positions.stop) if shape[i] is None)
-        return {axis: Extent(0, rest) for axis in opened if rest > 1}
+        modulus = self.factor // math.gcd(self.factor, fixed)
+        open_axes = (i for i in range(positions.start, positions.stop) if shape[i] is None)
+        return {axis: Extent(0, modulus) for axis in open_axes if modulus > 1}
 
     def least(self, channels: int) -> tuple[int, ...]:
         """Return the extents with one row or column per tile."""
@@ -256,9 +256,11 @@ class RowLayout(PackedLayout):
 
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Reshape]:
         """Return the Reshape that packs a tensor of logical extents `shape`, or unpacks it."""
-        packed, batch_axes = self.extents(shape), len(shape) - 1 - self.merged
-        there, back = (packed, tuple(shape)) if inverse else (tuple(shape), packed)
-        return (Reshape(len(there), back, tuple(i < batch_axes for i in range(len(back)))),)
+        packed_extents, batch_axes = self.extents(shape), len(shape) - 1 - self.merged
+        source, result = (
+            (packed_extents, tuple(shape)) if inverse else (tuple(shape), packed_extents)
+        )
+        return (Reshape(len(source), result, tuple(i < batch_axes for i in range(len(result)))),)
 
     def positions(self, rank: int) -> slice:
         """Return the axes of a tensor that make up the positions."""
@@ -321,5 +323,5 @@ class PaddedLayout:
             return None
         ends = [*places[0][1:].tolist(), self.width // groups]
         return PaddedLayout(
-            tuple((1, after - at) for at, after in zip(places[0], ends, strict=True))
+            tuple((1, end - place) for place, end in zip(places[0], ends, strict=True))
         )

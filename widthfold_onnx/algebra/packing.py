@@ -70,7 +70,7 @@ Move = Reshape | Transpose
 MoveOrSum = Move | ShiftedSum
 
 
-def after(shape: Dims, steps: Iterable[Move]) -> Dims:
+def shape_after(shape: Dims, steps: Iterable[Move]) -> Dims:
     """Return the extents behind some moves of a tensor."""
     for step in steps:
         shape = step.extents if isinstance(step, Reshape) else tuple(shape[i] for i in step.order)
@@ -126,16 +126,16 @@ class Packing:
         axes = [self._axes(arrangement) for arrangement in path]
         flat = [tuple(chain.from_iterable(arrangement)) for arrangement in axes]
         steps: list[Move] = []
-        here, last = 0, len(path) - 1
-        for there in range(1, last + 1):
-            if flat[here] != flat[there]:
-                order = tuple(path[here].index(axis) for axis in path[there])
-                steps.append(Transpose(order, tuple(map(self.extent, path[here]))))
-            elif there < last and flat[there] == flat[there + 1]:
+        start, last = 0, len(path) - 1
+        for end in range(1, last + 1):
+            if flat[start] != flat[end]:
+                order = tuple(path[start].index(axis) for axis in path[end])
+                steps.append(Transpose(order, tuple(map(self.extent, path[start]))))
+            elif end < last and flat[end] == flat[end + 1]:
                 continue  # a longer run of regroupings is one Reshape
-            elif axes[here] != axes[there]:
-                steps.append(self._reshape(axes[here], axes[there]))
-            here = there
+            elif axes[start] != axes[end]:
+                steps.append(self._reshape(axes[start], axes[end]))
+            start = end
         return tuple(steps)
 
     def _reshape(self, old: Arrangement, new: Arrangement) -> Reshape:
@@ -218,14 +218,14 @@ def pack_positions(shape: Sequence[int | None], tile: int) -> tuple[Packing, Pac
     rest = None if length is None else length // tile
     plane = [f"plane{i}" for i in range(len(extents))]
     atoms = {"n": n, "c": c, "rest": rest, "tile": tile, **dict(zip(plane, extents, strict=True))}
-    others = tuple((name,) for name in plane)
-    cut = (("n",), ("c",), *_cut(atoms, ("rest", "tile")), *others)
+    other_axes = tuple((name,) for name in plane)
+    cut = (("n",), ("c",), *_cut(atoms, ("rest", "tile")), *other_axes)
     path = (
-        (("n",), ("c",), ("rest", "tile"), *others),
+        (("n",), ("c",), ("rest", "tile"), *other_axes),
         cut,
         _ordered(atoms, cut, "n", "rest", "tile", "c", *plane),
-        (("n",), ("rest",), ("tile", "c"), *others),
-        (("n", "rest"), ("tile", "c"), *others),
+        (("n",), ("rest",), ("tile", "c"), *other_axes),
+        (("n", "rest"), ("tile", "c"), *other_axes),
     )
     return Packing(atoms, path, ()), Packing(atoms, path[:-1], ())
 

@@ -30,7 +30,7 @@ from widthfold_onnx.results import (
     SiteReport,
     Stop,
 )
-from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, Fitting, Reading, fit, misfit_text
+from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, FittedPlan, Reading, fit, misfit_text
 from widthfold_onnx.rewrite.exchange import Match, exchanged
 from widthfold_onnx.rewrite.padding import survey_padding
 from widthfold_onnx.rewrite.plan import (
@@ -164,7 +164,7 @@ class Decided:
     search: SearchReport | None = None
     assumed: AssumedSizes | None = None
 
-    def fit(self, proto: onnx.ModelProto, folder: Path | None) -> Fitting:
+    def fit(self, proto: onnx.ModelProto, folder: Path | None) -> FittedPlan:
         """Match the plan to the model for which it was decided.
 
         Raises:

@@ -20,7 +20,7 @@ from widthfold_onnx.results import (
     SiteReport,
     Stop,
 )
-from widthfold_onnx.rewrite.apply import Fitting
+from widthfold_onnx.rewrite.apply import FittedPlan
 from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
 from widthfold_onnx.rewrite.rewriting import spread_of
@@ -39,7 +39,7 @@ NOT_PLANNED = "not-planned"
 """Code of a layer that a plan does not name."""
 
 
-def optimize_report(model: str, size: int, fitting: Fitting, decided: Decided) -> OptimizeReport:
+def optimize_report(model: str, size: int, fitting: FittedPlan, decided: Decided) -> OptimizeReport:
     """Return the report of a command before anything is written.
 
     Args:
@@ -77,7 +77,7 @@ def optimize_report(model: str, size: int, fitting: Fitting, decided: Decided) -
     )
 
 
-def applied(fitting: Fitting, plan: Plan) -> Decided:
+def applied(fitting: FittedPlan, plan: Plan) -> Decided:
     """Return the outcome of every layer of a model to which a plan is applied.
 
     Layers and other parts of the plan that do not fit come last.
@@ -91,7 +91,7 @@ def applied(fitting: Fitting, plan: Plan) -> Decided:
         for site in fitting.reading.sites
         if (name := NodeName(site.scope.path, site.name)) not in planned or site.node in folded
     ]
-    sites += [left_alone(m.name, m.op, "refused", MISFIT, m.why) for m in fitting.misfits]
+    sites += [left_alone(m.name, m.op, "refused", MISFIT, m.reason) for m in fitting.misfits]
     padding = padding_report(fitting.plan.padding, (), done=True)
     return Decided(fitting.plan, fitting.reading, sites, padding=padding)
 
@@ -126,7 +126,7 @@ def _folded(layer: LinearSite, form: Reformulation, gain: Gain | None = None) ->
         factor=form.spec.factor,
         form=form.label,
         code="folded",
-        reason=f"{inputs} -> {outputs} channels became {form.became(inputs, outputs)}"
+        reason=f"{inputs} -> {outputs} channels became {form.channels_text(inputs, outputs)}"
         + (f", guarded ({guard})" if guard else ""),
         flops_ratio=round(form.flops_ratio, 4),
         spread=spread_of(layer, form),

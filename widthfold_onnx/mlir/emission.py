@@ -19,7 +19,7 @@ import numpy as np
 from widthfold_onnx.algebra.axis import UNIT, FoldedAxis
 from widthfold_onnx.algebra.channels import Grouping, Regrouping, most_groups, regroup_weight
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.algebra.packing import Move, Reshape, Transpose, after
+from widthfold_onnx.algebra.packing import Move, Reshape, Transpose, shape_after
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.mlir import library as mlir
 from widthfold_onnx.mlir.layers import (
@@ -89,7 +89,7 @@ def replace_layer(
     folding = (*to_canonical(layer.axes[0], start), *form.folding)
     back = cast("tuple[Move, ...]", form.unfolding)  # no form of a factor adds results of taps
     unfolding = (*back, *inverted(end, to_canonical(result_axes(layer.axes[0]), end)))
-    folded = _folded(layer, site, form.fold, after(start, folding), groups=groups)
+    folded = _folded(layer, site, form.fold, shape_after(start, folding), groups=groups)
     opening = inverted(folded.data, to_canonical(folded.axes[0], folded.data, folded.lifted))
     closing = to_canonical(folded.axes[1], folded.result, folded.lifted)
     with mlir.ir.InsertionPoint(op), op.location:
@@ -196,7 +196,7 @@ def inverted(shape: Dims, steps: Sequence[Move]) -> tuple[Move, ...]:
     """Return the moves that undo some moves of a tensor of these extents."""
     back: list[Move] = []
     for step in steps:
-        there = after(shape, [step])
+        there = shape_after(shape, [step])
         if isinstance(step, Reshape):
             back.append(Reshape(len(there), shape, (False,) * len(shape)))
         else:
@@ -215,7 +215,7 @@ def moved(value: Any, steps: Sequence[Move]) -> Any:
                 value = _reshaped(_transposed(value, order), shape)
                 order = tuple(range(len(shape)))
             order = tuple(order[i] for i in step.order)
-        shape = after(shape, [step])
+        shape = shape_after(shape, [step])
     return _reshaped(_transposed(value, order), shape)
 
 

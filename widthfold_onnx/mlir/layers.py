@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from widthfold_onnx.algebra.packing import Move, Reshape, Transpose, after
+from widthfold_onnx.algebra.packing import Move, Reshape, Transpose, shape_after
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.decide.decisions import Decision
 from widthfold_onnx.decide.decisions import decide as decisions_of
@@ -198,7 +198,7 @@ def _model(layers: Sequence[Layer]) -> onnx.ModelProto:
     nodes, inputs, held = [], [], []
     for i, layer in enumerate(layers):
         shape, of_weight = shape_of(layer.data), layer.axes[1]
-        data = [(f"x{i}", layer.data, after(shape, to_canonical(layer.axes[0], shape)))]
+        data = [(f"x{i}", layer.data, shape_after(shape, to_canonical(layer.axes[0], shape)))]
         if layer.weight is None:
             value = layer.op.operands[1]
             data.append((f"w{i}", value, _outputs_first(of_weight, shape_of(value))))

@@ -37,33 +37,43 @@ class ConvTranspose(Conv):
         if isinstance(axes, Refusal):
             return axes
         rank = len(axes)
-        more = integers(node, "output_padding", [0] * rank)
+        output_padding = integers(node, "output_padding", [0] * rank)
         target = integers(node, "output_shape", [])
         pads = [pad for axis in axes for pad in (axis.pad_begin, axis.pad_end)]
-        if len(more) != rank or len(target) not in (0, rank) or min(*pads, *more) < 0:
+        if (
+            len(output_padding) != rank
+            or len(target) not in (0, rank)
+            or min(*pads, *output_padding) < 0
+        ):
             return Refusal(
                 Code.INCONSISTENT_ATTRIBUTES,
-                f"pads {pads}, output padding {more}, output shape {target} along {rank} axes",
+                f"pads {pads}, output padding {output_padding}, output shape {target} "
+                f"along {rank} axes",
             )
         for i, axis in enumerate(axes):
             s, reach = axis.stride, axis.dilation * (axis.kernel - 1)
             pads_of_axis = _pads(
                 auto_pad_of(node),
                 (axis.pad_begin, axis.pad_end),
-                None if axis.length is None else s * (axis.length - 1) + reach + 1 + more[i],
+                None
+                if axis.length is None
+                else s * (axis.length - 1) + reach + 1 + output_padding[i],
                 None if not target else target[i],
-                reach + 1 + more[i] - s,
+                reach + 1 + output_padding[i] - s,
             )
             if isinstance(pads_of_axis, Refusal):
                 return pads_of_axis
-            if pads_of_axis[1] < 0 and more[i] - pads_of_axis[1] >= s:
+            if pads_of_axis[1] < 0 and output_padding[i] - pads_of_axis[1] >= s:
                 return Refusal(
                     Code.OUTPUT_TOO_LARGE,
                     f"an output of {target[i]} positions is a stride or more beyond the kernel's "
                     "reach",
                 )
-            before, behind = reach - pads_of_axis[0], reach - pads_of_axis[1] + more[i]
-            axes[i] = replace(axis, stride=1, base_dilation=s, pad_begin=before, pad_end=behind)
+            pad_begin, pad_end = (
+                reach - pads_of_axis[0],
+                reach - pads_of_axis[1] + output_padding[i],
+            )
+            axes[i] = replace(axis, stride=1, base_dilation=s, pad_begin=pad_begin, pad_end=pad_end)
         return tuple(axes)
 
     def pad_period(self, node: Node, axis: ConvAxis) -> int | None:
@@ -74,8 +84,8 @@ class ConvTranspose(Conv):
         """Return [O, C/group, *kernel], mirrored along every spatial axis."""
         channels, outputs, *kernel = weight.shape
         group = group_of(node)
-        grouped = weight.reshape(group, channels // group, outputs, *kernel).swapaxes(1, 2)
-        ordered = grouped.reshape(group * outputs, channels // group, *kernel)
+        groups = weight.reshape(group, channels // group, outputs, *kernel).swapaxes(1, 2)
+        ordered = groups.reshape(group * outputs, channels // group, *kernel)
         return np.flip(ordered, tuple(range(2, weight.ndim)))
 
     def out_axis(self, node: Node, rank: int) -> int | None:
@@ -117,8 +127,8 @@ def _pads(
             Code.NEGATIVE_SAME_PADS,
             f"{auto_pad} wants {-total} positions more than the kernel reaches",
         )
-    less, larger = total // 2, total - total // 2
-    return (less, larger) if auto_pad == "SAME_UPPER" else (larger, less)
+    smaller_half, larger_half = total // 2, total - total // 2
+    return (smaller_half, larger_half) if auto_pad == "SAME_UPPER" else (larger_half, smaller_half)
 
 
 CONV_TRANSPOSE = ConvTranspose(inputs=CONV.inputs)

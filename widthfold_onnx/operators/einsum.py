@@ -120,9 +120,9 @@ def _packing(labels: Labels, atoms: dict[str, int | None], stored: Term, channel
     row, tiled = labels.oriented(["rest"], ["tile"]), labels.oriented(["tile"], channels)
     axis = {label: (label,) for label in stored} | {labels.rows[-1]: row}
     leading = tuple(axis[label] for label in labels.leading)
-    ordered = (*leading, *labels.oriented([row], [(label,) for label in channels]))
-    folded = (*leading, *labels.oriented([("rest",)], [tiled]))
-    return Packing(atoms, (tuple(axis[label] for label in stored), ordered, folded), ())
+    ordered_axes = (*leading, *labels.oriented([row], [(label,) for label in channels]))
+    folded_axes = (*leading, *labels.oriented([("rest",)], [tiled]))
+    return Packing(atoms, (tuple(axis[label] for label in stored), ordered_axes, folded_axes), ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,8 +216,8 @@ def _terms(node: Node) -> tuple[Term, Term, Term] | None:
 
 def _term(text: str) -> Term:
     """Return the labels of one term."""
-    before, ellipsis, behind = text.partition(ELLIPSIS)
-    return (*before, *([ellipsis] if ellipsis else []), *behind)
+    leading, ellipsis, trailing = text.partition(ELLIPSIS)
+    return (*leading, *([ellipsis] if ellipsis else []), *trailing)
 
 
 def _expanded(term: Term, hidden: Sequence[str]) -> Term:
@@ -225,8 +225,8 @@ def _expanded(term: Term, hidden: Sequence[str]) -> Term:
     return tuple(chain.from_iterable(hidden if label == ELLIPSIS else [label] for label in term))
 
 
-def _no_product(why: str) -> Refusal:
-    return Refusal(Code.NO_PRODUCT, f"the Einsum is no product of matrices: {why}")
+def _no_product(reason: str) -> Refusal:
+    return Refusal(Code.NO_PRODUCT, f"the Einsum is no product of matrices: {reason}")
 
 
 _RIGHT = Einsum(inputs=Inputs(), min_opset=12)

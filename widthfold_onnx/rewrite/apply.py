@@ -119,8 +119,8 @@ class Reading:
         Raises:
             UsageError: an assumed input shape does not fit.
         """
-        first, *others = self.sizes
-        for shapes in others:
+        first, *other_sizes = self.sizes
+        for shapes in other_sizes:
             inputs_of(self.document.proto, shapes)
         return ShapeTable(self.document.proto, first) if first else self.document.shapes
 
@@ -141,20 +141,20 @@ class Misfit:
     Attributes:
         name: a layer, a node of a companion, or a weight of the main graph.
         op: operator of the node; "" for a weight.
-        why: the missing part, or the difference.
+        reason: the missing part, or the difference.
     """
 
     name: NodeName
     op: str
-    why: str
+    reason: str
 
     def __str__(self) -> str:
         """Return the misfit for messages."""
-        return f"{printable(str(self.name))}: {self.why}"
+        return f"{printable(str(self.name))}: {self.reason}"
 
 
 @dataclass(frozen=True, eq=False)
-class Fitting:
+class FittedPlan:
     """A plan that was matched to a model; nothing is changed yet.
 
     Attributes:
@@ -174,7 +174,7 @@ class Fitting:
 
 def fit(
     proto: onnx.ModelProto, folder: Path | None, plan: Plan, reading: Reading | None = None
-) -> Fitting:
+) -> FittedPlan:
     """Match the parts of a plan to a model.
 
     Args:
@@ -195,9 +195,11 @@ def fit(
     except UsageError as error:
         raise CheckFailedError(f"the sizes of the plan do not fit the model: {error}") from error
     weights = {name: _weight_misfit(name, overridable(proto)) for name in plan.frozen}
-    equals = {(match.companion, match.name): match.outcome for match in reading.matches}
-    nodes = {part: _companion_misfit(part, equals) for part in plan.companions}
-    unpadded = {layer: Misfit(layer.name, "Conv", why) for layer, why in reading.unpadded.items()}
+    match_outcomes = {(match.companion, match.name): match.outcome for match in reading.matches}
+    nodes = {part: _companion_misfit(part, match_outcomes) for part in plan.companions}
+    unpadded = {
+        layer: Misfit(layer.name, "Conv", reason) for layer, reason in reading.unpadded.items()
+    }
     options = plan.options
     layers = [(part, _layer(reading, shapes, part, options)) for part in plan.layers]
     outcomes = [
@@ -207,7 +209,7 @@ def fit(
         *(outcome for _, outcome in layers),
     ]
     replaced = [outcome for _, outcome in layers if not isinstance(outcome, Misfit)]
-    return Fitting(
+    return FittedPlan(
         plan=msgspec.structs.replace(
             plan,
             frozen=tuple(name for name, misfit in weights.items() if misfit is None),
@@ -239,10 +241,10 @@ def apply(
         CheckFailedError: a part of the plan does not fit.
         InvalidModelError: the graph library cannot read the model.
     """
-    fitting = fit(proto, folder, plan)
-    if fitting.misfits and not partial:
-        raise CheckFailedError(misfit_text(fitting.misfits))
-    return fitting.rewriting.carry_out()
+    fitted_plan = fit(proto, folder, plan)
+    if fitted_plan.misfits and not partial:
+        raise CheckFailedError(misfit_text(fitted_plan.misfits))
+    return fitted_plan.rewriting.carry_out()
 
 
 def misfit_text(misfits: Sequence[Misfit]) -> str:
@@ -251,20 +253,21 @@ def misfit_text(misfits: Sequence[Misfit]) -> str:
 
 
 def _weight_misfit(name: str, weights: Collection[str]) -> Misfit | None:
-    why = "no weight of this name is an input"
-    return None if name in weights else Misfit(NodeName("", name), "", why)
+    reason = "no weight of this name is an input"
+    return None if name in weights else Misfit(NodeName("", name), "", reason)
 
 
 def _companion_misfit(
-    part: CompanionPlan, equals: Mapping[tuple[Companion, NodeName], Sequence[str] | Refusal]
+    part: CompanionPlan,
+    match_outcomes: Mapping[tuple[Companion, NodeName], Sequence[str] | Refusal],
 ) -> Misfit | None:
-    """Return why a node cannot be replaced; `equals` maps every node that matches to its equal."""
-    outcome = equals.get((part.companion, part.name))
+    """Return why a node cannot be replaced; `match_outcomes` has every node that matches."""
+    outcome = match_outcomes.get((part.companion, part.name))
     if outcome is not None and not isinstance(outcome, Refusal):
         return None
-    why = "no node of this name matches" if outcome is None else outcome.reason
+    reason = "no node of this name matches" if outcome is None else outcome.reason
     kind = part.companion.value
-    return Misfit(part.name, kind, f"companion {kind}: {why}")
+    return Misfit(part.name, kind, f"companion {kind}: {reason}")
 
 
 def _padding(plan: PaddingPlan | None, misfits: Collection[PaddedLayer]) -> PaddingPlan | None:

@@ -115,9 +115,9 @@ def _made(
     for new_node, output in zip(nodes, (*inner, *node.outputs), strict=True):
         inputs, metadata = list(map(value_of, new_node.inputs)), {ORIGIN_KEY: output.name or ""}
         kind = new_node.op_type
-        added = new.add(kind, kind.lower(), inputs, new_node.attributes, metadata=metadata)
+        added_node = new.add(kind, kind.lower(), inputs, new_node.attributes, metadata=metadata)
         if new_node.like is not None:
-            take_over(new_node.like, added)
+            take_over(new_node.like, added_node)
     if nodes[-1].like is None:
         take_over(node, new.nodes[-1])
     return new.nodes

@@ -53,7 +53,7 @@ def append_folded(
         _input(series, site, form, parameters, index) for index in range(len(site.node.inputs))
     ]
     domain, op_type, attributes = site.operator.folded(site.node, form.fold)
-    new = series.append(
+    folded_node = series.append(
         op_type,
         "conv" if site.rank else "product",
         {str(index): value for index, value in enumerate(inputs[site.data_index + 1 :])},
@@ -68,15 +68,20 @@ def append_folded(
         if surplus:
             pairs = surplus.items()
             fixed = {i: site.static[i] is not None for i in surplus}
-            series.cut({i: actual if fixed[i] else actual - whole for i, (whole, actual) in pairs})
-    return new
+            series.cut(
+                {
+                    i: extent if fixed[i] else extent - form_extent
+                    for i, (form_extent, extent) in pairs
+                }
+            )
+    return folded_node
 
 
 def _extend(series: Series, site: LinearSite, form: Reformulation) -> None:
     """Extend the data, as the fold needs it, with zeros or the zero point of quantized data."""
-    missing = _differing(form.in_shape, site.planned)
-    if missing:
-        ends = {i: extended - actual for i, (extended, actual) in missing.items()}
+    extensions = _differing(form.in_shape, site.planned)
+    if extensions:
+        ends = {i: form_extent - extent for i, (form_extent, extent) in extensions.items()}
         integers = site.quantization
         zero = None if integers is None or integers.dequantized else integers.zero
         series.extend(ends, len(site.planned), zero)
@@ -100,11 +105,11 @@ def _input(
     numbers = parameters.of(site, form.fold, index)
     if parameter.maker is None:
         return numbers
-    others = parameters.beside(site, form.fold, parameter)
+    scale_and_zero = parameters.scale_and_zero(site, form.fold, parameter)
     # A Conv stores its output channels first, unlike the ConvTranspose that it replaces.
     place = 0 if site.operator.transposed else parameter.axis
     axis = {"axis": place} if any(parameter.vectors) else {}
-    return series.beside("DequantizeLinear", [numbers, *others], axis)
+    return series.add_before("DequantizeLinear", [numbers, *scale_and_zero], axis)
 
 
 def _differing(first: Dims, second: Dims) -> dict[int, tuple[int, int]]:
@@ -118,7 +123,7 @@ class Parameters:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._shared = SharedConstants(document)
+        self._constants = SharedConstants(document)
 
     def of(self, site: LinearSite, fold: ConvFold, index: int) -> Value | None:
         """Return the folded numbers of a parameter.
@@ -131,30 +136,34 @@ class Parameters:
         constant, inputs = site.parameters[index].constant, site.operator.inputs
         numbers = self._document.read(constant)
         if index == inputs.weight:
-            return self._added(site, fold, constant, folded_weight(site, numbers, fold))
+            return self._shared(site, fold, constant, folded_weight(site, numbers, fold))
         if index == inputs.bias:
-            return self._added(site, fold, constant, folded_bias(site, numbers, fold))
+            return self._shared(site, fold, constant, folded_bias(site, numbers, fold))
         if is_single(constant.shape):
             return site.node.inputs[index]
-        return self._added(site, fold, constant, folded_vector(site, numbers, fold))
+        return self._shared(site, fold, constant, folded_vector(site, numbers, fold))
 
-    def beside(self, site: LinearSite, fold: ConvFold, parameter: Parameter) -> list[Value | None]:
+    def scale_and_zero(
+        self, site: LinearSite, fold: ConvFold, parameter: Parameter
+    ) -> list[Value | None]:
         """Return scale and zero point of a parameter's DequantizeLinear for its folded numbers."""
         assert parameter.maker is not None
         pairs = zip(parameter.maker.inputs[1:], (parameter.scale, parameter.zero), strict=False)
         return [
             value
             if constant is None or is_single(constant.shape)
-            else self._added(
+            else self._shared(
                 site, fold, constant, folded_vector(site, self._document.read(constant), fold)
             )
             for value, constant in pairs
         ]
 
-    def _added(self, site: LinearSite, fold: ConvFold, constant: Constant, folded: Array) -> Value:
+    def _shared(
+        self, site: LinearSite, fold: ConvFold, constant: Constant, numbers: Array
+    ) -> Value:
         origin = (site.op, site.axes, site.weight_shape, fold.key)
         name, external = f"{constant.value.name}/widthfold", constant.is_external
-        return self._shared.add(folded, name, constant.owner, origin=origin, external=external)
+        return self._constants.add(numbers, name, constant.owner, origin=origin, external=external)
 
 
 def folded_weight(site: LinearSite, numbers: Array, fold: ConvFold) -> Array:

@@ -67,17 +67,21 @@ class GuardGroups:
         ends = {node: form.ends for node, (_, form) in forms.items()}
         while True:
             trial = _Grouping(Regions.of(document, nodes, ends), forms)
-            members = [part for part in trial.regions.connected() if trial.is_guarded(part)]
+            members = [part for part in trial.regions.node_groups() if trial.is_guarded(part)]
             groups = {part: trial.group(part) for part in members}
             guarded = [part for part, group in groups.items() if group is None or group.extents]
-            alone = [part for part, group in groups.items() if group is None]
-            alone += _on_a_cycle(nodes, guarded)
-            if not alone:
-                tested = [group for group in groups.values() if group is not None and group.extents]
-                return cls(trial.regions, tested)
-            loose = [n for part in alone for n in part if n in forms and trial.is_guarded([n])]
+            split_groups = [part for part, group in groups.items() if group is None]
+            split_groups += _on_a_cycle(nodes, guarded)
+            if not split_groups:
+                tested_groups = [
+                    group for group in groups.values() if group is not None and group.extents
+                ]
+                return cls(trial.regions, tested_groups)
+            split_nodes = [
+                n for part in split_groups for n in part if n in forms and trial.is_guarded([n])
+            ]
             ends = ends | {
-                n: replace(ends[n], input_layout=None, output_layout=None) for n in loose
+                n: replace(ends[n], input_layout=None, output_layout=None) for n in split_nodes
             }
 
 
@@ -97,7 +101,7 @@ class _Grouping:
 
     def group(self, nodes: tuple[Node, ...]) -> Group | None:
         """Return the group with its test; None if its nodes must run by themselves."""
-        tensors = [tensor for node in nodes for tensor in self.regions.packed(node)]
+        tensors = [tensor for node in nodes for tensor in self.regions.packed_tensors(node)]
         if any(tensor in self.regions.dequantized for tensor in tensors):
             return None  # the integers are packed there, and no logical tensor is left to test
         outputs = {value for node in nodes for value in node.outputs}
@@ -121,17 +125,17 @@ class _Grouping:
         """Yield the data of a folded or packed node: in which layout, and what must hold of it."""
         if node in self.forms:
             site, _ = self.forms[node]
-            yield site.data, self.regions.read(node, site.data_index), self._extents(node)
+            yield site.data, self.regions.input_layout(node, site.data_index), self._extents(node)
             return
         for index, value in enumerate(node.inputs):
-            layout = self.regions.read(node, index)
+            layout = self.regions.input_layout(node, index)
             if value is not None and layout is not None:
                 yield value, layout, layout.conditions(self.regions.shapes[value, layout])
 
     def _is_returned(self, value: Value, nodes: Sequence[Node]) -> bool:
         """Check whether a group of nodes returns a value, as a logical tensor."""
         document, home = self.regions.document, self.regions.home(value)
-        if home is not None and self.regions.needed(value) <= {home}:
+        if home is not None and self.regions.needed_layouts(value) <= {home}:
             return False
         return document.is_fixed(value) or _is_read([value], {*nodes})
 
@@ -151,16 +155,16 @@ def _on_a_cycle(
     """Return the groups whose outputs lead back into them, directly or through others."""
     if not groups:
         return []
-    belongs = {node: group for group in groups for node in group}
+    group_of = {node: group for group in groups for node in group}
     makers = {v: node for node in nodes for v in node.outputs}
     order: TopologicalSorter[object] = TopologicalSorter()
     for node in nodes:
-        here = belongs.get(node, node)
+        unit = group_of.get(node, node)
         for value in reads(node):
             maker = makers.get(value)
-            before = None if maker is None else belongs.get(maker, maker)
-            if before is not None and before is not here:
-                order.add(here, before)
+            maker_unit = None if maker is None else group_of.get(maker, maker)
+            if maker_unit is not None and maker_unit is not unit:
+                order.add(unit, maker_unit)
     try:
         order.prepare()
     except CycleError as error:
@@ -181,10 +185,10 @@ class GuardNodes(NewNodes):
         Args:
             extents: conditions on the extents, by value.
         """
-        chosen, *more = [self._extents(*condition) for condition in extents.items()]
-        for test in more:
-            chosen = self._add("And", "guard_all", [chosen, test])
-        return chosen
+        result, *tests = [self._extents(*condition) for condition in extents.items()]
+        for test in tests:
+            result = self._add("And", "guard_all", [result, test])
+        return result
 
     def _extents(self, value: Value, conditions: Conditions) -> Value:
         axes = self._constant("axes", [axis for axis, _ in conditions])
@@ -192,23 +196,27 @@ class GuardNodes(NewNodes):
         moduli = self._constant("moduli", [extent.modulus for _, extent in conditions])
         shape = self._add("Shape", "guard_shape", [value])
         extents = self._add("Gather", "guard_extents", [shape, axes])
-        above = self._add("Sub", "guard_above", [extents, offsets])
-        rest = self._add("Mod", "guard_rest", [above, moduli])
-        largest = self._add("ReduceMax", "guard_largest", [rest], {"keepdims": 0})
+        differences = self._add("Sub", "guard_above", [extents, offsets])
+        remainders = self._add("Mod", "guard_rest", [differences, moduli])
+        largest = self._add("ReduceMax", "guard_largest", [remainders], {"keepdims": 0})
         smallest = self._add("ReduceMin", "guard_smallest", [shape], {"keepdims": 0})
-        some = self._add("Sign", "guard_some", [smallest])
-        return self._add("Less", "guard_fits", [largest, some])
+        sign = self._add("Sign", "guard_some", [smallest])
+        return self._add("Less", "guard_fits", [largest, sign])
 
-    def _constant(self, what: str, numbers: Iterable[int]) -> Value:
+    def _constant(self, suffix: str, numbers: Iterable[int]) -> Value:
         array = np.array(list(numbers), np.int64)
-        return self._add("Constant", f"guard_{what}", [], {"value": array})
+        return self._add("Constant", f"guard_{suffix}", [], {"value": array})
 
     def _add(
-        self, op_type: str, what: str, inputs: Sequence[Value], attributes: Attributes | None = None
+        self,
+        op_type: str,
+        suffix: str,
+        inputs: Sequence[Value],
+        attributes: Attributes | None = None,
     ) -> Value:
-        return self.add(op_type, what, inputs, attributes or {}, metadata={GUARD_KEY: ""}).outputs[
-            0
-        ]
+        return self.add(
+            op_type, suffix, inputs, attributes or {}, metadata={GUARD_KEY: ""}
+        ).outputs[0]
 
 
 def put_guard(
@@ -226,13 +234,13 @@ def put_guard(
         logical: new values by the value that they replace: outputs of the guard take their place.
     """
     base = base_name(group.nodes[0])
-    folded = [new for old in group.nodes for new in replacements[old]]
-    inside = {*folded, *group.nodes}
+    folded_nodes = [new for old in group.nodes for new in replacements[old]]
+    group_nodes = {*folded_nodes, *group.nodes}
     outputs = {value: logical.pop(value, None) for old in group.nodes for value in old.outputs}
     ports = {
         value: new
         for value, new in outputs.items()
-        if new is not None and (document.is_fixed(value) or _is_read((value, new), inside))
+        if new is not None and (document.is_fixed(value) or _is_read((value, new), group_nodes))
     }
     originals, copies = _copied(document, group.nodes)
     returned = {value: copies[value] for value in ports}
@@ -240,13 +248,13 @@ def put_guard(
     test = guard.all_of(group.extents)
     branches = {
         "else_branch": _branch(document, base, "original", originals, returned),
-        "then_branch": _branch(document, base, "folded", folded, ports),
+        "then_branch": _branch(document, base, "folded", folded_nodes, ports),
     }
     metadata = {GUARD_KEY: EXTENTS}
     choice = guard.add("If", "guard", [test], branches, metadata=metadata, outputs=len(ports))
     for output, (value, new) in zip(choice.outputs, ports.items(), strict=True):
         for user, index in list(new.uses()):
-            if user not in inside:
+            if user not in group_nodes:
                 user.replace_input_with(index, output)
         logical[value] = output
     replacements.update({old: [] for old in group.nodes})
@@ -254,10 +262,10 @@ def put_guard(
     return list(branches.values())
 
 
-def _is_read(values: Iterable[Value], inside: set[Node]) -> bool:
+def _is_read(values: Iterable[Value], group_nodes: set[Node]) -> bool:
     """Check whether other nodes read a value, or none at all, so that something else uses it."""
     users = [user for value in values for user, _ in value.uses()]
-    return not users or any(user not in inside for user in users)
+    return not users or any(user not in group_nodes for user in users)
 
 
 def _copied(document: Document, nodes: Iterable[Node]) -> tuple[list[Node], dict[Value, Value]]:
@@ -285,12 +293,12 @@ def _copied(document: Document, nodes: Iterable[Node]) -> tuple[list[Node], dict
 def _branch(
     document: Document,
     base: str,
-    what: str,
+    branch: str,
     nodes: Sequence[Node],
     ports: Mapping[Value, Value],
 ) -> Graph:
     """Return a body that computes the values of `ports`, under new names."""
     for value, output in ports.items():
-        output.name = document.fresh(f"{value.name}/widthfold/{what}")
+        output.name = document.fresh(f"{value.name}/widthfold/{branch}")
         output.type, output.shape = value.type, value.shape
-    return Graph([], list(ports.values()), nodes=nodes, name=f"{base}/{what}")
+    return Graph([], list(ports.values()), nodes=nodes, name=f"{base}/{branch}")

@@ -75,7 +75,7 @@ class NewNodes:
     def add(
         self,
         op_type: str,
-        what: str,
+        suffix: str,
         inputs: Sequence[Value | None],
         attributes: Attributes,
         *,
@@ -83,12 +83,12 @@ class NewNodes:
         outputs: int = 1,
         domain: str = "",
     ) -> Node:
-        """Add a node; `what` ends its name."""
+        """Add a node; `suffix` ends its name."""
         node = self._document.node(
             op_type,
             inputs,
             attributes,
-            name=f"{self._base}/{what}",
+            name=f"{self._base}/{suffix}",
             metadata=metadata,
             outputs=outputs,
             domain=domain,
@@ -112,12 +112,12 @@ class Series(NewNodes):
         self.value = start
         self._origin = origin
 
-    def steps(self, steps: Sequence[MoveOrSum], what: str) -> None:
+    def steps(self, steps: Sequence[MoveOrSum], suffix: str) -> None:
         """Append the moves of a fold or unfold; the moves of a pixel shuffle become one node."""
         block = pixel_shuffle(steps)
         if block is not None and self._document.opset >= 11 and self._is_shuffled():
             shuffle: Attributes = {"blocksize": block, "mode": "CRD"}
-            self.append("DepthToSpace", f"{what}_depth_to_space", {}, shuffle)
+            self.append("DepthToSpace", f"{suffix}_depth_to_space", {}, shuffle)
             return
         for step in steps:
             if isinstance(step, Reshape):
@@ -125,25 +125,25 @@ class Series(NewNodes):
                     0 if keep and extent is None else -1 if extent is None else extent
                     for extent, keep in zip(step.extents, step.keep, strict=True)
                 ]
-                self.append("Reshape", f"{what}_reshape", {"shape": dims}, {})
+                self.append("Reshape", f"{suffix}_reshape", {"shape": dims}, {})
             elif isinstance(step, ShiftedSum):
                 self._sum(step)
             else:
-                self.append("Transpose", f"{what}_transpose", {}, {"perm": step.order})
+                self.append("Transpose", f"{suffix}_transpose", {}, {"perm": step.order})
 
     def _sum(self, step: ShiftedSum) -> None:
         """Append a Pad for each tap, which selects its channels and shifts them, and their Sum."""
-        start, taps, others = self.value, [], [0] * (step.rank - 3)
-        for k, (before, behind) in enumerate(step.pads):
+        start, taps, zeros = self.value, [], [0] * (step.rank - 3)
+        for k, (begin, end) in enumerate(step.pads):
             first, last = k * step.channels, (len(step.pads) - 1 - k) * step.channels
             self.value = start
-            self._pad([0, before, -first, *others, 0, behind, -last, *others], "shift", {})
+            self._pad([0, begin, -first, *zeros, 0, end, -last, *zeros], "shift", {})
             taps.append(self.value)
         self.append("Sum", "sum", {}, {}, first=taps[:-1])
 
-    def _pad(self, pads: Sequence[int], what: str, value: Mapping[str, Value]) -> None:
+    def _pad(self, pads: Sequence[int], suffix: str, value: Mapping[str, Value]) -> None:
         inputs, attributes = as_inputs(self._document, PADS_INPUT, {"pads": pads})
-        self.append("Pad", what, {**inputs, **value}, attributes)
+        self.append("Pad", suffix, {**inputs, **value}, attributes)
 
     def _is_shuffled(self) -> bool:
         return self._document.element(self._graph, self._origin) in SHUFFLED
@@ -177,7 +177,7 @@ class Series(NewNodes):
     def append(
         self,
         op_type: str,
-        what: str,
+        suffix: str,
         constants: Mapping[str, Sequence[int] | Value | None],
         attributes: Attributes,
         metadata: Mapping[str, str] | None = None,
@@ -194,14 +194,16 @@ class Series(NewNodes):
             if constant is None or isinstance(constant, Value):
                 inputs.append(constant)
             else:
-                name, array = f"{self._base}/{what}/{label}", np.array(constant, np.int64)
+                name, array = f"{self._base}/{suffix}/{label}", np.array(constant, np.int64)
                 inputs.append(self._document.add_constant(array, name, self._graph))
         metadata = {ORIGIN_KEY: self._origin, **(metadata or {})}
-        node = self.add(op_type, what, inputs, attributes, metadata=metadata, domain=domain)
+        node = self.add(op_type, suffix, inputs, attributes, metadata=metadata, domain=domain)
         self.value = node.outputs[0]
         return node
 
-    def beside(self, op_type: str, inputs: Sequence[Value | None], attributes: Attributes) -> Value:
+    def add_before(
+        self, op_type: str, inputs: Sequence[Value | None], attributes: Attributes
+    ) -> Value:
         """Put a node of constants before the next one; return its output."""
         return self.add(op_type, op_type.lower(), inputs, attributes, metadata={}).outputs[0]
 
@@ -214,5 +216,5 @@ def base_name(owner: Node) -> str:
 def take_over(node: Node, new: Node) -> None:
     """Copy name, documentation and metadata of a node to its replacement."""
     new.name, new.doc_string = node.name, node.doc_string
-    missing = {k: v for k, v in node.metadata_props.items() if k not in new.metadata_props}
-    new.metadata_props.update(missing)
+    entries = {k: v for k, v in node.metadata_props.items() if k not in new.metadata_props}
+    new.metadata_props.update(entries)

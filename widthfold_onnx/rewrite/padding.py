@@ -20,17 +20,17 @@ from widthfold_onnx.results import Stop
 from widthfold_onnx.rewrite.new_nodes import SharedConstants, base_name, take_over
 from widthfold_onnx.rewrite.plan import PaddedLayer, PaddingPlan
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, FoldRecord
-from widthfold_onnx.rules.padding.chains import Chains, Padded
+from widthfold_onnx.rules.padding.chains import Chains, ChannelPadding
 
 MULTIPLES = (4, 8, 16)
 """Multiples to which channels are padded. ONNX Runtime's blocked kernels take multiples of 4 (CPU);
 a block has 8 or 16 channels."""
 
 
-def joined(parts: Sequence[PaddingPlan]) -> PaddingPlan | None:
+def joined(plans: Sequence[PaddingPlan]) -> PaddingPlan | None:
     """Return the plan that does what several do, of one multiple; None for none."""
-    layers = tuple(sorted(layer for part in parts for layer in part.layers))
-    return PaddingPlan(multiple=parts[0].multiple, layers=layers) if parts else None
+    layers = tuple(sorted(layer for plan in plans for layer in plan.layers))
+    return PaddingPlan(multiple=plans[0].multiple, layers=layers) if plans else None
 
 
 def survey_padding(document: Document, multiple: int) -> tuple[list[PaddingPlan], list[Stop]]:
@@ -40,7 +40,7 @@ def survey_padding(document: Document, multiple: int) -> tuple[list[PaddingPlan]
         document: the model, not padded yet.
         multiple: divides the padded channels.
     """
-    padded = Chains(document).padded(multiple)
+    padding = Chains(document).plan(multiple)
     chains = [
         PaddingPlan(
             multiple=multiple,
@@ -48,16 +48,16 @@ def survey_padding(document: Document, multiple: int) -> tuple[list[PaddingPlan]
                 sorted(
                     PaddedLayer(node=shown_name(node), channels=channels, padded=width)
                     for node in chain
-                    for channels, width in [padded.widths[node]]
+                    for channels, width in [padding.widths[node]]
                 )
             ),
         )
-        for chain in padded.chains
+        for chain in padding.chains
     ]
-    ends = {end: why for ends in padded.refused.values() for end, why in ends.items()}
+    ends = {end: refusal for ends in padding.refused.values() for end, refusal in ends.items()}
     return chains, [
-        Stop(node=shown_name(node), op=node.op_type, code=why.code.value, reason=why.reason)
-        for node, why in ends.items()
+        Stop(node=shown_name(node), op=node.op_type, code=refusal.code.value, reason=refusal.reason)
+        for node, refusal in ends.items()
     ]
 
 
@@ -79,23 +79,25 @@ def padded_model(
     misfits = dict.fromkeys(plan.layers, "the model has no such layer")
     makers = {nodes[layer.name]: layer for layer in plan.layers if layer.name in nodes}
     while True:
-        padded = chains.padded(plan.multiple, makers.keys())
-        wrong = {
-            layer: why for node, layer in makers.items() if (why := _misfit(padded, node, layer))
+        padding = chains.plan(plan.multiple, makers.keys())
+        mismatches = {
+            layer: reason
+            for node, layer in makers.items()
+            if (reason := _misfit(padding, node, layer))
         }
-        if not wrong:
+        if not mismatches:
             break
-        misfits |= wrong
-        makers = {node: layer for node, layer in makers.items() if layer not in wrong}
-    fitting = set(makers.values())
-    _put(document, padded, plan.multiple)
-    left_out = {layer: why for layer, why in misfits.items() if layer not in fitting}
+        misfits |= mismatches
+        makers = {node: layer for node, layer in makers.items() if layer not in mismatches}
+    padded_layers = set(makers.values())
+    _put(document, padding, plan.multiple)
+    left_out = {layer: reason for layer, reason in misfits.items() if layer not in padded_layers}
     return document.finish(), left_out
 
 
-def _misfit(padded: Padded, node: Node, layer: PaddedLayer) -> str:
+def _misfit(padding: ChannelPadding, node: Node, layer: PaddedLayer) -> str:
     """Return why a layer cannot be padded as planned; "" if it can."""
-    widths = padded.widths.get(node)
+    widths = padding.widths.get(node)
     if widths == (layer.channels, layer.padded):
         return ""
     if widths is not None:
@@ -103,24 +105,26 @@ def _misfit(padded: Padded, node: Node, layer: PaddedLayer) -> str:
             f"{widths[0]} channels would be padded to {widths[1]}, "
             f"planned {layer.channels} to {layer.padded}"
         )
-    for end, why in padded.refused.get(node, {}).items():
-        return f"its channels cannot be padded: {end.op_type} {shown_name(end)} ({why.reason})"
+    for end, refusal in padding.refused.get(node, {}).items():
+        return f"its channels cannot be padded: {end.op_type} {shown_name(end)} ({refusal.reason})"
     return f"its channels are not padded, planned {layer.channels} to {layer.padded}"
 
 
-def _put(document: Document, padded: Padded, multiple: int) -> None:
+def _put(document: Document, padding: ChannelPadding, multiple: int) -> None:
     """Put the nodes on padded tensors in the place of the others; the document is changed."""
     constants = SharedConstants(document)
-    laid: dict[Value, Value] = {}
+    padded_values: dict[Value, Value] = {}
     replacements: dict[Node, list[Node]] = {}
-    for node, result in padded.nodes.items():
+    for node, result in padding.nodes.items():
         (output,) = node.outputs[:1]
-        if result.vanishes and output in padded.layouts:
+        if result.vanishes and output in padding.layouts:
             source = node.inputs[0]
             assert source is not None
-            laid[output], replacements[node] = laid.get(source, source), []
+            padded_values[output], replacements[node] = padded_values.get(source, source), []
             continue
-        inputs = [None if value is None else laid.get(value, value) for value in node.inputs]
+        inputs = [
+            None if value is None else padded_values.get(value, value) for value in node.inputs
+        ]
         inputs += [None] * (max(result.constants, default=-1) + 1 - len(inputs))
         for index, array in result.constants.items():
             value = node.inputs[index] if index < len(node.inputs) else None
@@ -131,31 +135,33 @@ def _put(document: Document, padded: Padded, multiple: int) -> None:
                 array, name, document.main, origin=value, external=external
             )
         attributes = {**node.attributes, **result.attributes}
-        new = document.node(
+        padded_node = document.node(
             "Identity" if result.vanishes else node.op_type,
             inputs[:1] if result.vanishes else inputs,
             {} if result.vanishes else {k: v for k, v in attributes.items() if v is not None},
             name=f"{base_name(node)}/padded",
-            metadata={ORIGIN_KEY: output.name or "", **_record(padded, node, multiple)},
+            metadata={ORIGIN_KEY: output.name or "", **_record(padding, node, multiple)},
             outputs=len(node.outputs),
         )
-        take_over(node, new)
-        new.name = shown_name(node)
-        laid |= dict(zip(node.outputs, new.outputs, strict=True))
-        replacements[node] = [new]
-    replaced = {old: new for old, new in laid.items() if old not in padded.layouts}
-    document.replace(document.main, replacements, replaced)
+        take_over(node, padded_node)
+        padded_node.name = shown_name(node)
+        padded_values |= dict(zip(node.outputs, padded_node.outputs, strict=True))
+        replacements[node] = [padded_node]
+    returned_values = {
+        old: padded_node for old, padded_node in padded_values.items() if old not in padding.layouts
+    }
+    document.replace(document.main, replacements, returned_values)
 
 
-def _record(padded: Padded, node: Node, multiple: int) -> dict[str, str]:
+def _record(padding: ChannelPadding, node: Node, multiple: int) -> dict[str, str]:
     """Return the record of a linear node on padded tensors."""
     if node.op_type not in ("Conv", "ConvTranspose"):
         return {}
-    shown = []
+    texts = []
     for value in (node.inputs[0], node.outputs[0]):
-        layout = None if value is None else padded.layouts.get(value)
-        shown.append("as they are" if layout is None else f"{layout.channels} in {layout.width}")
+        layout = None if value is None else padding.layouts.get(value)
+        texts.append("as they are" if layout is None else f"{layout.channels} in {layout.width}")
     record = FoldRecord(
-        form=f"channels padded to multiples of {multiple}", channels=" -> ".join(shown), axes=[]
+        form=f"channels padded to multiples of {multiple}", channels=" -> ".join(texts), axes=[]
     )
     return {FOLD_KEY: msgspec.json.encode(record).decode()}

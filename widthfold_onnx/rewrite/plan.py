@@ -153,7 +153,7 @@ class LayerGain(_NodePart, frozen=True, kw_only=True):
     gain: Gain
 
 
-class Measured(_Part, frozen=True, kw_only=True):
+class PlanTimes(_Part, frozen=True, kw_only=True):
     """Times of the run that decided; they differ from run to run and change nothing.
 
     Attributes:
@@ -193,7 +193,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     sizes: tuple[dict[Name, tuple[Extent, ...]], ...] = ({},)
     limits: Limits = msgspec.field(default_factory=Limits)
     origin: Origin | None = None
-    measured: Measured = msgspec.field(default_factory=Measured)
+    measured: PlanTimes = msgspec.field(default_factory=PlanTimes)
 
     def __post_init__(self) -> None:
         if not self.sizes:
@@ -231,8 +231,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def __str__(self) -> str:
         """Return the changes as a table: one line a layer or companion."""
         rows = [(str(part.name), f"companion {part.companion}") for part in self.companions]
-        padded = () if self.padding is None else self.padding.layers
-        rows += [(str(p.name), f"{p.channels} channels padded to {p.padded}") for p in padded]
+        padded_layers = () if self.padding is None else self.padding.layers
+        rows += [
+            (str(p.name), f"{p.channels} channels padded to {p.padded}") for p in padded_layers
+        ]
         rows += [
             (str(part.name), f"{part.form.axis} by {part.form.factor}, {part.form.kind}")
             for part in self.layers
@@ -289,23 +291,23 @@ def read_plan(path: Path | str) -> Plan:
         UsageError: there is no such file, it is too large, or it is no plan of this version.
     """
     path = Path(path)
-    shown = printable(path.name or str(path))
+    name = printable(path.name or str(path))
     try:
         if path.is_fifo():
-            raise UsageError(f"{shown}: not a regular file")  # opening it would wait for a writer
+            raise UsageError(f"{name}: not a regular file")  # opening it would wait for a writer
         with path.open("rb") as file:
             content = file.read(MAX_PLAN_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(f"{printable(str(path))}: {reason}") from error
     if len(content) > MAX_PLAN_BYTES:
-        raise UsageError(f"{shown}: more than {MAX_PLAN_BYTES >> 20} MiB are no plan")
+        raise UsageError(f"{name}: more than {MAX_PLAN_BYTES >> 20} MiB are no plan")
     try:
         msgspec.json.decode(content, type=_Header)
         return msgspec.json.decode(content, type=Plan)
     except (msgspec.DecodeError, RecursionError, ValueError, UsageError) as error:
         raise UsageError(
-            f"{shown}: no plan of this version: {printable(str(error), 300)}"
+            f"{name}: no plan of this version: {printable(str(error), 300)}"
         ) from error
 
 

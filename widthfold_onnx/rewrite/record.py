@@ -111,21 +111,21 @@ def patterns(fold: ConvFold, names: Sequence[str], samples: int | None) -> list[
     batch = fold_axis(ConvAxis(length=samples, kernel=1), fold.batch, fold.batch)
     assert isinstance(batch, FoldedAxis)
     pairs = [("batch", batch), *zip(names, fold.axes, strict=True)]
-    return [_pattern(name, axis) for name, axis in pairs if axis.folded]
+    return [_pattern(name, axis) for name, axis in pairs if axis.is_folded]
 
 
-def _pattern(name: str, folded: FoldedAxis) -> AxisPattern:
-    columns = (taps.tolist() for taps in (folded.g, folded.f, folded.q, folded.k))
+def _pattern(name: str, axis: FoldedAxis) -> AxisPattern:
+    columns = (taps.tolist() for taps in (axis.g, axis.f, axis.q, axis.k))
     return AxisPattern(
         axis=name,
-        in_tile=folded.in_tile,
-        out_tile=folded.out_tile,
-        blocked=folded.blocked,
-        in_length=folded.in_length,
-        original_kernel=folded.original_kernel,
-        kernel=folded.kernel,
-        stride=folded.stride,
-        taps=list(zip(*columns, strict=True)) if folded.k.size <= MOST_TAPS else [],
+        in_tile=axis.in_tile,
+        out_tile=axis.out_tile,
+        blocked=axis.blocked,
+        in_length=axis.in_length,
+        original_kernel=axis.original_kernel,
+        kernel=axis.kernel,
+        stride=axis.stride,
+        taps=list(zip(*columns, strict=True)) if axis.k.size <= MOST_TAPS else [],
     )
 
 

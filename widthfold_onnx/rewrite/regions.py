@@ -32,7 +32,7 @@ from widthfold_onnx.rules.match.quantization import constant_of
 from widthfold_onnx.rules.op import IN_A_BODY, RETURNED
 from widthfold_onnx.rules.propagation import OpInLayout, PackedOp, propagate
 
-Packed = tuple[Value, PackedLayout]
+PackedTensor = tuple[Value, PackedLayout]
 
 OTHERWISE = Refusal(Code.ANOTHER_FOLD, "it is folded in another way")
 NO_GAIN = Refusal(Code.MOVES_MORE, "running it packed would copy more elements than it saves")
@@ -43,7 +43,7 @@ class PropagatedOp:
     """An op that runs in a layout; `data` are the inputs that it reads in that layout."""
 
     layout: PackedLayout
-    packed: PackedOp
+    packed_op: PackedOp
     data: frozenset[int]
 
 
@@ -62,7 +62,7 @@ class Regions:
         shapes: logical extents of every tensor, by each layout that it has or could have; a layout
             fixes the extents of the axes that it folds, others may be open.
         homes: the layout in which each output is made; None for logical.
-        folded: tensors that folded nodes read in a layout.
+        folded_data: tensors that folded nodes read in a layout.
     """
 
     document: Document
@@ -71,10 +71,10 @@ class Regions:
     sources: Mapping[Value, Value]
     propagated: dict[Node, PropagatedOp] = field(default_factory=dict)
     refusals: dict[Node, Refusal] = field(default_factory=dict)
-    dequantized: dict[Packed, PropagatedOp] = field(default_factory=dict)
-    shapes: dict[Packed, Dims] = field(default_factory=dict)
+    dequantized: dict[PackedTensor, PropagatedOp] = field(default_factory=dict)
+    shapes: dict[PackedTensor, Dims] = field(default_factory=dict)
     homes: dict[Value | None, PackedLayout | None] = field(default_factory=dict)
-    folded: set[Packed] = field(default_factory=set)
+    folded_data: set[PackedTensor] = field(default_factory=set)
 
     @classmethod
     def of(cls, document: Document, nodes: Sequence[Node], sites: Mapping[Node, Ends]) -> Regions:
@@ -107,37 +107,39 @@ class Regions:
         home = self.homes.get(source)
         return home if home is not None and (value, home) in self.dequantized else None
 
-    def needed(self, value: Value) -> set[PackedLayout | None]:
+    def needed_layouts(self, value: Value) -> set[PackedLayout | None]:
         """Return the layouts in which a value is read; None for logical."""
         layouts: set[PackedLayout | None] = {None} if self.document.is_fixed(value) else set()
         for node, index in value.uses():
             result = node.outputs[0]
             if self.sources.get(result) is value and index == 0:
-                read = self.needed(result) or {None}  # a result that nobody reads stays as it is
-                layouts |= {s if s and (result, s) in self.dequantized else None for s in read}
+                reads = self.needed_layouts(result) or {None}  # a result that nobody reads stays
+                layouts |= {s if s and (result, s) in self.dequantized else None for s in reads}
             else:
-                layouts.add(self.read(node, index))
+                layouts.add(self.input_layout(node, index))
         return layouts
 
-    def read(self, node: Node, index: int) -> PackedLayout | None:
+    def input_layout(self, node: Node, index: int) -> PackedLayout | None:
         """Return the layout in which a node reads an input; None for logical."""
         op, ends = self.propagated.get(node), self.sites.get(node)
         if op is not None:
             return op.layout if index in op.data else None
         return ends.input_layout if ends is not None and index == ends.data else None
 
-    def packed(self, node: Node) -> list[Packed]:
+    def packed_tensors(self, node: Node) -> list[PackedTensor]:
         """Return the packed tensors that a folded or packed node reads and returns."""
-        tensors = [(value, self.read(node, index)) for index, value in enumerate(node.inputs)]
+        tensors = [
+            (value, self.input_layout(node, index)) for index, value in enumerate(node.inputs)
+        ]
         tensors += [(value, self.homes.get(value)) for value in node.outputs]
         return [(value, layout) for value, layout in tensors if value and layout]
 
-    def connected(self) -> list[tuple[Node, ...]]:
+    def node_groups(self) -> list[tuple[Node, ...]]:
         """Return the groups of folded and packed nodes that share packed tensors, in order."""
         order = {n: i for i, n in enumerate(self.nodes) if n in self.sites or n in self.propagated}
-        sharing: dict[Packed, list[Node]] = defaultdict(list)
+        sharing: dict[PackedTensor, list[Node]] = defaultdict(list)
         for node in order:
-            for value, layout in self.packed(node):
+            for value, layout in self.packed_tensors(node):
                 # A DequantizeLinear stands between its integers and its readers.
                 sharing[self.origin(value, layout), layout].append(node)
         groups = connected([*([node] for node in order), *sharing.values()])
@@ -154,7 +156,7 @@ class Regions:
         def name(node: Node) -> str:
             return names.get(node) or node.name or node.outputs[0].name or ""
 
-        for nodes in self.connected():
+        for nodes in self.node_groups():
             stops = dict.fromkeys(stop for node in nodes for stop in self._stops(node))
             if len(nodes) > 1 or stops:
                 propagated = [node for node in nodes if node in self.propagated]
@@ -163,36 +165,41 @@ class Regions:
                     folded=[name(node) for node in nodes if node in self.sites],
                     carried=[f"{node.op_type} {name(node)}" for node in propagated],
                     stops=[
-                        Stop(node=name(n), op=n.op_type, code=why.code.value, reason=why.reason)
-                        for n, why in stops
+                        Stop(
+                            node=name(n),
+                            op=n.op_type,
+                            code=refusal.code.value,
+                            reason=refusal.reason,
+                        )
+                        for n, refusal in stops
                     ],
                 )
 
     def _stops(self, node: Node) -> Iterator[tuple[Node, Refusal]]:
         """Yield the nodes at which the packed outputs of a node end, with reasons."""
         ends = self.sites.get(node)
-        if ends is not None and ends.logical_because is not None:
-            yield node, ends.logical_because
+        if ends is not None and ends.logical_reason is not None:
+            yield node, ends.logical_reason
         for value in node.outputs:
             layout = self.home(value)
             if layout is None:
                 continue
-            forms = self.forms(value, layout)
-            if any(map(self.document.is_fixed, forms)):
+            values = self.values_in(value, layout)
+            if any(map(self.document.is_fixed, values)):
                 yield node, RETURNED
-            for user, index in (use for form in forms for use in form.uses()):
-                if user.outputs[0] in forms:
+            for user, index in (use for form in values for use in form.uses()):
+                if user.outputs[0] in values:
                     continue  # a DequantizeLinear of the same region is no end
                 if user in self.sites and index == self.sites[user].data:
                     if self.sites[user].input_layout != layout:
                         yield user, OTHERWISE
                 elif user not in self.propagated or self.propagated[user].layout != layout:
-                    inside = user.graph is not node.graph
-                    yield user, IN_A_BODY if inside else self.refusals.get(user, NO_GAIN)
+                    is_in_body = user.graph is not node.graph
+                    yield user, IN_A_BODY if is_in_body else self.refusals.get(user, NO_GAIN)
 
     def is_superseded(self, node: Node) -> bool:
         """Check whether the result of a DequantizeLinear is read in packed layouts only."""
-        layouts = self.needed(node.outputs[0]) if node.outputs[0] in self.sources else set()
+        layouts = self.needed_layouts(node.outputs[0]) if node.outputs[0] in self.sources else set()
         return bool(layouts) and all(
             s and (node.outputs[0], s) in self.dequantized for s in layouts
         )
@@ -201,7 +208,7 @@ class Regions:
         """Return the integers of a value that is dequantized in a layout, else the value."""
         return self.sources[value] if (value, layout) in self.dequantized else value
 
-    def forms(self, value: Value, layout: PackedLayout) -> list[Value]:
+    def values_in(self, value: Value, layout: PackedLayout) -> list[Value]:
         """Return a value in a layout, and the values that are dequantized from it there."""
         results = [user.outputs[0] for user, _ in value.uses()]
         return [
@@ -209,7 +216,7 @@ class Regions:
             *(r for r in results if r in self.sources and self.origin(r, layout) is value),
         ]
 
-    def signed(self, value: Value, layout: PackedLayout) -> tuple[Value, Value] | None:
+    def signed_quantization(self, value: Value, layout: PackedLayout) -> tuple[Value, Value] | None:
         """Return scale and zero point of signed bytes between (de)quantizers in a layout.
 
         ONNX Runtime on x86 computes in integers with unsigned bytes only, and converts signed ones
@@ -241,7 +248,7 @@ class Regions:
         if ends.input_layout is not None and data is not None:
             self._dequantize(data, ends.input_layout, ends.in_shape)
             self.shapes[data, ends.input_layout] = ends.in_shape
-            self.folded.add((data, ends.input_layout))
+            self.folded_data.add((data, ends.input_layout))
         if ends.output_layout is not None:
             self.shapes[result, ends.output_layout] = ends.out_shape
 
@@ -250,12 +257,12 @@ class Regions:
         source, node = self.sources.get(value), value.producer()
         if source is None or node is None:
             return
-        others = (None,) * (len(node.inputs) - 1)
-        packed = propagate(OpInLayout(self.document, node, (shape, *others), layout))
-        if isinstance(packed, PackedOp):
-            self.dequantized[value, layout] = PropagatedOp(layout, packed, frozenset({0}))
+        absent_shapes = (None,) * (len(node.inputs) - 1)
+        packed_op = propagate(OpInLayout(self.document, node, (shape, *absent_shapes), layout))
+        if isinstance(packed_op, PackedOp):
+            self.dequantized[value, layout] = PropagatedOp(layout, packed_op, frozenset({0}))
             self.shapes[source, layout] = self.shapes[value, layout] = shape
-            self.folded.add((source, layout))
+            self.folded_data.add((source, layout))
 
     def _propagate_through(self, node: Node) -> None:
         """Carry a node if it can be."""
@@ -268,30 +275,30 @@ class Regions:
         for layout in dict.fromkeys(self.home(value) for value in node.inputs):
             if layout is None:
                 continue
-            there = {
+            packed_shapes = {
                 i: self.shapes[value, layout]
                 for i, value in enumerate(node.inputs)
-                if value and (self.home(value) == layout or (value, layout) in self.folded)
+                if value and (self.home(value) == layout or (value, layout) in self.folded_data)
             }
-            shapes = tuple(there.get(i) for i in range(len(node.inputs)))
-            packed = propagate(OpInLayout(self.document, node, shapes, layout))
-            if isinstance(packed, PackedOp):
-                for value, shape in zip(node.outputs, packed.shapes, strict=True):
+            shapes = tuple(packed_shapes.get(i) for i in range(len(node.inputs)))
+            packed_op = propagate(OpInLayout(self.document, node, shapes, layout))
+            if isinstance(packed_op, PackedOp):
+                for value, shape in zip(node.outputs, packed_op.shapes, strict=True):
                     self.shapes[value, layout] = shape
-                self._set(node, PropagatedOp(layout, packed, frozenset(there)))
+                self._set(node, PropagatedOp(layout, packed_op, frozenset(packed_shapes)))
                 self.refusals.pop(node, None)
                 return
-            self.refusals[node] = packed
+            self.refusals[node] = packed_op
 
     def _settle(self, node: Node, choice: PropagatedOp | None) -> None:
         """Carry a node, or with None make it logical, unless that moves more elements."""
         values = {value for value in (*node.inputs, *node.outputs) if value is not None}
         values |= {self.sources[value] for value in values if value in self.sources}
-        now = self.propagated.get(node)
-        before = sum(map(self._moved, values))
+        original_op = self.propagated.get(node)
+        original_count = sum(map(self._moved, values))
         self._set(node, choice)
-        if sum(map(self._moved, values)) > before:
-            self._set(node, now)
+        if sum(map(self._moved, values)) > original_count:
+            self._set(node, original_op)
 
     def _set(self, node: Node, choice: PropagatedOp | None) -> None:
         if choice is None:
@@ -304,12 +311,12 @@ class Regions:
     def _moved(self, value: Value) -> int:
         """Return the number of elements copied to provide a value in all layouts that are read."""
         home = self.home(value)
-        others = self.needed(value) - {home}
+        layouts = self.needed_layouts(value) - {home}
         if value in self.sources:  # a dequantized layout is paid for by moving its integers
-            others = {s for s in others if s is not None and (value, s) not in self.dequantized}
-        if home is not None and others:
-            others |= {None, home}  # every other layout is folded from the logical tensor
-        shapes = [(s, self.shapes[value, s]) for s in others if s is not None]
+            layouts = {s for s in layouts if s is not None and (value, s) not in self.dequantized}
+        if home is not None and layouts:
+            layouts |= {None, home}  # every other layout is folded from the logical tensor
+        shapes = [(s, self.shapes[value, s]) for s in layouts if s is not None]
         return sum(elements(shape) for s, shape in shapes if not s.is_view(shape))
 
 

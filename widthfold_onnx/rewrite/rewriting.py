@@ -63,12 +63,12 @@ class Rewriting:
     def of(
         cls,
         document: Document,
-        chosen: Iterable[tuple[LinearSite, Reformulation]],
+        layers: Iterable[tuple[LinearSite, Reformulation]],
         runtime: str = "",
     ) -> Rewriting:
         """Settle regions and guards for the forms."""
         forms: dict[Graph, SiteForms] = {}
-        for site, form in chosen:
+        for site, form in layers:
             forms.setdefault(graph_of(site.node), {})[site.node] = (site, form)
         groups = {
             graph: GuardGroups.of(document, list(graph), sites) for graph, sites in forms.items()
@@ -203,11 +203,11 @@ class Emission:
 
     def _propagate(self, node: Node, propagated_op: PropagatedOp) -> None:
         """Emit the op on packed tensors."""
-        new = self._packed(node, propagated_op, node)
+        new = self._packed_node(node, propagated_op, node)
         take_over(node, new)
         self._return(node, new.outputs, propagated_op.layout)
 
-    def _packed(self, node: Node, propagated_op: PropagatedOp, reader: Node) -> Node:
+    def _packed_node(self, node: Node, propagated_op: PropagatedOp, reader: Node) -> Node:
         """Emit a node that computes an op on packed tensors, before `reader`."""
         inputs: list[Value | None] = []
         for i, value in enumerate(node.inputs):
@@ -215,8 +215,8 @@ class Emission:
                 inputs.append(None)
             elif i in propagated_op.data:
                 inputs.append(self._read(value, propagated_op.layout, reader))
-            elif i in propagated_op.packed.constants:
-                array, name = propagated_op.packed.constants[i], f"{value.name}/widthfold"
+            elif i in propagated_op.packed_op.constants:
+                array, name = propagated_op.packed_op.constants[i], f"{value.name}/widthfold"
                 origin = (value, propagated_op.layout)
                 inputs.append(self._constants.add(array, name, self._graph, origin=origin))
             else:
@@ -226,7 +226,7 @@ class Emission:
             node.op_type,
             "packed",
             inputs,
-            {**node.attributes, **propagated_op.packed.attributes},
+            {**node.attributes, **propagated_op.packed_op.attributes},
             metadata=metadata,
             outputs=len(node.outputs),
             domain=node.domain,
@@ -240,11 +240,11 @@ class Emission:
             logical = self._logical.get(value, value)
             if layout is None:
                 return logical
-            again = self._regions.dequantized.get((value, layout))
+            dequantization = self._regions.dequantized.get((value, layout))
             maker = value.producer()
-            if again is not None and maker is not None:
-                new = self._packed(maker, again, reader)
-                is_first = not any(other is value for other, _ in self._made)
+            if dequantization is not None and maker is not None:
+                new = self._packed_node(maker, dequantization, reader)
+                is_first = not any(converted_value is value for converted_value, _ in self._made)
                 if is_first and self._regions.is_superseded(maker):
                     take_over(maker, new)
                 self._made[value, layout] = new.outputs[0]
@@ -260,7 +260,7 @@ class Emission:
                 self._logical[value] = result
                 continue
             self._made[value, layout] = result
-            if self._regions.needed(value) - {layout}:
+            if self._regions.needed_layouts(value) - {layout}:
                 self._logical[value] = self._convert(value, result, layout, node, inverse=True)
 
     def _convert(
@@ -269,14 +269,16 @@ class Emission:
         """Fold a logical value into a layout, or with `inverse` unfold it; return the result."""
         series = Series(self._document, start, owner, value.name or "")
         shape = self._regions.shapes[value, layout]
-        what = "unfold" if inverse else "fold"
-        signed = self._regions.signed(value, layout)
-        again = {} if signed is None else dict(zip(("scale", "zero"), signed, strict=True))
-        if again:
-            series.append("DequantizeLinear", f"{what}_dequantize", again, {})
-        series.steps(layout.steps(shape, inverse=inverse), what)
-        if again:
-            series.append("QuantizeLinear", f"{what}_quantize", again, {})
+        suffix = "unfold" if inverse else "fold"
+        quantization = self._regions.signed_quantization(value, layout)
+        quantizer_inputs = (
+            {} if quantization is None else dict(zip(("scale", "zero"), quantization, strict=True))
+        )
+        if quantizer_inputs:
+            series.append("DequantizeLinear", f"{suffix}_dequantize", quantizer_inputs, {})
+        series.steps(layout.steps(shape, inverse=inverse), suffix)
+        if quantizer_inputs:
+            series.append("QuantizeLinear", f"{suffix}_quantize", quantizer_inputs, {})
         series.requantize(exact_dequantizer(self._document, value))
         if not inverse:
             series.nodes[-1].metadata_props.update(PACKED)

@@ -73,7 +73,7 @@ class Op:
         """Return the constants and the attributes that give a Pad other pads."""
         return ({1: np.array(pads, np.int64)}, {}) if self.has(1) else ({}, {"pads": pads})
 
-    def resized(self) -> tuple[int, Array] | Refusal:
+    def resize_input(self) -> tuple[int, Array] | Refusal:
         """Return the scales or the `SIZES` of all axes of a Resize, with the index of the input."""
         attributes, index = self.node.attributes, len(self.node.inputs) - 1
         plain = (
@@ -126,8 +126,8 @@ def constant_problem(
         count: number of these channels.
     """
     axes = (1,) * (rank - len(extents)) + extents
-    others = axes[:channel] + axes[channel + 1 :]
-    if len(axes) > rank or set(others) - {1} or axes[channel] not in (1, count):
+    other_extents = axes[:channel] + axes[channel + 1 :]
+    if len(axes) > rank or set(other_extents) - {1} or axes[channel] not in (1, count):
         return Refusal(Code.CONSTANT_VARIES, f"a constant has the extents {list(extents)}")
     return None
 

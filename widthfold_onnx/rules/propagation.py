@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from widthfold_onnx.algebra.layouts import PackedLayout
-from widthfold_onnx.algebra.packing import after
+from widthfold_onnx.algebra.packing import shape_after
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.graph.document import Attributes
 from widthfold_onnx.model.proto.walk import operator_of
@@ -117,8 +117,8 @@ def propagate(op: OpInLayout) -> PackedOp | Refusal:
     problem = rule_problem(op, PROPAGATION, "runs {} on packed tensors")
     if problem is not None:
         return problem
-    node, (data, *others) = op.node, op.shapes
-    if node.op_type not in SEVERAL and (data is None or any(o is not None for o in others)):
+    node, (data, *other_shapes) = op.node, op.shapes
+    if node.op_type not in SEVERAL and (data is None or any(o is not None for o in other_shapes)):
         return Refusal(Code.NOT_PACKED, "the input is not packed in this layout")
     result = PROPAGATION[node.op_type](op)
     if isinstance(result, Refusal):
@@ -176,8 +176,8 @@ _OVERFLOW = Refusal(
 
 def _per_channel(op: OpInLayout, axis: int) -> PackedOp | Refusal:
     """Carry an op on input 0 whose other inputs hold one number, or one per channel on `axis`."""
-    named = op.layout.names_channels(axis, len(op.data))
-    count = op.data[op.channel_axis] if named else None
+    is_channel_axis = op.layout.names_channels(axis, len(op.data))
+    count = op.data[op.channel_axis] if is_channel_axis else None
     constants = {}
     for index in filter(op.has, range(1, len(op.node.inputs))):
         array = op.constant(index)
@@ -224,10 +224,10 @@ def _concat(op: OpInLayout) -> PackedOp | Refusal:
     if not _acts_along_channels(op):
         return Refusal(Code.OTHER_AXIS, "it joins along another axis, or tiles lie in between")
     total = sum(shape[op.channel_axis] or 0 for shape in shapes)
-    joined = {_with_channels(op, shape, total) for shape in shapes}
-    if len(joined) > 1:
+    results = {_with_channels(op, shape, total) for shape in shapes}
+    if len(results) > 1:
         return Refusal(Code.SHAPES_DIFFER, f"extents {[list(shape) for shape in shapes]}")
-    return PackedOp(tuple(joined))
+    return PackedOp(tuple(results))
 
 
 def _split(op: OpInLayout) -> PackedOp | Refusal:
@@ -259,11 +259,11 @@ def _with_channels(op: OpInLayout, shape: Dims, count: int) -> Dims:
     return (*shape[: op.channel_axis], count, *shape[op.channel_axis + 1 :])
 
 
-Changed = dict[int, int | None]
+Changes = dict[int, int | None]
 """Axis -> its new extent, None where that is open."""
 
 
-def _pool(op: OpInLayout) -> Changed | Refusal:
+def _pool(op: OpInLayout) -> Changes | Refusal:
     """Return the pooled axes: axes with several kernel positions, a stride or pads."""
     attributes = op.node.attributes
     if attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or attributes.get_int("ceil_mode"):
@@ -278,7 +278,7 @@ def _pool(op: OpInLayout) -> Changed | Refusal:
     }
 
 
-def _pad(op: OpInLayout) -> Changed | Refusal:
+def _pad(op: OpInLayout) -> Changes | Refusal:
     rank = len(op.data)
     pads = op.pads(rank)
     if isinstance(pads, Refusal):
@@ -292,7 +292,7 @@ def _pad(op: OpInLayout) -> Changed | Refusal:
     }
 
 
-def _reduce(op: OpInLayout) -> Changed | Refusal:
+def _reduce(op: OpInLayout) -> Changes | Refusal:
     axes = op.numbers(1, "axes")
     if isinstance(axes, Refusal):
         return axes
@@ -301,14 +301,14 @@ def _reduce(op: OpInLayout) -> Changed | Refusal:
     return {axis % len(op.data): 1 for axis in axes}
 
 
-def _resize(op: OpInLayout) -> Changed | Refusal:
-    resized = op.resized()
+def _resize(op: OpInLayout) -> Changes | Refusal:
+    resized = op.resize_input()
     if isinstance(resized, Refusal):
         return resized
     index, numbers = resized
     if numbers.shape != (len(op.data),):
-        what = f"{numbers.size} {'sizes' if index == SIZES else 'scales'}"
-        return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{what} for rank {len(op.data)}")
+        subject = f"{numbers.size} {'sizes' if index == SIZES else 'scales'}"
+        return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{subject} for rank {len(op.data)}")
     pairs = list(zip(op.data, numbers, strict=True))
     if index == SIZES:
         return {i: int(size) for i, (extent, size) in enumerate(pairs) if extent != size}
@@ -319,7 +319,7 @@ def _resize(op: OpInLayout) -> Changed | Refusal:
     }
 
 
-ALONG: Mapping[str, Callable[[OpInLayout], Changed | Refusal]] = {
+ALONG: Mapping[str, Callable[[OpInLayout], Changes | Refusal]] = {
     "AveragePool": _pool,
     "MaxPool": _pool,
     "Pad": _pad,
@@ -335,12 +335,12 @@ def _along(op: OpInLayout) -> PackedOp | Refusal:
     lift = op.layout.rank(rank) - rank
     if lift and (lift < 0 or function not in (_pool, _pad)):
         return Refusal(Code.OTHER_RANK, "it names axes by number, and the packed tensor has others")
-    changed = function(op)
-    if isinstance(changed, Refusal):
-        return changed
-    if op.layout.involved(rank) & changed.keys():
-        return Refusal(Code.ALONG_FOLDED_AXIS, f"it acts along the axes {sorted(changed)}")
-    shape = tuple(changed.get(axis, extent) for axis, extent in enumerate(op.data))
+    changes = function(op)
+    if isinstance(changes, Refusal):
+        return changes
+    if op.layout.involved(rank) & changes.keys():
+        return Refusal(Code.ALONG_FOLDED_AXIS, f"it acts along the axes {sorted(changes)}")
+    shape = tuple(changes.get(axis, extent) for axis, extent in enumerate(op.data))
     constants: Mapping[int, Array] = {}
     attributes: Attributes = {}
     if lift and function is _pool:
@@ -350,7 +350,7 @@ def _along(op: OpInLayout) -> PackedOp | Refusal:
         assert not isinstance(pads, Refusal)  # else the axes that it changes would be one, too
         constants, attributes = op.with_pads(_inserted(pads, 2, lift))
     elif function is _resize and op.has(SIZES):
-        constants = {SIZES: np.array(after(shape, op.layout.steps(shape)), np.int64)}
+        constants = {SIZES: np.array(shape_after(shape, op.layout.steps(shape)), np.int64)}
     return PackedOp((shape,), constants, attributes)
 
 

@@ -68,10 +68,10 @@ def width_problem(site: LinearSite, options: FoldOptions) -> Refusal | None:
     inputs, outputs = (channels // site.group for channels in site.channels)
     if min(inputs, outputs) < options.max_channels:
         return None
-    grouped = " per group" if site.group > 1 else ""
+    suffix = " per group" if site.group > 1 else ""
     return Refusal(
         Code.ALREADY_WIDE,
-        f"{inputs} -> {outputs} channels{grouped}; both sides have at least "
+        f"{inputs} -> {outputs} channels{suffix}; both sides have at least "
         f"{options.max_channels} (--max-channels)",
     )
 

@@ -61,7 +61,7 @@ def biases(alter: Alter) -> Planted:
 def regrouped(alter: Callable[[Array, Regrouping], Array]) -> Planted:
     def wrong(weight: Array, regrouping: Regrouping) -> Array:
         right = regroup_weight(weight, regrouping)
-        return right if regrouping.before == regrouping.after else alter(right, regrouping)
+        return right if regrouping.original == regrouping.result else alter(right, regrouping)
 
     return code((conv, "regroup_weight"), by=wrong)
 
@@ -143,7 +143,7 @@ FAULTS: dict[str, Planted] = {
             "inputs_rotated": lambda w, found: np.roll(w, 1, 1),
             "inputs_reversed": lambda w, found: np.flip(w, 1),
             "outputs_rotated": lambda w, found: np.roll(w, 1, 0),
-            "next_block": lambda w, found: np.roll(w, len(w) // found.after.group, 0),
+            "next_block": lambda w, found: np.roll(w, len(w) // found.result.group, 0),
             "first_input_lost": lambda w, found: np.concatenate([0 * w[:, :1], w[:, 1:]], 1),
             "filled": lambda w, found: np.where(w == 0, w.flat[0], w),
         }.items()

@@ -19,17 +19,17 @@ from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Companion, FoldOptions, RuntimeOptions
 from widthfold_onnx.results import Gain
-from widthfold_onnx.rewrite.apply import Fitting, fit
+from widthfold_onnx.rewrite.apply import FittedPlan, fit
 from widthfold_onnx.rewrite.plan import (
     EMPTY,
     CompanionPlan,
     LayerGain,
     Limits,
-    Measured,
     Origin,
     PaddedLayer,
     PaddingPlan,
     Plan,
+    PlanTimes,
 )
 from widthfold_onnx.runtime.paired_benchmark import ratios_to
 from widthfold_onnx.runtime.sessions.session import open_session
@@ -83,7 +83,7 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans of which the models were built."""
     plans: list[Plan] = []
 
-    def spy(proto: ModelProto, folder: Path | None, fitted_plan: Plan) -> Fitting:
+    def spy(proto: ModelProto, folder: Path | None, fitted_plan: Plan) -> FittedPlan:
         plans.append(fitted_plan)
         return fit(proto, folder, fitted_plan)
 
@@ -196,7 +196,7 @@ CHANGES = {
 
 ELSEWHERE = {
     "origin": Origin(widthfold="0.0", decision="measured", device="another"),
-    "measured": Measured(
+    "measured": PlanTimes(
         whole=GAIN,
         setting="extended",
         sizes=({"x": (9, 2, 6, 16)},),

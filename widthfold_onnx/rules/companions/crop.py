@@ -57,8 +57,8 @@ END = (1 << 63) - 1
 MOST_BEHIND = 32
 """Nodes that are followed from a Shape to the bounds of a Slice."""
 
-NEW = -1
-"""Place of an axis that an Unsqueeze added."""
+NEW_AXIS = -1
+"""Axis of the layer's result for an axis that an Unsqueeze added: it has none."""
 
 NONE = Cut(0, 0)
 NO_PADS = Refusal(Code.NO_PADS, "the Slice takes away what no pad of the layer adds")
@@ -78,8 +78,8 @@ def crop(document: Document, node: Node) -> Exchange | Refusal | None:
     axes = conv_axes(lengths, node)
     if axes is None or integers(node, "output_shape", []):
         return None
-    signal, padded = _merged(lengths, node, axes)
-    windows = [_Window.of(axis, is_transposed=node.op_type != "Conv") for axis in padded]
+    signal, merged_axes = _merged(lengths, node, axes)
+    windows = [_Window.of(axis, is_transposed=node.op_type != "Conv") for axis in merged_axes]
     tail = _tail(lengths, node, windows)
     if not isinstance(tail, _Tail):
         if signal is node.inputs[0]:
@@ -107,8 +107,8 @@ class _Window:
     @classmethod
     def of(cls, axis: ConvAxis, *, is_transposed: bool) -> _Window:
         """Return an axis before anything is taken away."""
-        missing = axis.dilation * (axis.kernel - 1) - axis.pad_begin - axis.pad_end
-        least = axis.length or max(1, -(-missing // axis.base_dilation) + 1)
+        overhang = axis.dilation * (axis.kernel - 1) - axis.pad_begin - axis.pad_end
+        least = axis.length or max(1, -(-overhang // axis.base_dilation) + 1)
         extent = replace(axis, length=least).out_length
         assert extent is not None
         return cls(axis, extent - 1, is_transposed)
@@ -133,8 +133,8 @@ class _Window:
         if self.axis.length is None:
             return 0
         reach = self.axis.dilation * (self.axis.kernel - 1)
-        padded = self.axis.length + self.axis.pad_begin + self.axis.pad_end
-        return self.axis.stride - 1 - (padded - 1 - reach) % self.axis.stride
+        padded_length = self.axis.length + self.axis.pad_begin + self.axis.pad_end
+        return self.axis.stride - 1 - (padded_length - 1 - reach) % self.axis.stride
 
 
 @dataclass(frozen=True)
@@ -156,19 +156,19 @@ def _tail(lengths: Lengths, conv: Node, windows: Sequence[_Window]) -> _Tail | R
     """Return the ops up to the last Slice that pads shorten, None if no Slice follows."""
     result: _Tail | Refusal | None = None
     places = list(range(len(windows) + 2))  # the axis of the layer's result, for each axis
-    value, nodes, owed = conv.outputs[0], list[NewNode](), set[Node]()
-    while (reader := _reader(lengths.document, value, owed)) is not None:
+    value, nodes, pending_slices = conv.outputs[0], list[NewNode](), set[Node]()
+    while (reader := _reader(lengths.document, value, pending_slices)) is not None:
         if is_default(reader, "Slice"):
             absorbed = _absorbed(lengths, reader, places, windows)
             if absorbed is None or isinstance(absorbed, Refusal):
                 return result or absorbed
-            windows, rest = absorbed
-            if rest:
-                nodes.append(_slice(lengths.document, len(nodes), reader, rest))
-            owed.discard(reader)
-            if not owed:
+            windows, remainders = absorbed
+            if remainders:
+                nodes.append(_slice(lengths.document, len(nodes), reader, remainders))
+            pending_slices.discard(reader)
+            if not pending_slices:
                 result = _Tail(reader, tuple(windows), tuple(nodes))
-            if rest:
+            if remainders:
                 return result
         else:
             places = _places(lengths, reader, value, places)
@@ -180,11 +180,11 @@ def _tail(lengths: Lengths, conv: Node, windows: Sequence[_Window]) -> _Tail | R
     return result
 
 
-def _reader(document: Document, value: Value, owed: set[Node]) -> Node | None:
+def _reader(document: Document, value: Value, pending_slices: set[Node]) -> Node | None:
     """Return the operator of the same graph that alone reads a value, if it has one output.
 
     A Shape may read the value, too, if nothing but the bounds of Slices follows from it: these
-    Slices are added to `owed`, and must become pads.
+    Slices are added to `pending_slices`, and must become pads.
     """
     users, maker = [user for user, _ in value.uses()], value.producer()
     shapes = [user for user in users if is_default(user, "Shape")]
@@ -196,7 +196,7 @@ def _reader(document: Document, value: Value, owed: set[Node]) -> Node | None:
             return None
         for user, index in (use for output in node.outputs for use in output.uses()):
             if is_default(user, "Slice") and index:
-                owed.add(user)
+                pending_slices.add(user)
             else:
                 shapes.append(user)
     is_plain = reader.graph is maker.graph and len(reader.outputs) == 1
@@ -224,18 +224,18 @@ def _places(lengths: Lengths, node: Node, value: Value, places: list[int]) -> li
 
 def _reshaped(lengths: Lengths, node: Node, places: list[int]) -> list[int]:
     """Return the axes behind a Squeeze or Unsqueeze, [] if it does not say which it means."""
-    named: Sequence[int | None] = integers(node, "axes", [])
+    numbers: Sequence[int | None] = integers(node, "axes", [])
     if lengths.document.opset >= AXES_INPUT:
-        named = lengths.numbers(input_of(node, 1))
-    axes = [axis for axis in named if axis is not None]
-    if not axes or len(axes) < len(named):
+        numbers = lengths.numbers(input_of(node, 1))
+    axes = [axis for axis in numbers if axis is not None]
+    if not axes or len(axes) < len(numbers):
         return []
     if node.op_type == "Squeeze":
-        dropped = {axis % len(places) for axis in axes}
-        return [place for i, place in enumerate(places) if i not in dropped]
+        squeezed_axes = {axis % len(places) for axis in axes}
+        return [place for i, place in enumerate(places) if i not in squeezed_axes]
     rank, existing = len(places) + len(axes), iter(places)
-    added = {axis % rank for axis in axes}
-    return [NEW if i in added else next(existing) for i in range(rank)]
+    new_axes = {axis % rank for axis in axes}
+    return [NEW_AXIS if i in new_axes else next(existing) for i in range(rank)]
 
 
 def _absorbed(
@@ -253,29 +253,29 @@ def _absorbed(
         The axes of the new layer, and the remaining trim, by axis of the Slice; None if
         it takes nothing away along an axis of the layer.
     """
-    every = cuts(lengths, node) or {}
-    spatial = {axis: places[axis] - 2 for axis in every if places[axis] >= 2}
-    if all(every[axis] == NONE for axis in spatial):
+    cuts_by_axis = cuts(lengths, node) or {}
+    spatial = {axis: places[axis] - 2 for axis in cuts_by_axis if places[axis] >= 2}
+    if all(cuts_by_axis[axis] == NONE for axis in spatial):
         return None
-    new, rest = list(windows), {}
-    for axis, cut in every.items():
+    new, remainders = list(windows), {}
+    for axis, cut in cuts_by_axis.items():
         if cut is None:
             return DEPENDS
-        rest[axis] = cut
+        remainders[axis] = cut
         if (at := spatial.get(axis)) is not None:
-            new[at], rest[axis] = new[at].without(cut)
+            new[at], remainders[axis] = new[at].without(cut)
     if new == list(windows):
         is_empty = any(windows[at].spare < 1 for at in spatial.values())
         return EMPTY if is_empty else NO_PADS
-    return new, {axis: cut for axis, cut in rest.items() if cut != NONE}
+    return new, {axis: cut for axis, cut in remainders.items() if cut != NONE}
 
 
-def _slice(document: Document, data: int, node: Node, rest: Mapping[int, Cut]) -> NewNode:
-    """Return the Slice of what no pad could take."""
+def _slice(document: Document, data: int, node: Node, remainders: Mapping[int, Cut]) -> NewNode:
+    """Return the Slice of the positions that no pad could take."""
     bounds = {
-        "starts": [cut.begin for cut in rest.values()],
-        "ends": [-cut.end or END for cut in rest.values()],
-        "axes": list(rest),
+        "starts": [cut.begin for cut in remainders.values()],
+        "ends": [-cut.end or END for cut in remainders.values()],
+        "axes": list(remainders),
     }
     inputs, attributes = as_inputs(document, BOUNDS_INPUT, bounds)
     numbers = (np.array(vector, np.int64) for vector in inputs.values())
@@ -323,8 +323,8 @@ def _zeros(lengths: Lengths, pad: Node, rank: int) -> list[tuple[int, int]] | No
         if fill is not None and (constant is None or len(constant.shape) > 1):
             return None
         number = 0.0 if constant is None else float(lengths.document.read(constant).item())
-        numbers, named = lengths.numbers(vector), input_of(pad, 3)
-        axes = range(rank) if named is None else lengths.numbers(named)
+        numbers, axes_input = lengths.numbers(vector), input_of(pad, 3)
+        axes = range(rank) if axes_input is None else lengths.numbers(axes_input)
     pads = [n for n in numbers if n is not None and n >= 0]
     places = [axis % rank for axis in axes if axis is not None]
     if number or np.signbit(number) or len(pads) != 2 * len(places) or len(pads) < len(numbers):
@@ -335,12 +335,12 @@ def _zeros(lengths: Lengths, pad: Node, rank: int) -> list[tuple[int, int]] | No
 
 def _attributes(node: Node, axes: Sequence[ConvAxis]) -> Attributes:
     """Return the attributes of a layer with explicit pads of these axes."""
-    others = {n: a for n, a in node.attributes.items() if n not in ("auto_pad", "pads")}
+    attributes = {n: a for n, a in node.attributes.items() if n not in ("auto_pad", "pads")}
     if node.op_type == "Conv":
         begins, ends = ([getattr(a, side) for a in axes] for side in ("pad_begin", "pad_end"))
-        return {**others, "pads": [*begins, *ends]}
-    more = integers(node, "output_padding", [0] * len(axes))
+        return {**attributes, "pads": [*begins, *ends]}
+    output_padding = integers(node, "output_padding", [0] * len(axes))
     reaches = [axis.dilation * (axis.kernel - 1) for axis in axes]
     begins = [reach - axis.pad_begin for reach, axis in zip(reaches, axes, strict=True)]
-    ends = [r - a.pad_end + n for r, a, n in zip(reaches, axes, more, strict=True)]
-    return {**others, "pads": [*begins, *ends]}
+    ends = [r - a.pad_end + n for r, a, n in zip(reaches, axes, output_padding, strict=True)]
+    return {**attributes, "pads": [*begins, *ends]}

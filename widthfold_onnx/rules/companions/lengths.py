@@ -1,7 +1,7 @@
 """Follow the extents that a model leaves open, and the bounds that it computes from them.
 
-An extent is told as `times` * an open extent + `more`, where the open extent belongs to the value
-at which the way upwards ends. Two extents from one root can so be compared at all sizes. Every open
+An extent is `times` * an open extent + `offset`; `root` and `axis` name the open extent: the way
+upwards ends at this value. Two extents of one root can so be compared at all sizes. Every open
 extent counts as 1 at least.
 """
 
@@ -33,29 +33,29 @@ WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
 @dataclass(frozen=True)
 class Length:
-    """A whole number: `times` * the extent of `root` along `axis` + `more`; no root, no multiple.
+    """A whole number: `times` * the extent of `root` along `axis` + `offset`; no root, no multiple.
 
     Attributes:
         root: a value of the model.
         axis: an axis of it.
         times: at least 1, or 0 without a root.
-        more: any number.
+        offset: any number.
     """
 
     root: Value | None = None
     axis: int = 0
     times: int = 0
-    more: int = 0
+    offset: int = 0
 
     @property
     def least(self) -> int:
         """The smallest number that this can be."""
-        return self.times + self.more
+        return self.times + self.offset
 
     def minus(self, other: Length) -> int | None:
         """Return the difference, None if it depends on the size."""
-        mine, others = ((length.root, length.axis, length.times) for length in (self, other))
-        return self.more - other.more if mine == others else None
+        multiples = {(length.root, length.axis, length.times) for length in (self, other)}
+        return self.offset - other.offset if len(multiples) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Lengths:
 
     document: Document
     path: str
-    _known: dict[tuple[Value, int], Length] = field(default_factory=dict)
+    _extents: dict[tuple[Value, int], Length] = field(default_factory=dict)
 
     @classmethod
     def around(cls, document: Document, node: Node) -> Lengths:
@@ -104,16 +104,18 @@ class Lengths:
         dims = self.dims(value)
         extent = dims[axis] if dims is not None and axis < len(dims) else None
         if extent is not None:
-            return Length(more=extent)
-        if (value, axis) not in self._known:
-            self._known[value, axis] = Length(value, axis, 1)  # of a way that is too long
-            self._known[value, axis] = self._followed(value, axis) or Length(value, axis, 1)
-        return self._known[value, axis]
+            return Length(offset=extent)
+        if (value, axis) not in self._extents:
+            self._extents[value, axis] = Length(value, axis, 1)  # of a way that is too long
+            self._extents[value, axis] = self._extent_by_maker(value, axis) or Length(
+                value, axis, 1
+            )
+        return self._extents[value, axis]
 
-    def _followed(self, value: Value, axis: int) -> Length | None:
-        """Return an open extent by the extents that the maker of the value reads."""
+    def _extent_by_maker(self, value: Value, axis: int) -> Length | None:
+        """Return an open extent, computed from the extents that the maker of the value reads."""
         node = value.producer()
-        if node is None or operator_of(node)[0] or len(self._known) > MOST_FOLLOWED:
+        if node is None or operator_of(node)[0] or len(self._extents) > MOST_FOLLOWED:
             return None
         data = node.inputs[0] if node.inputs else None
         if data is None:
@@ -121,41 +123,41 @@ class Lengths:
         if node.op_type in UNARY:
             return self.of(data, axis)
         if node.op_type in JOINING:
-            return self._joined(node, value, axis)
+            return self._broadcast(node, value, axis)
         if node.op_type in CONVS and axis >= 2:
             axes = conv_axes(self, node)
-            return None if axes is None else self._convolved(axes[axis - 2], self.of(data, axis))
+            return None if axes is None else self._conv_output(axes[axis - 2], self.of(data, axis))
         if node.op_type == "Slice":
-            every, before = cuts(self, node), self.of(data, axis)
-            cut = None if every is None else every.get(axis, Cut(0, 0))
-            if cut is not None and before.least >= cut.begin + cut.end:
-                return replace(before, more=before.more - cut.begin - cut.end)
+            cuts_by_axis, extent = cuts(self, node), self.of(data, axis)
+            cut = None if cuts_by_axis is None else cuts_by_axis.get(axis, Cut(0, 0))
+            if cut is not None and extent.least >= cut.begin + cut.end:
+                return replace(extent, offset=extent.offset - cut.begin - cut.end)
         return None
 
-    def _joined(self, node: Node, value: Value, axis: int) -> Length | None:
+    def _broadcast(self, node: Node, value: Value, axis: int) -> Length | None:
         """Return the extent of a broadcast: its operands have it or 1. None if they differ."""
         dims, extents = self.dims(value), set()
         for operand in node.inputs:
-            own = self.dims(operand)
-            if operand is None or own is None or dims is None:
+            operand_dims = self.dims(operand)
+            if operand is None or operand_dims is None or dims is None:
                 return None
-            place = axis - len(dims) + len(own)
-            if place >= 0 and own[place] != 1:
+            place = axis - len(dims) + len(operand_dims)
+            if place >= 0 and operand_dims[place] != 1:
                 extents.add(self.of(operand, place))
         return extents.pop() if len(extents) == 1 else None
 
-    def _convolved(self, axis: ConvAxis, before: Length) -> Length | None:
+    def _conv_output(self, axis: ConvAxis, extent: Length) -> Length | None:
         """Return the output extent of an axis, which at stride 1 grows with the input's."""
-        more = replace(axis, length=before.more).out_length
-        if axis.stride > 1 or more is None:
+        offset = replace(axis, length=extent.offset).out_length
+        if axis.stride > 1 or offset is None:
             return None
-        return replace(before, times=before.times * axis.base_dilation, more=more)
+        return replace(extent, times=extent.times * axis.base_dilation, offset=offset)
 
     def element(self, value: Value | None, index: int) -> Length | None:
         """Return an element of a vector that is computed from extents, None for other vectors."""
         numbers, node = self.numbers(value), None if value is None else value.producer()
         if index < len(numbers) and (number := numbers[index]) is not None:
-            return Length(more=number)
+            return Length(offset=number)
         if node is None or operator_of(node)[0] or not node.inputs or node.inputs[0] is None:
             return None
         first = node.inputs[0]
@@ -173,8 +175,8 @@ class Lengths:
                 place = places[index] if index < len(places) else None
                 return None if place is None else self.element(first, place % max(count, 1))
             case "Slice":
-                every = cuts(self, node)
-                cut = None if every is None else every.get(0)
+                cuts_by_axis = cuts(self, node)
+                cut = None if cuts_by_axis is None else cuts_by_axis.get(0)
                 return None if cut is None else self.element(first, cut.begin + index)
             case "Concat":
                 for part in node.inputs:
@@ -186,7 +188,7 @@ class Lengths:
                 first_term, term = (self.element(v, index) for v in node.inputs)
                 if first_term is not None and term is not None and not term.times:
                     sign = 1 if node.op_type == "Add" else -1
-                    return replace(first_term, more=first_term.more + sign * term.more)
+                    return replace(first_term, offset=first_term.offset + sign * term.offset)
         return None
 
 
@@ -216,7 +218,7 @@ def _bounds(lengths: Lengths, node: Node) -> list[tuple[int, Length | None, Leng
     """Return axis, start and end of each axis that a Slice names, None if a step is not 1."""
     if lengths.document.opset < BOUNDS_INPUT:
         vectors: list[list[Length | None]] = [
-            [Length(more=n) for n in node.attributes.get_ints(name, [])]
+            [Length(offset=n) for n in node.attributes.get_ints(name, [])]
             for name in ("starts", "ends", "axes")
         ]
         vectors.append([])
@@ -230,9 +232,9 @@ def _bounds(lengths: Lengths, node: Node) -> list[tuple[int, Length | None, Leng
             return None
     starts, ends, axes, steps = vectors
     count = len(starts)
-    axes = axes or [Length(more=n) for n in range(count)]
-    fits = count == len(ends) == len(axes) and all(step == Length(more=1) for step in steps)
-    places = [axis.more for axis in axes if axis is not None and not axis.times]
+    axes = axes or [Length(offset=n) for n in range(count)]
+    fits = count == len(ends) == len(axes) and all(step == Length(offset=1) for step in steps)
+    places = [axis.offset for axis in axes if axis is not None and not axis.times]
     return list(zip(places, starts, ends, strict=True)) if fits and len(places) == count else None
 
 
@@ -241,16 +243,16 @@ def _cut(extent: Length, start: Length | None, end: Length | None) -> Cut | None
     if start is None or end is None or start.times:
         return None
     if not extent.times and not end.times:
-        first, last, _ = slice(start.more, end.more).indices(extent.more)
-        return Cut(first, extent.more - last)
-    if start.more < 0:
+        first, last, _ = slice(start.offset, end.offset).indices(extent.offset)
+        return Cut(first, extent.offset - last)
+    if start.offset < 0:
         return None
-    if not end.times and end.more >= TO_THE_END:
-        return Cut(start.more, 0)
+    if not end.times and end.offset >= TO_THE_END:
+        return Cut(start.offset, 0)
     if not end.times:
-        return Cut(start.more, -end.more) if end.more < 0 else None
-    behind = extent.minus(end) if end.least >= 0 else None
-    return None if behind is None else Cut(start.more, max(behind, 0))
+        return Cut(start.offset, -end.offset) if end.offset < 0 else None
+    end_count = extent.minus(end) if end.least >= 0 else None
+    return None if end_count is None else Cut(start.offset, max(end_count, 0))
 
 
 def conv_axes(lengths: Lengths, node: Node) -> list[ConvAxis] | None:

@@ -34,9 +34,9 @@ def split(document: Document, node: Node) -> Exchange | None:
     conv = _sole_maker(document, "Conv", data, node)
     if conv is None or conv.attributes.get_int("group", 1) != 1:
         return None
-    signal, *others = conv.inputs
+    signal, *operands = conv.inputs
     assert signal is not None
-    weights = [value for value in others if value is not None]
+    weights = [value for value in operands if value is not None]
     constants = [document.constant(value) for value in weights]
     numbers = [document.read(c) for c in constants if not isinstance(c, Refusal)]
     if len(numbers) < len(constants) or any(map(document.is_annotated, weights)):

@@ -143,11 +143,11 @@ def forms_of_split(
         if not kind and not site.operator.transposed:
             continue  # the node as it is
         # The split does not name axes whose strides alone are folded, nor does a lift.
-        changed = [bool(regrouped), *(tiles.is_folded for _, tiles in tilings)]
-        folded = label or "+".join(n for n, is_ in zip(names[1:], changed, strict=True) if is_)
+        changes = [bool(regrouped), *(tiles.is_folded for _, tiles in tilings)]
+        axis_label = label or "+".join(n for n, is_ in zip(names[1:], changes, strict=True) if is_)
         for dense in (False, True) if split[0] > 1 else (False,):
             spec = FormSpec(
-                axis=folded or LIFT,
+                axis=axis_label or LIFT,
                 factor=math.prod(split),
                 kind="+".join(kind) or "mirrored",
                 merged=1,
@@ -180,13 +180,13 @@ def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]
     If there is a bias, one tap must meet every position of the result. Only the number of samples
     may be open.
     """
-    rank, (first, *others) = site.rank, site.axes
+    rank, (first, *other_axes) = site.rank, site.axes
     fits = rank in SUMMED_RANKS and not site.operator.activates and site.group == 1
     if not fits or site.quantization or (rank == 1 and site.opset < GEMM_OPSET):
         return
     if first.length is None or None in site.static[1:]:
         return
-    if any(axis.base_dilation > 1 for axis in others):
+    if any(axis.base_dilation > 1 for axis in other_axes):
         return
     unfolded = AxisSpec(1, 1, False)
     for _, tiles in _tilings(first, 1, one_sided=True):
@@ -201,7 +201,7 @@ def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]
             lift=0,
             channels=site.channels,
             group=1,
-            axes=(tiles, *[unfolded] * len(others)),
+            axes=(tiles, *[unfolded] * len(other_axes)),
             summed=True,
         )
         proposal = SpatialFold.of(site, options, spec)
@@ -212,7 +212,7 @@ def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]
             continue
         positions = -(-first.length // taps.in_tile)
         is_met = all(positions + min(a, 0) + min(b, 0) > 0 for a, b in fold.shifts)
-        if is_met and (site.bias is None or fold.whole is not None):
+        if is_met and (site.bias is None or fold.bias_tap is not None):
             form = legal_form(proposal)
             if isinstance(form, Reformulation):
                 yield form
@@ -242,8 +242,8 @@ def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
     yield from single
     divisors = [n for n in range(1, factor + 1) if factor % n == 0]
     for first in product(divisors, repeat=slots - 1):
-        last, rest = divmod(factor, math.prod(first))
-        if not rest and factor not in (*first, last):
+        last, remainder = divmod(factor, math.prod(first))
+        if not remainder and factor not in (*first, last):
             yield (*first, last)
 
 
@@ -298,7 +298,7 @@ def groupings(site: ConvSite) -> Iterator[Grouping]:
         merged, split = site.group % count == 0, count % site.group == site.groups % count == 0
         if count != site.group and (merged or split):
             yield Grouping(inputs, outputs, count)
-    padded = [
+    channel_pairs = [
         pair
         for multiple in ALIGNMENTS
         for pair in (
@@ -307,17 +307,17 @@ def groupings(site: ConvSite) -> Iterator[Grouping]:
             (_up(inputs, multiple), _up(outputs, multiple)),
         )
     ]
-    for pair in dict.fromkeys(padded):
+    for pair in dict.fromkeys(channel_pairs):
         if pair != site.channels:
             yield Grouping(*pair)
 
 
-def _changes(before: Grouping, after: Grouping) -> list[str]:
+def _changes(original: Grouping, result: Grouping) -> list[str]:
     """Return the names of the changes that a regrouping makes, none if it changes nothing."""
     changes = []
-    if before.group != after.group:
-        changes.append("dense" if after.group == 1 else "grouped")
-    if (before.inputs, before.outputs) != (after.inputs, after.outputs):
+    if original.group != result.group:
+        changes.append("dense" if result.group == 1 else "grouped")
+    if (original.inputs, original.outputs) != (result.inputs, result.outputs):
         changes.append("padded")
     return changes
 

@@ -120,7 +120,7 @@ class Ends:
     Attributes:
         data: index of the input that it reads.
         in_shape: extents of the input as far as they are fixed; `out_shape` likewise.
-        logical_because: why the folded result is unfolded at once; None where it is not, or
+        logical_reason: why the folded result is unfolded at once; None where it is not, or
             nothing was folded.
     """
 
@@ -129,7 +129,7 @@ class Ends:
     output_layout: PackedLayout | None
     in_shape: Dims
     out_shape: Dims
-    logical_because: Refusal | None = None
+    logical_reason: Refusal | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -166,18 +166,18 @@ class Reformulation:
     unfolding: tuple[MoveOrSum, ...]
     ends: Ends
 
-    def became(self, inputs: int, outputs: int) -> str:
+    def channels_text(self, inputs: int, outputs: int) -> str:
         """Return the new channels for reports, with rank and groups if they changed."""
-        text, regrouping = "{} -> {}".format(*self.fold.channels(inputs, outputs)), ""
-        before, after = self.fold.regrouping.before, self.fold.regrouping.after
-        if before.group != after.group:
+        channels, regrouping = "{} -> {}".format(*self.fold.channels(inputs, outputs)), ""
+        original, result = self.fold.regrouping.original, self.fold.regrouping.result
+        if original.group != result.group:
             regrouping = f", in groups: {self.fold.new_group}"
-        other = (
+        suffix = (
             ", as a MatMul"
             if self.spec.kind == PRODUCT
             else ", with one more axis" * self.fold.lift
         )
-        return text + other + regrouping
+        return channels + suffix + regrouping
 
     @property
     def label(self) -> str:
@@ -207,7 +207,7 @@ class Proposal(ABC):
         """Return the extents of input and output that the fold needs, or why it has none."""
 
     @abstractmethod
-    def mixes_samples(self) -> str:
+    def mixing_reason(self) -> str:
         """Say why a NaN of one sample may reach others; "" if it reaches none."""
 
     @abstractmethod
@@ -222,9 +222,9 @@ class Proposal(ABC):
 def bytes_growth(site: LinearSite, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:
     """Return the bytes of input, weight and output, after / before."""
     weight = math.prod(site.weight_shape)
-    before = elements(site.planned) + weight + elements(site.output)
-    after = elements(in_shape) + weight * fold.weight_growth() + elements(out_shape) * fold.sums
-    return after / before
+    original_size = elements(site.planned) + weight + elements(site.output)
+    new_size = elements(in_shape) + weight * fold.weight_growth() + elements(out_shape) * fold.sums
+    return new_size / original_size
 
 
 def elements(shape: Dims) -> int:

@@ -30,8 +30,8 @@ def legal_form(proposal: Proposal) -> Reformulation | Refusal:
         return shapes
     problem = _integers_problem(site, shapes)
     if problem is None and not options.mix_samples and not site.is_finite:
-        why = proposal.mixes_samples()
-        problem = Refusal(Code.MIXES_SAMPLES, why) if why else None
+        reason = proposal.mixing_reason()
+        problem = Refusal(Code.MIXES_SAMPLES, reason) if reason else None
     problem = problem or _spread_problem(site, options, proposal.fold)
     if problem is not None:
         return problem
@@ -57,9 +57,11 @@ def _integers_problem(site: LinearSite, shapes: tuple[Dims, Dims]) -> Refusal | 
 
 def _spread_problem(site: LinearSite, options: FoldOptions, fold: ConvFold) -> Refusal | None:
     """Refuse structural zeros that spread Inf and NaN, and groups that drop weights besides 0."""
-    strict, after = options.nonfinite is NonFinite.REFUSE, fold.regrouping.after
-    if fold.regrouping.leaves_out and site.groups % after.group:
-        return Refusal(Code.JOINED_CHANNELS, f"the weight is not zero between {after.group} groups")
+    strict, grouping = options.nonfinite is NonFinite.REFUSE, fold.regrouping.result
+    if fold.regrouping.leaves_out and site.groups % grouping.group:
+        return Refusal(
+            Code.JOINED_CHANNELS, f"the weight is not zero between {grouping.group} groups"
+        )
     zeros = fold.structural_zeros()
     if zeros and strict and not site.is_finite:
         return Refusal(

@@ -66,34 +66,35 @@ class RowFold(Proposal):
 
         Axes whose fixed extents the factor divides come before others, which need a guard.
         """
-        proposals = [cls.of(site, options, factor, 1 + more) for more in range(_most(site))]
+        proposals = [cls.of(site, options, factor, 1 + i) for i in range(_most(site))]
         unguarded = [p for p in proposals if p._is_divided and not p._conditions]
         divided = [p for p in proposals if p._is_divided]
         return (*unguarded, *divided, *proposals)[0]
 
     def extended(self) -> tuple[Dims, Dims] | Refusal:
         """Return the extents of input and output, or why the factor does not divide them."""
-        site, factor, what = self.site, self.spec.factor, self.spec.axis
+        site, factor, name = self.site, self.spec.factor, self.spec.axis
         if self._is_divided:
             return site.planned, site.output
-        every = replace(self._layout, merged=_most(site))
-        extents = site.planned[every.positions(len(site.planned))]
-        shown = " x ".join("?" if e is None else str(e) for e in extents)
+        widest_layout = replace(self._layout, merged=_most(site))
+        extents = site.planned[widest_layout.positions(len(site.planned))]
+        extents_text = " x ".join("?" if e is None else str(e) for e in extents)
         if None in extents:
             return Refusal(
                 Code.UNKNOWN_EXTENT,
-                f"{shown} {what}: whether {factor} divides their number is not known",
+                f"{extents_text} {name}: whether {factor} divides their number is not known",
             )
         count = math.prod(e for e in extents if e is not None)
         if count == 1:
             return Refusal(
-                Code.ONE_POSITION, f"the data has one of its {what}, so there is none to move"
+                Code.ONE_POSITION,
+                f"the data has one of its {name}, so there is none to move",
             )
         return Refusal(
-            Code.FACTOR_DOES_NOT_DIVIDE, f"{count} {what} are not a multiple of {factor}"
+            Code.FACTOR_DOES_NOT_DIVIDE, f"{count} {name} are not a multiple of {factor}"
         )
 
-    def mixes_samples(self) -> str:
+    def mixing_reason(self) -> str:
         """Say why a NaN of one sample may reach others: several come together in one position."""
         site = self.site
         if not site.mixes_samples(self._span, self.spec.factor):
@@ -165,19 +166,19 @@ def _ends(site: ProductSite, layout: RowLayout, shape: Dims) -> Ends:
     A product of dequantized operands has none: it has Reshapes of its own.
     """
     result = site.result(shape)
-    why = None
+    reason = None
     input_layout = layout if layout.fits(shape) and not site.transposed else None
     output_layout = layout if layout.fits(result) and not site.flat else None
     if (labels := site.labels) is not None:
         input_layout = input_layout if labels.is_plain(labels.data, labels.summed) else None
         if output_layout is not None and not labels.is_plain(labels.result, labels.columns):
-            output_layout, why = None, Refusal(Code.OTHER_AXIS, "its result is transposed")
+            output_layout, reason = None, Refusal(Code.OTHER_AXIS, "its result is transposed")
     if site.flat:
         result = (*result[:-2], result[-1 if site.weight_on_left else -2])
-        why = Refusal(Code.NO_CHANNELS, "its result has no axis of channels")
+        reason = Refusal(Code.NO_CHANNELS, "its result has no axis of channels")
     if site.is_dequantized:
         return Ends(site.data_index, None, None, shape, result)
-    return Ends(site.data_index, input_layout, output_layout, shape, result, why)
+    return Ends(site.data_index, input_layout, output_layout, shape, result, reason)
 
 
 def _moves(
@@ -188,11 +189,11 @@ def _moves(
     A Transpose that moves only axes of extent 1 is left out, or is a Reshape.
     """
     if site.labels is None:
-        there = folding(layout, shape, transposed=site.transposed)
-        return there, unfolding(layout, site.result(shape), flat=site.flat)
+        data_moves = folding(layout, shape, transposed=site.transposed)
+        return data_moves, unfolding(layout, site.result(shape), flat=site.flat)
     data, result = site.labels.packing(shape, site.weight.shape, layout.factor)
-    back = result.steps(tile_major=False, inverse=True)
-    return data.steps(tile_major=False), back
+    result_moves = result.steps(tile_major=False, inverse=True)
+    return data.steps(tile_major=False), result_moves
 
 
 def folding(layout: RowLayout, shape: Dims, *, transposed: bool = False) -> tuple[Move, ...]:
@@ -222,9 +223,9 @@ def unfolding(layout: RowLayout, shape: Dims, *, flat: bool = False) -> tuple[Mo
     if not flat:
         return (step,)
     axis = layout.channel_axis % len(shape)
-    others = [i for i in range(len(shape)) if i != axis]
-    extents = tuple(step.extents[i] for i in others)
-    return (Reshape(step.rank, extents, tuple(step.keep[i] for i in others)),)
+    kept_axes = [i for i in range(len(shape)) if i != axis]
+    extents = tuple(step.extents[i] for i in kept_axes)
+    return (Reshape(step.rank, extents, tuple(step.keep[i] for i in kept_axes)),)
 
 
 def _varies(site: ProductSite) -> bool:

@@ -48,15 +48,15 @@ class SpatialFold(Proposal):
         axes: list[FoldedAxis] = []
         for name, axis, tiles in zip(site.position_names, site.axes, spec.axes, strict=True):
             unfolded = tiles.out_tile == axis.base_dilation  # or its strides alone are folded
-            folded = (
+            folded_axis = (
                 keep_axis(axis)
                 if unfolded and axis.base_dilation == tiles.in_tile == 1
                 else fold_axis(axis, tiles.out_tile, tiles.in_tile, blocked=tiles.blocked)
             )
-            if isinstance(folded, Refusal):
+            if isinstance(folded_axis, Refusal):
                 where = f"along {name}, " if unfolded else ""
-                return replace(folded, reason=where + folded.reason)
-            axes.append(folded)
+                return replace(folded_axis, reason=where + folded_axis.reason)
+            axes.append(folded_axis)
         fold = ConvFold(
             axes=tuple(axes),
             group=spec.group,
@@ -93,7 +93,7 @@ class SpatialFold(Proposal):
                 )
         return in_shape, out_shape
 
-    def mixes_samples(self) -> str:
+    def mixing_reason(self) -> str:
         """Say why a NaN of one sample may reach others: structural zeros lie between samples."""
         return "one dense group lets a NaN of one sample reach others" if self.fold.dense else ""
 
@@ -107,19 +107,19 @@ class SpatialFold(Proposal):
         if fold.summed:
             return self._summed(shapes)
         (in_shape, out_shape), logical = shapes, (site.planned, site.output)
-        before, after = (
+        input_packing, output_packing = (
             _packed(fold, _written(site, shape), output=output)
             for shape, output in ((in_shape, False), (out_shape, True))
         )
-        folding = before.steps(tile_major=False)
-        unfolding = after.steps(tile_major=False, inverse=True)
+        folding = input_packing.steps(tile_major=False)
+        unfolding = output_packing.steps(tile_major=False, inverse=True)
         views = all(isinstance(step, Reshape) for step in (*folding, *unfolding))
-        several = max(inferred(folding), inferred(unfolding)) > 1
+        infers_several = max(inferred(folding), inferred(unfolding)) > 1
         has_layout = not (site.is_dequantized and fold.group > 1)  # none has tile-major groups
-        last = (fold.tile_major or several) and not views and has_layout
+        last = (fold.tile_major or infers_several) and not views and has_layout
         if last:
-            folding = before.steps(tile_major=True)
-            unfolding = after.steps(tile_major=True, inverse=True)
+            folding = input_packing.steps(tile_major=True)
+            unfolding = output_packing.steps(tile_major=True, inverse=True)
         fold = replace(fold, tile_major=last)
         produced = (out_shape[0], 1, *out_shape[2:])
         multiplied = (site.positions[0], 1, *site.positions[1:])
@@ -134,7 +134,7 @@ class SpatialFold(Proposal):
             bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
             folded_axes=frozenset(
                 i
-                for i, is_ in enumerate((fold.batch > 1, False, *(a.folded for a in fold.axes)))
+                for i, is_ in enumerate((fold.batch > 1, False, *(a.is_folded for a in fold.axes)))
                 if is_
             ),
             extents=(
@@ -144,7 +144,7 @@ class SpatialFold(Proposal):
             ),
             folding=folding,
             unfolding=unfolding,
-            ends=_ends(site, fold, shapes, before.shape, after.shape),
+            ends=_ends(site, fold, shapes, input_packing.shape, output_packing.shape),
         )
 
     def _summed(self, shapes: tuple[Dims, Dims]) -> Reformulation:
@@ -155,8 +155,8 @@ class SpatialFold(Proposal):
         site, fold = self.site, self.fold
         in_shape, out_shape = (_written(site, shape) for shape in shapes)
         first = fold.axes[0]
-        before, _ = pack_positions(in_shape, first.in_tile)
-        _, after = pack_positions(out_shape, first.out_tile)
+        input_packing, _ = pack_positions(in_shape, first.in_tile)
+        _, output_packing = pack_positions(out_shape, first.out_tile)
         batch, positions = in_shape[0], elements(in_shape[2:3]) // first.in_tile
         channels = fold.channels(*site.channels)[1]
         parted = (batch, positions, channels, *out_shape[3:])
@@ -171,11 +171,11 @@ class SpatialFold(Proposal):
             bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
             folded_axes=frozenset(range(len(in_shape))) - {1},
             extents=(ANY,) * len(in_shape),
-            folding=before.steps(tile_major=False),
+            folding=input_packing.steps(tile_major=False),
             unfolding=(
                 Reshape(len(parted) - 1, parted, (False,) * len(parted)),
                 ShiftedSum(fold.shifts, channels // fold.sums, len(parted)),
-                *after.steps(tile_major=False, inverse=True),
+                *output_packing.steps(tile_major=False, inverse=True),
             ),
             ends=Ends(site.data_index, None, None, in_shape, out_shape),
         )
@@ -196,12 +196,12 @@ def _ends(
             (fold.layout(output=True), shapes[1], site.output),
         )
     )
-    why = None
+    reason = None
     if shapes[1] != site.output:
-        why = Refusal(Code.CUT, f"{list(shapes[1])} is cut to {list(site.output)}")
+        reason = Refusal(Code.CUT, f"{list(shapes[1])} is cut to {list(site.output)}")
     elif apart:
-        why = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in the NHWC form")
-    return Ends(site.data_index, input_layout, output_layout, in_shape, out_shape, why)
+        reason = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in the NHWC form")
+    return Ends(site.data_index, input_layout, output_layout, in_shape, out_shape, reason)
 
 
 def _packed(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:

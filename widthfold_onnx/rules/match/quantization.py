@@ -135,12 +135,12 @@ def is_dequantized_anew(value: Value | None) -> bool:
     ONNX Runtime aborts if an If, Loop or Scan captures such a value: it looks for the value among
     the explicit inputs of the node (1.31.1, qdq_propagation.cc, from the basic level on).
     """
-    moved, node = False, None if value is None else value.producer()
+    has_moves, node = False, None if value is None else value.producer()
     while node is not None and is_default(node, *SELECTING, *REMOVED):
-        moved |= is_default(node, *SELECTING)
+        has_moves |= is_default(node, *SELECTING)
         value = node.inputs[0]
         node = None if value is None else value.producer()
-    return moved and dequantizer(value) is not None
+    return has_moves and dequantizer(value) is not None
 
 
 def is_finite(document: Document, node: Node, value: Value | None) -> bool:
@@ -178,9 +178,9 @@ def exact_dequantizer(document: Document, value: Value | None) -> Node | Refusal
     constants = [c for c in parameters if c is not None and is_single(c.shape)]
     if len(constants) != DEQUANTIZE_INPUTS - 1:
         return refused("the data is dequantized with other than one constant scale and zero point")
-    more = sorted(maker.attributes.keys() - {"axis"})
-    if more:
-        return refused(f"the data is dequantized with {', '.join(more)}")
+    extra_attributes = sorted(maker.attributes.keys() - {"axis"})
+    if extra_attributes:
+        return refused(f"the data is dequantized with {', '.join(extra_attributes)}")
     types = [constant.dtype for constant in constants]
     if types[0] != "FLOAT" or types[1] not in BITS_8_AND_16:
         return refused(f"the data is dequantized from {types[1]} to {types[0]}")
@@ -209,12 +209,12 @@ def element_type(document: Document, node: Node, *values: Value | None) -> str |
 def _gives_back(scale: Array, zero: Array) -> bool:
     """Check whether quantizing every dequantized number gives it back (operator texts)."""
     limits, scale = np.iinfo(zero.dtype), scale.reshape(())
-    every = np.arange(limits.min, limits.max + 1)
+    integers = np.arange(limits.min, limits.max + 1)
     offset = int(zero.reshape(()))
     with np.errstate(all="ignore"):
-        again = np.rint((every - offset).astype(np.float32) * scale / scale) + offset
+        results = np.rint((integers - offset).astype(np.float32) * scale / scale) + offset
     # With a subnormal scale a kernel may flush numbers to 0, or multiply by a reciprocal of Inf.
-    return bool(scale >= np.finfo(np.float32).tiny and np.array_equal(again, every))
+    return bool(scale >= np.finfo(np.float32).tiny and np.array_equal(results, integers))
 
 
 Extents = Callable[[Value], Dims | None]
@@ -294,11 +294,11 @@ def read_scales(
     axis = operator.out_axis(node, len(weight))
     parameters: dict[int, Parameter] = {}
     for owner, indices, of_channels in operator.scales:
-        for what, index in zip(("scale", "zero point"), indices, strict=True):
+        for role, index in zip(("scale", "zero point"), indices, strict=True):
             value = input_of(node, index)
             if value is None or index is None:
                 continue
-            name = f"the {what} of the {owner}"
+            name = f"the {role} of the {owner}"
             constant = document.constant(value)
             if isinstance(constant, Refusal) and index == inputs.zero:
                 return Refusal(
@@ -311,13 +311,13 @@ def read_scales(
             if not is_single(shape):
                 has = f"{name} has the extents {list(shape)}"
                 if not of_channels:
-                    why = f"{has}, so it differs between positions that become one"
-                    return Refusal(Code.QUANTIZED_PER_POSITION, why)
+                    reason = f"{has}, so it differs between positions that become one"
+                    return Refusal(Code.QUANTIZED_PER_POSITION, reason)
                 if isinstance(constant, Refusal):
                     return Refusal(Code.QUANTIZED_NOT_CONSTANT, f"{name} {constant.reason}")
                 if axis is None or not _is_of_channels(shape, weight, axis):
-                    why = f"{has}, which are not those of output channels"
-                    return Refusal(Code.INCONSISTENT_SHAPES, why)
+                    reason = f"{has}, which are not those of output channels"
+                    return Refusal(Code.INCONSISTENT_SHAPES, reason)
             if isinstance(constant, Constant) and (index == inputs.zero or not is_single(shape)):
                 parameters[index] = Parameter(constant)
     return parameters
@@ -375,8 +375,8 @@ def quantization_problem(
     if isinstance(exact, Refusal):
         return exact
     shape = () if bias is None else bias.constant.shape
-    several = not is_single(shape) and bias is not None and bias.maker is not None
+    has_bias_vector = not is_single(shape) and bias is not None and bias.maker is not None
     # On the left a C per channel has two axes, which integer kernels do not take.
-    if several and (operator.weight_on_left or len(shape) > 1):
+    if has_bias_vector and (operator.weight_on_left or len(shape) > 1):
         return refused(f"C of extents {list(shape)} is dequantized")
     return None

@@ -149,8 +149,8 @@ def _opset_problem(document: Document, node: Node, operator: Operator) -> Refusa
     least = operator.min_opset
     if document.opset >= least:
         return None
-    what = "opset" if least == MIN_OPSET else f"{node.op_type} at opset"
-    return Refusal(Code.OPSET_TOO_OLD, f"{what} {document.opset} is below {least}")
+    subject = "opset" if least == MIN_OPSET else f"{node.op_type} at opset"
+    return Refusal(Code.OPSET_TOO_OLD, f"{subject} {document.opset} is below {least}")
 
 
 def _parameters(
@@ -162,16 +162,18 @@ def _parameters(
         return quantization
     integers = quantization is not None and quantization.dequantized
     inputs = operator.inputs
-    between = operator.bias_per_channel and data_dequantizer(node.inputs[inputs.data]) is not None
+    reads_dequantized = (
+        operator.bias_per_channel and data_dequantizer(node.inputs[inputs.data]) is not None
+    )
     weight = read_parameter(document, node, inputs.weight, dequantized=integers)
-    bias = read_parameter(document, node, inputs.bias, dequantized=integers or between)
+    bias = read_parameter(document, node, inputs.bias, dequantized=integers or reads_dequantized)
     if isinstance(weight, Refusal):
         return Refusal(Code(f"weight-{weight.code}"), f"the weight {weight.reason}")
     if isinstance(bias, Refusal):
         return Refusal(Code(f"bias-{bias.code}"), f"the bias {bias.reason}")
     assert weight is not None
-    others = [v for i, v in enumerate(node.inputs) if v is not None and i != inputs.data]
-    if any(map(document.is_annotated, (*others, weight.constant.value))):
+    operands = [v for i, v in enumerate(node.inputs) if v is not None and i != inputs.data]
+    if any(map(document.is_annotated, (*operands, weight.constant.value))):
         return Refusal(Code.WEIGHT_ANNOTATED, "a quantization annotation describes the weight")
     dtype = weight.constant.dtype
     dtypes = BYTES if operator.integers else tuple(ITEMSIZE)
@@ -185,13 +187,13 @@ def _parameters(
     problem = quantization_problem(document, node, quantization, parameters, operator)
     if problem is not None:
         return problem
-    beside = read_scales(document, node, operator, extents, weight.constant.shape)
-    if isinstance(beside, Refusal):
-        return beside
-    zero = None if inputs.zero is None else beside.get(inputs.zero)
+    scales = read_scales(document, node, operator, extents, weight.constant.shape)
+    if isinstance(scales, Refusal):
+        return scales
+    zero = None if inputs.zero is None else scales.get(inputs.zero)
     if zero is not None:
         parameters[inputs.weight] = replace(weight, zero=zero.constant)
-    return {**parameters, **beside}, quantization
+    return {**parameters, **scales}, quantization
 
 
 def _shapes(
@@ -238,8 +240,8 @@ def _overflow(document: Document, site: LinearSite) -> Refusal | None:
     elif data.zero is None:
         low = high = 0
     largest = max(limits.max - low, high - limits.min)
-    less = np.abs(weight.astype(np.int64) - site.zero.astype(np.int64))
-    sums = largest * less.sum(axis=tuple(range(1, weight.ndim)))
+    magnitudes = np.abs(weight.astype(np.int64) - site.zero.astype(np.int64))
+    sums = largest * magnitudes.sum(axis=tuple(range(1, weight.ndim)))
     bias = None if site.bias is None else document.read(site.bias)
     if bias is not None and bias.dtype.kind in "iu":
         sums = sums + np.abs(bias.astype(np.int64))

@@ -199,10 +199,10 @@ class LinearSite(Site, ABC):
         """Say why data, weight and bias do not fit together."""
 
     @property
-    def beside(self) -> dict[int, Parameter]:
+    def other_parameters(self) -> dict[int, Parameter]:
         """The parameters besides weight and bias, by index of the input."""
-        named = (self.operator.inputs.weight, self.operator.inputs.bias)
-        return {i: p for i, p in self.parameters.items() if i not in named}
+        indices = (self.operator.inputs.weight, self.operator.inputs.bias)
+        return {i: p for i, p in self.parameters.items() if i not in indices}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -258,11 +258,13 @@ class ConvSite(LinearSite):
         if quantization is not None:
             # The runtime has separate kernels for some of these.
             vectors = (vector for p in self.parameters.values() for vector in p.vectors)
-            several = any(not is_single(p.constant.shape) for p in self.beside.values())
+            has_vectors = any(
+                not is_single(p.constant.shape) for p in self.other_parameters.values()
+            )
             result |= {
                 "data": quantization.dtype,
                 "dequantized": quantization.dequantized,
-                "per_channel": several or any(vectors),
+                "per_channel": has_vectors or any(vectors),
                 "symmetric": not self.zero.any(),
             }
         return result
@@ -321,8 +323,8 @@ def samples_of(document: Document, data: Dims, order: Sequence[int]) -> tuple[Co
         order: axis of the stored data for each axis that the product reads.
     """
     graph = document.proto.graph
-    held = {tensor.name for tensor in graph.initializer}
-    shapes = (dims_of(value) for value in graph.input if value.name not in held)
+    initializers = {tensor.name for tensor in graph.initializer}
+    shapes = (dims_of(value) for value in graph.input if value.name not in initializers)
     batches = {dims[0] for dims in shapes if dims is not None and len(dims) > 1}
     first, second = data[:2]
     later = frozenset({second} if first not in batches and second in batches else ())
@@ -418,7 +420,7 @@ class ProductSite(LinearSite):
     @property
     def signature(self) -> dict[str, object]:
         """Its geometry without extents and element type; of JSON's types."""
-        beside = {str(i): list(p.constant.shape) for i, p in self.beside.items()}
+        beside = {str(i): list(p.constant.shape) for i, p in self.other_parameters.items()}
         return {
             **({"equation": _equation(self.labels)} if self.labels else {}),
             "weight": list(self.matrix_shape),
@@ -470,9 +472,11 @@ class ProductSite(LinearSite):
         data = self.planned
         for axis in range(positions.start, positions.stop):
             extent = data[axis]
-            behind = math.prod(e for e in data[axis + 1 : positions.stop] if e is not None)
+            inner_count = math.prod(e for e in data[axis + 1 : positions.stop] if e is not None)
             if any(
-                n is None or extent is None or (extent % n == 0 and behind * (extent // n) % factor)
+                n is None
+                or extent is None
+                or (extent % n == 0 and inner_count * (extent // n) % factor)
                 for n in self.samples[axis] - {1}
             ):
                 return True

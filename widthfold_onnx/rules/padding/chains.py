@@ -25,7 +25,7 @@ from widthfold_onnx.rules.padding.channels import (
     PaddedNode,
     RelatedOp,
     Run,
-    current,
+    current_runs,
 )
 from widthfold_onnx.rules.padding.operators import PADDING
 from widthfold_onnx.rules.propagation import SEVERAL
@@ -34,8 +34,8 @@ NOT_PADDED = Refusal(Code.NOT_PACKED, "it reads a tensor that is not padded, too
 
 
 @dataclass(frozen=True)
-class Padded:
-    """The plan of a graph whose channels are padded; nothing is changed yet.
+class ChannelPadding:
+    """How the channels of a graph are padded; nothing is changed yet.
 
     Attributes:
         layouts: of the tensors that are padded.
@@ -76,8 +76,8 @@ class Chains:
                 if user.graph is not document.main:
                     _end(line, user, IN_A_BODY)
 
-    def padded(self, multiple: int, makers: Set[Node] | None = None) -> Padded:
-        """Pad the channels that can be padded to a multiple.
+    def plan(self, multiple: int, makers: Set[Node] | None = None) -> ChannelPadding:
+        """Plan to pad the channels that can be padded to a multiple.
 
         Args:
             multiple: divides the padded channels of every run.
@@ -85,7 +85,7 @@ class Chains:
                 are padded if all of these are named.
         """
         while True:
-            runs = dict.fromkeys(run for line in self._lines.values() for run in current(line))
+            runs = dict.fromkeys(run for line in self._lines.values() for run in current_runs(line))
             targets = {
                 run: -(-run.count // multiple) * multiple
                 for run in runs
@@ -97,24 +97,26 @@ class Chains:
             nodes = self._nodes(layouts, widths)
             if nodes is not None:
                 break
-        missing = [run for run, width in targets.items() if run.ends and width > run.count]
+        refused_runs = [run for run, width in targets.items() if run.ends and width > run.count]
         refused: dict[Node, dict[Node, Refusal]] = {}
-        for run in missing:
+        for run in refused_runs:
             for maker in run.makers:
                 refused.setdefault(maker, {}).update(run.ends)
-        padded = {maker for run in widths if widths[run] > run.count for maker in run.makers}
-        padded_channels = {node: layouts[node.outputs[0]] for node in nodes if node in padded}
+        padded_makers = {maker for run in widths if widths[run] > run.count for maker in run.makers}
+        padded_channels = {
+            node: layouts[node.outputs[0]] for node in nodes if node in padded_makers
+        }
         sharing: dict[Value, list[Node]] = defaultdict(list)
         for node in nodes:
             for value in (*node.inputs, *node.outputs):
                 if value is not None and value in layouts:
                     sharing[value].append(node)
         groups = connected([*([node] for node in nodes), *sharing.values()])
-        return Padded(
+        return ChannelPadding(
             layouts,
             nodes,
             {node: (layout.channels, layout.width) for node, layout in padded_channels.items()},
-            [[node for node in group if node in padded] for group in groups],
+            [[node for node in group if node in padded_makers] for group in groups],
             refused,
         )
 
@@ -151,11 +153,11 @@ class Chains:
             paddings |= dict.fromkeys((v for v in node.outputs if v in layouts), result.padding)
         return nodes
 
-    def _stop(self, node: Node, why: Refusal) -> None:
+    def _stop(self, node: Node, reason: Refusal) -> None:
         """End the runs that a node reads."""
         for value in node.inputs:
             if value is not None and value in self._lines:
-                _end(self._lines[value], node, why)
+                _end(self._lines[value], node, reason)
 
     def _op(self, node: Node) -> RelatedOp:
         values = node.inputs
@@ -199,10 +201,12 @@ class Chains:
         return None if is_constant or not count else (Run(count, ends={reader: NOT_PADDED}),)
 
 
-def _end(line: Line, node: Node, why: Refusal) -> None:
-    for run in current(line):
-        run.ends.setdefault(node, why)
+def _end(line: Line, node: Node, reason: Refusal) -> None:
+    for run in current_runs(line):
+        run.ends.setdefault(node, reason)
 
 
 def _layout(line: Line, widths: Mapping[Run, int]) -> PaddedLayout:
-    return PaddedLayout(tuple((run.count, widths.get(run, run.count)) for run in current(line)))
+    return PaddedLayout(
+        tuple((run.count, widths.get(run, run.count)) for run in current_runs(line))
+    )

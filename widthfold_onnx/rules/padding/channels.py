@@ -69,7 +69,7 @@ class Run:
 Line = tuple[Run, ...]
 
 
-def current(line: Iterable[Run]) -> Line:
+def current_runs(line: Iterable[Run]) -> Line:
     """Return the runs that replace the runs of a line."""
     result, waiting = [], list(line)[::-1]
     while waiting:
@@ -90,17 +90,17 @@ def cut(line: Line, borders: Iterable[int]) -> None:
     """Cut the runs of a line so that they end at these numbers of channels."""
     for border in borders:
         start = 0
-        for run in current(line):
+        for run in current_runs(line):
             if start < border < start + run.count:
                 run.parts = run.part(border - start), run.part(start + run.count - border)
                 break
             start += run.count
 
 
-def taken(line: Line, begin: int, end: int) -> Line:
+def channel_range(line: Line, begin: int, end: int) -> Line:
     """Return the channels from `begin` up to `end` of a line."""
     cut(line, (begin, end))
-    runs = current(line)
+    runs = current_runs(line)
     ends = accumulate(run.count for run in runs)
     pairs = zip(runs, ends, strict=True)
     return tuple(run for run, last in pairs if begin < last <= end)
@@ -111,16 +111,16 @@ def merge(first: Line, second: Line) -> None:
     while (borders := _borders(first)) != _borders(second):
         cut(first, _borders(second))
         cut(second, borders)
-    for run, other in zip(current(first), current(second), strict=True):
-        (run,), (other,) = current([run]), current([other])
-        if run is not other:
-            run.makers |= other.makers
-            run.ends |= other.ends
-            other.parts = (run,)
+    for first_run, second_run in zip(current_runs(first), current_runs(second), strict=True):
+        (first_run,), (second_run,) = current_runs([first_run]), current_runs([second_run])
+        if first_run is not second_run:
+            first_run.makers |= second_run.makers
+            first_run.ends |= second_run.ends
+            second_run.parts = (first_run,)
 
 
 def _borders(line: Line) -> list[int]:
-    return list(accumulate(run.count for run in current(line)))
+    return list(accumulate(run.count for run in current_runs(line)))
 
 
 @dataclass(frozen=True)
@@ -190,8 +190,8 @@ class LaidOp(RelatedOp):
             return False
         pairs = zip(self.zeros, self.paddings, strict=True)
         operands = [zero for zero, number in pairs if number is not None]
-        every = any if name in ("Div", "Mul") else all
-        return name in WRITING_ZEROS or every(operands)
+        quantifier = any if name in ("Div", "Mul") else all
+        return name in WRITING_ZEROS or quantifier(operands)
 
     @property
     def zero(self) -> Array:
@@ -201,7 +201,7 @@ class LaidOp(RelatedOp):
         kind = self.document.element(self.document.main, value.name or "")
         return np.zeros((), helper.tensor_dtype_to_np_dtype(kind) if kind else np.float32)
 
-    def applied(self, operands: Sequence[Array | None]) -> Array | Refusal:
+    def apply_to_padding(self, operands: Sequence[Array | None]) -> Array | Refusal:
         """Return what the op makes of single numbers, if it is finite."""
         name = self.node.op_type
         # NumPy before 2.0 computes with arrays of rank 0 as with Python's numbers, in float64.

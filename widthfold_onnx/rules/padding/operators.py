@@ -33,10 +33,10 @@ from widthfold_onnx.rules.padding.channels import (
     PaddingRule,
     RelatedOp,
     Run,
+    channel_range,
     count_of,
     cut,
     merge,
-    taken,
 )
 from widthfold_onnx.rules.propagation import BROADCASTING, UNARY
 
@@ -44,19 +44,19 @@ UNKNOWN_RANK = Refusal(Code.UNKNOWN_SHAPE, "the rank of its input is not known")
 ACROSS_CHANNELS = Refusal(Code.ACROSS_CHANNELS, "it acts along the channels")
 
 
-def _same(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_elementwise(op: RelatedOp) -> Sequence[Line] | Refusal:
     """Return the channels of input 0 as the channels of the output."""
     return [op.data]
 
 
-def _zero_stays(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_with_zero(op: LaidOp) -> PaddedNode | Refusal:
     """Pad an op that adds up weighted positions: it makes a zero of zeros."""
     if op.padding is not None and op.padding != 0:
         return Refusal(Code.PADDING_NOT_ZERO, f"its padding is {op.padding}, not 0")
     return PaddedNode(op.padding)
 
 
-def _number_stays(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_with_number(op: LaidOp) -> PaddedNode | Refusal:
     """Pad an op that returns one of the positions that it reads."""
     return PaddedNode(op.padding)
 
@@ -112,11 +112,11 @@ def _pad_linear(op: LaidOp) -> PaddedNode | Refusal:
     if 1 < group == rows.channels == columns.channels:
         weight, attributes = columns.expanded(weight, 0), {"group": columns.width}
     else:
-        whole, per_group = (columns, rows) if transposed else (rows, columns)
+        all_groups, per_group = (columns, rows) if transposed else (rows, columns)
         part = per_group.of_each(group)
-        if part is None or whole.of_each(group) is None:
+        if part is None or all_groups.of_each(group) is None:
             return Refusal(Code.UNEVEN_PARTS, f"its {group} groups would have unequal padding")
-        weight = part.expanded(whole.expanded(weight, 0), 1)
+        weight = part.expanded(all_groups.expanded(weight, 0), 1)
     constants = {1: weight}
     if op.has(2):
         constants[2] = rows.expanded(op.array(2), 0)
@@ -193,7 +193,7 @@ def _pad_broadcast(op: LaidOp) -> PaddedNode | Refusal:
         fill = 1 if op.node.op_type in FILLED_WITH_ONE else 0
         constants[index] = layout.expanded(array, array.ndim - op.rank + CHANNELS, fill)
         operands.append(np.full((), fill, array.dtype))
-    result = op.applied(operands)
+    result = op.apply_to_padding(operands)
     return result if isinstance(result, Refusal) else PaddedNode(result, constants)
 
 
@@ -209,14 +209,14 @@ def _without_channels(op: RelatedOp, axes: Sequence[int] | Refusal | None) -> Re
     return None if axes and CHANNELS not in (a % op.rank for a in axes) else ACROSS_CHANNELS
 
 
-def _reduced(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_reduce(op: RelatedOp) -> Sequence[Line] | Refusal:
     refusal = _without_channels(op, op.numbers(1, "axes"))
     if refusal is None and not op.node.attributes.get_int("keepdims", 1):
         refusal = Refusal(Code.OTHER_RANK, "it drops axes")
     return refusal or [op.data]
 
 
-def _sliced(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_slice(op: RelatedOp) -> Sequence[Line] | Refusal:
     axes = op.numbers(3, "axes")
     if axes is None:
         starts = op.numbers(1, "starts")
@@ -224,8 +224,8 @@ def _sliced(op: RelatedOp) -> Sequence[Line] | Refusal:
     return _without_channels(op, axes) or [op.data]
 
 
-def _resized(op: RelatedOp) -> Sequence[Line] | Refusal:
-    resized = op.resized()
+def _relate_resize(op: RelatedOp) -> Sequence[Line] | Refusal:
+    resized = op.resize_input()
     if isinstance(resized, Refusal):
         return resized
     index, numbers = resized
@@ -236,8 +236,8 @@ def _resized(op: RelatedOp) -> Sequence[Line] | Refusal:
     return [op.data]
 
 
-def _pad_resized(op: LaidOp) -> PaddedNode | Refusal:
-    node = _zero_stays(op)
+def _pad_resize(op: LaidOp) -> PaddedNode | Refusal:
+    node = _pad_with_zero(op)
     if isinstance(node, Refusal) or not op.has(SIZES):
         return node
     return PaddedNode(node.padding, {SIZES: _with_channels(op, SIZES)})
@@ -259,7 +259,7 @@ def _is_along_channels(op: RelatedOp, default: int) -> bool:
     return op.node.attributes.get_int("axis", default) % op.rank == CHANNELS
 
 
-def _joined(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_concat(op: RelatedOp) -> Sequence[Line] | Refusal:
     lines = [line for line in op.lines if line is not None]
     if not op.rank:
         return UNKNOWN_RANK
@@ -274,14 +274,14 @@ def _joined(op: RelatedOp) -> Sequence[Line] | Refusal:
     return [lines[0]]
 
 
-def _pad_joined(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_concat(op: LaidOp) -> PaddedNode | Refusal:
     paddings = [padding for padding in op.paddings if padding is not None]
     if len({float(padding) for padding in paddings}) > 1:
         return Refusal(Code.PADDING_VARIES, "the padding of its inputs differs")
     return PaddedNode(paddings[0] if paddings else None)
 
 
-def _parted(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_split(op: RelatedOp) -> Sequence[Line] | Refusal:
     if not op.rank:
         return UNKNOWN_RANK
     if not _is_along_channels(op, 0):
@@ -296,12 +296,12 @@ def _parted(op: RelatedOp) -> Sequence[Line] | Refusal:
     if len(sizes) != count or sum(sizes) != channels or min(sizes) < 1:
         return Refusal(Code.UNEVEN_PARTS, f"{channels} channels are split into {count} parts")
     borders = [0, *accumulate(sizes)]
-    return [taken(op.data, begin, end) for begin, end in pairwise(borders)]
+    return [channel_range(op.data, begin, end) for begin, end in pairwise(borders)]
 
 
-def _pad_parted(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_split(op: LaidOp) -> PaddedNode | Refusal:
     if not _is_along_channels(op, 0):
-        return _number_stays(op)
+        return _pad_with_number(op)
     widths = [layout.width for layout in op.outputs]
     inputs, attributes = as_inputs(op.document, PARTS_INPUT, {"split": widths})
     constants = {1: np.array(widths, np.int64)} if inputs else {}
@@ -313,7 +313,7 @@ NO_CHANNELS = Refusal(
 )
 
 
-def _appends(op: RelatedOp) -> tuple[list[int], float, str] | Refusal:
+def _pads_of(op: RelatedOp) -> tuple[list[int], float, str] | Refusal:
     """Return the pads of a Pad, the number that it appends, and its mode."""
     pads = op.pads(op.rank) if op.rank else UNKNOWN_RANK
     attributes = op.node.attributes
@@ -322,8 +322,8 @@ def _appends(op: RelatedOp) -> tuple[list[int], float, str] | Refusal:
     return pads if isinstance(pads, Refusal) else (pads, number, mode)
 
 
-def _appended(op: RelatedOp) -> Sequence[Line] | Refusal:
-    appends = _appends(op)
+def _relate_pad(op: RelatedOp) -> Sequence[Line] | Refusal:
+    appends = _pads_of(op)
     if isinstance(appends, Refusal):
         return appends
     pads, number, mode = appends
@@ -336,24 +336,24 @@ def _appended(op: RelatedOp) -> Sequence[Line] | Refusal:
     return [(Run(count_of(op.data) + end, [op.node]),)]
 
 
-def _pad_appended(op: LaidOp) -> PaddedNode | Refusal:
-    appends = _appends(op)
+def _pad_pad(op: LaidOp) -> PaddedNode | Refusal:
+    appends = _pads_of(op)
     if isinstance(appends, Refusal):
         return appends
     pads, number, mode = appends
-    before, (after,), padding = op.inputs[0], op.outputs, op.padding
-    assert before is not None
+    data_layout, (result_layout,), padding = op.inputs[0], op.outputs, op.padding
+    assert data_layout is not None
     if mode == "constant" and any(pads) and padding is not None and padding != number:
         return Refusal(Code.PADDING_VARIES, f"it appends {number:g}, and the padding is {padding}")
     ends = op.rank + CHANNELS
     if pads[ends]:
-        if before.is_padded and not op.zeros[0]:
+        if data_layout.is_padded and not op.zeros[0]:
             return NO_CHANNELS
-        appended = after.width - before.width
-        if appended < 0 or (after.kept[: before.channels] != before.kept).any():
+        appended = result_layout.width - data_layout.width
+        if appended < 0 or (result_layout.kept[: data_layout.channels] != data_layout.kept).any():
             return Refusal(Code.UNEVEN_PARTS, "the padding of its result lies elsewhere")
         pads[ends] = appended
-        padding = op.zero if after.is_padded else None
+        padding = op.zero if result_layout.is_padded else None
     if not any(pads):
         return PaddedNode(padding, vanishes=True)
     return PaddedNode(padding, *op.with_pads(pads))
@@ -365,22 +365,22 @@ NOT_PADDED = Refusal(Code.NOT_CARRIED, "a product of matrices makes no padding")
 NO_VECTORS = Refusal(Code.NOT_CARRIED, "its rows are no vectors of padded channels")
 
 
-def _flat(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_flatten(op: RelatedOp) -> Sequence[Line] | Refusal:
     """Keep the channels of [N, C, 1, ...], which becomes [N, C]."""
-    after = op.document.shapes.get("", op.node.outputs[0].name or "")
+    result = op.document.shapes.get("", op.node.outputs[0].name or "")
     shape = op.shapes[0]
-    if shape is None or after is None or any(extent != 1 for extent in shape[CHANNELS + 1 :]):
+    if shape is None or result is None or any(extent != 1 for extent in shape[CHANNELS + 1 :]):
         return Refusal(Code.ACROSS_CHANNELS, "it joins channels with positions")
-    if len(after) != CHANNELS + 1 or after[CHANNELS] != count_of(op.data):
+    if len(result) != CHANNELS + 1 or result[CHANNELS] != count_of(op.data):
         return Refusal(Code.ACROSS_CHANNELS, "its result is no vector of the channels")
     return [op.data]
 
 
-def _pad_reshaped(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_reshape(op: LaidOp) -> PaddedNode | Refusal:
     return PaddedNode(op.padding, {1: _with_channels(op, 1)})
 
 
-def _picked(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_gather(op: RelatedOp) -> Sequence[Line] | Refusal:
     axis = op.node.attributes.get_int("axis", 0)
     return [op.data] if op.rank and axis % op.rank > CHANNELS else ACROSS_CHANNELS
 
@@ -402,26 +402,30 @@ def _pad_product(op: LaidOp) -> PaddedNode | Refusal:
 
 
 LINEAR = PaddingRule(_relate_linear, _pad_linear, slice(1, 3))
-POINTWISE = PaddingRule(_same, _pad_broadcast, slice(1, None))
+POINTWISE = PaddingRule(_relate_elementwise, _pad_broadcast, slice(1, None))
 
 PADDING: Mapping[str, PaddingRule] = {
     **dict.fromkeys(sorted(UNARY), POINTWISE),
     **dict.fromkeys(sorted(BROADCASTING), PaddingRule(_relate_broadcast, _pad_broadcast)),
-    **dict.fromkeys(("AveragePool", "GlobalAveragePool"), PaddingRule(_same, _zero_stays)),
-    **dict.fromkeys(("GlobalMaxPool", "MaxPool"), PaddingRule(_same, _number_stays)),
-    **dict.fromkeys(("ReduceMean", "ReduceSum"), PaddingRule(_reduced, _zero_stays)),
-    **dict.fromkeys(("ReduceMax", "ReduceMin"), PaddingRule(_reduced, _number_stays)),
+    **dict.fromkeys(
+        ("AveragePool", "GlobalAveragePool"), PaddingRule(_relate_elementwise, _pad_with_zero)
+    ),
+    **dict.fromkeys(
+        ("GlobalMaxPool", "MaxPool"), PaddingRule(_relate_elementwise, _pad_with_number)
+    ),
+    **dict.fromkeys(("ReduceMean", "ReduceSum"), PaddingRule(_relate_reduce, _pad_with_zero)),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), PaddingRule(_relate_reduce, _pad_with_number)),
     **dict.fromkeys(("Conv", "ConvTranspose"), LINEAR),
-    **dict.fromkeys(("Flatten", "Squeeze"), PaddingRule(_flat, _number_stays)),
+    **dict.fromkeys(("Flatten", "Squeeze"), PaddingRule(_relate_flatten, _pad_with_number)),
     **dict.fromkeys(("Gemm", "MatMul"), PaddingRule(_relate_product, _pad_product, slice(1, 2))),
     "BatchNormalization": PaddingRule(_relate_normalization, _pad_normalization, slice(1, 5)),
     "Clip": POINTWISE,
-    "Concat": PaddingRule(_joined, _pad_joined),
-    "Gather": PaddingRule(_picked, _number_stays, slice(1, 2)),
-    "Pad": PaddingRule(_appended, _pad_appended, slice(2, 3)),
-    "Reshape": PaddingRule(_flat, _pad_reshaped, slice(1, 2)),
-    "Resize": PaddingRule(_resized, _pad_resized),
-    "Slice": PaddingRule(_sliced, _number_stays),
-    "Split": PaddingRule(_parted, _pad_parted),
+    "Concat": PaddingRule(_relate_concat, _pad_concat),
+    "Gather": PaddingRule(_relate_gather, _pad_with_number, slice(1, 2)),
+    "Pad": PaddingRule(_relate_pad, _pad_pad, slice(2, 3)),
+    "Reshape": PaddingRule(_relate_flatten, _pad_reshape, slice(1, 2)),
+    "Resize": PaddingRule(_relate_resize, _pad_resize),
+    "Slice": PaddingRule(_relate_slice, _pad_with_number),
+    "Split": PaddingRule(_relate_split, _pad_split),
 }
 """The rule that pads an operator, by its type."""

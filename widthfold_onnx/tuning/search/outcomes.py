@@ -12,7 +12,7 @@ from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.options import SearchOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import Gain, SearchReport, SizeGain
-from widthfold_onnx.rewrite.plan import LayerGain, Measured, Origin, Plan, structure_of
+from widthfold_onnx.rewrite.plan import LayerGain, Origin, Plan, PlanTimes, structure_of
 from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import FormSpec, Reformulation
 from widthfold_onnx.rules.match.sites import LinearSite
@@ -103,7 +103,7 @@ class Outcomes:
                 device=device_name(options.provider) if options.measure else context.target.name,
                 runtime=runtime_of(context.machine) if options.measure or final else "",
             ),
-            measured=Measured(
+            measured=PlanTimes(
                 whole=None if final is None else gain_of(final),
                 setting=_setting(final),
                 sizes=tuple(map(dict, context.sizes)),
