@@ -37,7 +37,7 @@ from widthfold_onnx.runtime.clock import alternate
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
 from widthfold_onnx.runtime.intervals import judge
-from widthfold_onnx.runtime.paired_benchmark import ratio_of
+from widthfold_onnx.runtime.paired_benchmark import ratio_over_processes
 from widthfold_onnx.runtime.sessions.session import open_session
 
 ROOT = Path(__file__).parents[1]
@@ -114,7 +114,7 @@ def compare(model: Path, other: Path, options: VerifyOptions) -> dict[str, Any]:
         figures = (timing.speedup, timing.low, timing.high, timing.control)
         verdict = timing.verdict
     else:
-        measurement = isolated(ratio_of, model, other, options, None)
+        measurement = isolated(ratio_over_processes, model, other, options, None)
         figures = (measurement.ratio, measurement.low, measurement.high, measurement.control)
         verdict = judge(measurement.low, measurement.high, measurement.control)
     named = zip(("ratio", "low", "high", "control"), figures, strict=True)

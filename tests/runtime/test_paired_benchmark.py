@@ -17,15 +17,16 @@ from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import MIN_PROCESSES, judge
 from widthfold_onnx.runtime.paired_benchmark import (
     TRIAL_PAIRS,
-    ratio_of,
+    ratio_in_process,
     ratio_of_levels,
+    ratio_over_processes,
     ratios_to,
 )
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.runtime.settings import Setting, settings_of
 
-FIRST_TIMED = 5
-"""Sessions that were opened before: for the shapes, and both levels of each model."""
+FIRST_TIMED = 4
+"""Sessions that were opened before: both levels of each model; the first one finds the shapes."""
 
 OPTIONS = VerifyOptions(provider=Provider.CPU, time_budget=2.0)
 SHAPES = {"x": (1, 256)}
@@ -84,9 +85,9 @@ def test_each_setting_comes_first_in_its_turn(measured):
     _, machine = measured(costs(5, 6, 5, 6))
     numbers = [number for number, _ in machine.runs[: 4 * settings.CHOICE_ROUNDS[0]]]
     rounds = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
-    assert all(sorted(entry) == [1, 2, 3, 4] for entry in rounds)
+    assert all(sorted(entry) == [0, 1, 2, 3] for entry in rounds)
     for place in range(4):
-        counts = [[entry[place] for entry in rounds[1:]].count(number) for number in (1, 2, 3, 4)]
+        counts = [[entry[place] for entry in rounds[1:]].count(number) for number in range(4)]
         assert max(counts) - min(counts) <= 1
 
 
@@ -114,8 +115,8 @@ def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
 
 
 def test_one_file_against_itself_runs_at_one_setting(measured):
-    # As opened: for shapes, both levels of each side. Noise makes the second choose.
-    noisy = [0, 5, 6, 6, 5, *[5] * 99]
+    # As opened: both levels of each side. Noise makes the second choose.
+    noisy = [5, 6, 6, 5, *[5] * 99]
     timing, _ = measured(noisy, same_file=True)
     assert timing.original.level == timing.rewritten.level == "all"
     other, _ = measured(noisy)
@@ -142,7 +143,7 @@ def test_alike_processes_are_enough_and_others_go_on_to_the_end_of_the_budget(me
     few, _ = measured(costs(5, 6, 4, 6), time_budget=10)
     assert (few.processes, few.converged, few.verdict) == (MIN_PROCESSES, True, "faster")
     noise = np.random.default_rng(0).uniform(4, 6, 400)
-    many, machine = measured([0, 5, 6, 5, 6, *noise], time_budget=10)
+    many, machine = measured([5, 6, 5, 6, *noise], time_budget=10)
     assert many.processes > MIN_PROCESSES
     assert not many.converged
     assert machine.seconds() < 11
@@ -175,7 +176,7 @@ def test_a_trial_runs_enough_processes_or_until_sure_however_long_a_run_takes(
 ):
     machine.costs = costs(400, 900, cost, 900)
     options = VerifyOptions(provider=Provider.CPU, time_budget=0.1)
-    timed = ratio_of(*models, options, SHAPES)
+    timed = ratio_over_processes(*models, options, SHAPES)
     assert (len(machine.opened[FIRST_TIMED:]), timed.rounds) == (2 * pairs, pairs)
     assert judge(timed.low, timed.high, timed.control) == verdict
     assert (timed.original_setting, timed.setting) == ("all", "all")
@@ -184,7 +185,7 @@ def test_a_trial_runs_enough_processes_or_until_sure_however_long_a_run_takes(
 @pytest.mark.parametrize(("cost", "is_sure"), [(3, True), (4.9, False)])
 def test_a_trial_ends_when_it_is_sure_which_model_is_faster(machine, models, cost, is_sure):
     machine.costs = costs(5, 6, cost, 6)
-    timed = ratio_of(*models, OPTIONS, SHAPES)
+    timed = ratio_over_processes(*models, OPTIONS, SHAPES)
     two_processes = 2 * 2 * max(SESSIONS)
     assert (len(machine.opened[FIRST_TIMED:]) == two_processes) == is_sure
     assert timed.low > 1
@@ -192,10 +193,23 @@ def test_a_trial_ends_when_it_is_sure_which_model_is_faster(machine, models, cos
 
 @pytest.mark.parametrize("cost", [0.02, 0.5, 5])
 def test_a_trial_of_short_runs_holds_its_budget(machine, models, cost):
-    machine.costs = [cost] * 5 + list(np.random.default_rng(0).uniform(0.8, 1.2, 400) * cost)
-    timed = ratio_of(*models, OPTIONS, SHAPES)
+    noisy = np.random.default_rng(0).uniform(0.8, 1.2, 400) * cost
+    machine.costs = [cost] * FIRST_TIMED + list(noisy)
+    timed = ratio_over_processes(*models, OPTIONS, SHAPES)
     assert timed.rounds >= TRIAL_PAIRS
     assert machine.seconds() < OPTIONS.time_budget + 0.1
+
+
+def test_a_trial_in_one_process_times_each_model_once_at_its_own_best(machine, models):
+    """Model a takes 4 ms at best, b 3 ms: each at another level."""
+    timed = ratio_in_process(*models, OPTIONS, SHAPES)
+    assert [(name, level) for name, level, _ in machine.opened[FIRST_TIMED:]] == [
+        ("a.onnx", Level.EXTENDED),
+        ("b.onnx", Level.ALL),
+    ]
+    assert (timed.original_setting, timed.setting) == ("extended", "all")
+    assert (timed.ratio, timed.seconds) == pytest.approx((4 / 3, 3e-3))
+    assert 4 / 3 / 1.03 < timed.low < timed.ratio < timed.high < 4 / 3 * 1.03
 
 
 def test_made_up_inputs_are_shared_out_among_the_sessions(measured):

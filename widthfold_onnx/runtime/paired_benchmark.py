@@ -1,6 +1,8 @@
 """Times two models in alternating runs, each at the setting of the runtime that suits it best.
 
-The runs come from several sessions of each model in several fresh processes (`runtime.clock`).
+The runs of a contest come from several sessions of each model in several fresh processes
+(`runtime.clock`). Trials that lead up to it run one session of each model in one process.
+
 Where a process had computed much before, the session that was opened first was seen to be 0.1 to
 0.5 % slower than the next. The same held for the model that always came first.
 """
@@ -154,10 +156,10 @@ def contest(
     return Contest(models, options, inputs, choice, processes, pairing)
 
 
-def ratio_of(
+def ratio_over_processes(
     original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes
 ) -> Measurement:
-    """Return the result of a trial; to be run in `runtime.child.isolated`.
+    """Return the result of a `contest` that is a trial; to be run in `runtime.child.isolated`.
 
     Raises:
         UnverifiedError: a model does not run.
@@ -171,6 +173,28 @@ def ratio_of(
         note=outcome.choice.advice,
         original_setting=str(settings[0]),
         setting=str(settings[1]),
+    )
+
+
+def ratio_in_process(
+    original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes
+) -> Measurement:
+    """Time two models, each at the setting that suits it best, in this process.
+
+    Each has one session, as starting several processes takes longer than the runs of a trial.
+
+    Raises:
+        UnverifiedError: a model does not run.
+    """
+    models = (original, rewritten)
+    choice, inputs = choose(models, options, shapes)
+    sessions = list(map(open_at, models, choice.settings))
+    (measurement,) = ratios_in_turn(sessions[::-1], inputs, options, options.time_budget)
+    return msgspec.structs.replace(
+        measurement,
+        note=choice.advice,
+        original_setting=str(choice.settings[0]),
+        setting=str(choice.settings[1]),
     )
 
 

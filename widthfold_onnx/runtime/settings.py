@@ -134,10 +134,10 @@ def choose(
 ) -> tuple[SettingChoice, Rotation]:
     """Return the best settings, and the inputs to time with."""
     settings = settings_of(options)
-    inputs = timed_inputs(open_at(models[0], settings[0]), shapes, options)
     start = time.perf_counter()
     sessions = [[open_at(model, setting) for setting in settings] for model in models]
     opening = (time.perf_counter() - start) / (2 * len(settings))
+    inputs = timed_inputs(sessions[0][0], shapes, options)
     times = choosing(sessions, inputs, options)
     medians = np.median(times, axis=0)
     best = [int(np.argmin(row)) for row in medians]

@@ -57,7 +57,7 @@ def test_several_threads_on_a_crowded_machine_show_nothing(
 def test_the_sessions_of_the_original_are_the_control(measured):
     # The first and the second session of each model, which the processes open in turn.
     turns = [10, 9.6, 9.6, 11, 10, 9.6, 9.6, 11, 9.6, 10, 11, 9.6, 9.6, 10, 11, 9.6] * 20
-    timing, _ = measured([0, 10, 99, 9.6, 99, *turns], time_budget=100)
+    timing, _ = measured([10, 99, 9.6, 99, *turns], time_budget=100)
     assert timing.control == pytest.approx(0.1)
     assert timing.speedup == pytest.approx((10 * 11) ** 0.5 / 9.6)
     assert timing.verdict == "inconclusive"

@@ -246,7 +246,7 @@ def test_the_other_trials_are_of_one_plan_each_as_well(
 
 @pytest.mark.processes
 def test_a_model_that_hangs_is_lost(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "ratio_of", sleeping)
+    monkeypatch.setattr(trials, "ratio_in_process", sleeping)
     monkeypatch.setattr(trials, "PATIENCE", 1.0)
     with Store(None) as store:
         builder = Builder(model, store)
@@ -270,7 +270,7 @@ g (float[1,1,4,32] v0) => (float[1,1,4,32] v{len(names)}) <{weights}> {{ {nodes}
 def test_parts_of_a_plan_are_timed_in_turn_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few at a time, each once; `compare` has results of its own, as it takes more processes."""
+    """A few at a time, each once; `compare` has its own results: each model at its own setting."""
     names = [f"layer{i}" for i in range(trials.AT_ONCE + 2)]
     world = enter(monkeypatch, World(doubled, dict.fromkeys(names, 0.5)))
     asked: list[int] = []

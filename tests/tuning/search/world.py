@@ -18,8 +18,9 @@ from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement, lost, timed
 from widthfold_onnx.runtime.paired_benchmark import (
-    ratio_of,
+    ratio_in_process,
     ratio_of_levels,
+    ratio_over_processes,
     ratios_to,
 )
 from widthfold_onnx.runtime.sessions.session import Level
@@ -81,7 +82,7 @@ class World:
     def isolated(self, function, *args, on_progress=None, **limits):
         if function is race:
             return self._race(*args, on_progress)
-        if function is ratio_of:
+        if function in (ratio_in_process, ratio_over_processes):
             return self._contest(*args)
         if function is ratios_to:
             return self._turns(*args)

@@ -25,7 +25,12 @@ from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import judge, noise
 from widthfold_onnx.runtime.measurement import Measurement, lost
-from widthfold_onnx.runtime.paired_benchmark import ratio_of, ratio_of_levels, ratios_to
+from widthfold_onnx.runtime.paired_benchmark import (
+    ratio_in_process,
+    ratio_of_levels,
+    ratio_over_processes,
+    ratios_to,
+)
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.identity import canonical
 from widthfold_onnx.tuning.measure.bench import Bench, is_complete
@@ -80,15 +85,16 @@ class Trials:
         Args:
             base: the plan that should be slower.
             other: the plan that should be faster.
-            seconds: time that timing may take at each size.
+            seconds: time that timing may take, at all sizes together.
 
         Returns:
             The ratio time of base / time of other (`over_sizes`), lost if one of them does not run;
             None if it is not in the store and nothing is to be measured.
         """
         candidate, trials = _candidate(base, other), list[Measurement | None]()
+        share = seconds / len(self._searched)
         for size in self._searched:
-            trials.append(self._timed(size, candidate, ratio_of, seconds, base, other))
+            trials.append(self._timed(size, candidate, ratio_in_process, share, base, other))
             if is_decided(trials[-1]):
                 break
         return over_sizes(trials)
@@ -105,17 +111,17 @@ class Trials:
         Args:
             chosen: the plan.
             others: parts of it.
-            seconds: time that timing may take at each size, all others and kinds together.
+            seconds: time that timing may take, of all others and kinds at all sizes together.
             kinds: how random inputs are distributed, one after the other.
 
         Returns:
             On inputs of each kind, time of each other / time of `chosen`, as `compare` does.
         """
-        undecided = list(range(len(others)))
+        undecided, share = list(range(len(others))), seconds / len(self._searched)
         trials = defaultdict[tuple[Distribution, int], list[Measurement | None]](list)
         for size in self._searched:
             part = [others[i] for i in undecided]
-            timed = self._without(size, chosen, part, seconds, kinds)
+            timed = self._without(size, chosen, part, share, kinds)
             for key, trial in zip(product(kinds, undecided), timed, strict=True):
                 trials[key].append(trial)
             undecided = [
@@ -137,7 +143,7 @@ class Trials:
             By size, as `compare` does.
         """
         return [
-            self._timed(size, _last(plan), ratio_of, seconds, EMPTY, plan)
+            self._timed(size, _last(plan), ratio_over_processes, seconds, EMPTY, plan)
             for size in range(len(self.sizes))
         ]
 
@@ -155,7 +161,7 @@ class Trials:
         }
         return [canonical({**common, "shapes": shapes}) for shapes in self.sizes]
 
-    @property
+    @cached_property
     def _searched(self) -> list[int]:
         """The first size and all larger ones: smaller ones get the last trial alone."""
         elements = [sum(map(math.prod, shapes.values())) for shapes in self.sizes]
