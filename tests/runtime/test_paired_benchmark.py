@@ -229,11 +229,11 @@ def test_the_settings_of_the_cpu():
 def test_the_settings_of_cuda_sweep_layout_search_and_bias():
     settings = settings_of(RuntimeOptions(provider=Provider.CUDA))
     names = ("prefer_nhwc", "cudnn_conv_algo_search", "fuse_conv_bias")
-    values = [tuple(s.how.provider_options[name] for name in names) for s in settings]
+    values = [tuple(s.options.provider_options[name] for name in names) for s in settings]
     assert values[0] == ("0", "HEURISTIC", "0")  # the common one
     assert sorted(values) == sorted(product("01", ("HEURISTIC", "EXHAUSTIVE"), "01"))
     assert {setting.level for setting in settings} == {Level.ALL}
-    assert all(len(setting.how.provider_options) == 3 for setting in settings)
+    assert all(len(setting.options.provider_options) == 3 for setting in settings)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_the_settings_of_cuda_sweep_layout_search_and_bias():
 def test_what_the_caller_chose_is_not_swept(chosen, count):
     settings = settings_of(RuntimeOptions(provider=Provider.CUDA, provider_options=chosen))
     assert len(settings) == count
-    assert all(chosen.items() <= s.how.provider_options.items() for s in settings)
+    assert all(chosen.items() <= s.options.provider_options.items() for s in settings)
     assert len({str(setting) for setting in settings}) == count
 
 

@@ -135,7 +135,7 @@ def test_every_argument_of_a_setting_counts() -> None:
     of_inputs = {"values", "cases"}  # no layer reads them
     names = [field.name for field in fields(RuntimeOptions)]
     assert [name for name in names if name not in of_inputs] == list(changes)
-    assert list(inspect.signature(setting_identity).parameters) == ["how", "level"]
+    assert list(inspect.signature(setting_identity).parameters) == ["options", "level"]
     ways = [base | {name: value} for name, value in changes.items()]
     ways += [base, base | {"provider_options": {"b": "1"}}]
     texts = {setting_identity(RuntimeOptions(**way), Level.ALL) for way in ways}

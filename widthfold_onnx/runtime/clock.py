@@ -60,7 +60,7 @@ class Repeats(NamedTuple):
     runs: int
 
 
-def clock_of(how: RuntimeOptions) -> Clock:
+def clock_of(options: RuntimeOptions) -> Clock:
     """Return the clock of a run: thread processor time if one thread does all, else wall time.
 
     On a busy host the wall time of a run includes other processes. One thread on the CPU works in
@@ -69,13 +69,17 @@ def clock_of(how: RuntimeOptions) -> Clock:
     any option of its own a provider may work elsewhere. Windows has no processor time that is fine
     enough.
     """
-    return time.thread_time_ns if clock_name(how) == "thread" else time.perf_counter_ns
+    return time.thread_time_ns if clock_name(options) == "thread" else time.perf_counter_ns
 
 
-def clock_name(how: RuntimeOptions) -> Literal["wall", "thread"]:
+def clock_name(options: RuntimeOptions) -> Literal["wall", "thread"]:
     """Return the name of the clock that `clock_of` chooses."""
-    own = description_of(how.provider).in_caller and how.threads == 1 and not how.provider_options
-    return "thread" if own and has_fine_thread_clock() else "wall"
+    in_caller = (
+        description_of(options.provider).in_caller
+        and options.threads == 1
+        and not options.provider_options
+    )
+    return "thread" if in_caller and has_fine_thread_clock() else "wall"
 
 
 def repeats(run: float, opening: float, seconds: float) -> Repeats:
@@ -95,13 +99,13 @@ def repeats(run: float, opening: float, seconds: float) -> Repeats:
         opening: seconds of opening a session.
         seconds: time that a process may take, as far as one run of each session fits.
     """
-    opened = opening + (1 + WARMUP_ROUNDS) * run
+    cost = opening + (1 + WARMUP_ROUNDS) * run
     fewest, most = SESSIONS
-    useful = math.sqrt(2 * START / opened) * SESSION_SPREAD / PROCESS_SPREAD
+    useful = math.sqrt(2 * START / cost) * SESSION_SPREAD / PROCESS_SPREAD
     sessions = most if useful >= most else fewest
-    best = math.sqrt(opened / run) * RUN_SPREAD / SESSION_SPREAD
-    fitting = (seconds - START) / (2 * sessions) - opened
-    runs = min(max(best, SHORTEST / (2 * sessions * run)), fitting / run)
+    best = math.sqrt(cost / run) * RUN_SPREAD / SESSION_SPREAD
+    affordable = (seconds - START) / (2 * sessions) - cost
+    runs = min(max(best, SHORTEST / (2 * sessions * run)), affordable / run)
     return Repeats(sessions, max(round(runs), 1))
 
 
@@ -132,9 +136,9 @@ def in_turn(sides: Sequence[Run], clock: Clock, *, seed: int = 0) -> Iterator[li
 
 def seconds_of(run: Run, count: int, clock: Clock) -> float:
     """Return the seconds of a run, which are never 0."""
-    before = clock()
+    start = clock()
     run(count)
-    return max(clock() - before, 1) * 1e-9
+    return max(clock() - start, 1) * 1e-9
 
 
 def warm_up(sides: Sequence[Run]) -> None:

@@ -76,13 +76,13 @@ def runtime_release() -> str:
     return line[1] if line else ""
 
 
-def other_runtime(measured: str) -> str:
+def other_runtime(release: str) -> str:
     """Say that forms were measured with another version of ONNX Runtime; "" if not, or unknown."""
     running = runtime_release()
-    if not measured or not running or measured == running:
+    if not release or not running or release == running:
         return ""
     return (
-        f"measured with ONNX Runtime {printable(measured, 40)}, running {running}: measure again, "
+        f"measured with ONNX Runtime {printable(release, 40)}, running {running}: measure again, "
         "or verify the speed"
     )
 
@@ -196,24 +196,24 @@ def watched(options: RuntimeOptions) -> Iterator[list[GpuState]]:
     Args:
         options: the provider and its device are used; where NVML tells nothing the list is empty.
     """
-    device, seen, done = Device(options), list[GpuState](), threading.Event()
+    device, states, end = Device(options), list[GpuState](), threading.Event()
     if not device.answers:
-        yield seen
+        yield states
         return
 
     def look() -> None:
-        while not done.wait(PERIOD):
-            seen.append(device.state())
+        while not end.wait(PERIOD):
+            states.append(device.state())
 
-    seen.append(device.state())
+    states.append(device.state())
     watcher = threading.Thread(target=look, daemon=True)
     watcher.start()
     try:
-        yield seen
+        yield states
     finally:
-        done.set()
+        end.set()
         watcher.join()
-        seen.append(device.state())
+        states.append(device.state())
 
 
 def _handle(nvml: Any, number: int) -> Any:

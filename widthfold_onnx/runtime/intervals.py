@@ -144,9 +144,9 @@ def one_session(logs: Array) -> tuple[float, float, float]:
     )
 
 
-def is_settled(base: Times, other: Times) -> bool:
+def is_settled(base: Times, rewritten: Times) -> bool:
     """Check whether more runs of one session of each side would tell hardly more."""
-    middle, low, high = one_session(np.log(base / other))
+    middle, low, high = one_session(np.log(base / rewritten))
     is_narrow = high - low <= SETTLED * 2 * _NORMAL * USUAL_SPREAD
     return is_narrow or _is_sure(middle, low, high)
 
@@ -155,12 +155,12 @@ def _is_sure(middle: float, low: float, high: float) -> bool:
     return abs(middle) > SURE * max(high - middle, middle - low)
 
 
-def measured(base: Times, other: Times) -> Measurement:
+def measured(base: Times, rewritten: Times) -> Measurement:
     """Return the measurement of one session of each side, by the seconds of pairs of runs."""
     from widthfold_onnx.runtime.measurement import timed
 
-    ratio, low, high = map(math.exp, one_session(np.log(base / other)))
-    return timed(ratio, low, high, float(np.median(other)), len(other))
+    ratio, low, high = map(math.exp, one_session(np.log(base / rewritten)))
+    return timed(ratio, low, high, float(np.median(rewritten)), len(rewritten))
 
 
 def noise(control: float) -> float:

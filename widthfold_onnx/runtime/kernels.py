@@ -106,5 +106,5 @@ def copied(setting: Setting, size: int) -> float:
 
 def _shortest(model: onnx.ModelProto, setting: Setting) -> float:
     """Return the seconds of the shortest of `RUNS` runs and a run that warms up."""
-    run, clock = random_run(model, setting), clock_of(setting.how)
+    run, clock = random_run(model, setting), clock_of(setting.options)
     return min(seconds_of(run, count, clock) for count in range(1 + RUNS))

@@ -136,16 +136,16 @@ def contest(
     models = (original, rewritten)
     choice, inputs = choose(models, options, shapes)
     seconds = max(options.time_budget * PROCESS_SHARE, 2 * START)
-    each = repeats(choice.run, choice.opening, seconds)
+    counts = repeats(choice.run, choice.opening, seconds)
     report("timing: alternating runs")
-    task = (models, choice.settings, inputs.shared(2 * each.sessions), each)
+    task = (models, choice.settings, inputs.shared(2 * counts.sessions), counts)
     processes: list[Process] = []
     longest = 0.0
     for turn in itertools.count():
-        began = time.perf_counter()
+        process_start = time.perf_counter()
         processes.append(isolated(time_sessions, *task, turn))
         now = time.perf_counter()
-        longest = max(longest, now - began)
+        longest = max(longest, now - process_start)
         pairing = Pairing.of(np.stack([process.runs for process in processes]))
         is_late = now + longest > start + options.time_budget
         # One process may be an unlucky one: memory lies elsewhere in every process.
@@ -227,9 +227,9 @@ def ratios_to(
     inputs = [timed_inputs(sessions[0], shapes, options, kind) for kind in kinds]
     times = choosing([sessions], inputs[0], options)
     best = int(np.argmin(np.median(times, axis=0)))
-    every = [sessions[best], *(open_at(model, settings[best]) for model in models)]
+    timed_sessions = [sessions[best], *(open_at(model, settings[best]) for model in models)]
     seconds = options.time_budget / len(kinds)
-    outcomes = (ratios_in_turn(every, of_kind, options, seconds) for of_kind in inputs)
+    outcomes = (ratios_in_turn(timed_sessions, of_kind, options, seconds) for of_kind in inputs)
     return list(itertools.chain.from_iterable(outcomes))
 
 
@@ -277,7 +277,7 @@ def time_sessions(
     models: Models,
     settings: tuple[Setting, Setting],
     inputs: Sequence[Feeds],
-    each: Repeats,
+    counts: Repeats,
     turn: int,
 ) -> Process:
     """Time several sessions of both models; to be run in `runtime.child.isolated`.
@@ -288,23 +288,23 @@ def time_sessions(
         models: original and rewritten.
         settings: of both.
         inputs: the sets that take turns.
-        each: sessions of each model, and runs of each session.
+        counts: sessions of each model, and runs of each session.
         turn: number of the process.
 
     Raises:
         UnverifiedError: a model does not run.
     """
-    how = settings[0].how
-    clock = clock_of(how)
+    options = settings[0].options
+    clock = clock_of(options)
     runs: tuple[list[Run], list[Run]] = ([], [])
-    loads, firsts = np.zeros((2, 2, each.sessions))
-    for number in range(each.sessions):
+    loads, firsts = np.zeros((2, 2, counts.sessions))
+    for number in range(counts.sessions):
         for side in (0, 1) if (number + turn) % 2 == 0 else (1, 0):
-            before = clock()
+            start = clock()
             session = open_at(models[side], settings[side])
-            loads[side, number] = (clock() - before) * 1e-9
+            loads[side, number] = (clock() - start) * 1e-9
             runs[side].append(rounds_of(session, inputs))
             firsts[side, number] = seconds_of(runs[side][-1], 0, clock)
-    with watched(how) as states:
-        times = alternate([*runs[0], *runs[1]], each.runs, clock, seed=turn)
-    return Process(times.reshape(2, each.sessions, each.runs), loads, firsts, states)
+    with watched(options) as states:
+        times = alternate([*runs[0], *runs[1]], counts.runs, clock, seed=turn)
+    return Process(times.reshape(2, counts.sessions, counts.runs), loads, firsts, states)

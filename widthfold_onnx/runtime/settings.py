@@ -52,27 +52,27 @@ class Setting:
     """A level and options of the runtime, which determine how fast a model runs."""
 
     level: Level
-    how: RuntimeOptions
+    options: RuntimeOptions
 
     def __str__(self) -> str:
-        options = self.how.provider_options.items()
-        return ", ".join([self.level, *(f"{name}={value}" for name, value in options)])
+        entries = self.options.provider_options.items()
+        return ", ".join([self.level, *(f"{name}={value}" for name, value in entries)])
 
 
-def settings_of(how: RuntimeOptions) -> list[Setting]:
+def settings_of(options: RuntimeOptions) -> list[Setting]:
     """Return the settings to choose from, the common one first; given options are fixed."""
-    provider, fixed = description_of(how.provider), how.provider_options
+    provider, fixed = description_of(options.provider), options.provider_options
     swept = {
         name: (fixed[name],) if name in fixed else values for name, values in provider.swept.items()
     }
-    options = [
+    combinations = [
         {**dict(zip(swept, values, strict=True)), **fixed}
         for values in itertools.product(*swept.values())
     ]
     return [
-        Setting(level, replace(how, provider_options=each))
+        Setting(level, replace(options, provider_options=combination))
         for level in provider.levels
-        for each in options
+        for combination in combinations
     ]
 
 
@@ -88,7 +88,7 @@ def open_at(
         UnverifiedError: the model does not run.
     """
     return open_session(
-        model, setting.how, setting.level, tf32=True, profile=profile, optimized=optimized
+        model, setting.options, setting.level, tf32=True, profile=profile, optimized=optimized
     )
 
 
@@ -143,11 +143,11 @@ def choose(
     best = [int(np.argmin(row)) for row in medians]
     if models[0].samefile(models[1]):
         best[1] = best[0]
-    chosen = settings[best[0]], settings[best[1]]
+    best_settings = settings[best[0]], settings[best[1]]
     choice = SettingChoice(
-        settings=chosen,
+        settings=best_settings,
         same_level=math.exp(float(np.median(np.log(times[:, 0, 0] / times[:, 1, 0])))),
-        advice=advice_of(medians[0][0] / medians[0][best[0]], chosen[0], settings[0]),
+        advice=advice_of(medians[0][0] / medians[0][best[0]], best_settings[0], settings[0]),
         run=float(medians[0][best[0]] + medians[1][best[1]]) / 2,
         opening=opening,
     )
@@ -189,11 +189,11 @@ def timed_rounds(
     fewest, most = CHOICE_ROUNDS
     for seconds in itertools.islice(in_turn(runs, clock), most):
         rounds.append(seconds)
-        count, several = len(rounds), len(rounds) >= fewest
-        allowed = min(budget, usual) if several else max(budget, CHOICE_PATIENCE)
+        count, is_allowed_to_end = len(rounds), len(rounds) >= fewest
+        allowed = min(budget, usual) if is_allowed_to_end else max(budget, CHOICE_PATIENCE)
         if count > 1 and time.perf_counter() - start > allowed:
             break
-        if several and count.bit_count() == 1 and is_enough(np.array(rounds[1:])):
+        if is_allowed_to_end and count.bit_count() == 1 and is_enough(np.array(rounds[1:])):
             break
     return np.array(rounds[1:])
 

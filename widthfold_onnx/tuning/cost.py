@@ -173,30 +173,30 @@ EINSUM_MOVES = 1 / 3
 
 def layer_seconds(work: Work, target: Target) -> float:
     """Predict a layer as it is: its Conv and the operator behind it (`workload.workloads`)."""
-    moved = work.inputs + work.outputs if work.reordered else 0
-    seconds = conv_seconds(work, target) + moved * EINSUM_MOVES * target.scatter
+    elements = work.inputs + work.outputs if work.reordered else 0
+    seconds = conv_seconds(work, target) + elements * EINSUM_MOVES * target.scatter
     return seconds + _copy(work, target, 2 * work.outputs)
 
 
-def form_seconds(work: Work, moves: Moves, folded: Work, alone: int, target: Target) -> float:
+def form_seconds(work: Work, moves: Moves, form_work: Work, unfused: int, target: Target) -> float:
     """Predict a layer in another form.
 
     Args:
         work: work of the layer as it is.
         moves: the Reshapes and Transposes before and behind the form.
-        folded: work of the form.
-        alone: number of operators that a runtime fuses into the layer as it is, but not into the
+        form_work: work of the form.
+        unfused: number of operators that a runtime fuses into the layer as it is, but not into the
             form, because the unfold stands between.
         target: the device.
     """
-    copied = _moves(moves[0], folded.inputs, work, target)
-    copied += _moves(moves[1], folded.outputs, work, target)
-    if folded.inputs > work.inputs:
-        copied += _copy(work, target, work.inputs + folded.inputs)
-    if folded.outputs > work.outputs:
+    copied = _moves(moves[0], form_work.inputs, work, target)
+    copied += _moves(moves[1], form_work.outputs, work, target)
+    if form_work.inputs > work.inputs:
+        copied += _copy(work, target, work.inputs + form_work.inputs)
+    if form_work.outputs > work.outputs:
         copied += _copy(work, target, 2 * work.outputs)
-    copied += (alone + 1) * _copy(work, target, 2 * work.outputs)
-    return conv_seconds(folded, target) + copied
+    copied += (unfused + 1) * _copy(work, target, 2 * work.outputs)
+    return conv_seconds(form_work, target) + copied
 
 
 def _moves(steps: Sequence[MoveOrSum], elements: int, work: Work, target: Target) -> float:
@@ -220,8 +220,10 @@ def _scatters(step: Transpose) -> bool:
         last -= 1
     run = math.prod(extent or 1 for extent in step.extents[last:])
     # A matrix transpose moves one axis; all other axes keep their order.
-    others = ([i for i in step.order if i != axis] for axis in step.order)
-    return run < SHORT_RUN and not (run == 1 and any(rest == sorted(rest) for rest in others))
+    remainders = ([i for i in step.order if i != axis] for axis in step.order)
+    return run < SHORT_RUN and not (
+        run == 1 and any(remainder == sorted(remainder) for remainder in remainders)
+    )
 
 
 def _is_blocked(work: Work, target: Target) -> bool:

@@ -40,7 +40,7 @@ class Place(NamedTuple):
     machine: str
 
 
-def find_place(how: RuntimeOptions) -> Place:
+def find_place(options: RuntimeOptions) -> Place:
     """Return the provider and the machine that this process would measure with.
 
     Run it in `runtime.child.isolated`, since a provider may keep memory of its device.
@@ -49,8 +49,8 @@ def find_place(how: RuntimeOptions) -> Place:
         UnverifiedError: the provider cannot be used.
         UsageError: it or the runtime does not take the options.
     """
-    used = resolved(how).provider
-    return Place(used, machine_identity(used))
+    provider = resolved(options).provider
+    return Place(provider, machine_identity(provider))
 
 
 @cache
@@ -98,24 +98,24 @@ def device_name(provider: Provider) -> str:
     return ", ".join(kinds) or machine()
 
 
-def setting_identity(how: RuntimeOptions, level: Level) -> str:
+def setting_identity(options: RuntimeOptions, level: Level) -> str:
     """Return the settings with which the runtime runs a model.
 
     Args:
-        how: its provider is not AUTO.
+        options: its provider is not AUTO.
         level: the runtime's own optimization level.
 
     Raises:
         InternalError: the provider is AUTO.
     """
-    _check_chosen(how.provider)
+    _check_chosen(options.provider)
     return canonical(
         {
-            "provider": how.provider,
-            "options": dict(how.provider_options),
-            "session": dict(how.session_options),
+            "provider": options.provider,
+            "options": dict(options.provider_options),
+            "session": dict(options.session_options),
             "level": level,
-            "threads": how.threads,
+            "threads": options.threads,
         }
     )
 

@@ -62,20 +62,20 @@ def using(path: Path | None) -> Iterator[None]:
         raise unusable(path, str(error)) from error
 
 
-def unusable(path: Path | None, why: str) -> UsageError:
+def unusable(path: Path | None, reason: str) -> UsageError:
     """Return the error that names the store, the reason why it cannot be used, and a remedy."""
     name = "in memory" if path is None else quoted(str(path))
-    return UsageError(f"the store {name} cannot be used: {printable(why)}; {ELSEWHERE}")
+    return UsageError(f"the store {name} cannot be used: {printable(reason)}; {ELSEWHERE}")
 
 
-class Opened(NamedTuple):
+class Database(NamedTuple):
     """An open store; a read-only store loses new measurements when it is closed."""
 
     connection: sqlite3.Connection
     read_only: bool
 
 
-def open_database(path: Path | None) -> Opened:
+def open_database(path: Path | None) -> Database:
     """Open the store; create it, and its folder, if there is none.
 
     Every statement is a transaction of its own, and on the disk when it returns. A file that may
@@ -99,11 +99,11 @@ def open_database(path: Path | None) -> Opened:
                 raise unusable(path, "file is not a database")
     with using(path):
         try:
-            return Opened(_connected(place, path), read_only=False)
+            return Database(_connected(place, path), read_only=False)
         except sqlite3.OperationalError as error:
             if path is None or not path.is_file() or not _denied(error):
                 raise
-        return Opened(_copied(path), read_only=True)
+        return Database(_copied(path), read_only=True)
 
 
 def _connected(place: str, path: Path | None) -> sqlite3.Connection:
@@ -264,8 +264,8 @@ def default_path() -> Path:
     Raises:
         UsageError: ``WIDTHFOLD_STORE`` is not set, and the user has no home.
     """
-    if chosen := os.environ.get(VARIABLE):
-        return Path(chosen)
+    if name := os.environ.get(VARIABLE):
+        return Path(name)
     try:
         folder = platformdirs.user_cache_path("widthfold", appauthor=False)
     except RuntimeError:  # older releases do not raise this: they return "~" unexpanded

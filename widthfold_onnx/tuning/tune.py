@@ -72,29 +72,29 @@ def tune(
         Store(search_options.store) as store,
         _pool(search_options, fold_options, store, jobs, dask) as pool,
     ):
-        read = []
+        entries = []
         for path in map(Path, models):
             on_progress(Step(f"reading {path.name}"))
-            how = replace(search_options, provider=pool.provider)
-            read.append(_read(path, how, fold_options, spending.forms))
-        every = joined(workload for model in read for workload in model.racing)
+            runtime_options = replace(search_options, provider=pool.provider)
+            entries.append(_read(path, runtime_options, fold_options, spending.forms))
+        workloads = joined(workload for model in entries for workload in model.racing)
         seconds = search_options.time_budget or spending.race * len(models)
         interrupted = False
         try:
-            pool.measure(most_work_first(every.values()), Budget(seconds), on_progress)
+            pool.measure(most_work_first(workloads.values()), Budget(seconds), on_progress)
         except KeyboardInterrupt:
             interrupted = True
         return TuneReport(
             threads=search_options.threads,
             machines=[
                 TunedMachine(
-                    provider=bench.setup.how.provider,
+                    provider=bench.setup.options.provider,
                     machine=bench.machine,
-                    measured=len(bench.kept),
+                    measured=len(bench.new_measurements),
                 )
                 for bench in pool.benches
             ],
-            models=[_row(model, pool.benches) for model in read],
+            models=[_row(model, pool.benches) for model in entries],
             interrupted=interrupted,
             store_read_only=store.read_only,
         )
@@ -135,16 +135,16 @@ class _Read(NamedTuple):
     racing: Sequence[Workload] = ()
 
 
-def _read(path: Path, how: RuntimeOptions, options: FoldOptions, forms: int) -> _Read:
+def _read(path: Path, runtime_options: RuntimeOptions, options: FoldOptions, forms: int) -> _Read:
     try:
         loaded = load(path)
         if carries_folds(loaded.proto):
             return _Read(path.name, ALREADY_FOLDED)
-        how = with_cases(how, loaded.proto)
-        used, sizes = isolated(running, path, how, options.input_shapes)
+        runtime_options = with_cases(runtime_options, loaded.proto)
+        provider, sizes = isolated(running, path, runtime_options, options.input_shapes)
         drafting = Drafting(loaded.proto, loaded.folder, options)
         reading = drafting.reading(drafting.empty)
-        layers = Layers.of(reading, options, sizes[0], target(usual(used)))
+        layers = Layers.of(reading, options, sizes[0], target(usual(provider)))
     except WidthfoldError as error:
         return _Read(path.name, error)
     return _Read(path.name, layers, racing(layers, layers.workloads, forms, foresee(layers)))
@@ -159,8 +159,15 @@ def _row(model: _Read, benches: Sequence[Bench]) -> TunedModel:
     keys: list[tuple[str, Candidate]] = [(workload.subject, AS_IS) for workload in workloads]
     keys += [(workload.subject, form.spec) for workload in workloads for form in workload.forms]
     # On a cluster from which no worker has answered yet, everything is pending.
-    pending = layers.behind(workload for bench in benches for workload in bench.missing(workloads))
-    stored = [(key in b.kept, m) for b in benches for key in keys if (m := b.measurement(*key))]
+    pending = layers.subjects_of(
+        workload for bench in benches for workload in bench.pending(workloads)
+    )
+    stored = [
+        (key in b.new_measurements, m)
+        for b in benches
+        for key in keys
+        if (m := b.measurement(*key))
+    ]
     return TunedModel(
         model=name,
         layers=len(layers.workloads),

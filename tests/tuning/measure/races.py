@@ -15,7 +15,7 @@ from widthfold_onnx.runtime.measurement import AS_IS, Measurement, timed
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.bench import Bench
 from widthfold_onnx.tuning.measure.children import Budget
-from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome, Setup
+from widthfold_onnx.tuning.measure.successive_halving import Outcome, Setup, Start
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload
 
@@ -44,7 +44,7 @@ def behaving(workloads: Sequence[Workload], setup: Setup, seconds: float, *, rep
     """Says of every form that it ran, after it did what its name says."""
     for item in workloads:
         for key in (AS_IS, *(form.spec for form in item.forms)):
-            report(Began(item.subject, key))
+            report(Start(item.subject, key))
             _note(f"{os.getpid()} {item.subject} {key}")
             _do(item.subject if key == AS_IS else key)
         for key in (AS_IS, *(form.spec for form in item.forms)):

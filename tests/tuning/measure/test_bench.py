@@ -17,7 +17,7 @@ from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.bench import MORE_TIME, Bench
 from widthfold_onnx.tuning.measure.children import Budget
-from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome
+from widthfold_onnx.tuning.measure.successive_halving import Outcome, Start
 from widthfold_onnx.tuning.store import Store
 
 
@@ -81,7 +81,7 @@ def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
         [workload("one", "a", "b"), workload("two", "a"), workload("three")], Budget(60.0), quiet
     )
     assert [workloads for workloads, _ in inside.races[1:]] == [[("one", ["b"]), ("three", [])]]
-    assert len(used.kept) == 3
+    assert len(used.new_measurements) == 3
     stored = kept(store)["one", "b"]
     assert (stored.ratio, stored.low, stored.high, stored.rounds) == (1.5, 1.4, 1.6, 4)
     assert (stored.seconds, stored.status, stored.reason) == (1e-3, "ok", "")
@@ -96,7 +96,7 @@ def test_another_setting_or_machine_knows_nothing(store: Store, inside) -> None:
     ):
         used = Bench(setup, store, machine)
         used.measure([workload("one", "a")], Budget(60.0), quiet)
-        assert len(used.kept) == known
+        assert len(used.new_measurements) == known
 
 
 def test_what_had_no_time_gets_another_chance_with_more_of_it(
@@ -104,7 +104,7 @@ def test_what_had_no_time_gets_another_chance_with_more_of_it(
 ) -> None:
     def race(workloads, setup, seconds, *, report) -> None:
         for item in workloads:
-            report(Began(item.subject, AS_IS))
+            report(Start(item.subject, AS_IS))
             report(Outcome(item.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             report(Outcome(item.subject, "a", lost(NO_TIME)))
 
@@ -184,7 +184,7 @@ def test_what_a_wide_interval_left_open_is_measured_again_with_more_time(
 
     def race(workloads, setup, seconds, *, report) -> None:
         for item in workloads:
-            report(Began(item.subject, AS_IS))
+            report(Start(item.subject, AS_IS))
             report(Outcome(item.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             for form in item.forms:
                 low, high = ends[form.spec]

@@ -182,7 +182,10 @@ def test_every_kind_of_machine_measures_all_units(
             (key.machine, json.loads(key.setting)["provider"]) for key, _ in store.items()
         )
     assert found == {("small", "cpu"): 4, ("large", "cuda"): 4}
-    assert {bench.machine: len(bench.kept) for bench in pool.benches} == {"small": 4, "large": 4}
+    assert {bench.machine: len(bench.new_measurements) for bench in pool.benches} == {
+        "small": 4,
+        "large": 4,
+    }
 
 
 class Inside:
@@ -245,7 +248,7 @@ def test_an_interrupt_keeps_what_was_measured(
         kept = {key.subject for key, _ in store.items()}
         assert 0 < len(kept) < len(todo)
         (bench,) = pool.benches
-        assert {workload.subject for workload in bench.missing(todo)} == {
+        assert {workload.subject for workload in bench.pending(todo)} == {
             u.subject for u in todo
         } - kept
 

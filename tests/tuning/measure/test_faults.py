@@ -63,7 +63,7 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
     expected = {(u.subject, k) for u in workloads for k in (AS_IS, *(f.spec for f in u.forms))}
     assert stored.keys() == expected
     assert [key for key, item in stored.items() if item.status == "lost"] == [("two", form)]
-    assert len(used.kept) == len(expected)
+    assert len(used.new_measurements) == len(expected)
     again = [(subject, key) for child, subject, key in log() if child == 1]
     assert again == [
         ("two", AS_IS),
@@ -73,7 +73,7 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
         ("three", "a"),
     ]
     used.measure(workloads, Budget(60.0), quiet)
-    assert len(used.kept) == len(expected), "what is known was measured again"
+    assert len(used.new_measurements) == len(expected), "what is known was measured again"
     assert max(child for child, _, _ in log()) == 1
 
 

@@ -25,8 +25,8 @@ from widthfold_onnx.tuning.measure.successive_halving import (
     FORM_SECONDS,
     HOPELESS,
     PEAK_MARGIN,
-    Began,
     Outcome,
+    Start,
     _need,
     out_of_reach,
     race,
@@ -88,7 +88,7 @@ def raced(monkeypatch: pytest.MonkeyPatch):
             )
             for own, *forms in layers
         ]
-        reports: list[Began | Outcome] = []
+        reports: list[Start | Outcome] = []
         race(workloads, SETUP, budget, report=reports.append)
         return reports, track
 
@@ -128,10 +128,10 @@ def test_the_order_of_turns_goes_on_behind_the_first_pairs(raced) -> None:
 
 def test_every_form_begins_before_it_runs_and_has_one_result_behind_its_layer(raced) -> None:
     reports, _ = raced({"one": 1.0, "a": 0.5, "b": 3.0}, {"two": 1.0, "c": 0.5})
-    second = reports.index(Began("two", AS_IS))
-    begun = [(item.subject, item.candidate) for item in reports if isinstance(item, Began)]
+    second = reports.index(Start("two", AS_IS))
+    begun = [(item.subject, item.candidate) for item in reports if isinstance(item, Start)]
     assert begun[:4] == [("one", AS_IS), ("one", "a"), ("one", "b"), ("one", "a")]
-    assert reports[0] == Began("one", AS_IS)
+    assert reports[0] == Start("one", AS_IS)
     assert list(results(reports[:second])) == [AS_IS, "a", "b"]
     assert results(reports[second:]).keys() == {AS_IS, "c"}
 
@@ -267,7 +267,7 @@ def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(settings, "open_session", open_session)
     chosen = {"session.disable_prepacking": "1"}
-    setup = replace(SETUP, how=SearchOptions(provider=Provider.CPU, session_options=chosen))
+    setup = replace(SETUP, options=SearchOptions(provider=Provider.CPU, session_options=chosen))
     with pytest.raises(OpenedError) as caught:
         race([workload("own")], setup, 1.0, report=print)
     assert caught.value.args == (chosen,)

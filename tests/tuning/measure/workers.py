@@ -15,7 +15,7 @@ import msgspec
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.runtime.measurement import AS_IS, SKIPPED, Measurement, lost, now, timed
-from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome, Report, Setup
+from widthfold_onnx.tuning.measure.successive_halving import Outcome, Report, Setup, Start
 from widthfold_onnx.tuning.workload.workloads import Workload
 
 SECONDS = 0.2
@@ -73,7 +73,7 @@ def quick(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report
     """A race without a runtime, in which every form is as fast as the layer."""
     for workload in workloads:
         for key in (AS_IS, *(form.spec for form in workload.forms)):
-            report(Began(workload.subject, key))
+            report(Start(workload.subject, key))
             report(Outcome(workload.subject, key, timed(1.0, 1.0, 1.0, 1e-3, 4)))
 
 

@@ -157,11 +157,11 @@ def test_nothing_is_built_or_compared_twice(model: Path, world: World, fitted: l
             for base, other in ((EMPTY, A), (EMPTY, B), (A, B)):
                 builder.trials.compare(base, other, 3.0)
         assert fitted == [A, B]
-        assert len(builder.bench.kept) == len(world.compared) == 3
+        assert len(builder.bench.new_measurements) == len(world.compared) == 3
         known = builder.trials.compare(A, B, 3.0)
         again = Builder(model, store)
         assert again.trials.compare(plan(overridable(), "layer"), B, 3.0) == known
-        assert (fitted, len(again.bench.kept), len(world.compared)) == ([A, B], 0, 3)
+        assert (fitted, len(again.bench.new_measurements), len(world.compared)) == ([A, B], 0, 3)
 
 
 def test_another_model_shape_or_selection_is_compared_again(model: Path, world: World) -> None:
@@ -240,7 +240,7 @@ def test_the_other_trials_are_of_one_plan_each_as_well(
         time_one = builder.trials.levels if levels else builder.trials.decide
         times = [time_one(each, 3.0) for each in (A, B, replace(A, **ELSEWHERE), B)]
         assert times[:2] == times[2:]
-        assert len(builder.bench.kept) == 2
+        assert len(builder.bench.new_measurements) == 2
         assert builder.trials.stored(A) == (None if levels else times[0][0])
 
 

@@ -26,7 +26,7 @@ from widthfold_onnx.runtime.paired_benchmark import (
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning import store as store_module
 from widthfold_onnx.tuning.measure import children
-from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome, race
+from widthfold_onnx.tuning.measure.successive_halving import Outcome, Start, race
 from widthfold_onnx.tuning.search import context as context_module
 from widthfold_onnx.tuning.search import trials
 
@@ -93,12 +93,12 @@ class World:
     def _race(self, workloads, setup, seconds, report) -> None:
         for workload in workloads:
             if not workload.forms:  # the layer as it is, before it races
-                report(Began(workload.subject, AS_IS))
+                report(Start(workload.subject, AS_IS))
                 report(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
                 continue
             self.raced.append(workload.subject)
             self.at.append(setup.level)
-            report(Began(workload.subject, AS_IS))
+            report(Start(workload.subject, AS_IS))
             report(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             for key in (form.spec for form in workload.forms):
                 fate = self.alone(json.loads(workload.subject), msgspec.to_builtins(key))

@@ -45,7 +45,7 @@ def cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
 
 
 def _cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
-    device = Device(setting.how)
+    device = Device(setting.options)
     free = device.used_mib()
     run = rounds_of(open_at(model, setting), [feeds])
     run(0)

@@ -231,7 +231,7 @@ class Roofline:
 
     def of(self, model: Path, setting: Setting) -> Least:
         """Return what says the least seconds of the nodes of a model; on the CPU only."""
-        if setting.how.provider is not Provider.CPU:
+        if setting.options.provider is not Provider.CPU:
             return unknown
         weights = self._weights(model, setting)
         return lambda name, details: self._least(weights, name, details)

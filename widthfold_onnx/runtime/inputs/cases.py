@@ -71,23 +71,23 @@ def cases(model: onnx.ModelProto, fixed: Values) -> tuple[Values, ...]:
     Raises:
         UsageError: a fixed value for an input that is not there, or that it does not hold.
     """
-    held = {tensor.name for tensor in model.graph.initializer}
-    named = {value.name: value for value in inputs(model) if value.name not in held}
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    ports = {value.name: value for value in inputs(model) if value.name not in initializers}
     for name, elements in fixed.items():
-        if name not in named:
-            others = ", ".join(map(printable, named)) or "none"
-            reason = f"which is no input; there are: {others}"
+        if name not in ports:
+            names = ", ".join(map(printable, ports)) or "none"
+            reason = f"which is no input; there are: {names}"
             raise UsageError(f"--value names {printable(name)}, {reason}")
-        _check(named[name], elements)
-    small = {name for name, value in named.items() if _is_small(value)}
+        _check(ports[name], elements)
+    small = {name for name, value in ports.items() if _is_small(value)}
     choices: dict[str, list[tuple[float, ...]]] = {name: [value] for name, value in fixed.items()}
     if small - fixed.keys():
         reader = _Reader(small)
         reader.read(flat(model).graph)
         choices |= {n: reader.values(n) for n in sorted(reader.compared) if n not in fixed}
     if math.prod(map(len, choices.values())) <= MOST_CASES:
-        several = product(*choices.values())
-        return tuple(dict(zip(choices, values, strict=True)) for values in several)
+        combinations = product(*choices.values())
+        return tuple(dict(zip(choices, values, strict=True)) for values in combinations)
     count = max(map(len, choices.values()))
     return tuple({n: v[k % len(v)] for n, v in choices.items()} for k in range(count))
 
@@ -162,21 +162,21 @@ class _Reader:
         for tensor in graph.initializer:
             self._keep(tensor.name, tensor)
         for node in graph.node:
-            if node.op_type == "Constant" and (held := literal(node)) is not None:
-                self._keep(node.output[0], held)
+            if node.op_type == "Constant" and (constant := literal(node)) is not None:
+                self._keep(node.output[0], constant)
             self._read_node(node)
             for _, body in subgraphs(node.attribute):
                 self.read(body)
 
-    def _keep(self, name: str, held: object) -> None:
-        if isinstance(held, onnx.TensorProto):
-            self._extents[name] = tuple(held.dims)
-            is_inside = held.data_location != onnx.TensorProto.EXTERNAL
-            if not is_inside or math.prod(held.dims) > LARGEST_CONSTANT:
+    def _keep(self, name: str, constant: object) -> None:
+        if isinstance(constant, onnx.TensorProto):
+            self._extents[name] = tuple(constant.dims)
+            is_inside = constant.data_location != onnx.TensorProto.EXTERNAL
+            if not is_inside or math.prod(constant.dims) > LARGEST_CONSTANT:
                 return
-            held = numpy_helper.to_array(held)
-        if isinstance(held, np.ndarray) and held.size and held.dtype.kind in "fiub":
-            self._constants[name] = held
+            constant = numpy_helper.to_array(constant)
+        if isinstance(constant, np.ndarray) and constant.size and constant.dtype.kind in "fiub":
+            self._constants[name] = constant
 
     def _read_node(self, node: onnx.NodeProto) -> None:
         operands = [self._inputs.get(name) for name in node.input]
@@ -204,8 +204,8 @@ class _Reader:
         if op == "Equal":
             first = float(constant.flat[0])
             least = min(map(abs, elements))
-            other = float(least // 2) if least >= 2 else max(elements) + 1
-            self._add(name, [first, *(e for e in elements if e != first)], [other])
+            failing_value = float(least // 2) if least >= 2 else max(elements) + 1
+            self._add(name, [first, *(e for e in elements if e != first)], [failing_value])
             return
         holds, fails = ORDERED[op]
         above = op.startswith("Greater")
@@ -230,9 +230,9 @@ class _Reader:
         fails.extend(failing)
 
 
-def reported(several: Sequence[Values]) -> list[dict[str, list[float]]]:
+def reported(combinations: Sequence[Values]) -> list[dict[str, list[float]]]:
     """Return combinations of values for a report."""
-    return [{name: list(elements) for name, elements in values.items()} for values in several]
+    return [{name: list(elements) for name, elements in values.items()} for values in combinations]
 
 
 def shown_values(ports: Iterable[Port]) -> str:

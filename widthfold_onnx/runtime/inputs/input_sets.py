@@ -102,7 +102,7 @@ def random_sets(
     first, special = sizes[0], dict[int, Shapes | None]()
     if count > 1 and varied:
         special[1] = other_shapes(session, fixed[0], first)  # may be long, so one set is enough
-    if varied and any(Dimensions.of(session.inputs, fixed[0]).opened.values()):
+    if varied and any(Dimensions.of(session.inputs, fixed[0]).is_leading.values()):
         for seed, batch in BATCHES.items():
             if seed < count:
                 special[seed] = with_batch(session, fixed[0], first, batch)
@@ -123,9 +123,9 @@ def random_sets(
         kind = distribution_of(seed) if varied else Distribution.NORMAL
         label = ", ".join(filter(None, (f"seed {seed}", kind, note)))
         sets.append(InputSet(label, random_feeds(case.inputs, seed, shapes, kind), random=True))
-    missing = [str(batch) for seed, batch in BATCHES.items() if special.get(seed, first) is None]
-    why = f"not compared at batch {' or '.join(missing)}: the original does not run"
-    return InputSets(sets, sizes, [why] if missing else [])
+    batches = [str(batch) for seed, batch in BATCHES.items() if special.get(seed, first) is None]
+    remark = f"not compared at batch {' or '.join(batches)}: the original does not run"
+    return InputSets(sets, sizes, [remark] if batches else [])
 
 
 def _own_shapes(case: Session, fixed: Shapes, shapes: Shapes, end: float) -> Shapes:

@@ -73,10 +73,10 @@ def stored_sizes(paths: Iterable[str], inputs: Sequence[Port]) -> Sizes:
     """
     sets = [item.feeds for path in paths for item in stored_feeds(Path(path), inputs)]
     sizes = [{name: array.shape for name, array in feeds.items()} for feeds in sets]
-    first, *others = sizes
-    by_elements = sorted(others, key=lambda shapes: sum(map(math.prod, shapes.values())))
-    several = [first, *by_elements[:1], *by_elements[-1:]]
-    return tuple(shapes for at, shapes in enumerate(several) if shapes not in several[:at])
+    first, *further = sizes
+    by_elements = sorted(further, key=lambda shapes: sum(map(math.prod, shapes.values())))
+    candidates = [first, *by_elements[:1], *by_elements[-1:]]
+    return tuple(shapes for at, shapes in enumerate(candidates) if shapes not in candidates[:at])
 
 
 def _read(path: Path, inputs: Sequence[Port]) -> InputSet:
@@ -155,11 +155,11 @@ def _check_size(size: int) -> None:
 
 def _check(feeds: Mapping[str, Array], inputs: Sequence[Port]) -> None:
     ports = {port.name: port for port in inputs}
-    unknown = sorted(feeds.keys() - ports.keys())
-    missing = sorted(ports.keys() - feeds.keys())
-    for names, what in ((unknown, "is no input of the model"), (missing, "is missing")):
+    surplus = sorted(feeds.keys() - ports.keys())
+    lacking = sorted(ports.keys() - feeds.keys())
+    for names, problem in ((surplus, "is no input of the model"), (lacking, "is missing")):
         if names:
-            raise ValueError(f"{printable(names[0])} {what}")
+            raise ValueError(f"{printable(names[0])} {problem}")
     for name, array in feeds.items():
         port = ports[name]
         dtype = "string" if array.dtype.kind in "OUS" else array.dtype.name

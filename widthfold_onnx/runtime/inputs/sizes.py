@@ -98,20 +98,25 @@ class Dimensions:
         valued = {p.name: (len(p.value),) for p in inputs if len(p.value) > 1 and len(p.dims) == 1}
         fixed = {**valued, **fixed}
         symbols = _symbols(inputs, fixed)
-        keys = {
+        dims_of_input = {
             port.name: [
                 (port.name, axis) if dim is None else dim for axis, dim in enumerate(port.dims)
             ]
             for port in inputs
         }
-        return cls({n: fixed.get(n, [symbols.get(k, k) for k in own]) for n, own in keys.items()})
+        return cls(
+            {
+                n: fixed.get(n, [symbols.get(k, k) for k in dims])
+                for n, dims in dims_of_input.items()
+            }
+        )
 
     @cached_property
-    def opened(self) -> dict[Key, bool]:
+    def is_leading(self) -> dict[Key, bool]:
         """For each open dimension, True if it is axis 0 of some input, where the batch is."""
         leading = {dims[0] for dims in self.dims.values() if dims}
-        every = chain.from_iterable(self.dims.values())
-        return {dim: dim in leading for dim in every if not isinstance(dim, int)}
+        dims = chain.from_iterable(self.dims.values())
+        return {dim: dim in leading for dim in dims if not isinstance(dim, int)}
 
     def shapes(self, sizes: Mapping[Key, int]) -> Shapes:
         """Return the whole shapes of all inputs at these sizes of the open dimensions."""
@@ -124,10 +129,12 @@ class Dimensions:
     def open_inputs(self) -> dict[str, list[str]]:
         """The open dimensions by input: the symbol of each, or its axis where it has none."""
         names = {
-            name: [k if isinstance(k, str) else f"axis {k[1]}" for k in dims if k in self.opened]
+            name: [
+                k if isinstance(k, str) else f"axis {k[1]}" for k in dims if k in self.is_leading
+            ]
             for name, dims in self.dims.items()
         }
-        return {name: opened for name, opened in names.items() if opened}
+        return {name: dims for name, dims in names.items() if dims}
 
     def sizes(self, shapes: Shapes) -> dict[Key, int]:
         """Return the sizes of the open dimensions in whole shapes."""
@@ -150,7 +157,7 @@ def assumed_sizes(inputs: Sequence[Port], fixed: Sizes, sizes: Sizes) -> Assumed
     names = Dimensions.of(inputs, fixed[0]).open_inputs
     if not names or not sizes:
         return None
-    shapes = [{name: list(each[name]) for name in names} for each in sizes]
+    shapes = [{name: list(shapes[name]) for name in names} for shapes in sizes]
     return AssumedSizes(open=names, sizes=shapes)
 
 
@@ -165,13 +172,13 @@ def assumed_shapes(inputs: Sequence[Port], fixed: Shapes) -> Shapes:
         UsageError: as `Dimensions`, or another dimension than a batch is open.
     """
     dims = Dimensions.of(inputs, fixed)
-    for name, own in dims.dims.items():
-        if not all(isinstance(dim, int) or dims.opened[dim] for dim in own):
+    for name, input_dims in dims.dims.items():
+        if not all(isinstance(dim, int) or dims.is_leading[dim] for dim in input_dims):
             raise UsageError(
                 f"input {printable(name)} has open dimensions, and nothing is run to find "
                 f"them out; pass --input-shape {printable(name)}:SIZE,..."
             )
-    return dims.shapes(dict.fromkeys(dims.opened, 1))
+    return dims.shapes(dict.fromkeys(dims.is_leading, 1))
 
 
 def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[int | Key, int]:
@@ -208,7 +215,7 @@ def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[int | Key, int]:
     return sizes
 
 
-def running(model: Path, how: RuntimeOptions, fixed: Sizes) -> tuple[Provider, Sizes]:
+def running(model: Path, options: RuntimeOptions, fixed: Sizes) -> tuple[Provider, Sizes]:
     """Return the provider, and sizes at which a model runs (`find_sizes`).
 
     Meant to run in `runtime.child.isolated`.
@@ -217,7 +224,7 @@ def running(model: Path, how: RuntimeOptions, fixed: Sizes) -> tuple[Provider, S
         UnverifiedError: the provider cannot be used, or no sizes were found.
         UsageError: sizes that do not fit the model.
     """
-    session = open_session(model, RuntimeOptions(provider=how.provider, cases=how.cases))
+    session = open_session(model, RuntimeOptions(provider=options.provider, cases=options.cases))
     return session.provider, find_sizes(session, fixed)
 
 
@@ -306,10 +313,12 @@ def find_shapes(
         UnverifiedError: no try ran.
     """
     tries = _Tries(session, fixed, end, is_hint=is_hint)
-    opened = tries.dims.opened
-    small = list(_small_batch(opened))
-    every = [*small, *(dict.fromkeys(opened, size) for size in LADDER)]
-    shapes = tries.first(small, least=ENOUGH) or tries.first([*every, *_one_at_a_time(opened)])
+    is_leading = tries.dims.is_leading
+    small = list(_small_batch(is_leading))
+    candidates = [*small, *(dict.fromkeys(is_leading, size) for size in LADDER)]
+    shapes = tries.first(small, least=ENOUGH) or tries.first(
+        [*candidates, *_one_at_a_time(is_leading)]
+    )
     if shapes is None:
         names = ", ".join(map(printable, tries.dims.open_inputs))
         if names:
@@ -321,8 +330,8 @@ def find_shapes(
         raise UnverifiedError(
             f"no random input was found that runs{sizes} ({tries.failure}); pass --inputs"
         )
-    if opened and not suits(shapes):
-        shapes = tries.first(every, least=ENOUGH, suits=suits) or shapes
+    if is_leading and not suits(shapes):
+        shapes = tries.first(candidates, least=ENOUGH, suits=suits) or shapes
     return shapes
 
 
@@ -333,9 +342,9 @@ def further_shapes(session: Session, fixed: Shapes, shapes: Shapes, end: float) 
     `end` is as for `find_shapes`.
     """
     tries = _Tries(session, fixed, end)
-    opened, sizes = tries.dims.opened, tries.dims.sizes(shapes)
-    together = [key for key, leads in opened.items() if not leads]
-    changing = list(filter(None, (together, *([key] for key in opened))))
+    is_leading, sizes = tries.dims.is_leading, tries.dims.sizes(shapes)
+    positions = [key for key, leads in is_leading.items() if not leads]
+    changing = list(filter(None, (positions, *([key] for key in is_leading))))
     large = [
         {**sizes, **{key: sizes[key] * times for key in keys}}
         for keys in changing
@@ -358,13 +367,13 @@ def other_shapes(session: Session, fixed: Shapes, shapes: Shapes) -> Shapes | No
     longer, odd before even (indivisible shows more), of batch 3 before 1; else twice as large.
     """
     tries = _Tries(session, fixed)
-    opened, sizes = tries.dims.opened, tries.dims.sizes(shapes)
+    is_leading, sizes = tries.dims.is_leading, tries.dims.sizes(shapes)
 
     def scaled(growth: int, cut: int, batch: int) -> dict[Key, int]:
-        return {k: n * batch if opened[k] else n * growth - cut for k, n in sizes.items()}
+        return {k: n * batch if is_leading[k] else n * growth - cut for k, n in sizes.items()}
 
-    batches = (3, 1) if any(opened.values()) else (1,)
-    growths = () if all(opened.values()) else (16, 4, 2)
+    batches = (3, 1) if any(is_leading.values()) else (1,)
+    growths = () if all(is_leading.values()) else (16, 4, 2)
     long = starmap(scaled, product(growths, (1, 0), batches))
     doubled = (item for item in (scaled(2, 0, 2), scaled(1, 0, 3)) if item != sizes)
     return tries.first(long, most=SMALL_ELEMENTS) or tries.first(doubled)
@@ -373,27 +382,27 @@ def other_shapes(session: Session, fixed: Shapes, shapes: Shapes) -> Shapes | No
 def with_batch(session: Session, fixed: Shapes, shapes: Shapes, batch: int) -> Shapes | None:
     """Return shapes with another batch, None if the model does not run so."""
     tries = _Tries(session, fixed)
-    opened = tries.dims.opened
+    is_leading = tries.dims.is_leading
     return tries.first(
-        [{k: batch if opened[k] else n for k, n in tries.dims.sizes(shapes).items()}]
+        [{k: batch if is_leading[k] else n for k, n in tries.dims.sizes(shapes).items()}]
     )
 
 
-def _small_batch(opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
+def _small_batch(is_leading: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
     """Yield sizes to try: batch 1 and the same size elsewhere, then one of them long."""
-    rest = [key for key, leads in opened.items() if not leads]
-    for size in LADDER if opened else (1,):
-        yield {key: 1 if leads else size for key, leads in opened.items()}
-        for long in rest[:4]:
-            yield {key: size if key == long else 1 for key in opened}
+    positions = [key for key, leads in is_leading.items() if not leads]
+    for size in LADDER if is_leading else (1,):
+        yield {key: 1 if leads else size for key, leads in is_leading.items()}
+        for long in positions[:4]:
+            yield {key: size if key == long else 1 for key in is_leading}
 
 
-def _one_at_a_time(opened: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
+def _one_at_a_time(is_leading: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
     """Yield sizes to try in which one dimension after the other goes through `FINE`."""
     for size in SINGLE:
-        for key in reversed(list(opened)):  # bands and channels are at the end, time is before
+        for key in reversed(list(is_leading)):  # bands and channels are at the end, time is before
             for fine in FINE:
-                yield {**dict.fromkeys(opened, size), key: fine}
+                yield {**dict.fromkeys(is_leading, size), key: fine}
 
 
 class _Tries:

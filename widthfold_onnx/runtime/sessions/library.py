@@ -93,8 +93,8 @@ def run_options(seconds: float) -> Iterator[Any]:
 def failures() -> tuple[type[Exception], ...]:
     """Return the runtime's own exceptions, without common base, and the two of its Python layer."""
     binding = runtime().capi.onnxruntime_pybind11_state
-    own = [item for item in vars(binding).values() if isinstance(item, type)]
-    return (RuntimeError, ValueError, *(item for item in own if issubclass(item, Exception)))
+    types = [item for item in vars(binding).values() if isinstance(item, type)]
+    return (RuntimeError, ValueError, *(item for item in types if issubclass(item, Exception)))
 
 
 def words(error: Exception, model: Path | None = None) -> str:
@@ -145,13 +145,15 @@ def missing_library(provider: Provider) -> str | None:
     Of most providers no library is known.
     """
     folder, description = Path(runtime().__file__).parent / "capi", description_of(provider)
-    own = list(folder.glob(f"*{description.library}.*")) if description.library else []
+    libraries = list(folder.glob(f"*{description.library}.*")) if description.library else []
     try:
         for file in folder.glob("*onnxruntime_providers_shared.*"):
             ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
-        for file in own:
+        for file in libraries:
             ctypes.CDLL(str(file))
-        for name in description.opened_later if any(file.suffix == ".so" for file in own) else ():
+        for name in (
+            description.opened_later if any(file.suffix == ".so" for file in libraries) else ()
+        ):
             ctypes.CDLL(name)
     except OSError as error:
         return printable(str(error).replace(f"{folder}/", ""))

@@ -22,13 +22,13 @@ OFF = ("0", "false")
 
 
 def ranking(
-    provider: Provider, chosen: Mapping[str, str], threads: int, *, tf32: bool
+    provider: Provider, provider_options: Mapping[str, str], threads: int, *, tf32: bool
 ) -> list[tuple[str, dict[str, str]]]:
     """Return the provider and its fallbacks, the first choice first, with their options.
 
     Args:
         provider: the provider.
-        chosen: options of the provider itself; they win over ours.
+        provider_options: options of the provider itself; they win over ours.
         threads: threads inside one operator.
         tf32: False makes CUDA compute float32 products in full, even against a chosen option.
     """
@@ -41,7 +41,7 @@ def ranking(
         if description.folder:
             options[description.folder] = _shared_folder().name
         if item is provider:
-            options |= chosen
+            options |= provider_options
         if not tf32:
             options |= description.exact
         links.append((description.name, options))
@@ -63,26 +63,26 @@ def choose(provider: Provider) -> Provider:
     return provider
 
 
-def check_options(provider: Provider, chosen: Mapping[str, str]) -> None:
+def check_options(provider: Provider, provider_options: Mapping[str, str]) -> None:
     """Check that a usable provider also accepts these options.
 
     Raises:
         UsageError: it does not know one, or cannot use its value.
     """
-    entries = printable(", ".join(f"{name}={value}" for name, value in chosen.items()))
-    if chosen and not description_of(provider).takes_options:
+    entries = printable(", ".join(f"{name}={value}" for name, value in provider_options.items()))
+    if provider_options and not description_of(provider).takes_options:
         # The runtime silently ignores them, and a report would name options without effect.
         raise UsageError(f"provider {provider} takes no options: {entries}")
-    for name in description_of(provider).captures & chosen.keys():
-        if chosen[name].lower() not in OFF:
+    for name in description_of(provider).captures & provider_options.keys():
+        if provider_options[name].lower() not in OFF:
             raise UsageError(f"{name} repeats a run on its old inputs; it cannot be verified")
-    reason = obstacle(provider, tuple(chosen.items()))
+    reason = obstacle(provider, tuple(provider_options.items()))
     if reason is not None:
         raise UsageError(f"provider {provider} does not run with {entries}: {reason}")
 
 
 @cache
-def obstacle(provider: Provider, chosen: tuple[tuple[str, str], ...] = ()) -> str | None:
+def obstacle(provider: Provider, provider_options: tuple[tuple[str, str], ...] = ()) -> str | None:
     """Return why a provider cannot run a node here with the chosen options, None if it can.
 
     The list of available providers only says what the runtime was built with, and a session
@@ -103,7 +103,9 @@ def obstacle(provider: Provider, chosen: tuple[tuple[str, str], ...] = ()) -> st
         preload()
     options = library.quiet_options({"session.disable_cpu_ep_fallback": "1"})
     cpu = description_of(Provider.CPU).name
-    providers = [item for item in ranking(provider, dict(chosen), 1, tf32=False) if item[0] != cpu]
+    providers = [
+        item for item in ranking(provider, dict(provider_options), 1, tf32=False) if item[0] != cpu
+    ]
     try:
         session = library.new_session(one_node(), options, providers)
         session.run(None, {"x": np.ones((1, 1, 1, 1), np.float32)})

@@ -275,7 +275,7 @@ def resolved(options: R) -> R:
 
 def open_session(
     model: Path | onnx.ModelProto,
-    how: RuntimeOptions = DEFAULTS,
+    options: RuntimeOptions = DEFAULTS,
     level: Level = Level.ALL,
     *,
     tf32: bool = False,
@@ -287,8 +287,8 @@ def open_session(
 
     Args:
         model: the file; or a model in memory.
-        how: provider, threads and options, which win over ours; AUTO takes CUDA where a CUDA device
-            really runs a node, else the CPU.
+        options: provider, threads and entries, which win over ours; AUTO takes CUDA where a CUDA
+            device really runs a node, else the CPU.
         level: the runtime's own optimization level.
         tf32: let CUDA round float32 products to 10 bits unless an option forbids it; right for
             timing, wrong for parity.
@@ -303,32 +303,34 @@ def open_session(
         UsageError: `use_tf32` is switched off where float16 is to be timed.
     """
     runtime = library.runtime()
-    used = choose(how.provider)
+    provider = choose(options.provider)
     if isinstance(model, onnx.ModelProto):
         path, name = origin, model.graph.name if origin is None else origin.name
         folder = None if origin is None else origin.parent
     else:
         path, name, folder = model, model.name, None
     label = printable(name)
-    if tf32 and how.provider_options.get("use_tf32", "1").lower() in OFF:
+    if tf32 and options.provider_options.get("use_tf32", "1").lower() in OFF:
         _check_tensor_cores(model, label)
     try:
         session = library.new_session(
             model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model),
-            _options(level, how.threads, entries(how.session_options, folder), profile, optimized),
-            ranking(used, how.provider_options, how.threads, tf32=tf32),
+            _options(
+                level, options.threads, entries(options.session_options, folder), profile, optimized
+            ),
+            ranking(provider, options.provider_options, options.threads, tf32=tf32),
         )
     except library.failures() as error:
-        missing = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)
-        kind = NoKernelError if missing else UnverifiedError
+        has_no_kernel = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)
+        kind = NoKernelError if has_no_kernel else UnverifiedError
         raise kind(f"{label} does not load: {library.words(error, path)}") from error
-    first, expected = session.get_providers()[0], description_of(used).name
+    first, expected = session.get_providers()[0], description_of(provider).name
     if first != expected:
         raise UnverifiedError(f"{label} runs on {first} although {expected} was asked for")
-    on_cuda = description_of(used).device == "nvidia"
-    number = int(how.provider_options.get("device_id", 0)) if on_cuda else 0
+    on_cuda = description_of(provider).device == "nvidia"
+    number = int(options.provider_options.get("device_id", 0)) if on_cuda else 0
     device = ("cuda" if on_cuda else "cpu", number)
-    return Session(session, used, label, device, how.cases)
+    return Session(session, provider, label, device, options.cases)
 
 
 def _check_tensor_cores(model: Path | onnx.ModelProto, label: str) -> None:
@@ -348,12 +350,12 @@ def _check_tensor_cores(model: Path | onnx.ModelProto, label: str) -> None:
 def _options(
     level: Level,
     threads: int,
-    chosen: Mapping[str, str],
+    session_entries: Mapping[str, str],
     profile: Path | None,
     optimized: Path | None,
 ) -> Any:
     levels = library.runtime().GraphOptimizationLevel
-    options = library.quiet_options(chosen)
+    options = library.quiet_options(session_entries)
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.graph_optimization_level = {

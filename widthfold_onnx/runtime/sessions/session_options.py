@@ -62,29 +62,29 @@ NEAR = 0.93
 _NAME = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 
 
-def entries(chosen: Mapping[str, str], folder: Path | None) -> dict[str, str]:
+def entries(given_entries: Mapping[str, str], folder: Path | None) -> dict[str, str]:
     """Return all entries of a session: our own, and the chosen ones, which override them.
 
     Args:
-        chosen: by name.
+        given_entries: by name.
         folder: of the external data of a model in memory.
     """
     # Idle threads sleep: a spinning pool makes times depend on the load.
-    own = {"session.intra_op.allow_spinning": "0"}
+    defaults = {"session.intra_op.allow_spinning": "0"}
     if folder is not None:
-        own[FOLDER] = str(folder.absolute())
-    return own | dict(chosen)
+        defaults[FOLDER] = str(folder.absolute())
+    return defaults | dict(given_entries)
 
 
-def check_entries(chosen: Mapping[str, str]) -> None:
+def check_entries(given_entries: Mapping[str, str]) -> None:
     """Check that no entry is surely without effect, and that the runtime accepts the values.
 
     Raises:
         UsageError: one is not; names the entry.
     """
-    for name, value in chosen.items():
-        if why := _mistaken(name):
-            raise UsageError(f"session option {quoted(name)}{why}")
+    for name, value in given_entries.items():
+        if mistake := _mistaken(name):
+            raise UsageError(f"session option {quoted(name)}{mistake}")
         if name in SWITCHES and value not in ("0", "1"):
             raise UsageError(f"session option {name} is 0 or 1, not {quoted(value)}")
         try:

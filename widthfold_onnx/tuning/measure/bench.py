@@ -43,17 +43,17 @@ class Bench:
         setup: how forms run; its provider is not AUTO.
         store: where measurements are kept.
         machine: `identity.machine_identity`.
-        kept: the measurements that this bench has kept, by subject and candidate.
+        new_measurements: subject and candidate of each measurement that this bench has kept.
     """
 
     setup: Setup
     store: Store
     machine: str
-    kept: set[tuple[str, Candidate]] = field(default_factory=set)
+    new_measurements: set[tuple[str, Candidate]] = field(default_factory=set)
 
     @cached_property
     def _setting(self) -> str:
-        return setting_identity(self.setup.how, self.setup.level)
+        return setting_identity(self.setup.options, self.setup.level)
 
     def at(self, level: Level) -> Bench:
         """Return a bench of its own for another level."""
@@ -66,7 +66,7 @@ class Bench:
     def keep(self, outcome: Outcome) -> None:
         """Store a measurement."""
         subject, candidate, measurement = outcome
-        self.kept.add((subject, candidate))
+        self.new_measurements.add((subject, candidate))
         self.store.put(self._key(subject, candidate), measurement)
 
     def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
@@ -77,10 +77,10 @@ class Bench:
             budget: the seconds to spend.
             on_progress: gets a step per workload.
         """
-        missing = self.missing(workloads, budget.total)
-        measure(missing, self.setup, budget, self.keep, on_progress)
+        pending = self.pending(workloads, budget.total)
+        measure(pending, self.setup, budget, self.keep, on_progress)
 
-    def missing(self, workloads: Sequence[Workload], seconds: float = 0.0) -> list[Workload]:
+    def pending(self, workloads: Sequence[Workload], seconds: float = 0.0) -> list[Workload]:
         """Return the workloads that lack measurements, each with the forms that lack one.
 
         Args:
@@ -88,17 +88,17 @@ class Bench:
             seconds: time to measure them in; if it is much more than an earlier run had, forms
                 that were skipped or stayed undecided then are missing as well.
         """
-        reduced = (self._missing(workload, seconds) for workload in workloads)
+        reduced = (self._pending(workload, seconds) for workload in workloads)
         return [workload for workload in reduced if workload is not None]
 
-    def _missing(self, workload: Workload, seconds: float) -> Workload | None:
-        own = self.measurement(workload.subject, AS_IS)
-        if own is not None and own.status == "lost":
-            return workload if is_outdated(own) and seconds > 0 else None
+    def _pending(self, workload: Workload, seconds: float) -> Workload | None:
+        as_is = self.measurement(workload.subject, AS_IS)
+        if as_is is not None and as_is.status == "lost":
+            return workload if is_outdated(as_is) and seconds > 0 else None
         pairs = self.setup.spending.rungs[0].pairs
         measurements = {f: self.measurement(workload.subject, f.spec) for f in workload.forms}
         forms = tuple(f for f, m in measurements.items() if not is_complete(m, seconds, pairs))
-        return replace(workload, forms=forms) if forms or own is None else None
+        return replace(workload, forms=forms) if forms or as_is is None else None
 
     def _key(self, subject: str, candidate: Candidate) -> Key:
         text = candidate if isinstance(candidate, str) else candidate.text
@@ -126,7 +126,7 @@ class LocalPool:
     """
 
     def __init__(self, bench: Bench, jobs: int) -> None:
-        self.provider = bench.setup.how.provider
+        self.provider = bench.setup.options.provider
         self.benches = [bench]
         self._jobs = jobs
 
@@ -147,8 +147,8 @@ class LocalPool:
         if self._jobs == 1:
             bench.measure(workloads, budget, on_progress)
             return
-        missing = bench.missing(workloads, budget.total)
-        parts = [missing[start :: self._jobs] for start in range(self._jobs)]
+        pending = bench.pending(workloads, budget.total)
+        parts = [pending[start :: self._jobs] for start in range(self._jobs)]
         done = [0] * len(parts)
         messages: queue.SimpleQueue[tuple[int, Outcome | Step | Exception | None]] = (
             queue.SimpleQueue()
@@ -182,8 +182,8 @@ class LocalPool:
                     bench.keep(message)
                 elif isinstance(message, Step):
                     done[number] = message.done
-                    text = f"measuring layer {sum(done) + 1} of {len(missing)}"
-                    on_progress(Step(text, sum(done), len(missing), message.seconds_left))
+                    text = f"measuring layer {sum(done) + 1} of {len(pending)}"
+                    on_progress(Step(text, sum(done), len(pending), message.seconds_left))
                 else:
                     running.remove(number)
         finally:

@@ -18,7 +18,7 @@ from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.measurement import AS_IS, lost
 from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.system import memory_bytes
-from widthfold_onnx.tuning.measure.successive_halving import Began, Outcome, Setup, race
+from widthfold_onnx.tuning.measure.successive_halving import Outcome, Setup, Start, race
 from widthfold_onnx.tuning.workload.workloads import Workload
 
 
@@ -87,7 +87,7 @@ def measure(
     """
     by_subject = {workload.subject: workload for workload in workloads}
     pending = _Pending(by_subject, len(by_subject), budget, keep, on_progress)
-    on_cpu = description_of(setup.how.provider).device == "cpu"
+    on_cpu = description_of(setup.options.provider).device == "cpu"
     while pending.workloads:
         try:
             isolated(
@@ -128,9 +128,9 @@ class _Pending:
     budget: Budget
     keep: Keep
     on_progress: Progress
-    running: Began | None = None
+    running: Start | None = None
 
-    def hear(self, message: Began | Outcome) -> None:
+    def hear(self, message: Start | Outcome) -> None:
         """Handle a message of a child.
 
         Raises:
@@ -144,7 +144,7 @@ class _Pending:
             self._begin_layer()
         self.running = message
 
-    def lose(self, form: Began, reason: str) -> None:
+    def lose(self, form: Start, reason: str) -> None:
         """Mark the form that was running as lost; without the layer as it is, none can race."""
         self._settle(Outcome(form.subject, form.candidate, lost(reason)))
         if form.candidate == AS_IS:

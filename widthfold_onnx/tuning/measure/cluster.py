@@ -52,12 +52,12 @@ class Cluster:
         unfit: workers that cannot measure, by address, and why.
     """
 
-    def __init__(self, address: str, how: RuntimeOptions) -> None:
+    def __init__(self, address: str, options: RuntimeOptions) -> None:
         """Connect to a scheduler.
 
         Args:
             address: address of the scheduler, such as ``tcp://127.0.0.1:8786``.
-            how: the provider AUTO is decided by each worker.
+            options: the provider AUTO is decided by each worker.
 
         Raises:
             UsageError: no scheduler answers, or the extra is not installed.
@@ -68,7 +68,7 @@ class Cluster:
             raise UsageError(MISSING) from error
         self.unfit: dict[str, str] = {}
         self._dask = distributed
-        self._how = how
+        self._options = options
         self._known: dict[str, Place] = {}
         self._devices: set[str] = set()
         try:
@@ -162,7 +162,7 @@ class Cluster:
             if theirs != mine:
                 raise UsageError(f"worker {address} has {_said(theirs)}, here is {_said(mine)}")
             agreed.append(address)
-        for address, place in self._ask(agreed, isolated, find_place, self._how).items():
+        for address, place in self._ask(agreed, isolated, find_place, self._options).items():
             if isinstance(place, Exception):
                 self.unfit[address] = _said(place)
             else:
@@ -314,7 +314,7 @@ class ClusterPool:
         options = replace(self._options, provider=place.provider)
         bench = Bench(Setup(options, self._fold), self._store, place.machine)
         self.benches.append(bench)
-        return _Queue(bench, bench.missing(workloads, budget.total))
+        return _Queue(bench, bench.pending(workloads, budget.total))
 
     def _send(self, workers: Mapping[str, Place], budget: Budget) -> None:
         """Give every idle worker the next workload of its kind of machine."""
@@ -323,7 +323,7 @@ class ClusterPool:
             queue = self._queues[place]
             if address in busy or address in self._cluster.unfit or not queue.waiting:
                 continue
-            measuring = sum(other == place for other in workers.values())
+            measuring = sum(other_place == place for other_place in workers.values())
             share = min(measuring / len(queue.waiting), 1.0)
             workload = queue.waiting.pop(0)
             setup = queue.bench.setup
@@ -331,8 +331,8 @@ class ClusterPool:
             self._tasks[flight] = _Task(workload, queue, address)
 
     def _complaint(self) -> str:
-        why = "; ".join(sorted(set(self._cluster.unfit.values())))
-        return f"no worker of the cluster is left that can measure{why and f': {why}'}"
+        reasons = "; ".join(sorted(set(self._cluster.unfit.values())))
+        return f"no worker of the cluster is left that can measure{reasons and f': {reasons}'}"
 
     def _land(self, workers: Mapping[str, Place]) -> None:
         """Store the results that arrived, and put back the workloads of workers that failed."""
@@ -361,5 +361,5 @@ def _failed(task: _Task, reason: str) -> None:
     if queue.failures[workload.subject] < MOST_FAILURES:
         queue.waiting.insert(0, workload)
     else:
-        why = f"{MOST_FAILURES} workers failed at it; the last: {reason}"
-        queue.bench.keep(Outcome(workload.subject, AS_IS, lost(why)))
+        text = f"{MOST_FAILURES} workers failed at it; the last: {reason}"
+        queue.bench.keep(Outcome(workload.subject, AS_IS, lost(text)))

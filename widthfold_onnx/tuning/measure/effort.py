@@ -36,7 +36,7 @@ class Spending:
         least: layers are left out that together cannot gain this share of the model's time.
         trial: seconds of one trial of the whole model; 0: there are only the next and the last.
         lifting: seconds of the trial in which neighbouring layers are lifted.
-        without: seconds in which it is timed without each form.
+        ablation: seconds in which the model is timed without each form.
         final: seconds of the last one, which decides.
     """
 
@@ -47,7 +47,7 @@ class Spending:
     least: float
     trial: float
     lifting: float
-    without: float
+    ablation: float
     final: float
 
 
@@ -60,7 +60,7 @@ SPENDING = {
         least=SMALLEST_DIFFERENCE - 1,
         trial=0.0,
         lifting=1.0,
-        without=0.0,
+        ablation=0.0,
         final=2.0,
     ),
     Effort.DEFAULT: Spending(
@@ -71,7 +71,7 @@ SPENDING = {
         least=SMALLEST_DIFFERENCE - 1,
         trial=2.0,
         lifting=2.0,
-        without=3.0,
+        ablation=3.0,
         final=8.0,
     ),
     Effort.THOROUGH: Spending(
@@ -82,7 +82,7 @@ SPENDING = {
         least=0.0,
         trial=3.0,
         lifting=3.0,
-        without=15.0,
+        ablation=15.0,
         final=10.0,
     ),
 }

@@ -85,30 +85,30 @@ class Outcome(NamedTuple):
 class Setup:
     """The settings of a race: how models run and how often, limits of forms, and the level."""
 
-    how: SearchOptions
+    options: SearchOptions
     fold: FoldOptions
     level: Level = Level.ALL
 
     @property
     def setting(self) -> Setting:
         """Return the setting of every session."""
-        return Setting(self.level, self.how)
+        return Setting(self.level, self.options)
 
     @property
     def spending(self) -> Spending:
         """Return the seconds and runs of the effort."""
-        return SPENDING[self.how.effort]
+        return SPENDING[self.options.effort]
 
 
 @dataclass(frozen=True)
-class Began:
+class Start:
     """A layer as it is, or one of its forms, is about to run."""
 
     subject: str
     candidate: Candidate
 
 
-Report = Callable[[Began | Outcome], None]
+Report = Callable[[Start | Outcome], None]
 
 
 def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
@@ -127,7 +127,7 @@ def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report:
     peak = operations(setup.setting)
     for index, workload in enumerate(workloads):
         part = UNFAIR * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
-        report(Began(workload.subject, AS_IS))
+        report(Start(workload.subject, AS_IS))
         original = random_run(workload.model, setup.setting)
         _Race(workload, setup, report, original).run(peak, part * (end - time.perf_counter()))
 
@@ -166,18 +166,18 @@ class _Race:
         """
         start = time.perf_counter()
         first, *later = self.setup.spending.rungs
-        _, own = self._pairs(self._turns(self.original), first.pairs)
-        usual = float(np.median(own))
-        self._tell(AS_IS, timed(1.0, 1.0, 1.0, usual, len(own)))
+        _, as_is_times = self._pairs(self._turns(self.original), first.pairs)
+        as_is_seconds = float(np.median(as_is_times))
+        self._tell(AS_IS, timed(1.0, 1.0, 1.0, as_is_seconds, len(as_is_times)))
         for form in self.workload.forms:
-            if out_of_reach(form.macs, usual, peak):
-                why = OUT_OF_REACH
+            if out_of_reach(form.macs, as_is_seconds, peak):
+                reason = OUT_OF_REACH
             elif self.times and time.perf_counter() - start > FIRST_SHARE * seconds:
-                why = NO_TIME
+                reason = NO_TIME
             else:
-                why = self._run(form.spec, first.pairs)
-            if why:
-                self._tell(form.spec, lost(why))
+                reason = self._run(form.spec, first.pairs)
+            if reason:
+                self._tell(form.spec, lost(reason))
         for rung in later:
             running = [spec for spec in self.times if spec not in self.hopeless]
             best_first = sorted(running, key=lambda spec: -_ratio(self.times[spec]))
@@ -192,7 +192,7 @@ class _Race:
 
     def _run(self, spec: FormSpec, pairs: int) -> str:
         """Run a form; return why there is no result, "" if there is one."""
-        self.report(Began(self.workload.subject, spec))
+        self.report(Start(self.workload.subject, spec))
         model = reformed(self.workload, spec, self.setup.fold)
         if model is None:
             return NO_SUCH_FORM
@@ -213,8 +213,8 @@ class _Race:
         if HOPELESS * _ratio(times) < max(best, 1.0):
             self.hopeless.add(spec)
         elif pairs > FIRST_PAIRS:
-            more = self._pairs(turns, pairs - FIRST_PAIRS)
-            times = np.concatenate([times, more], axis=1)
+            further_times = self._pairs(turns, pairs - FIRST_PAIRS)
+            times = np.concatenate([times, further_times], axis=1)
         return times
 
     def _turns(self, form: Run) -> Iterator[list[float]]:
@@ -222,7 +222,7 @@ class _Race:
 
         One iterator takes turns as long as a form runs: a second one would begin the order anew.
         """
-        turns = in_turn((self.original, form), clock_of(self.setup.how))
+        turns = in_turn((self.original, form), clock_of(self.setup.options))
         next(turns)
         return turns
 

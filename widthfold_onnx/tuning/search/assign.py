@@ -70,23 +70,23 @@ def foresee(layers: Layers) -> dict[str, FormSpec]:
 
 def _measured(workload: Workload, measurement: Measurements) -> Iterator[Option]:
     """Yield the options of a layer whose times are known."""
-    subject, between = workload.subject, inside_subject(workload.subject)
-    own = measurement(subject, AS_IS)
-    if own is None or own.status != "ok":
+    subject, inside = workload.subject, inside_subject(workload.subject)
+    as_is = measurement(subject, AS_IS)
+    if as_is is None or as_is.status != "ok":
         yield Option(None, 0.0)
         return
-    usual = own.seconds
-    yield Option(None, usual / SMALLEST_GAIN)
+    as_is_seconds = as_is.seconds
+    yield Option(None, as_is_seconds / SMALLEST_GAIN)
 
     def seconds(subject: str, form: PredictedForm) -> float | None:
-        measured = measurement(subject, form.spec)
+        result = measurement(subject, form.spec)
         # The low end, because noise makes one of many equally fast forms look the fastest.
-        return None if measured is None or measured.status != "ok" else usual / measured.low
+        return None if result is None or result.status != "ok" else as_is_seconds / result.low
 
     for form in workload.forms:
-        alone = seconds(subject, form)
-        if alone is not None:
-            yield _option(form, alone, seconds(between, form))
+        lone_seconds = seconds(subject, form)
+        if lone_seconds is not None:
+            yield _option(form, lone_seconds, seconds(inside, form))
 
 
 def _predicted(workload: Workload, inside: Workload | None) -> Iterator[Option]:
@@ -97,30 +97,32 @@ def _predicted(workload: Workload, inside: Workload | None) -> Iterator[Option]:
         yield _option(form, form.predicted, form.packed if form in shared else None)
 
 
-def _option(form: PredictedForm, alone: float, packed: float | None) -> Option:
+def _option(form: PredictedForm, lone_seconds: float, packed_seconds: float | None) -> Option:
     """Return a form as an option, by its seconds alone and between packed tensors if they count."""
-    if packed is None:
-        return Option(form.spec, alone)
-    core, layouts = min(packed, alone), (form.input_layout, form.output_layout)
-    return Option(form.spec, core, *layouts, (alone - core) / (2 - layouts.count(None)))
+    if packed_seconds is None:
+        return Option(form.spec, lone_seconds)
+    core, layouts = min(packed_seconds, lone_seconds), (form.input_layout, form.output_layout)
+    return Option(form.spec, core, *layouts, (lone_seconds - core) / (2 - layouts.count(None)))
 
 
 def _least(layers: Layers, yielded: Mapping[str, Iterator[Option]]) -> dict[str, FormSpec]:
-    options = {subject: list(several) for subject, several in yielded.items()}
+    options = {subject: list(choices) for subject, choices in yielded.items()}
     program = _Program()
-    chosen = {
-        subject: [program.variable(layers.count(subject) * o.seconds, whole=True) for o in several]
-        for subject, several in options.items()
+    variables_of = {
+        subject: [
+            program.variable(layers.count(subject) * o.seconds, is_integer=True) for o in choices
+        ]
+        for subject, choices in options.items()
     }
-    for variables in chosen.values():
+    for variables in variables_of.values():
         program.exactly_one(variables)
     for link in layers.links:
-        _join(program, link, options, chosen)
+        _join(program, link, options, variables_of)
     values = program.solve() if options else []
     return {
         subject: option.spec
-        for subject, several in options.items()
-        for option, variable in zip(several, chosen[subject], strict=True)
+        for subject, choices in options.items()
+        for option, variable in zip(choices, variables_of[subject], strict=True)
         if option.spec is not None and values[variable] > 1 / 2
     }
 
@@ -129,7 +131,7 @@ def _join(
     program: _Program,
     link: Link,
     options: Mapping[str, Sequence[Option]],
-    chosen: Mapping[str, Sequence[int]],
+    variables_of: Mapping[str, Sequence[int]],
 ) -> None:
     """Add the cost of a link: its layout, and the folds and unfolds that its layers need."""
     sides: list[tuple[defaultdict[PackedLayout | None, list[int]], bool]] = []
@@ -137,14 +139,14 @@ def _join(
     for subjects, makes in ((link.makers, True), (link.readers, False)):
         for subject in dict.fromkeys(subjects):
             by_layout: defaultdict[PackedLayout | None, list[int]] = defaultdict(list)
-            for option, variable in zip(options[subject], chosen[subject], strict=True):
+            for option, variable in zip(options[subject], variables_of[subject], strict=True):
                 layout = option.output_layout if makes else option.input_layout
                 by_layout[layout].append(variable)
                 if layout is not None:
                     cost[layout] = max(cost[layout], option.end)
             sides.append((by_layout, makes))
-    home = {layout: program.variable(0.0, whole=True) for layout in cost}
-    program.exactly_one([*home.values(), program.variable(0.0, whole=True)])
+    home = {layout: program.variable(0.0, is_integer=True) for layout in cost}
+    program.exactly_one([*home.values(), program.variable(0.0, is_integer=True)])
     for layout, seconds in cost.items():
         fold, unfold = program.variable(seconds), program.variable(seconds)
         if link.has_other_maker:
@@ -163,14 +165,14 @@ class _Program:
 
     def __init__(self) -> None:
         self._costs: list[float] = []
-        self._whole: list[bool] = []
+        self._is_integer: list[bool] = []
         self._rows: list[dict[int, float]] = []
         self._ranges: list[tuple[float, float]] = []
 
-    def variable(self, cost: float, *, whole: bool = False) -> int:
-        """Add a variable; if it is not whole, it takes the least value that its rows allow."""
+    def variable(self, cost: float, *, is_integer: bool = False) -> int:
+        """Add a variable; if it is no integer, it takes the least value that its rows allow."""
         self._costs.append(cost)
-        self._whole.append(whole)
+        self._is_integer.append(is_integer)
         return len(self._costs) - 1
 
     def exactly_one(self, variables: Sequence[int]) -> None:
@@ -178,9 +180,13 @@ class _Program:
         self._rows.append(dict.fromkeys(variables, 1.0))
         self._ranges.append((1.0, 1.0))
 
-    def at_least(self, variable: int, more: Sequence[int], less: Sequence[int] = ()) -> None:
-        """Require that a variable is at least the sum of `more` minus the sum of `less`."""
-        self._rows.append({variable: 1.0, **dict.fromkeys(more, -1.0), **dict.fromkeys(less, 1.0)})
+    def at_least(
+        self, variable: int, addends: Sequence[int], subtrahends: Sequence[int] = ()
+    ) -> None:
+        """Require that a variable is at least the sum of `addends` less that of `subtrahends`."""
+        self._rows.append(
+            {variable: 1.0, **dict.fromkeys(addends, -1.0), **dict.fromkeys(subtrahends, 1.0)}
+        )
         self._ranges.append((0.0, np.inf))
 
     def solve(self) -> Sequence[float]:
@@ -197,7 +203,7 @@ class _Program:
         costs = np.array(self._costs)
         solution = milp(
             costs / (costs.max() or 1.0),
-            integrality=np.array(self._whole, np.int64),
+            integrality=np.array(self._is_integer, np.int64),
             bounds=Bounds(0, 1),
             constraints=LinearConstraint(matrix.tocsr(), lows, highs),
             options={"time_limit": SOLVER_SECONDS},

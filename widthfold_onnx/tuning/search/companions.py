@@ -46,27 +46,27 @@ class CompanionSearch:
         Returns:
             The plan, and the gain of each companion on random inputs, then on smooth ones.
         """
-        names: tuple[Companion, ...] = ()
+        taken_names: tuple[Companion, ...] = ()
         drafting = self.trials.drafting
         draft, gains = drafting.empty, {}
-        equal = {m.companion for m in matches if not isinstance(m.outcome, Refusal)}
-        for name in sorted(equal):
+        names_that_match = {m.companion for m in matches if not isinstance(m.outcome, Refusal)}
+        for name in sorted(names_that_match):
             self.say(Step(f"timing the whole model with the companion {name}"))
             rule = COMPANIONS[name]
-            other = drafting.with_companions(drafting.matches((*names, name)))
-            timed = self._alone(draft, other, rule)
-            is_faster = bool(timed) and timed[0].low > 1 and all(t.high >= 1 for t in timed)
+            extension = drafting.with_companions(drafting.matches((*taken_names, name)))
+            results = self._alone(draft, extension, rule)
+            is_faster = bool(results) and results[0].low > 1 and all(t.high >= 1 for t in results)
             if rule.lifts and not is_faster:
-                lifted = self._between_lifted_layers(draft, other)
+                lifted = self._between_lifted_layers(draft, extension)
                 is_faster = bool(lifted) and all(trial.low > 1 for trial in lifted)
-                timed = lifted[:1] or timed
-            if timed:
-                gains[name] = list(map(gain_of, timed))
+                results = lifted[:1] or results
+            if results:
+                gains[name] = list(map(gain_of, results))
             if is_faster:
-                draft, names = other, (*names, name)
+                draft, taken_names = extension, (*taken_names, name)
         return draft, gains
 
-    def _alone(self, draft: Plan, other: Plan, rule: CompanionRule) -> list[Measurement]:
+    def _alone(self, draft: Plan, extension: Plan, rule: CompanionRule) -> list[Measurement]:
         """Time a plan with one more companion against the plan without it.
 
         The inputs are random. If the time of the companion depends on the data, smooth inputs
@@ -76,15 +76,15 @@ class CompanionSearch:
         if rule.branches and not self.trials.options.inputs:
             kinds.append(Distribution.SMOOTH)
         seconds = len(kinds) * self.trials.spending.probe
-        return _complete(self.trials.without(other, [draft], seconds, kinds))
+        return _complete(self.trials.without(extension, [draft], seconds, kinds))
 
-    def _between_lifted_layers(self, draft: Plan, other: Plan) -> list[Measurement]:
+    def _between_lifted_layers(self, draft: Plan, extension: Plan) -> list[Measurement]:
         """Time one more companion between lifted layers, if there are layers of one axis.
 
         The model is compared with the draft, and with the draft whose layers are lifted. The
         result is empty if a trial is lost.
         """
-        lifted = self._lifted(other)
+        lifted = self._lifted(extension)
         if not lifted.layers:
             return []
         bases, seconds = (draft, self._lifted(draft)), self.trials.spending.probe
@@ -96,7 +96,7 @@ class CompanionSearch:
         return drafting.plan(draft, partial(lift_of, options=drafting.options))
 
 
-def _complete(timed: Sequence[Measurement | None]) -> list[Measurement]:
+def _complete(trials: Sequence[Measurement | None]) -> list[Measurement]:
     """Return the measurements if every trial has one, else none."""
-    measured = [trial for trial in timed if trial is not None and trial.status == "ok"]
-    return measured if len(measured) == len(timed) else []
+    results = [trial for trial in trials if trial is not None and trial.status == "ok"]
+    return results if len(results) == len(trials) else []

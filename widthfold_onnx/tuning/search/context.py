@@ -49,9 +49,9 @@ def find_context(
         UsageError: the target is unknown or does not fit the provider; or nothing is to be run,
             and an input has an open dimension besides its batch.
     """
-    chosen = _chosen(options, options.provider)  # before anything runs
+    device = _chosen(options, options.provider)  # before anything runs
     if not options.measure:
-        return _without_running(loaded, options, fixed, store, chosen)
+        return _without_running(loaded, options, fixed, store, device)
     provider, sizes = isolated(running, loaded.path, options, fixed)
     aim = _chosen(options, provider) or target(usual(provider))
     return SearchContext(provider, sizes, aim, machine_identity(provider))
@@ -62,7 +62,7 @@ def _without_running(
     options: SearchOptions,
     fixed: Sizes,
     store: Store,
-    chosen: Target | None,
+    device: Target | None,
 ) -> SearchContext:
     """Return the context of a machine of the target's kind.
 
@@ -70,16 +70,20 @@ def _without_running(
     measurements of this machine count if there are any. The kind of CPU is known of this machine
     alone.
     """
-    aim = chosen or target(usual(options.provider))
+    aim = device or target(usual(options.provider))
     provider = aim.provider if options.provider is Provider.AUTO else options.provider
     setting = setting_identity(replace(options, provider=provider), Level.ALL)
     machines = [name for name in store.machines(setting) if aim.device in name]
     with suppress(UnverifiedError):
-        here = machine_identity(provider)
-        if here in machines and aim.provider is Provider.CPU and aim.name != usual(provider):
-            machines.remove(here)
-        elif here in machines:
-            machines = [here]
+        this_machine = machine_identity(provider)
+        if (
+            this_machine in machines
+            and aim.provider is Provider.CPU
+            and aim.name != usual(provider)
+        ):
+            machines.remove(this_machine)
+        elif this_machine in machines:
+            machines = [this_machine]
     machine = machines[0] if len(machines) == 1 else ""
     ports = ports_of(loaded.proto)
     sizes = tuple(assumed_shapes(ports, shapes) for shapes in fixed)

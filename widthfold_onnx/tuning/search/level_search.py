@@ -51,8 +51,8 @@ class LevelSearch:
     def measure(self, budget: Budget, on_progress: Progress) -> None:
         """Measure the layers as they are, and race the layers that can move the model."""
         if self.seconds is not None:
-            alone = [workload.cut_to(0) for workload in self.layers.workloads.values()]
-            self.bench.measure(alone, budget, on_progress)
+            as_is = [workload.cut_to(0) for workload in self.layers.workloads.values()]
+            self.bench.measure(as_is, budget, on_progress)
         self.bench.measure(self.promising(), budget, on_progress)
 
     @cached_property
@@ -78,10 +78,10 @@ class LevelSearch:
 
     def gain(self, subject: str, spec: FormSpec) -> Gain | None:
         """Return the gain of a form of a layer; None where it is not known or the form was lost."""
-        measured = self.bench.measurement(subject, spec)
-        if measured is not None:
-            return gain_of(measured) if measured.status == "ok" else None
-        if self.bench.setup.how.measure or self.bench.measurement(subject, AS_IS) is not None:
+        result = self.bench.measurement(subject, spec)
+        if result is not None:
+            return gain_of(result) if result.status == "ok" else None
+        if self.bench.setup.options.measure or self.bench.measurement(subject, AS_IS) is not None:
             return None
         workload = self.layers.workloads[subject]
         form = next(form for form in workload.forms if form.spec == spec)
@@ -122,9 +122,9 @@ class LevelSearch:
         The reason is the most common one among the lost measurements of the layer and its forms.
         """
         forms = self.layers.workloads[subject].forms
-        measured = [self.bench.measurement(subject, AS_IS)]
-        measured += [self.bench.measurement(subject, form.spec) for form in forms]
-        reasons = Counter(m.reason for m in measured if m is not None and m.reason)
+        results = [self.bench.measurement(subject, AS_IS)]
+        results += [self.bench.measurement(subject, form.spec) for form in forms]
+        reasons = Counter(m.reason for m in results if m is not None and m.reason)
         return f"ran: {reasons.most_common(1)[0][0]}" if reasons else "was measured"
 
     def _least_first(self) -> list[str]:
@@ -138,8 +138,8 @@ class LevelSearch:
 
     def _seconds(self, subject: str) -> float:
         """Return the seconds of all layers of a subject as they are, predicted if not measured."""
-        own = self.bench.measurement(subject, AS_IS)
-        seconds = self.layers.workloads[subject].predicted if own is None else own.seconds
+        as_is = self.bench.measurement(subject, AS_IS)
+        seconds = self.layers.workloads[subject].predicted if as_is is None else as_is.seconds
         return self.layers.count(subject) * seconds
 
 
@@ -169,10 +169,10 @@ def racing(
         foreseen: the form of each that comes first (`tuning.search.assign.foresee`).
     """
     return [
-        every[subject].cut_to(forms, foreseen.get(subject))
-        for every in (layers.workloads, layers.inside)
+        workloads[subject].cut_to(forms, foreseen.get(subject))
+        for workloads in (layers.workloads, layers.inside)
         for subject in subjects
-        if subject in every
+        if subject in workloads
     ]
 
 
@@ -181,6 +181,11 @@ def pays(gain: Gain) -> bool:
     return gain.low > (PREDICTED_GAIN if gain.predicted else SMALLEST_GAIN)
 
 
-def gain_of(measured: Measurement) -> Gain:
+def gain_of(measurement: Measurement) -> Gain:
     """Return a measurement as a gain for reports."""
-    return Gain(ratio=measured.ratio, low=measured.low, high=measured.high, pairs=measured.rounds)
+    return Gain(
+        ratio=measurement.ratio,
+        low=measurement.low,
+        high=measurement.high,
+        pairs=measurement.rounds,
+    )

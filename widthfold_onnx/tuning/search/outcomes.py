@@ -54,7 +54,7 @@ class Outcomes:
     @property
     def _options(self) -> SearchOptions:
         """Provider and effort of the measurements; the provider is not AUTO."""
-        return self.level.bench.setup.how
+        return self.level.bench.setup.options
 
     def choose(self, site: LinearSite) -> Reformulation | Refusal:
         """Return the form of a layer, or the reason why it has none."""
@@ -128,7 +128,7 @@ class Outcomes:
             sizes=list(map(_at_size, context.sizes, self.finals)),
             layers=len(workloads),
             forms=sum(len(workload.forms) for workload in workloads.values()),
-            measured=sum(len(level.bench.kept) for level in races.levels),
+            measured=sum(len(level.bench.new_measurements) for level in races.levels),
             pending=len(_unmeasured(races)) if options.measure else 0,
             predicted=sum(form is not None and form[1].predicted for form in best),
             interrupted=races.interrupted,
@@ -161,8 +161,8 @@ class Outcomes:
 
 def _unmeasured(races: Races) -> set[str]:
     """Return the subjects of the layers that still lack a measurement."""
-    missing = [w for level in races.levels for w in level.bench.missing(level.promising())]
-    return races.levels[0].layers.behind(missing)
+    pending = [w for level in races.levels for w in level.bench.pending(level.promising())]
+    return races.levels[0].layers.subjects_of(pending)
 
 
 def _fastest(original: Measurement | None) -> str:

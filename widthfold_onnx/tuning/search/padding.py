@@ -49,10 +49,10 @@ class TimedPadding:
 
     def report(self, accepted: PaddingPlan | None) -> PaddingReport | None:
         """Return its report; `accepted` is the padding of the model that is written."""
-        done = accepted is not None
+        is_done = accepted is not None
         reason = "not in the fastest model" if self.is_taken else "not surely faster"
         plan = accepted or joined(self.chains)
-        return padding_report(plan, self.stops, done=done, reason=reason, gain=self.gain)
+        return padding_report(plan, self.stops, done=is_done, reason=reason, gain=self.gain)
 
 
 @dataclass(frozen=True)
@@ -67,38 +67,38 @@ class PaddingSearch:
     trials: Trials
     say: Progress
 
-    def best(self, settled: Plan) -> TimedPadding | None:
+    def best(self, unpadded: Plan) -> TimedPadding | None:
         """Return the trial of the multiple that gains most; None if nothing was timed.
 
         Args:
-            settled: the plan with the forms of all layers.
+            unpadded: the plan with the forms of all layers.
         """
         drafting, spending = self.trials.drafting, self.trials.spending
-        chosen = drafting.options.pad_channels
-        multiples = MULTIPLES if chosen is None else (chosen,)
-        timed: list[TimedPadding] = []
-        tried: list[list[tuple[str, int]]] = []
+        given_multiple = drafting.options.pad_channels
+        multiples = MULTIPLES if given_multiple is None else (given_multiple,)
+        candidates: list[TimedPadding] = []
+        earlier_widths: list[list[tuple[str, int]]] = []
         for multiple in filter(None, multiples):
-            reading = drafting.reading(msgspec.structs.replace(settled, layers=()))
+            reading = drafting.reading(msgspec.structs.replace(unpadded, layers=()))
             chains, stops = drafting.chains(reading, multiple)
             widths = [(layer.node, layer.padded) for part in chains for layer in part.layers]
-            if not chains or widths in tried:
+            if not chains or widths in earlier_widths:
                 continue
-            tried.append(widths)
+            earlier_widths.append(widths)
             self.say(Step(f"timing the whole model with channels padded to {multiple}"))
-            plan = self._with(settled, chains)
-            trial = self.trials.compare(settled, plan, spending.probe)
+            plan = self._with(unpadded, chains)
+            trial = self.trials.compare(unpadded, plan, spending.probe)
             if trial is not None and trial.status == "ok":
-                timed.append(TimedPadding(plan, chains, stops, gain_of(trial)))
+                candidates.append(TimedPadding(plan, chains, stops, gain_of(trial)))
                 if trial.high < 1:
                     break  # a larger multiple computes more
-        best = max(timed, key=lambda trial: trial.gain.ratio, default=None)
-        return self._helping(settled, best) if best is not None and best.is_taken else best
+        best = max(candidates, key=lambda trial: trial.gain.ratio, default=None)
+        return self._helping(unpadded, best) if best is not None and best.is_taken else best
 
-    def _with(self, settled: Plan, chains: Sequence[PaddingPlan]) -> Plan:
+    def _with(self, unpadded: Plan, chains: Sequence[PaddingPlan]) -> Plan:
         """Return the plan with padded chains; padded layers are lifted if they are of one axis."""
-        draft = msgspec.structs.replace(settled, layers=(), padding=joined(chains))
-        planned = {layer.name: layer for layer in settled.layers}
+        draft = msgspec.structs.replace(unpadded, layers=(), padding=joined(chains))
+        planned = {layer.name: layer for layer in unpadded.layers}
         options = self.trials.drafting.options
 
         def choose(site: LinearSite) -> Reformulation | Refusal:
@@ -109,17 +109,19 @@ class PaddingSearch:
 
         return self.trials.drafting.plan(draft, choose)
 
-    def _helping(self, settled: Plan, best: TimedPadding) -> TimedPadding:
+    def _helping(self, unpadded: Plan, best: TimedPadding) -> TimedPadding:
         """Drop the chains that do not help the whole model; uncertain ones stay together."""
         chains = best.chains
-        seconds = self.trials.spending.without
+        seconds = self.trials.spending.ablation
         if len(chains) < 2 or not seconds:
             return best
         self.say(Step(f"timing the whole model without each of {len(chains)} padded chains"))
-        others = [self._with(settled, [c for c in chains if c is not gone]) for gone in chains]
-        timed = self.trials.without(best.plan, others, seconds)
-        pairs = list(zip(chains, timed, strict=True))
+        plans = [
+            self._with(unpadded, [c for c in chains if c is not omitted]) for omitted in chains
+        ]
+        trials = self.trials.without(best.plan, plans, seconds)
+        pairs = list(zip(chains, trials, strict=True))
         helping = [chain for chain, trial in pairs if trial is None or trial.high >= 1]
         if not helping or len(helping) == len(chains):
             return best
-        return TimedPadding(self._with(settled, helping), helping, best.stops, best.gain)
+        return TimedPadding(self._with(unpadded, helping), helping, best.stops, best.gain)

@@ -99,22 +99,22 @@ class _Search:
         loaded, options = trials.loaded, drafting.options
         matches = drafting.matches(options.exchanges)
         draft, gains = CompanionSearch(trials, self.say).best(matches)
-        raced = self._race(draft)
-        level, forms = raced.levels[0], raced.levels[0].chosen()
-        if not raced.interrupted:
-            level, forms = Settling(trials, draft, self.say).settle(raced.levels)
-        chosen = level.plan(draft, forms)
-        padded = None if raced.interrupted else PaddingSearch(trials, self.say).best(chosen)
-        if padded is not None and padded.is_taken:
-            chosen = padded.plan
+        races = self._race(draft)
+        level, forms = races.levels[0], races.levels[0].chosen()
+        if not races.interrupted:
+            level, forms = Settling(trials, draft, self.say).settle(races.levels)
+        candidate = level.plan(draft, forms)
+        padding = None if races.interrupted else PaddingSearch(trials, self.say).best(candidate)
+        if padding is not None and padding.is_taken:
+            candidate = padding.plan
         finals: Sequence[Measurement | None] = [None] * len(self.context.sizes)
-        if chosen.changes:
+        if candidate.changes:
             self.say(Step("timing the whole model"))
-            finals = trials.decide(chosen, trials.spending.final)
+            finals = trials.decide(candidate, trials.spending.final)
         if not pays_at_all(finals):
-            chosen, forms = msgspec.structs.replace(drafting.empty, frozen=()), {}
-        draft = msgspec.structs.replace(chosen, layers=())
-        outcomes = Outcomes(level, forms, chosen, finals, self.context)
+            candidate, forms = msgspec.structs.replace(drafting.empty, frozen=()), {}
+        draft = msgspec.structs.replace(candidate, layers=())
+        outcomes = Outcomes(level, forms, candidate, finals, self.context)
         reading = drafting.reading(draft)
         decisions = decide(reading, options, outcomes.choose)
         hints = Hints(reading, options, partial(ran, loaded.path, trials.options.cases))
@@ -129,8 +129,8 @@ class _Search:
             companions=companion_reports(
                 matches, {c.companion for c in draft.companions}, "not measured", gains
             ),
-            padding=None if padded is None else padded.report(plan.padding),
-            search=outcomes.report(raced, accepted=plan.changes),
+            padding=None if padding is None else padding.report(plan.padding),
+            search=outcomes.report(races, accepted=plan.changes),
             assumed=assumed_sizes(ports_of(loaded.proto), options.input_shapes, self.context.sizes),
         )
 

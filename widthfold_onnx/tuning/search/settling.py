@@ -45,24 +45,26 @@ class Settling:
         Args:
             levels: the levels, the most promising one first.
         """
-        level, *others = levels
+        level, *challengers = levels
         forms = self._agreed(level)
-        for other in others:
-            agreed = self._agreed(other)
-            if self._is_better(other.plan(self.draft, agreed), level.plan(self.draft, forms)):
-                level, forms = other, agreed
+        for challenger in challengers:
+            challenger_forms = self._agreed(challenger)
+            if self._is_better(
+                challenger.plan(self.draft, challenger_forms), level.plan(self.draft, forms)
+            ):
+                level, forms = challenger, challenger_forms
         forms = self._lifted(level, forms)
         return level, self._helping(level, forms) if self.trials.spending.trial else forms
 
-    def _is_better(self, other: Plan, chosen: Plan) -> bool:
-        if not other.changes or other == chosen:
+    def _is_better(self, challenger: Plan, champion: Plan) -> bool:
+        if not challenger.changes or challenger == champion:
             return False
-        if not chosen.changes:
+        if not champion.changes:
             return True
         if not self.trials.spending.trial:
             return False
         self.say(Step("timing the whole model folded for another level"))
-        trial = self.trials.compare(chosen, other, self.trials.spending.trial)
+        trial = self.trials.compare(champion, challenger, self.trials.spending.trial)
         return trial is not None and trial.low > 1
 
     def _agreed(self, level: LevelSearch) -> Forms:
@@ -75,14 +77,14 @@ class Settling:
         forms = level.chosen()
         predicted = {s: form for s, form in forms.items() if measurement(s, AS_IS) is None}
         agreed = {**predicted, **assign(level.layers, measurement)}
-        alone, together = (level.plan(self.draft, f) for f in (forms, agreed))
-        if agreed == forms or not alone.changes or not self.trials.spending.trial:
+        plan, agreed_plan = (level.plan(self.draft, f) for f in (forms, agreed))
+        if agreed == forms or not plan.changes or not self.trials.spending.trial:
             return agreed
         self.say(Step(f"timing the whole model with {len(agreed)} layers that agree"))
-        trial = self.trials.compare(alone, together, self.trials.spending.trial)
+        trial = self.trials.compare(plan, agreed_plan, self.trials.spending.trial)
         if trial is None:
-            timed = self.trials.stored(alone), self.trials.stored(together)
-            return forms if timed[0] is not None and timed[1] is None else agreed
+            stored = self.trials.stored(plan), self.trials.stored(agreed_plan)
+            return forms if stored[0] is not None and stored[1] is None else agreed
         return agreed if trial.low > 1 else forms
 
     def _lifted(self, level: LevelSearch, forms: Forms) -> Forms:
@@ -102,8 +104,8 @@ class Settling:
         if lifted == forms or len(lifted) < 2:
             return forms
         self.say(Step("timing the whole model with neighbours of one axis lifted"))
-        alone, together = (level.plan(self.draft, f) for f in (forms, lifted))
-        trial = self.trials.compare(alone, together, self.trials.spending.lifting)
+        plan, lifted_plan = (level.plan(self.draft, f) for f in (forms, lifted))
+        trial = self.trials.compare(plan, lifted_plan, self.trials.spending.lifting)
         return lifted if trial is not None and trial.low > 1 else forms
 
     def _helping(self, level: LevelSearch, forms: Forms) -> Forms:
@@ -113,30 +115,30 @@ class Settling:
         together.
         """
         groups = _groups(level, forms)
-        others = [_without(forms, group) for group in groups]
-        if not groups or (others == [{}] and not self.draft.changes):
+        remainders = [_without(forms, group) for group in groups]
+        if not groups or (remainders == [{}] and not self.draft.changes):
             return forms
         self.say(Step(f"timing the whole model without each of {len(forms)} folded layers"))
-        trials = self._trials_without(level, forms, others)
-        timed = {s: t for group, t in zip(groups, trials, strict=True) for s in group if t}
-        helping = _without(forms, [s for s, t in timed.items() if t.high < 1])
+        trials = self._trials_without(level, forms, remainders)
+        trial_of = {s: t for group, t in zip(groups, trials, strict=True) for s in group if t}
+        helping = _without(forms, [s for s, t in trial_of.items() if t.high < 1])
         if not helping and not self.draft.changes:
             # The last trial decides on the least harmful form.
-            best = max(timed, key=lambda s: timed[s].ratio)
+            best = max(trial_of, key=lambda s: trial_of[s].ratio)
             return {best: forms[best]}
-        sure = _without(forms, [s for s, t in timed.items() if t.low <= 1])
+        sure = _without(forms, [s for s, t in trial_of.items() if t.low <= 1])
         if sure == helping or not (sure or self.draft.changes):
             return helping
-        (together,) = self._trials_without(level, helping, [sure])
-        return sure if together is not None and together.ratio < 1 else helping
+        (trial,) = self._trials_without(level, helping, [sure])
+        return sure if trial is not None and trial.ratio < 1 else helping
 
     def _trials_without(
-        self, level: LevelSearch, forms: Forms, others: Sequence[Forms]
+        self, level: LevelSearch, forms: Forms, subsets: Sequence[Forms]
     ) -> list[Measurement | None]:
         """Return for each of other forms the time of its model / time with all forms."""
-        plans = [level.plan(self.draft, other) for other in others]
+        plans = [level.plan(self.draft, subset) for subset in subsets]
         return self.trials.without(
-            level.plan(self.draft, forms), plans, self.trials.spending.without
+            level.plan(self.draft, forms), plans, self.trials.spending.ablation
         )
 
 
@@ -146,16 +148,16 @@ def _groups(level: LevelSearch, forms: Forms) -> list[list[str]]:
     Lifted neighbours are tried together, because a lifted layer alone pays for copies.
     """
     lifted = {s for s, form in forms.items() if form.is_lift_alone}
-    together = [[s for s in group if s in lifted] for group in level.layers.neighbours]
-    together = [group for group in together if group]
-    grouped = {s for group in together for s in group}
-    saved = {s: level.saved(s, form) for s, form in forms.items() if s not in grouped}
-    total = sum(max(seconds, 0.0) for seconds in saved.values())
-    weak = [s for s in saved if saved[s] < WEAK_SHARE * total]
-    strong = [[s] for s in saved if s not in weak]
+    lifted_groups = [[s for s in group if s in lifted] for group in level.layers.neighbours]
+    lifted_groups = [group for group in lifted_groups if group]
+    members = {s for group in lifted_groups for s in group}
+    savings = {s: level.saved(s, form) for s, form in forms.items() if s not in members}
+    total = sum(max(seconds, 0.0) for seconds in savings.values())
+    weak = [s for s in savings if savings[s] < WEAK_SHARE * total]
+    strong = [[s] for s in savings if s not in weak]
     if not strong:
-        return [*together, *([s] for s in saved)]
-    return [*together, *strong, *([weak] if weak else [])]
+        return [*lifted_groups, *([s] for s in savings)]
+    return [*lifted_groups, *strong, *([weak] if weak else [])]
 
 
 def _without(forms: Forms, subjects: Sequence[str]) -> Forms:

@@ -72,62 +72,62 @@ class Trials:
     @property
     def options(self) -> SearchOptions:
         """The options with which models run."""
-        return self.bench.setup.how
+        return self.bench.setup.options
 
     @property
     def spending(self) -> Spending:
         """The seconds of each trial."""
         return self.bench.setup.spending
 
-    def compare(self, base: Plan, other: Plan, seconds: float) -> Measurement | None:
+    def compare(self, base: Plan, plan: Plan, seconds: float) -> Measurement | None:
         """Time the models of two plans against each other, each at its strongest setting.
 
         Args:
             base: the plan that should be slower.
-            other: the plan that should be faster.
+            plan: the plan that should be faster.
             seconds: time that timing may take, at all sizes together.
 
         Returns:
             The ratio time of base / time of other (`over_sizes`), lost if one of them does not run;
             None if it is not in the store and nothing is to be measured.
         """
-        candidate, trials = _candidate(base, other), list[Measurement | None]()
+        candidate, trials = _candidate(base, plan), list[Measurement | None]()
         share = seconds / len(self._searched)
         for size in self._searched:
-            trials.append(self._timed(size, candidate, ratio_in_process, share, base, other))
+            trials.append(self._timed(size, candidate, ratio_in_process, share, base, plan))
             if is_decided(trials[-1]):
                 break
         return over_sizes(trials)
 
     def without(
         self,
-        chosen: Plan,
-        others: Sequence[Plan],
+        plan: Plan,
+        parts: Sequence[Plan],
         seconds: float,
         kinds: Sequence[Distribution] = (Distribution.NORMAL,),
     ) -> list[Measurement | None]:
-        """Time the models of other plans in turn with the model of one, all at one setting.
+        """Time models of parts of a plan in turn with the model of the plan, all at one setting.
 
         Args:
-            chosen: the plan.
-            others: parts of it.
-            seconds: time that timing may take, of all others and kinds at all sizes together.
+            plan: the plan.
+            parts: the plan without some of its changes, each.
+            seconds: time that timing may take, of all parts and kinds at all sizes together.
             kinds: how random inputs are distributed, one after the other.
 
         Returns:
-            On inputs of each kind, time of each other / time of `chosen`, as `compare` does.
+            On inputs of each kind, time of each part / time of `plan`, as `compare` does.
         """
-        undecided, share = list(range(len(others))), seconds / len(self._searched)
+        undecided, share = list(range(len(parts))), seconds / len(self._searched)
         trials = defaultdict[tuple[Distribution, int], list[Measurement | None]](list)
         for size in self._searched:
-            part = [others[i] for i in undecided]
-            timed = self._without(size, chosen, part, share, kinds)
-            for key, trial in zip(product(kinds, undecided), timed, strict=True):
+            undecided_parts = [parts[i] for i in undecided]
+            results = self._without(size, plan, undecided_parts, share, kinds)
+            for key, trial in zip(product(kinds, undecided), results, strict=True):
                 trials[key].append(trial)
             undecided = [
                 i for i in undecided if not any(is_decided(trials[k, i][-1]) for k in kinds)
             ]
-        return [over_sizes(trials[key]) for key in product(kinds, range(len(others)))]
+        return [over_sizes(trials[key]) for key in product(kinds, range(len(parts)))]
 
     def levels(self, plan: Plan, seconds: float) -> Measurement | None:
         """Time one model on the CPU at the first size: at level ALL / at level EXTENDED."""
@@ -183,25 +183,25 @@ class Trials:
     def _without(
         self,
         size: int,
-        chosen: Plan,
-        others: Sequence[Plan],
+        plan: Plan,
+        parts: Sequence[Plan],
         seconds: float,
         kinds: Sequence[Distribution],
     ) -> list[Measurement | None]:
         def candidates(bases: Sequence[Plan]) -> list[str]:
-            return [_candidate(base, chosen, inputs=kind) for kind in kinds for base in bases]
+            return [_candidate(base, plan, inputs=kind) for kind in kinds for base in bases]
 
-        def is_open(other: Plan) -> bool:
-            return any(self._is_open(size, c, seconds) for c in candidates([other]))
+        def is_open(part: Plan) -> bool:
+            return any(self._is_open(size, c, seconds) for c in candidates([part]))
 
-        untimed = list(filter(is_open, others))
+        untimed = list(filter(is_open, parts))
         for start in range(0, len(untimed), AT_ONCE):
-            part = untimed[start : start + AT_ONCE]
-            files = [self._file(other) for other in part]
-            share = len(part) / len(untimed)
-            models = self._file(chosen), files, kinds
-            self._time(size, candidates(part), ratios_to, seconds, *models, share=share)
-        return [self._measurement(size, candidate) for candidate in candidates(others)]
+            chunk = untimed[start : start + AT_ONCE]
+            files = [self._file(part) for part in chunk]
+            share = len(chunk) / len(untimed)
+            models = self._file(plan), files, kinds
+            self._time(size, candidates(chunk), ratios_to, seconds, *models, share=share)
+        return [self._measurement(size, candidate) for candidate in candidates(parts)]
 
     def _measurement(self, size: int, candidate: str) -> Measurement | None:
         return self.bench.measurement(self._subjects[size], candidate)
@@ -253,7 +253,7 @@ class Trials:
                 rewriting.carry_out(),
                 path,
                 source_folder=self.loaded.folder,
-                check=lambda written: None,
+                check=lambda model: None,
                 externalize=rewriting.document.external_names,
             )
         return path
@@ -268,11 +268,11 @@ def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
     Returns:
         The deciding trial; None if one is not known.
     """
-    measured = [trial for trial in trials if trial is not None]
-    if len(measured) < len(trials):
+    results = [trial for trial in trials if trial is not None]
+    if len(results) < len(trials):
         return None
-    worst = min(measured, key=lambda trial: trial.high)  # a lost one has 0
-    return worst if is_decided(worst) else max(measured, key=lambda trial: trial.low)
+    worst = min(results, key=lambda trial: trial.high)  # a lost one has 0
+    return worst if is_decided(worst) else max(results, key=lambda trial: trial.low)
 
 
 def is_decided(trial: Measurement | None) -> bool:
@@ -294,9 +294,9 @@ def verdict_of(trial: Measurement) -> SpeedVerdict:
     return judge(trial.low, trial.high, trial.control)
 
 
-def _candidate(base: Plan, other: Plan, **how: str) -> str:
-    names = [plan.digest if plan.changes else "original" for plan in (base, other)]
-    return canonical({"than": names[0], "is": names[1], **how})
+def _candidate(base: Plan, plan: Plan, **conditions: str) -> str:
+    names = [p.digest if p.changes else "original" for p in (base, plan)]
+    return canonical({"than": names[0], "is": names[1], **conditions})
 
 
 def _last(plan: Plan) -> str:

@@ -65,23 +65,23 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
     if width_problem(site, options) is not None:
         yield from _legal(forms_of_split(site, options, unfolded, lift=1))
         return
-    whole = [n for n in site.positions[1:] if n is not None and n <= MAX_WHOLE]
+    full_extents = [n for n in site.positions[1:] if n is not None and n <= MAX_WHOLE]
     # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
     ways = [(0, order) for order in ORDERS[options.layout]]
     ways += [(1, False)] if len(site.axes) in LIFTED_RANKS else []
     # A factor equal to the dilation removes it: every tile reads positions of its own tile only.
     dilations = [axis.dilation for axis in site.axes if axis.dilation <= FACTORS[-1]]
-    seen: set[FormSpec] = set()
-    for factor in sorted({1, *FACTORS, *whole, *dilations}):
+    specs: set[FormSpec] = set()
+    for factor in sorted({1, *FACTORS, *full_extents, *dilations}):
         for split in splits(options.axis, factor, len(site.axes)):
             for lift, order in ways:
-                every = forms_of_split(
+                forms = forms_of_split(
                     site, options, split, lift=lift, tile_major=order, one_sided=True
                 )
-                for form in _legal(every):
+                for form in _legal(forms):
                     spec = form.spec
-                    if spec not in seen:
-                        seen.add(spec)
+                    if spec not in specs:
+                        specs.add(spec)
                         yield form
     if options.axis is AxisName.AUTO:
         yield from summed_taps(site, options)

@@ -53,37 +53,37 @@ class Cut:
         subject: its description as canonical JSON.
         model: the layer as a model of its own.
         site: the layer in its model.
-        again: the layer in `model`, where all extents are known.
+        fixed_site: the layer in `model`, where all extents are known.
         forms: the other forms that it may take there.
         shape: extents of its data there.
-        behind: number of operators that a runtime fuses into the layer.
+        fused: number of operators behind the layer that a runtime fuses into it.
     """
 
     subject: str
     model: onnx.ModelProto
     site: LinearSite
-    again: LinearSite
+    fixed_site: LinearSite
     forms: Sequence[Reformulation]
     shape: Sequence[int]
-    behind: int
+    fused: int
 
     def workload(self, target: Target) -> Workload:
         """Return the layer to be measured, with its forms ordered for a device."""
-        output = [int(d) for d in self.again.output if d is not None]
-        work, macs = Work.of(self.site, self.shape, output), self.again.macs or 0
+        output = [int(d) for d in self.fixed_site.output if d is not None]
+        work, macs = Work.of(self.site, self.shape, output), self.fixed_site.macs or 0
         predicted = []
         for form in self.forms:
-            ends, folded = form.ends, work.folded(form, self.shape, output)
-            alone = self.behind if ends.output_layout is None else 0  # else they run packed
+            ends, form_work = form.ends, work.folded(form, self.shape, output)
+            unfused = self.fused if ends.output_layout is None else 0  # else they run packed
             moves = (form.folding, form.unfolding)
             predicted.append(
                 PredictedForm(
                     spec=form.spec,
                     macs=macs * form.flops_ratio,
-                    predicted=form_seconds(work, moves, folded, alone, target),
+                    predicted=form_seconds(work, moves, form_work, unfused, target),
                     input_layout=ends.input_layout,
                     output_layout=ends.output_layout,
-                    packed=conv_seconds(folded, target),
+                    packed=conv_seconds(form_work, target),
                 )
             )
         return Workload(
@@ -92,15 +92,15 @@ class Cut:
             in_order(predicted),
             macs,
             layer_seconds(work, target),
-            self.again.name,
-            structure_of(self.again),
+            self.fixed_site.name,
+            structure_of(self.fixed_site),
         )
 
 
 def cut(
     document: Document,
     site: LinearSite,
-    measured: ShapeTable,
+    table: ShapeTable,
     forms: Sequence[Reformulation],
     options: FoldOptions,
     target: Target,
@@ -110,7 +110,7 @@ def cut(
     Args:
         document: the model.
         site: the Conv.
-        measured: a table of shapes without open dimensions, as far as the model allows.
+        table: a table of shapes without open dimensions, as far as the model allows.
         forms: the forms to measure besides the layer as it is, if they exist at these extents.
         options: layout and limits of forms.
         target: the device whose figures predict the forms.
@@ -121,32 +121,32 @@ def cut(
     """
     if not forms:
         outcome = reformulate(site, replace(options, ragged=True), SMALLEST_FACTOR)
-        why = f"no axis has {SMALLEST_FACTOR} positions"
-        return outcome if isinstance(outcome, Refusal) else Refusal(Code.TOO_SHORT, why)
-    shape = _measured_shape(site, measured, target)
+        reason = f"no axis has {SMALLEST_FACTOR} positions"
+        return outcome if isinstance(outcome, Refusal) else Refusal(Code.TOO_SHORT, reason)
+    shape = _measured_shape(site, table, target)
     if isinstance(shape, Refusal):
         return shape
-    behind = fused_behind(document, site)
-    proto = excerpt(document, site, behind, shape, measured)
-    again = only_site(Document(proto, None, OPERATORS))
-    if isinstance(again, Refusal):
-        return again
+    fused = fused_ops(document, site)
+    proto = excerpt(document, site, fused, shape, table)
+    fixed_site = only_site(Document(proto, None, OPERATORS))
+    if isinstance(fixed_site, Refusal):
+        return fixed_site
     if None in site.static:  # a form of open extents may not be one of these
-        outcomes = [form_of(again, form.spec, options) for form in forms]
-        exist = [isinstance(outcome, Reformulation) for outcome in outcomes]
-        forms = list(compress(forms, exist))
+        outcomes = [form_of(fixed_site, form.spec, options) for form in forms]
+        is_possible = [isinstance(outcome, Reformulation) for outcome in outcomes]
+        forms = list(compress(forms, is_possible))
     if not forms:
         sizes = " x ".join(map(str, shape))
         return Refusal(
             Code.UNKNOWN_EXTENT, f"at {sizes}, where it would be measured, it has no form"
         )
-    subject = _subject(site, shape, proto.graph, len(behind))
-    return Cut(subject, proto, site, again, forms, shape, len(behind))
+    subject = _subject(site, shape, proto.graph, len(fused))
+    return Cut(subject, proto, site, fixed_site, forms, shape, len(fused))
 
 
-def _measured_shape(site: LinearSite, measured: ShapeTable, target: Target) -> list[int] | Refusal:
+def _measured_shape(site: LinearSite, table: ShapeTable, target: Target) -> list[int] | Refusal:
     """Return the shape of the data at which a layer is measured."""
-    dims = measured.get(site.scope.path, site.data.name or "")
+    dims = table.get(site.scope.path, site.data.name or "")
     if dims is None or None in dims:
         return Refusal(Code.UNKNOWN_EXTENT, "an extent is not known, so it cannot be measured")
     if site.weight.dtype not in target.rate:
@@ -163,10 +163,10 @@ def only_site(document: Document) -> LinearSite | Refusal:
     return reading.layer(reading.sites[0])
 
 
-def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto, behind: int) -> str:
-    """Return all that decides a layer's time; `behind` of its operators are fused into the site."""
+def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto, fused: int) -> str:
+    """Return all that decides a layer's time; so many of its last operators are fused into it."""
     constants = {tensor.name: list(tensor.dims) for tensor in layer.initializer}
-    fused = layer.node[-1 - behind : -1]
+    operators = layer.node[-1 - fused : -1]
     signature = {
         "op": site.op,
         "dtype": site.weight.dtype,
@@ -175,7 +175,7 @@ def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto, beh
         **({"integers": _integers(layer)} if site.is_finite else {}),
         "behind": [
             [node.op_type, *(constants[name] for name in node.input if name in constants)]
-            for node in fused
+            for node in operators
         ],
     }
     return canonical(signature)
@@ -187,60 +187,64 @@ def _integers(layer: onnx.GraphProto) -> list[str]:
     return [TensorProto.DataType.Name(kind) for kind in kinds]
 
 
-def fused_behind(document: Document, site: LinearSite) -> list[Node]:
+def fused_ops(document: Document, site: LinearSite) -> list[Node]:
     """Return the operators behind a site that a runtime fuses into it."""
     kinds = FUSED | QUANTIZING if _dequantizer(site) is not None else FUSED
     fused: list[Node] = []
     value = site.node.outputs[0]
     while len(uses := list(value.uses())) == 1 and not value.is_graph_output():
-        after = uses[0].node
-        others = [v for v in after.inputs if v is not None and v is not value]
-        fuses = after.op_type in kinds and after.domain == "" and len(after.outputs) == 1
-        if not fuses or after.graph is not site.node.graph or not _constant(document, others):
+        reader = uses[0].node
+        other_inputs = [v for v in reader.inputs if v is not None and v is not value]
+        fuses = reader.op_type in kinds and reader.domain == "" and len(reader.outputs) == 1
+        if (
+            not fuses
+            or reader.graph is not site.node.graph
+            or not _constant(document, other_inputs)
+        ):
             break
-        fused.append(after)
-        value = after.outputs[0]
+        fused.append(reader)
+        value = reader.outputs[0]
     return fused
 
 
 def excerpt(
     document: Document,
     site: LinearSite,
-    behind: Sequence[Node],
+    fused: Sequence[Node],
     shape: Sequence[int],
-    measured: ShapeTable,
+    table: ShapeTable,
 ) -> onnx.ModelProto:
     """Return a layer as a model of its own; its inputs other than the data are constants there.
 
     Args:
         document: the model.
         site: the layer.
-        behind: the operators that are fused into it.
+        fused: the operators behind it that are fused into it.
         shape: extents of its data.
-        measured: element types, and extents of computed inputs other than the data.
+        table: element types, and extents of computed inputs other than the data.
     """
     path, start = site.scope.path, site.data.name or ""
-    element = measured.element(path, start)
+    element = table.element(path, start)
     makers: list[Node] = []
     nodes: list[onnx.NodeProto] = []
     maker = _dequantizer(site)
     if maker is not None:
-        others = [dequantizer(value) for value in site.node.inputs if value is not site.data]
-        makers = [node for node in others if node is not None]
+        dequantizers = [dequantizer(value) for value in site.node.inputs if value is not site.data]
+        makers = [node for node in dequantizers if node is not None]
         integers, *parameters = (value.name or "" for value in maker.inputs if value is not None)
-        again = onnx.NodeProto()
-        again.CopyFrom(document.message(maker))
-        again.output[0], start = start, document.fresh("start")
-        nodes = [helper.make_node("QuantizeLinear", [start, *parameters], [integers]), again]
-    layer = [*makers, site.node, *behind]
+        copy = onnx.NodeProto()
+        copy.CopyFrom(document.message(maker))
+        copy.output[0], start = start, document.fresh("start")
+        nodes = [helper.make_node("QuantizeLinear", [start, *parameters], [integers]), copy]
+    layer = [*makers, site.node, *fused]
     nodes += [document.message(node) for node in layer]
     computed = {name for node in nodes for name in node.output} | {start}
     constants = {}
     for value in _read([*layer, *([] if maker is None else [maker])]):
         if (name := value.name or "") not in computed:
-            constants[name] = _number(document, value, measured, path)
+            constants[name] = _number(document, value, table, path)
     last, end = nodes[-1].output[0], document.fresh("end")
-    node, output = ending(last, end, measured.element(path, last))
+    node, output = ending(last, end, table.element(path, last))
     graph = helper.make_graph(
         [*nodes, node],
         "workload",
@@ -268,11 +272,11 @@ def _constant(document: Document, values: Sequence[Value]) -> bool:
     return not any(isinstance(document.constant(value), Refusal) for value in values)
 
 
-def _number(document: Document, value: Value, measured: ShapeTable, path: str) -> Array:
+def _number(document: Document, value: Value, table: ShapeTable, path: str) -> Array:
     """Return a constant, or ones for a computed scale or zero point, whose value takes no time."""
     constant = document.constant(value)
     if not isinstance(constant, Refusal):
         return document.read(constant)
-    extents = measured.get(path, value.name or "") or ()
-    kind = helper.tensor_dtype_to_np_dtype(measured.element(path, value.name or ""))
+    extents = table.get(path, value.name or "") or ()
+    kind = helper.tensor_dtype_to_np_dtype(table.element(path, value.name or ""))
     return np.ones([extent or 1 for extent in extents], kind)

@@ -74,7 +74,7 @@ class Layers:
             target: the device for which the forms are ordered.
         """
         document = reading.document
-        measured = ShapeTable(document.proto, shapes)
+        table = ShapeTable(document.proto, shapes)
         # A cut holds its weights: equal layers of a large model would fill the memory.
         cuts: dict[tuple[str, frozenset[FormSpec]], Cut] = {}
         subjects: dict[NodeName, str | Refusal] = {}
@@ -95,15 +95,15 @@ class Layers:
             )
             if geometry not in forms:
                 forms[geometry] = _preferred(site, every_form(site, options))
-            layer = cut(document, site, measured, forms[geometry], options, target)
+            layer = cut(document, site, table, forms[geometry], options, target)
             if isinstance(layer, Refusal):
                 subjects[name] = layer
                 continue
             cuts.setdefault((layer.subject, frozenset(form.spec for form in layer.forms)), layer)
             subjects[name] = nodes[site.node] = layer.subject
             structures[name] = structure_of(site)
-        between = links(document, nodes)
-        return cls({}, subjects, between, {}, structures, [*cuts.values()]).at(target)
+        model_links = links(document, nodes)
+        return cls({}, subjects, model_links, {}, structures, [*cuts.values()]).at(target)
 
     def at(self, target: Target) -> Self:
         """Return the layers with their forms predicted and ordered for another target."""
@@ -140,9 +140,9 @@ class Layers:
 
     def count(self, subject: str) -> int:
         """Return how many layers of the model have this subject."""
-        return sum(other == subject for other in self.subjects.values())
+        return [*self.subjects.values()].count(subject)
 
-    def behind(self, workloads: Iterable[Workload]) -> set[str]:
+    def subjects_of(self, workloads: Iterable[Workload]) -> set[str]:
         """Return the subjects of the layers that were measured, alone or between packed tensors."""
         layer_of = {workload.subject: subject for subject, workload in self.inside.items()}
         return {layer_of.get(workload.subject, workload.subject) for workload in workloads}
@@ -153,9 +153,9 @@ def _preferred(site: LinearSite, forms: Iterable[Reformulation]) -> list[Reformu
 
     A guard keeps the weights of both branches, and gains at some sizes only.
     """
-    every = list(forms)
-    unguarded = [form for form in every if not needed_extents(site, form)]
-    return unguarded if any(form.folded_axes for form in unguarded) else every
+    all_forms = list(forms)
+    unguarded = [form for form in all_forms if not needed_extents(site, form)]
+    return unguarded if any(form.folded_axes for form in unguarded) else all_forms
 
 
 @dataclass(frozen=True, order=True)
@@ -193,20 +193,20 @@ def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> It
     propagated = dict.fromkeys(
         node for node in nodes if node not in subjects and is_default(node, *PROPAGATION)
     )
-    joined = [[value] for node in layers for value in _data(document, node)]
-    joined += [list(_data(document, node)) for node in propagated]
-    for group in connected(joined):
+    groups = [[value] for node in layers for value in _data(document, node)]
+    groups += [list(_data(document, node)) for node in propagated]
+    for group in connected(groups):
         origins = [value.producer() for value in group]
         uses = [(node, index) for value in group for node, index in value.uses()]
         makers = [subjects[node] for node in origins if node is not None and node in subjects]
         readers = [subjects[node] for node, _ in uses if node in subjects]
         if makers or readers:
-            packed = [node for node, _ in uses if node in propagated or node in layers]
+            layout_readers = [node for node, _ in uses if node in propagated or node in layers]
             yield Link(
                 tuple(sorted(makers)),
                 tuple(sorted(readers)),
                 any(node not in layers and node not in propagated for node in origins),
-                len(packed) < len(uses) or any(map(document.is_fixed, group)),
+                len(layout_readers) < len(uses) or any(map(document.is_fixed, group)),
             )
 
 
@@ -235,17 +235,17 @@ def inside(workloads: Mapping[str, Workload], links: Sequence[Link]) -> dict[str
     """
     shared: dict[str, set[PredictedForm]] = {}
     for link in links:
-        returned = [(s, {f: f.output_layout for f in workloads[s].forms}) for s in link.makers]
-        read = [(s, {f: f.input_layout for f in workloads[s].forms}) for s in link.readers]
+        outputs = [(s, {f: f.output_layout for f in workloads[s].forms}) for s in link.makers]
+        inputs = [(s, {f: f.input_layout for f in workloads[s].forms}) for s in link.readers]
         # A layer counts once for a layout, however many of its forms have it.
         layers = Counter(
-            layout for _, layouts in (*returned, *read) for layout in set(layouts.values())
+            layout for _, layouts in (*outputs, *inputs) for layout in set(layouts.values())
         )
-        for subject, layouts in (*returned, *read):
-            fitting = {
+        for subject, layouts in (*outputs, *inputs):
+            shared_forms = {
                 f for f, layout in layouts.items() if layout is not None and layers[layout] > 1
             }
-            shared.setdefault(subject, set()).update(fitting)
+            shared.setdefault(subject, set()).update(shared_forms)
     return {
         subject: replace(
             workloads[subject],

@@ -72,8 +72,8 @@ class Workload:
     def cut_to(self, forms: int, also: FormSpec | None = None) -> Workload:
         """Return the layer with its most promising forms, and `also` before them."""
         first = tuple(form for form in self.forms if form.spec == also)
-        others = tuple(form for form in self.forms if form.spec != also)
-        return replace(self, forms=(first + others)[:forms])
+        remainder = tuple(form for form in self.forms if form.spec != also)
+        return replace(self, forms=(first + remainder)[:forms])
 
 
 def joined(workloads: Iterable[Workload]) -> dict[str, Workload]:
