@@ -27,11 +27,11 @@ class CompanionSearch:
 
     Attributes:
         trials: times whole models.
-        say: gets a step for each companion.
+        on_progress: gets a step for each companion.
     """
 
     trials: Trials
-    say: Progress
+    on_progress: Progress
 
     def best(self, matches: Sequence[Match]) -> tuple[Plan, dict[Companion, list[Gain]]]:
         """Return a plan with the companions that surely make the whole model faster.
@@ -51,7 +51,7 @@ class CompanionSearch:
         draft, gains = drafting.empty, {}
         names_that_match = {m.companion for m in matches if not isinstance(m.outcome, Refusal)}
         for name in sorted(names_that_match):
-            self.say(Step(f"timing the whole model with the companion {name}"))
+            self.on_progress(Step(f"timing the whole model with the companion {name}"))
             rule = COMPANIONS[name]
             extension = drafting.with_companions(drafting.matches((*taken_names, name)))
             results = self._alone(draft, extension, rule)

@@ -61,11 +61,11 @@ class PaddingSearch:
 
     Attributes:
         trials: times whole models.
-        say: gets a step for each trial.
+        on_progress: gets a step for each trial.
     """
 
     trials: Trials
-    say: Progress
+    on_progress: Progress
 
     def best(self, unpadded: Plan) -> TimedPadding | None:
         """Return the trial of the multiple that gains most; None if nothing was timed.
@@ -85,7 +85,7 @@ class PaddingSearch:
             if not chains or widths in earlier_widths:
                 continue
             earlier_widths.append(widths)
-            self.say(Step(f"timing the whole model with channels padded to {multiple}"))
+            self.on_progress(Step(f"timing the whole model with channels padded to {multiple}"))
             plan = self._with(unpadded, chains)
             trial = self.trials.compare(unpadded, plan, spending.probe)
             if trial is not None and trial.status == "ok":
@@ -115,7 +115,9 @@ class PaddingSearch:
         seconds = self.trials.spending.ablation
         if len(chains) < 2 or not seconds:
             return best
-        self.say(Step(f"timing the whole model without each of {len(chains)} padded chains"))
+        self.on_progress(
+            Step(f"timing the whole model without each of {len(chains)} padded chains")
+        )
         plans = [
             self._with(unpadded, [c for c in chains if c is not omitted]) for omitted in chains
         ]

@@ -91,25 +91,27 @@ class _Search:
 
     trials: Trials
     context: SearchContext
-    say: Progress
+    on_progress: Progress
 
     def run(self) -> Decided:
         """Draft companions, race the layers, settle on their forms, and try the plan."""
         trials, drafting = self.trials, self.trials.drafting
         loaded, options = trials.loaded, drafting.options
         matches = drafting.matches(options.exchanges)
-        draft, gains = CompanionSearch(trials, self.say).best(matches)
+        draft, gains = CompanionSearch(trials, self.on_progress).best(matches)
         races = self._race(draft)
         level, forms = races.levels[0], races.levels[0].chosen()
         if not races.interrupted:
-            level, forms = Settling(trials, draft, self.say).settle(races.levels)
+            level, forms = Settling(trials, draft, self.on_progress).settle(races.levels)
         candidate = level.plan(draft, forms)
-        padding = None if races.interrupted else PaddingSearch(trials, self.say).best(candidate)
+        padding = (
+            None if races.interrupted else PaddingSearch(trials, self.on_progress).best(candidate)
+        )
         if padding is not None and padding.is_taken:
             candidate = padding.plan
         finals: Sequence[Measurement | None] = [None] * len(self.context.sizes)
         if candidate.changes:
-            self.say(Step("timing the whole model"))
+            self.on_progress(Step("timing the whole model"))
             finals = trials.decide(candidate, trials.spending.final)
         if not pays_at_all(finals):
             candidate, forms = msgspec.structs.replace(drafting.empty, frozen=()), {}
@@ -142,7 +144,7 @@ class _Search:
         try:
             has_levels = Level.EXTENDED in description_of(options.provider).levels
             if first.layers.workloads and has_levels:
-                self.say(Step("timing the original at the levels of the runtime"))
+                self.on_progress(Step("timing the original at the levels of the runtime"))
                 original = self.trials.levels(draft, spending.probe)
             if original is not None and original.status == "ok":
                 levels = [replace(first, seconds=original.seconds * original.ratio)]
@@ -153,7 +155,7 @@ class _Search:
             if options.measure:
                 seconds = options.time_budget or spending.race
                 for level in levels:
-                    level.measure(Budget(seconds / len(levels)), self.say)
+                    level.measure(Budget(seconds / len(levels)), self.on_progress)
         except KeyboardInterrupt:
             interrupted = True
         return Races(sorted(levels, key=LevelSearch.estimate), original, interrupted)

@@ -32,12 +32,12 @@ class Settling:
     Attributes:
         trials: times whole models.
         draft: the plan without layers: frozen weights and companions.
-        say: gets a step for each trial.
+        on_progress: gets a step for each trial.
     """
 
     trials: Trials
     draft: Plan
-    say: Progress
+    on_progress: Progress
 
     def settle(self, levels: Sequence[LevelSearch]) -> tuple[LevelSearch, Forms]:
         """Return the level at which the whole model is fastest, and the forms that help there.
@@ -63,7 +63,7 @@ class Settling:
             return True
         if not self.trials.spending.trial:
             return False
-        self.say(Step("timing the whole model folded for another level"))
+        self.on_progress(Step("timing the whole model folded for another level"))
         trial = self.trials.compare(champion, challenger, self.trials.spending.trial)
         return trial is not None and trial.low > 1
 
@@ -80,7 +80,7 @@ class Settling:
         plan, agreed_plan = (level.plan(self.draft, f) for f in (forms, agreed))
         if agreed == forms or not plan.changes or not self.trials.spending.trial:
             return agreed
-        self.say(Step(f"timing the whole model with {len(agreed)} layers that agree"))
+        self.on_progress(Step(f"timing the whole model with {len(agreed)} layers that agree"))
         trial = self.trials.compare(plan, agreed_plan, self.trials.spending.trial)
         if trial is None:
             stored = self.trials.stored(plan), self.trials.stored(agreed_plan)
@@ -103,7 +103,7 @@ class Settling:
         lifted = {**forms, **lifts}
         if lifted == forms or len(lifted) < 2:
             return forms
-        self.say(Step("timing the whole model with neighbours of one axis lifted"))
+        self.on_progress(Step("timing the whole model with neighbours of one axis lifted"))
         plan, lifted_plan = (level.plan(self.draft, f) for f in (forms, lifted))
         trial = self.trials.compare(plan, lifted_plan, self.trials.spending.lifting)
         return lifted if trial is not None and trial.low > 1 else forms
@@ -118,7 +118,7 @@ class Settling:
         remainders = [_without(forms, group) for group in groups]
         if not groups or (remainders == [{}] and not self.draft.changes):
             return forms
-        self.say(Step(f"timing the whole model without each of {len(forms)} folded layers"))
+        self.on_progress(Step(f"timing the whole model without each of {len(forms)} folded layers"))
         trials = self._trials_without(level, forms, remainders)
         trial_of = {s: t for group, t in zip(groups, trials, strict=True) for s in group if t}
         helping = _without(forms, [s for s, t in trial_of.items() if t.high < 1])
