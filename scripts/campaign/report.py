@@ -20,7 +20,7 @@ LONGEST = 160
 """Characters of what the runtime says."""
 
 HEAD = """\
-| package and model | for | sizes | layers | original ms | auto | OpenVINO | A/A control |
+| package and model | for | auto | OpenVINO | original ms | A/A control | layers | sizes |
 |---|---|---|---|---|---|---|---|"""
 
 
@@ -135,16 +135,16 @@ def table(row: Row) -> list[str]:
         times = [c.original_ms for c in (it.auto, it.openvino) if c.original_ms is not None]
         controls = [c.control for c in (it.auto, it.openvino) if c.control is not None]
         figures = [
-            it.size,
-            f"{row.layers}",
-            f"{min(times):.3f}" if times else "",
             (it.wrong and "wrong") or f"{it.auto}",
             f"{it.openvino}",
+            f"{min(times):.3f}" if times else "",
             f"{1 + max(controls):.2f}" if controls else "",
+            f"{row.layers}",
+            it.size,
         ]
         lines.append(f"| {names} | {' | '.join(figures)} |")
         names = " | "
-    return lines or [f"| {names} | {row.failed or 'did not run'} | {row.layers} | | | | |"]
+    return lines or [f"| {names} | {row.failed or 'did not run'} | | | | {row.layers} | |"]
 
 
 def read(path: Path) -> Campaign:

@@ -309,11 +309,11 @@ def test_a_line_per_size_and_what_is_wrong_below(report: ModuleType) -> None:
     none = report.Row(name="e 3 g.onnx", field="f", effort="quick", failed="no such version")
     lines = campaign(report, first, bad, none).markdown().splitlines()
     assert lines[2:7] == [
-        "| a 1 b.onnx | f | x 1x2 | 3 | 2.000 | 1.50x [1.40, 1.60] | 0.80x [0.70, 0.90] | 1.02 |",
-        "|  |  | x 4x2 | 3 | 2.000 | 1.01x [1.40, 1.60] | not run | 1.02 |",
-        "| @s/c 2 d.onnx | f | x 1 | 3 |  | wrong | not run |  |",
-        "|  |  | x 2 | 3 |  | 0.50x [0.40, 0.60] | not run |  |",
-        "| e 3 g.onnx | f | no such version | 0 | | | | |",
+        "| a 1 b.onnx | f | 1.50x [1.40, 1.60] | 0.80x [0.70, 0.90] | 2.000 | 1.02 | 3 | x 1x2 |",
+        "|  |  | 1.01x [1.40, 1.60] | not run | 2.000 | 1.02 | 3 | x 4x2 |",
+        "| @s/c 2 d.onnx | f | wrong | not run |  |  | 3 | x 1 |",
+        "|  |  | 0.50x [0.40, 0.60] | not run |  |  | 3 | x 2 |",
+        "| e 3 g.onnx | f | no such version | | | | 0 | |",
     ]
     assert lines[lines.index("What is wrong:") + 2 :] == [
         "- @s/c 2 d.onnx: optimize: exit 4, why",
