@@ -6,11 +6,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("*.md", "docs/**/*.*", "benchmarks/**/*.md")
+PAGES = ("*.md", "docs/**/*.*", "benchmarks/**/*.md", "widthfold_onnx/**/*.py")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Take these pages of the repository, not only the pages of `docs/`."""
+    """Take these pages of the repository, and the source that the glossary links to."""
     theme = [file for file in files if file.src_dir != config.docs_dir]
     paths = sorted(path.relative_to(ROOT) for pattern in PAGES for path in ROOT.glob(pattern))
     site = (str(ROOT), config.site_dir, config.use_directory_urls)
