@@ -73,3 +73,7 @@ def costs(a_all, a_extended, b_all, b_extended):
         ("b.onnx", Level.ALL): b_all,
         ("b.onnx", Level.EXTENDED): b_extended,
     }
+
+
+FIRST_TIMED = 4
+"""Sessions that were opened before: both levels of each model; the first one finds the shapes."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
-from tests.tuning.measure.races import SETUP, behaving, bench, kept, quiet, workload
-from widthfold_onnx.errors import InternalError, UnverifiedError
-from widthfold_onnx.options.progress import Step
+from tests.tuning.measure.races import SETUP, bench, kept, quiet, workload
 from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, lost, timed
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.tuning.measure import children
@@ -19,57 +16,6 @@ from widthfold_onnx.tuning.measure.bench import MORE_TIME, Bench
 from widthfold_onnx.tuning.measure.children import Budget
 from widthfold_onnx.tuning.measure.successive_halving import Outcome, Start
 from widthfold_onnx.tuning.store import Store
-
-
-@pytest.fixture
-def store():
-    with Store(None) as opened:
-        yield opened
-
-
-@pytest.fixture
-def inside(monkeypatch: pytest.MonkeyPatch):
-    """Races in this process that only say what they are told to say; a clock of our own."""
-    clock = SimpleNamespace(now=0.0)
-    clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(children, "time", clock)
-    clock.races = []
-
-    def isolated(race, workloads, setup, seconds, *, on_progress, **limits) -> None:
-        clock.races.append(([(u.subject, [f.spec for f in u.forms]) for u in workloads], seconds))
-        race(workloads, setup, seconds, report=on_progress)
-
-    monkeypatch.setattr(children, "isolated", isolated)
-    monkeypatch.setattr(children, "race", behaving)
-    return clock
-
-
-def test_a_child_that_fails_before_any_layer_is_an_error(
-    store: Store, inside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for error in (UnverifiedError("no runtime"), InternalError("a fault of ours")):
-
-        def race(*args: object, error: Exception = error, **more: object) -> None:
-            raise error
-
-        monkeypatch.setattr(children, "race", race)
-        with pytest.raises(type(error), match=str(error)):
-            bench(store).measure([workload("one", "a")], Budget(60.0), quiet)
-    assert kept(store) == {}
-
-
-def test_a_child_that_fails_between_layers_takes_nothing_back(
-    store: Store, inside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def race(workloads, setup, seconds, *, report) -> None:
-        behaving(workloads[:1], setup, seconds, report=report)
-        raise UnverifiedError("gone")
-
-    monkeypatch.setattr(children, "race", race)
-    with pytest.raises(UnverifiedError, match="gone"):
-        bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(60.0), quiet)
-    assert {item.status for item in kept(store).values()} == {"ok"}
-
 
 # ---------------------------------------------------------------- what is known
 
@@ -132,51 +78,6 @@ def test_what_was_lost_is_tried_again_after_a_week(store: Store, inside, what: s
 # ---------------------------------------------------------------- how it ends
 
 
-def test_the_budget_ends_measuring_between_layers(
-    store: Store, inside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def race(workloads, setup, seconds, *, report) -> None:
-        for item in workloads:
-            inside.now += 4
-            behaving([item], setup, seconds, report=report)
-
-    monkeypatch.setattr(children, "race", race)
-    inside.now = 100.0
-    reports: list[object] = []
-    workloads = [workload(name, "a", "b") for name in ("one", "two", "three", "four")]
-    bench(store).measure(workloads, Budget(7.0), reports.append)
-    assert {subject for subject, _ in kept(store)} == {"one", "two"}
-    assert len(kept(store)) == 6
-    assert inside.races[0][1] == 7.0
-
-
-def test_no_second_passes_while_a_child_starts(
-    store: Store, inside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def race(workloads, setup, seconds, *, report) -> None:
-        inside.now += 100  # until the first message
-        for item in workloads:
-            behaving([item], setup, seconds, report=report)
-            inside.now += 4
-
-    monkeypatch.setattr(children, "race", race)
-    budget = Budget(9.0)
-    bench(store).measure([workload("one", "a"), workload("two", "a")], budget, quiet)
-    inside.now += 100
-    assert budget.left == 1.0
-    bench(store).measure([workload("three", "a"), workload("four", "a")], budget, quiet)
-    assert {subject for subject, _ in kept(store)} == {"one", "two", "three"}
-    assert {stored.budget for stored in kept(store).values()} == {9.0}
-
-
-def test_the_first_layer_races_whatever_the_time(store: Store, inside) -> None:
-    budget = Budget(1.0)
-    budget.start()
-    inside.now += 2
-    bench(store).measure([workload("one", "a"), workload("two", "a")], budget, quiet)
-    assert {subject for subject, _ in kept(store)} == {"one"}
-
-
 def test_what_a_wide_interval_left_open_is_measured_again_with_more_time(
     store: Store, inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,16 +95,6 @@ def test_what_a_wide_interval_left_open_is_measured_again_with_more_time(
     for seconds in (10.0, 10 * MORE_TIME - 1, 10 * MORE_TIME):
         bench(store).measure([workload("one", *ends)], Budget(seconds), quiet)
     assert [forms for ((_, forms),), _ in inside.races] == [list(ends), ["open"]]
-
-
-def test_every_layer_is_a_step(store: Store, inside) -> None:
-    reports: list[Step] = []
-    inside.now = 5.0
-    bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(7.0), reports.append)
-    assert reports == [
-        Step("measuring layer 1 of 2", 0, 2, 7.0),
-        Step("measuring layer 2 of 2", 1, 2, 7.0),
-    ]
 
 
 def test_an_interrupt_keeps_what_was_measured(store: Store, inside) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.tool import build, save
-from tests.tuning.search.three import ALL, ONE_AXIS, THREE, found
+from tests.tuning.search.three import ALL, ONE_AXIS, found
 from tests.tuning.search.world import World, doubled, enter
 from widthfold_onnx.tuning.search import context as context_module
 
@@ -19,11 +19,6 @@ g (float[1,1,4,32] x) => (float[1,1,4,32] y) <float[1,1,1,3] w1, float[1,1,1,3] 
     [first] a = Conv <pads = [0,1,0,1]> (x, w1)
     [second] y = Conv <pads = [0,1,0,1]> (a, w2)
 }"""
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return save(build(THREE), tmp_path / "model.onnx")
 
 
 def test_a_second_run_measures_nothing_and_writes_the_same(

@@ -37,3 +37,14 @@ def options(model: Path) -> dict[str, object]:
 
 def status(report: OptimizeReport) -> dict[str, str]:
     return {site.node: site.code for site in report.sites}
+
+
+def two_then_four(form, times: float = 1.0) -> tuple[float, float] | str:
+    """Folds of the width: by 2 is the best, by 4 the next, all else is slower."""
+    if (form["axis"], form["lift"], form["tile_major"]) != ("width", 0, False):
+        return "not in this test"
+    ratio = times * {2: 2.0, 4: 1.9}.get(form["factor"], 0.5)
+    return ratio, ratio
+
+
+FLAT = THREE.replace("4,32]", "32]").replace(",1,3]", ",3]").replace("[0,1,0,1]", "[1,1]")

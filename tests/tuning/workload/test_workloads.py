@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from itertools import pairwise
 
 import msgspec
@@ -14,91 +13,21 @@ import onnx
 import pytest
 
 from tests import oracle
-from tests.folding import fold_model, read
 from tests.shared import ROOT
-from tests.tuning.workload.tool import FOLD, conv, integers, layers, run, workload
-from widthfold_onnx.decide.decisions import read_sites
-from widthfold_onnx.options import FoldOptions, Layout, NonFinite
+from tests.tuning.workload.forms import LAYERS, check_forms, site_of
+from tests.tuning.workload.tool import FOLD, conv, integers, layers, workload
+from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.folded_node import folded_weight
 from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form
 from widthfold_onnx.tuning.workload.workloads import (
     ALIKE,
     PredictedForm,
-    Workload,
     in_order,
     reformed,
 )
-
-LAYERS = {
-    "same": conv([1, 2, 6, 16], (3, 2, 3, 3), pads=[1, 1, 1, 1]),
-    "strided": conv([1, 1, 8, 16], (2, 1, 3, 5), pads=[1, 2, 1, 2], strides=[2, 4]),
-    "ragged": conv([1, 3, 7, 13], (2, 3, 2, 3), pads=[0, 1, 1, 0], bias=False),
-    "dilated": conv([1, 1, 5, 24], (1, 1, 1, 5), pads=[0, 4, 0, 4], dilations=[1, 2]),
-    "grouped": conv([2, 4, 4, 8], (6, 2, 3, 3), pads=[1, 1, 1, 1], group=2),
-    "batch": conv([8, 1, 4, 4], (1, 1, 3, 3), pads=[1, 1, 1, 1]),
-    "pointwise": conv([1, 2, 4, 8], (3, 2, 1, 1)),
-    "same-upper": conv([1, 1, 7, 9], (2, 1, 3, 3), strides=[2, 2], auto_pad="SAME_UPPER"),
-    "1-D": conv([2, 2, 36], (3, 2, 5), pads=[2, 2], strides=[3]),
-    "3-D": conv([1, 1, 4, 4, 8], (2, 1, 3, 1, 3), pads=[1, 0, 1, 1, 0, 1]),
-    "3-D dilated": conv(
-        [2, 3, 7, 4, 5], (4, 3, 3, 2, 1), pads=[2, 1, 0, 2, 0, 0], dilations=[2, 1, 1]
-    ),
-    "transposed": conv(
-        [1, 2, 5, 8], (2, 3, 3, 4), strides=[1, 2], pads=[1, 1, 1, 1], op="ConvTranspose"
-    ),
-    "transposed 1-D": conv(
-        [2, 4, 9],
-        (4, 3, 5),
-        strides=[3],
-        dilations=[2],
-        output_padding=[1],
-        group=2,
-        op="ConvTranspose",
-    ),
-    "STFT": conv([1, 1, 52], (13, 1, 20), strides=[5]),
-    "inverse STFT": conv([2, 7, 11], (7, 1, 20), strides=[5], bias=False, op="ConvTranspose"),
-    "mirrored": conv([1, 2, 6, 8], (2, 3, 3, 3), pads=[1, 1, 1, 1], op="ConvTranspose"),
-    "depthwise": conv([1, 6, 5, 7], (6, 1, 3, 2), pads=[1, 0, 1, 1], group=6),
-    "block-diagonal": conv([1, 6, 5, 8], (4, 6, 3, 3), pads=[1, 1, 1, 1], blocks=2),
-    "fp16": conv([1, 1, 4, 16], (4, 1, 3, 3), pads=[1, 1, 1, 1], dtype=np.float16),
-}
-
-
-def site_of(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> LinearSite:
-    ((_, unit),) = read_sites(read(model, fold), fold)
-    assert isinstance(unit, LinearSite)
-    return unit
-
-
-def check_forms(found: Workload, fold: FoldOptions = FOLD, dtype: type = np.float32) -> np.ndarray:
-    """All forms of a unit against the unit; what it computes."""
-    x = integers(found.model, dtype)
-    expected = run(found.model, x)
-    assert np.abs(expected).max() > 1
-    for form in found.forms:
-        model = reformed(found, form.spec, fold)
-        assert model is not None
-        last = onnx.ModelProto.FromString(model).graph.node[-1]
-        assert (last.op_type, list(last.metadata_props)) == ("Neg", [])  # not on packed tensors
-        np.testing.assert_array_equal(run(model, x), expected, err_msg=form.spec.text, strict=True)
-        if form.input_layout or form.output_layout:
-            check_inside(found, form, fold, x, expected)
-    return expected
-
-
-def check_inside(
-    unit: Workload, form: PredictedForm, fold: FoldOptions, x: np.ndarray, expected
-) -> None:
-    """A form between packed tensors reads and returns them packed."""
-    model = reformed(replace(unit, inside=True), form.spec, fold)
-    assert model is not None
-    data = x if form.input_layout is None else form.input_layout.packed(x)
-    result = expected if form.output_layout is None else form.output_layout.packed(expected)
-    np.testing.assert_array_equal(run(model, data), result, err_msg=form.spec.text, strict=True)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -131,53 +60,6 @@ def test_so_it_is_channels_last(name: str) -> None:
     check_forms(unit, fold)
 
 
-def test_the_kinds_that_exist_are_tried() -> None:
-    def kinds(name: str) -> set[str]:
-        return {form.spec.kind for form in workload(LAYERS[name]).forms}
-
-    assert {"interleaved", "whole", "lifted", "interleaved+lifted"} <= kinds("same")
-    assert {"sub-pixel", "sub-pixel+lifted", "sub-pixel+sub-pixel"} <= kinds("same")
-    assert {"space-to-depth", "space-to-depth+space-to-depth"} <= kinds("strided")
-    assert {"batch", "batch+lifted"} <= kinds("batch")
-    assert "summed taps" in kinds("3-D") & kinds("3-D dilated")
-    assert "summed taps" in kinds("STFT") & kinds("inverse STFT")
-    assert "blocked" in kinds("pointwise")
-    assert {"sub-pixel", "sub-pixel+lifted", "interleaved+sub-pixel"} <= kinds("transposed")
-    assert {"batch+sub-pixel", "whole"} <= kinds("transposed 1-D")
-    assert {"mirrored", "interleaved", "padded"} <= kinds("mirrored")
-    assert {"dense", "grouped", "dense+padded"} <= kinds("depthwise")
-    assert {"grouped", "padded"} <= kinds("block-diagonal")
-    assert "grouped" not in kinds("same")
-    assert {"sub-pixel+dense", "sub-pixel+dense+padded"} <= kinds("transposed 1-D")
-    assert {"lifted", "sub-pixel+lifted", "batch+lifted"} <= kinds("1-D")
-    assert not any("lifted" in kind for kind in kinds("3-D"))
-
-
-def test_a_wide_layer_of_one_axis_is_lifted_only() -> None:
-    """No kernel for two axes runs it yet, however wide it is; a fixed factor still leaves it."""
-    signal = conv([1, 33, 14], (37, 33, 5), pads=[2, 2], strides=[2])
-    unit = workload(signal)
-    assert [form.spec.kind for form in unit.forms] == ["lifted"]
-    check_forms(unit)
-    assert fold_model(signal, FoldOptions(factor=7))[1][0].code == "already-wide"
-    for other in (conv([1, 33, 8, 7], (37, 33, 5, 1)), conv([1, 33, 4, 4, 7], (37, 33, 1, 1, 5))):
-        assert layers(other, FOLD).workloads == {}
-    narrow = {form.spec.kind for form in workload(signal, FoldOptions(max_channels=34)).forms}
-    assert {"lifted", "interleaved", "sub-pixel+lifted"} <= narrow
-
-
-def test_the_dilation_is_removed_where_no_usual_factor_does_it() -> None:
-    site = site_of(conv([1, 2, 3, 24], (3, 2, 1, 3), dilations=[1, 3], pads=[0, 3, 0, 3]))
-    forms = [
-        f
-        for f in every_form(site, FOLD)
-        if (f.spec.factor, f.spec.axis, f.fold.lift) == (3, "width", 0)
-    ]
-    assert [axis.dilation for axis in forms[0].fold.axes] == [1, 1]
-    assert forms[0].fold.weight_shape(site.weight_shape) == (9, 6, 1, 3)
-    assert forms[0].flops_ratio == 3  # the same taps, on three times as many input channels
-
-
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_form_is_made_again_from_its_spec(name: str) -> None:
     site = site_of(LAYERS[name])
@@ -194,18 +76,6 @@ def test_a_form_is_made_again_from_its_spec(name: str) -> None:
     assert {form.spec for form in forms} == {f.spec for f in workload(LAYERS[name]).forms}
 
 
-def test_channels_are_padded_to_what_kernels_ask_for() -> None:
-    def channels(inputs: int, outputs: int) -> set[tuple[int, int]]:
-        unit = workload(conv([1, inputs, 5, 6], (outputs, inputs, 3, 3)))
-        pairs = (tuple(form.spec.channels) for form in unit.forms)
-        return set(pairs) - {(inputs, outputs)}
-
-    assert channels(3, 12) == {
-        *((4, 12), (8, 12), (3, 16), (8, 16), (16, 12), (16, 16)),
-    }
-    assert channels(16, 16) == set()
-
-
 def test_layers_of_one_shape_differ_where_their_weights_fall_into_groups() -> None:
     shape, weight = [1, 6, 5, 8], (6, 6, 1, 1)
     unit = {workload(conv(shape, weight, blocks=n)).subject for n in (1, 2, 3, 6)}
@@ -217,31 +87,6 @@ def test_layers_of_one_shape_differ_where_their_weights_fall_into_groups() -> No
             refusal = form_of(dense, form.spec, FOLD)
             assert isinstance(refusal, Refusal)
             assert refusal.code == "joined-channels"
-
-
-def test_no_form_breaks_the_limits() -> None:
-    model, loose = LAYERS["same"], workload(LAYERS["same"])
-    strict = workload(model, FoldOptions(nonfinite=NonFinite.REFUSE))
-    assert {f.spec for f in strict.forms} < {f.spec for f in loose.forms}
-    site = site_of(model)
-    for spec in (form.spec for form in strict.forms):
-        form = form_of(site, spec, FOLD)
-        assert isinstance(form, Reformulation)
-        assert form.fold.structural_zeros() == 0
-    small = workload(model, FoldOptions(max_flops_growth=2.0))
-    assert {f.spec for f in small.forms} < {f.spec for f in loose.forms}
-    assert all(form.macs <= 2 * small.macs for form in small.forms)
-    refusal = form_of(site, loose.forms[-1].spec, FoldOptions(max_flops_growth=0.5))
-    assert isinstance(refusal, Refusal)
-    wide = {f.spec.axis for f in workload(model, FoldOptions(axis="width")).forms}
-    assert wide == {"width", "rank"}
-
-
-def test_a_fold_does_not_add_more_than_there_is() -> None:
-    for form in workload(LAYERS["ragged"]).forms:
-        for axis, extent in zip(form.spec.axes, (7, 13), strict=True):
-            assert axis.out_tile <= extent
-        assert form.spec.batch == 1
 
 
 def test_the_most_promising_come_first() -> None:

@@ -117,3 +117,10 @@ def same(*kernel: int) -> str:
 
 
 STRIDED = "strides = [2, 2], pads = [{0}, {0}, {0}, {0}]"
+
+
+BASE = {"shape": [1, 2, 6, 16], "weight": (3, 2, 3, 3), "pads": [1, 1, 1, 1]}
+
+
+def subject(**changes: object) -> str:
+    return workload(conv(**{**BASE, **changes})).subject

@@ -1,4 +1,4 @@
-"""A form that ends its child process is lost, and nothing else is."""
+"""Races in child processes: a form that ends its child is lost, and nothing else is."""
 
 from __future__ import annotations
 
@@ -11,18 +11,12 @@ import pytest
 
 from tests.shared import ROOT
 from tests.tuning.measure.races import LOG, behaving, bench, kept, quiet, workload
+from widthfold_onnx.errors import InternalError, UnverifiedError
+from widthfold_onnx.options.progress import Step
 from widthfold_onnx.runtime.measurement import AS_IS
 from widthfold_onnx.tuning.measure import children
 from widthfold_onnx.tuning.measure.children import Budget
 from widthfold_onnx.tuning.store import Store
-
-pytestmark = pytest.mark.processes
-
-
-@pytest.fixture
-def store():
-    with Store(None) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -40,6 +34,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return lines
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("form", "words"),
     [
@@ -77,6 +72,7 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
     assert max(child for child, _, _ in log()) == 1
 
 
+@pytest.mark.processes
 def test_a_layer_that_does_not_run_loses_alone(store: Store, log) -> None:
     used = bench(store)
     used.measure([workload("exit", "a", "b"), workload("two", "a")], Budget(60.0), quiet)
@@ -88,6 +84,7 @@ def test_a_layer_that_does_not_run_loses_alone(store: Store, log) -> None:
     assert len(log()) == 3
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("layers", [1, 7, 20])
 def test_a_kill_loses_at_most_the_layer_in_flight(tmp_path: Path, layers: int) -> None:
     path = tmp_path / "store.sqlite"
@@ -107,3 +104,85 @@ def test_a_kill_loses_at_most_the_layer_in_flight(tmp_path: Path, layers: int) -
     ]
     assert len(stored) >= 3 * layers
     assert stored == whole[: len(stored)]
+
+
+def test_a_child_that_fails_before_any_layer_is_an_error(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in (UnverifiedError("no runtime"), InternalError("a fault of ours")):
+
+        def race(*args: object, error: Exception = error, **more: object) -> None:
+            raise error
+
+        monkeypatch.setattr(children, "race", race)
+        with pytest.raises(type(error), match=str(error)):
+            bench(store).measure([workload("one", "a")], Budget(60.0), quiet)
+    assert kept(store) == {}
+
+
+def test_a_child_that_fails_between_layers_takes_nothing_back(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def race(workloads, setup, seconds, *, report) -> None:
+        behaving(workloads[:1], setup, seconds, report=report)
+        raise UnverifiedError("gone")
+
+    monkeypatch.setattr(children, "race", race)
+    with pytest.raises(UnverifiedError, match="gone"):
+        bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(60.0), quiet)
+    assert {item.status for item in kept(store).values()} == {"ok"}
+
+
+def test_the_budget_ends_measuring_between_layers(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def race(workloads, setup, seconds, *, report) -> None:
+        for item in workloads:
+            inside.now += 4
+            behaving([item], setup, seconds, report=report)
+
+    monkeypatch.setattr(children, "race", race)
+    inside.now = 100.0
+    reports: list[object] = []
+    workloads = [workload(name, "a", "b") for name in ("one", "two", "three", "four")]
+    bench(store).measure(workloads, Budget(7.0), reports.append)
+    assert {subject for subject, _ in kept(store)} == {"one", "two"}
+    assert len(kept(store)) == 6
+    assert inside.races[0][1] == 7.0
+
+
+def test_no_second_passes_while_a_child_starts(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def race(workloads, setup, seconds, *, report) -> None:
+        inside.now += 100  # until the first message
+        for item in workloads:
+            behaving([item], setup, seconds, report=report)
+            inside.now += 4
+
+    monkeypatch.setattr(children, "race", race)
+    budget = Budget(9.0)
+    bench(store).measure([workload("one", "a"), workload("two", "a")], budget, quiet)
+    inside.now += 100
+    assert budget.left == 1.0
+    bench(store).measure([workload("three", "a"), workload("four", "a")], budget, quiet)
+    assert {subject for subject, _ in kept(store)} == {"one", "two", "three"}
+    assert {stored.budget for stored in kept(store).values()} == {9.0}
+
+
+def test_the_first_layer_races_whatever_the_time(store: Store, inside) -> None:
+    budget = Budget(1.0)
+    budget.start()
+    inside.now += 2
+    bench(store).measure([workload("one", "a"), workload("two", "a")], budget, quiet)
+    assert {subject for subject, _ in kept(store)} == {"one"}
+
+
+def test_every_layer_is_a_step(store: Store, inside) -> None:
+    reports: list[Step] = []
+    inside.now = 5.0
+    bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(7.0), reports.append)
+    assert reports == [
+        Step("measuring layer 1 of 2", 0, 2, 7.0),
+        Step("measuring layer 2 of 2", 1, 2, 7.0),
+    ]

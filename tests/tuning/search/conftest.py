@@ -1,0 +1,15 @@
+"""The model that most tests of the search measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.tool import build, save
+from tests.tuning.search.three import THREE
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save(build(THREE), tmp_path / "model.onnx")

@@ -1,0 +1,52 @@
+"""The report of a search says why each layer has its form, and what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tuning.search.three import ALL, found, status
+from tests.tuning.search.world import World, doubled, enter
+from tests.tuning.workload.tool import search_text
+
+
+def test_where_nothing_ran_the_report_says_so(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(monkeypatch, World(lambda layer, form: "no kernel", ALL))
+    report = found(model)
+    assert set(status(report).values()) == {"no-gain"}
+    assert all(site.reason.endswith(" forms ran: no kernel") for site in report.sites)
+    assert all(site.gain is None for site in report.sites)
+    assert model.with_name("out.onnx").read_bytes() == model.read_bytes()
+
+
+def test_what_the_original_gains_by_its_level_alone_is_said(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = enter(monkeypatch, World(doubled, dict.fromkeys(ALL, -1.0)))
+    world.advice = "it is faster otherwise"
+    report = found(model)
+    assert (report.search.accepted, report.search.note) == (False, world.advice)
+    assert search_text(report.search).endswith(
+        "folded, the whole model ran at 0.91x [0.90, 0.91] at x 1x1x4x32; its low end 0.905 is not "
+        "above 1.020, up to which noise counts (A/A control 1.005); it is faster otherwise"
+    )
+
+
+def test_a_gain_within_the_noise_is_told_with_the_rule_that_it_fails(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(monkeypatch, World(doubled, ALL, noise=0.25))
+    message = search_text(found(model).search)
+    assert (
+        "ran at 1.43x [1.07, 1.79] at x 1x1x4x32; its low end 1.071 is not above 1.500" in message
+    )
+    assert "(A/A control 1.250)" in message
+
+
+def test_what_was_not_measured_in_time_is_not_called_known(model: Path) -> None:
+    report = found(model, time_budget=1e-6)
+    assert report.search.pending == 3
+    assert "3 layers left to measure" in search_text(report.search)
+    ran = [site for site in report.sites if site.gain is not None]
+    assert len(ran) <= 1, "the first layer alone races when no time is left"
