@@ -1,0 +1,41 @@
+"""Extents that a graph declares: fixed, named, anonymous, or wrong."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from onnx import helper
+
+from widthfold_onnx.model.proto.dims import declare, declared, dims_of, symbol_of
+
+
+def value(dims: list[int | str | None] | None) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, dims)
+
+
+@pytest.mark.parametrize("name", ["", "?", "-1", "None", "unk__0", "unk__417"])
+def test_names_that_exporters_give_to_every_dimension_are_no_names(name: str) -> None:
+    assert symbol_of(name) is None
+    assert declared(value([name, 3])) == (None, 3)
+
+
+@pytest.mark.parametrize("name", ["N", "unk__", "unk__1a", "None2", "-2", "batch size"])
+def test_other_names_are(name: str) -> None:
+    assert declared(value([name, 3])) == (name, 3)
+    assert dims_of(value([name, 3])) == (None, 3)
+
+
+def test_a_negative_extent_is_open_and_no_shape_is_no_extent() -> None:
+    assert dims_of(value([-1, 5, 0])) == (None, 5, 0)
+    assert dims_of(value(None)) is None
+    assert dims_of(value([])) == ()
+    assert declared(value(None)) == ()
+
+
+def test_sizes_take_the_place_of_open_extents_alone() -> None:
+    inputs = [value(["N", 3, None]), value(None), value([7, 2])]
+    for number, each in enumerate(inputs):
+        each.name = f"x{number}"
+    declare(inputs, {"x0": (2, 5, 11), "x1": (13, 17), "x2": (7,), "elsewhere": (1,)})
+    assert [dims_of(each) for each in inputs] == [(2, 3, 11), (13, 17), (7, 2)]
+    assert not inputs[0].type.tensor_type.shape.dim[0].dim_param

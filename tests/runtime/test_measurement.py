@@ -1,0 +1,66 @@
+"""A measurement holds numbers that fit each other; others are refused, whoever stored them."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from widthfold_onnx.runtime.measurement import (
+    NO_SUCH_FORM,
+    NO_TIME,
+    OUT_OF_REACH,
+    Measurement,
+    lost,
+    timed,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ratio": math.nan}, "not finite, below 0 or too large"),
+        ({"high": math.inf}, "not finite, below 0 or too large"),
+        ({"seconds": -1e-9}, "not finite, below 0 or too large"),
+        ({"control": -0.1}, "not finite, below 0 or too large"),
+        ({"budget": math.nan}, "not finite, below 0 or too large"),
+        ({"rounds": -1}, "not finite, below 0 or too large"),
+        ({"rounds": 1 << 63}, "not finite, below 0 or too large"),
+        ({"low": 1.7}, "low is above high"),
+        ({"ratio": 0.0}, "a lost measurement has ratio 0 and a reason, any other has neither"),
+        ({"reason": "no"}, "a lost measurement has ratio 0 and a reason, any other has neither"),
+        ({"status": "lost"}, "a lost measurement has ratio 0 and a reason, any other has neither"),
+        ({"taken": "2026-01-01T00:00:00"}, "taken is not a time in UTC"),
+        ({"taken": "2026-01-01T00:00:00+01:00"}, "taken is not a time in UTC"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(changes: dict[str, object], message: str) -> None:
+    measurement = timed(1.5, 1.4, 1.6, 2e-3, 8)
+    with pytest.raises(ValueError, match=message):
+        msgspec.structs.replace(measurement, **changes)
+
+
+@pytest.mark.parametrize("taken", ["yesterday", ""])
+def test_a_time_that_is_none_is_refused(taken: str) -> None:
+    with pytest.raises(ValueError, match="Invalid isoformat string"):
+        msgspec.structs.replace(timed(1.0, 1.0, 1.0, 1.0, 1), taken=taken)
+
+
+def test_stored_numbers_are_checked_as_well() -> None:
+    text = msgspec.json.encode(timed(1.5, 1.4, 1.6, 2e-3, 8)).replace(b"1.4", b"1.7")
+    with pytest.raises(msgspec.ValidationError, match="low is above high"):
+        msgspec.json.decode(text, type=Measurement)
+
+
+@pytest.mark.parametrize("reason", [NO_TIME, OUT_OF_REACH, NO_SUCH_FORM])
+def test_a_form_that_never_ran_is_skipped_and_a_form_that_failed_is_not(reason: str) -> None:
+    assert lost(reason).skipped
+    assert not lost(f"{reason}, it crashed").skipped
+    assert not timed(1.0, 1.0, 1.0, 1.0, 1).skipped
+
+
+def test_the_time_of_a_measurement_is_now_in_utc() -> None:
+    age = datetime.now(UTC) - lost("it crashed").time
+    assert timedelta(0) <= age < timedelta(minutes=5)
