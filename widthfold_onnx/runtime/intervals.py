@@ -38,9 +38,9 @@ SURE = 3.0
 """A ratio is surely above or below 1 if its log is this many half widths of its interval from 0.
 One would do for a single look; but timing goes on, and looks again, until it is sure."""
 
-SETTLED = 1.05
-"""Runs of one session hardly narrow an interval that is this many times as wide as without the part
-of the runs: the rest is the spread of sessions."""
+SETTLED = 1.2
+"""Timing of one session of each side ends when the interval is at most this many times as wide as
+after endless runs: what remains is the spread of sessions."""
 
 _RESAMPLES = 2000
 _NORMAL = 1.96

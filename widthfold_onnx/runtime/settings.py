@@ -179,7 +179,7 @@ def timed_rounds(
         budget: seconds after which no further round begins, but see `CHOICE_PATIENCE`.
         usual: the same once there are `CHOICE_ROUNDS[0]` rounds.
         is_enough: tells by the seconds so far, [round, run], whether no further round is needed;
-            it is asked each time that there are twice as many.
+            it is asked each time that there are a quarter more.
 
     Returns:
         Seconds [round, run].
@@ -187,14 +187,17 @@ def timed_rounds(
     rounds: list[list[float]] = []
     start = time.perf_counter()
     fewest, most = CHOICE_ROUNDS
+    next_look = fewest
     for seconds in itertools.islice(in_turn(runs, clock), most):
         rounds.append(seconds)
         count, is_allowed_to_end = len(rounds), len(rounds) >= fewest
         allowed = min(budget, usual) if is_allowed_to_end else max(budget, CHOICE_PATIENCE)
         if count > 1 and time.perf_counter() - start > allowed:
             break
-        if is_allowed_to_end and count.bit_count() == 1 and is_enough(np.array(rounds[1:])):
-            break
+        if count >= next_look:
+            next_look = count + max(count // 4, 1)
+            if is_enough(np.array(rounds[1:])):
+                break
     return np.array(rounds[1:])
 
 
