@@ -125,7 +125,7 @@ def test_a_loop_that_never_turns_stacks_nothing(tmp_path):
         " => (bool d, float[3] e, float[3] f) {"
         " d = Identity (c)\n e = Neg (a)\n f = Abs (a) }> }"
     )
-    with pytest.raises(UnverifiedError, match=r"^what a Loop without any turn stacks is not"):
+    with pytest.raises(UnverifiedError, match=r"^stacked outputs of a Loop without turns are not"):
         evaluate(stored(tmp_path, text), ["y"], [{"x": np.ones(3, np.float32)}], 10.0)
 
 

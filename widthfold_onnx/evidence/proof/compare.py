@@ -20,24 +20,24 @@ from widthfold_onnx.evidence.proof.field import (
     KEY_BYTES,
     PRIMES,
     blas_on_one_thread,
-    drawn_anew,
+    round_of_draws,
     unequal,
 )
 from widthfold_onnx.evidence.proof.program import Branch, Correspondence, Program
 from widthfold_onnx.evidence.proof.sizes import (
     Shapes,
+    branch_tries,
     elements,
     first_tries,
     open_dimensions,
-    reaching,
     second_tries,
     size_tests,
     tested_tries,
 )
 from widthfold_onnx.evidence.proof.values import (
+    Constant,
     Elements,
-    Known,
-    Opaque,
+    OpaqueValue,
     Shape,
     UnevaluableError,
     Value,
@@ -133,49 +133,50 @@ def prove_at_sizes(
     Raises:
         UnverifiedError: no extents were found at which the original can be evaluated.
     """
-    both = Correspondence(old, new)
+    models = Correspondence(old, new)
     proofs: list[SizeProof] = []
     for shapes in sizes:
-        proofs.append(_first(both, first_tries(old, shapes, ran_at)))
+        proofs.append(_first_proof(models, first_tries(old, shapes, ran_at)))
         if proofs[-1].verdict == "different":
             return proofs
     fixed = sizes[0]
     if open_dimensions(old, fixed):
         with suppress(UnverifiedError):  # the original may take one size alone
-            proofs.append(_first(both, second_tries(old, fixed, proofs[0].shapes)))
+            proofs.append(_first_proof(models, second_tries(old, fixed, proofs[0].shapes)))
     # Guards must be right at all extents, also if the caller planned with some. Another tool may
-    # have stated those extents, so that the new model fails with an error at others.
-    more = _reaching(both, proofs) if open_dimensions(old, {}) else ()
-    for shapes in chain(tested_tries(old, new, proofs[0].shapes), more):
+    # have stated the extents of the caller, so that the new model fails with an error at others.
+    tries = _tries_of_branches(models, proofs) if open_dimensions(old, {}) else ()
+    for shapes in chain(tested_tries(old, new, proofs[0].shapes), tries):
         if proofs[-1].verdict == "different":
             return proofs
         try:
-            proof = prove(both, shapes)
+            proof = prove(models, shapes)
         except UnverifiedError:
             continue
         is_planned = all(shapes.get(name) == tuple(fixed[name]) for name in fixed)
         counts = is_planned or (proof.is_computed and not proof.is_opaque)
-        if counts and not _is_of_empty_tensors(both, proof):
+        if counts and not _is_of_empty_tensors(models, proof):
             proofs.append(proof)
     if proofs[-1].verdict == "different" or not open_dimensions(old, {}):
         return proofs
-    for name, branch in _unseen(both, proofs):
+    for name, branch in _unseen_branches(models, proofs):
         reason = f"the {branch} of {printable(name)} is chosen at none of the extents tried"
         unseen = frozenset([name])
         proofs.append(SizeProof("not provable", reason, proofs[0].shapes, unseen=unseen))
     return proofs
 
 
-def _is_of_empty_tensors(both: Correspondence, proof: SizeProof) -> bool:
-    """Check whether models differ only because an input is empty: with every fold, guarded or not.
+def _is_of_empty_tensors(models: Correspondence, proof: SizeProof) -> bool:
+    """Check whether models differ only because an input is empty.
 
-    Guards alone test for empty inputs: folds without a guard may fail there (docs/folds.md).
+    A guard tests for empty inputs, and a fold without a guard may fail on them (docs/folds.md). So
+    a difference is excused if it stays the same where every guard selects the original nodes.
     """
     if proof.verdict != "different" or not _is_empty(proof.shapes):
         return False
-    guards = frozenset(name for test in size_tests(both.new) for name in test.choosers)
+    guards = frozenset(name for test in size_tests(models.new) for name in test.choosers)
     try:
-        return prove(both, proof.shapes, guards).reason == proof.reason
+        return prove(models, proof.shapes, guards).reason == proof.reason
     except UnverifiedError:  # nothing excuses the difference then
         return False
 
@@ -185,45 +186,50 @@ def _is_empty(shapes: Shapes) -> bool:
     return not all(map(all, shapes.values()))
 
 
-def _reaching(both: Correspondence, proofs: list[SizeProof]) -> Iterator[Shapes]:
+def _tries_of_branches(models: Correspondence, proofs: list[SizeProof]) -> Iterator[Shapes]:
     """Yield extents that may select a branch of the new model that no extents selected so far.
 
-    An else branch that no condition selects is proved whatever the conditions are, and that proof
-    is appended. Models that run only at the sizes of a guard need such a proof.
+    An else branch that no condition selects is first computed under any condition. If the models
+    are equal then, this proof is appended. Models that run only at the sizes of a guard need it.
     """
-    others = frozenset(name for name, branch in _unseen(both, proofs) if branch == "else_branch")
+    branches = _unseen_branches(models, proofs)
+    ifs = frozenset(name for name, branch in branches if branch == "else_branch")
     smallest = min(proofs, key=lambda proof: elements(proof.shapes) or math.inf).shapes
-    if others:
+    if ifs:
         with suppress(UnverifiedError):
-            forced = prove(both, smallest, others)
-            proofs += [forced] if forced.verdict == "equal" else []
+            proof = prove(models, smallest, ifs)
+            proofs += [proof] if proof.verdict == "equal" else []
 
-    def unseen() -> set[str]:
-        return {name for name, _ in _unseen(both, proofs)}
+    def unseen_ifs() -> set[str]:
+        return {name for name, _ in _unseen_branches(models, proofs)}
 
-    yield from reaching(both.old, both.new, smallest, unseen)
+    yield from branch_tries(models.old, models.new, smallest, unseen_ifs)
 
 
-def _unseen(both: Correspondence, proofs: Sequence[SizeProof]) -> list[Branch]:
-    """Return the new branches that were computed at no extents, of Ifs that were reached."""
-    new, before = both.new, both.old.branches
+def _unseen_branches(models: Correspondence, proofs: Sequence[SizeProof]) -> list[Branch]:
+    """Return the branches that were computed at no extents, of Ifs that were reached.
+
+    A branch that the original holds, too, is left out, and so is an If with a constant condition.
+    """
+    new, old_branches = models.new, models.old.branches
     computed = {branch for proof in proofs for branch in proof.branches}
     ifs = (node for node in new.scope.nodes if node.op_type == "If")
     fixed = {node.output[0] for node in ifs if node.input[0] in new.constant}
     open_ifs = {name for name, _ in computed} - fixed
     return [
-        place
-        for place, bodies in new.branches.items()
-        if place[0] in open_ifs and place not in computed and not bodies <= before.get(place, set())
+        branch
+        for branch, bodies in new.branches.items()
+        if branch[0] in open_ifs and branch not in computed
+        if not bodies <= old_branches.get(branch, set())
     ]
 
 
-def _first(both: Correspondence, tries: Iterator[Shapes]) -> SizeProof:
+def _first_proof(models: Correspondence, tries: Iterator[Shapes]) -> SizeProof:
     """Compare at the first extents at which the original can be evaluated."""
     failure: UnverifiedError | None = None
     for shapes in tries:
         try:
-            return prove(both, shapes)
+            return prove(models, shapes)
         except UnverifiedError as error:
             failure = failure or error
     raise failure or UnverifiedError("no other extents are known")
@@ -238,42 +244,46 @@ def _memory_reported() -> Iterator[None]:
 
 
 @_memory_reported()
-def prove(both: Correspondence, shapes: Shapes, forced: frozenset[str] = frozenset()) -> SizeProof:
+def prove(
+    models: Correspondence, shapes: Shapes, forced: frozenset[str] = frozenset()
+) -> SizeProof:
     """Evaluate both models on the same random elements and compare the results.
 
-    Changed nodes are evaluated behind variables first. A model may compute a kept value again, or
-    give its name to another value. Such a model is evaluated whole, and its outputs are compared.
+    First only the changed nodes are evaluated, behind variables. They may differ in equal models: a
+    model may compute a kept value again, or give its name to another value. So the models are then
+    evaluated whole, and their outputs are compared.
 
     Args:
-        both: the models.
+        models: the models.
         shapes: extents of the inputs of the original.
         forced: of the new model, see `Evaluation.forced`.
 
     Raises:
-        UnverifiedError: the original cannot be evaluated on these.
+        UnverifiedError: the original cannot be evaluated at these extents.
     """
-    lost = sorted(shapes.keys() - {value.name for value in both.new.proto.graph.input})
-    if lost:
-        return SizeProof("different", f"the new model has no input {printable(lost[0])}", shapes)
-    if defaults := both.changed_defaults():
+    absent_inputs = sorted(shapes.keys() - {value.name for value in models.new.proto.graph.input})
+    if absent_inputs:
+        reason = f"the new model has no input {printable(absent_inputs[0])}"
+        return SizeProof("different", reason, shapes)
+    if defaults := models.changed_defaults():
         name = printable(defaults[0])
         reason = f"another value stands for {name} where a caller leaves it out"
         return SizeProof("different", reason, shapes)
-    table = ShapeTable(both.old.proto, shapes)
+    table = ShapeTable(models.old.proto, shapes)
     try:
-        trial = _Trial(both, (table, ShapeTable(both.new.proto, shapes)), shapes, forced)
+        trial = _Trial(models, (table, ShapeTable(models.new.proto, shapes)), shapes, forced)
     except UsageError:
         reason = "the new model declares other extents of its inputs"
         return SizeProof("different", reason, shapes, is_computed=False)
     # Draws are computed side by side already; threads of BLAS on top wait for each other.
     with blas_on_one_thread():
-        changed = trial.proof(both.targets, both.variables(table))
-        if changed.verdict == "different":
+        node_proof = trial.proof(models.targets, models.variables(table))
+        if node_proof.verdict == "different":
             # The whole model may hold values that cannot be evaluated.
             with suppress(UnverifiedError, MemoryError):
-                whole = trial.proof(both.new.outputs, {})
-                return changed if whole.verdict == "different" else whole
-        return changed
+                model_proof = trial.proof(models.new.outputs, {})
+                return node_proof if model_proof.verdict == "different" else model_proof
+        return node_proof
 
 
 @dataclass(frozen=True)
@@ -281,13 +291,13 @@ class _Trial:
     """Two models that are compared at one set of extents.
 
     Attributes:
-        both: the models.
-        tables: extents and element types of the values of each.
+        models: the models.
+        tables: extents and element types of the values of both.
         shapes: extents of the inputs.
         forced: of the new model, see `Evaluation.forced`.
     """
 
-    both: Correspondence
+    models: Correspondence
     tables: tuple[ShapeTable, ShapeTable]
     shapes: Shapes
     forced: frozenset[str]
@@ -301,10 +311,10 @@ class _Trial:
         for number in range(1, MOST_ROUNDS):
             if proof.verdict != "equal" or not 0 < proof.error_bits < LEAST_BITS:
                 break
-            with drawn_anew(number):
-                other = self._round(targets, variables)
-            bits = proof.error_bits + other.error_bits
-            proof = other if other.verdict != "equal" else replace(proof, error_bits=bits)
+            with round_of_draws(number):
+                next_proof = self._round(targets, variables)
+            bits = proof.error_bits + next_proof.error_bits
+            proof = next_proof if next_proof.verdict != "equal" else replace(proof, error_bits=bits)
         if proof.verdict == "equal" and proof.error_bits < LEAST_BITS:
             doubt = "different models may agree in all draws with a probability of "
             return SizeProof("not provable", f"{doubt}2^{-proof.error_bits:.0f}", self.shapes)
@@ -312,53 +322,53 @@ class _Trial:
 
     def _round(self, targets: Sequence[str], variables: Shapes) -> SizeProof:
         """Compare the targets of both models once, with whatever error bound that has."""
-        both, table = self.both, self.tables[0]
+        models, table = self.models, self.tables[0]
         proof_of = partial(SizeProof, shapes=self.shapes)
-        missing = [name for name in targets if name not in both.old.names & both.new.names]
-        if missing:
-            return proof_of("different", f"only one model computes {printable(missing[0])}")
-        agreed = both.agreed(table)
+        names = models.old.names & models.new.names
+        if lone_names := [name for name in targets if name not in names]:
+            return proof_of("different", f"only one model computes {printable(lone_names[0])}")
+        agreed = models.agreed(table)
         side = partial(Evaluation, shapes=self.shapes, agreed=agreed, variables=variables)
-        old = partial(side, both.old, table)
-        new = partial(side, both.new, self.tables[1], forced=self.forced)
+        old = partial(side, models.old, table)
+        new = partial(side, models.new, self.tables[1], forced=self.forced)
         try:
-            before = old().run(targets)
+            old_run = old().run(targets)
         except UnevaluableError as error:
             raise UnverifiedError(f"the original cannot be evaluated: {error}") from error
         try:
-            after = new().run(targets)
+            new_run = new().run(targets)
         except UnevaluableError as error:
-            # On empty inputs an allowed failure may hide a failure behind it.
-            each = _failures(new, targets) if _is_empty(self.shapes) else [str(error)]
-            return proof_of("different", "; ".join(each), is_computed=False)
+            # On empty inputs an allowed failure of one target may hide the failure of another.
+            failures = _failures(new, targets) if _is_empty(self.shapes) else [str(error)]
+            return proof_of("different", "; ".join(failures), is_computed=False)
         doubt, is_opaque = "", False
         for name in targets:
-            if before.digests[name] == after.digests[name]:
+            if old_run.digests[name] == new_run.digests[name]:
                 continue
             kept_old, kept_new = (model(is_kept=True).run([name]) for model in (old, new))
-            first, second = kept_old.values[name], kept_new.values[name]
-            writer = both.new.scope.writer(name)
-            by = f" ({describe_node(writer)})" if writer else ""
-            where = f"{printable(name)}{by}: {_difference(first, second)}"
-            why = doubt_of(name, kept_old, kept_new)
-            if not why:
-                return proof_of("different", where)
-            doubt = doubt or f"{where}; {why}"
-            is_opaque = is_opaque or isinstance(first, Opaque)
+            old_value, new_value = kept_old.values[name], kept_new.values[name]
+            writer = models.new.scope.writer(name)
+            node = f" ({describe_node(writer)})" if writer else ""
+            statement = f"{printable(name)}{node}: {_difference(old_value, new_value)}"
+            reason = doubt_of(name, kept_old, kept_new)
+            if not reason:
+                return proof_of("different", statement)
+            doubt = doubt or f"{statement}; {reason}"
+            is_opaque = is_opaque or isinstance(old_value, OpaqueValue)
         if doubt:
-            chosen = frozenset(after.undecided - before.undecided if is_opaque else ())
-            return proof_of("not provable", doubt, is_opaque=is_opaque, unseen=chosen)
+            ifs = frozenset(new_run.undecided - old_run.undecided if is_opaque else ())
+            return proof_of("not provable", doubt, is_opaque=is_opaque, unseen=ifs)
         return proof_of(
             "equal",
-            values=len(both.shared) + len(targets),
-            error_bits=_error_bits(before, after),
-            functions=frozenset(before.unknown | after.unknown),
-            branches=frozenset(after.branches),
+            values=len(models.shared) + len(targets),
+            error_bits=_error_bits(old_run, new_run),
+            functions=frozenset(old_run.unknown_operators | new_run.unknown_operators),
+            branches=frozenset(new_run.branches),
         )
 
 
 def _failures(new: Callable[[], Evaluation], targets: Sequence[str]) -> list[str]:
-    """Return why targets of the new model cannot be evaluated, each by itself."""
+    """Evaluate each target of the new model by itself, and return the reasons of the failures."""
     failures: list[str] = []
     for name in targets:
         try:
@@ -368,26 +378,26 @@ def _failures(new: Callable[[], Evaluation], targets: Sequence[str]) -> list[str
     return list(dict.fromkeys(failures))
 
 
-def _error_bits(before: Evaluation, after: Evaluation) -> float:
+def _error_bits(old: Evaluation, new: Evaluation) -> float:
     """Bound how likely it is that a difference was missed, see docs/verification.md.
 
     Two polynomials that differ agree with a probability of at most degree / prime in each draw. A
     function of them returns the same then; so every pair of elements counts.
     """
-    degree, elements = max(before.degree, after.degree), before.size + after.size
-    by_chance = math.prod(degree / prime for prime in PRIMES) + 2.0 ** (-8 * KEY_BYTES)
-    return -math.log2(by_chance * (1 + elements**2 / 2))
+    degree, elements = max(old.degree, new.degree), old.size + new.size
+    probability = math.prod(degree / prime for prime in PRIMES) + 2.0 ** (-8 * KEY_BYTES)
+    return -math.log2(probability * (1 + elements**2 / 2))
 
 
 def _difference(old: Value, new: Value) -> str:
     """Say how two values differ, with the first element."""
-    if not isinstance(old, Known | Elements) or not isinstance(new, Known | Elements):
+    if not isinstance(old, Constant | Elements) or not isinstance(new, Constant | Elements):
         return "it is computed otherwise"
     if old.shape != new.shape:
         return f"extents {list(new.shape)} instead of {list(old.shape)}"
-    wrong = unequal(old.draws, new.draws)
-    places = np.argwhere(wrong)
+    mask = unequal(old.draws, new.draws)
+    places = np.argwhere(mask)
     if not len(places):
         names = [onnx.TensorProto.DataType.Name(value.kind) for value in (new, old)]
         return f"elements of type {names[0]} instead of {names[1]}"
-    return f"{len(places)} of {wrong.size} elements differ, the first at {places[0].tolist()}"
+    return f"{len(places)} of {mask.size} elements differ, the first at {places[0].tolist()}"

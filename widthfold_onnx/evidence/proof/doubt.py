@@ -15,7 +15,7 @@ from widthfold_onnx.evidence.proof.field import key_of
 from widthfold_onnx.evidence.proof.float64 import evaluator
 from widthfold_onnx.evidence.proof.operators import RANDOM, operator
 from widthfold_onnx.evidence.proof.program import Program, variables_of
-from widthfold_onnx.evidence.proof.values import FLOATS, Opaque, Shape
+from widthfold_onnx.evidence.proof.values import FLOATS, OpaqueValue, Shape
 from widthfold_onnx.model.proto.walk import model_nodes, retain
 from widthfold_onnx.model.shapes.table import ShapeTable
 
@@ -23,72 +23,73 @@ DIGITS = {kind: 2.0**-bits for kind, bits in zip(FLOATS, (10, 7, 23, 52), strict
 """Distance from 1 to the next float of a type."""
 
 UNITS = 64
-"""Most that rounded constants move a result: so many of these distances, by the largest result."""
+"""Largest error of a result by rounded constants, in units of `DIGITS` times the largest result."""
 
 SPREAD = 6
 """Numbers are drawn with magnitudes from 2^-SPREAD to 2^SPREAD, below and above usual limits."""
 
 SAME = 2.0**-40
-"""Most that rounding in float64 moves a result, by the largest result; a change of one float32
-weight by one unit in the last place moves it further."""
+"""Largest error of a result from rounding in float64, as a fraction of the largest result. A change
+of one float32 weight by one unit in the last place moves the result further."""
 
 Operators = Counter[tuple[str, int]]
 """Operators by name and the version since which they are unchanged."""
 
 
-def doubt_of(target: str, before: Evaluation, after: Evaluation) -> str:
+def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     """Say why elements that differ do not show that a value differs in two models.
 
-    Models that apply the same functions return different values if elements differ. If one
-    applies others, both may compute the same by a law that the proof does not know; and constants
-    that one multiplies may be rounded in the other. Then values in float64 decide.
+    Models that apply the same functions return different values if elements differ. Two cases are
+    left to values in float64. If one model applies other functions, both may compute the same by a
+    law that the proof does not know. If one multiplies constants, the other may have stored their
+    rounded product.
 
     Args:
         target: a value that both compute.
-        before: the original, evaluated up to this value alone.
-        after: the new model, likewise.
+        old: the original, evaluated up to this value alone.
+        new: the new model, likewise.
 
     Returns:
         The reason; "" where the models differ.
     """
-    runs, table = (before, after), before.table
-    variables = {**before.shapes, **before.variables}
+    runs, table = (old, new), old.table
+    variables = {**old.shapes, **old.variables}
     values = [run.values[target] for run in runs]
-    is_opaque = any(isinstance(value, Opaque) for value in values)
-    gone, added = _exchanged(before.functions, after.functions)
+    is_opaque = any(isinstance(value, OpaqueValue) for value in values)
+    old_only, new_only = _exchanged(old.functions, new.functions)
     merged, _ = _exchanged(*(_operators(run.program, target, variables) for run in runs))
     is_merged = bool(merged) and values[0].constants > values[1].constants
-    chooses = any(name == "If" for name, _ in before.functions)  # numbers reach one branch only
-    if not is_opaque and (chooses or not (gone or added or is_merged)):
+    chooses = any(name == "If" for name, _ in old.functions)  # numbers reach one branch only
+    if not is_opaque and (chooses or not (old_only or new_only or is_merged)):
         return ""
     numbers = [_numbers(run.program, target, variables, table) for run in runs]
     if numbers[0] is None or numbers[1] is None:
-        foreign = [name for name in added if "." in name]  # of a domain that is not onnx's own
+        foreign = [name for name in new_only if "." in name]  # of a domain that is not onnx's own
         if foreign:
             return f"what {', '.join(foreign)} computes is not known"
         return "its extents are not known" if is_opaque else ""
     if numbers[0].shape != numbers[1].shape:
         return ""
-    others = tuple(axis for axis in range(numbers[0].ndim) if axis != 1)  # each channel by itself
-    largest = np.abs(numbers[0]).max(others, initial=0)
-    distance = np.abs(numbers[0] - numbers[1]).max(others, initial=0)
+    axes = tuple(axis for axis in range(numbers[0].ndim) if axis != 1)  # each channel by itself
+    largest = np.abs(numbers[0]).max(axes, initial=0)
+    distance = np.abs(numbers[0] - numbers[1]).max(axes, initial=0)
     digits = DIGITS.get(table.element("", target), DIGITS[FLOATS[2]])
-    if (gone or added or is_opaque) and (distance <= SAME * largest).all():
-        return f"the numbers agree{_said(gone, added)}"
+    if (old_only or new_only or is_opaque) and (distance <= SAME * largest).all():
+        return f"the numbers agree{_operators_text(old_only, new_only)}"
     if is_merged and (distance <= UNITS * digits * largest).all():
         return f"the new model has rounded what {', '.join(merged)} make of constants"
     return ""
 
 
-def _exchanged(before: Operators, after: Operators) -> tuple[list[str], list[str]]:
+def _exchanged(old: Operators, new: Operators) -> tuple[list[str], list[str]]:
     """Name the operators that only one of two models applies, or that it applies more often."""
-    gone, added = before - after, after - before
-    changed = {name for name, _ in gone} & {name for name, _ in added}
-    old, new = (
-        sorted({f"{name}-{version}" if name in changed else name for name, version in some})
-        for some in (gone, added)
+    rests = old - new, new - old
+    ambiguous = set.intersection(*({name for name, _ in rest} for rest in rests))
+    old_only, new_only = (
+        sorted({f"{name}-{version}" if name in ambiguous else name for name, version in rest})
+        for rest in rests
     )
-    return old, new
+    return old_only, new_only
 
 
 def _operators(program: Program, target: str, variables: Mapping[str, Shape]) -> Operators:
@@ -96,8 +97,8 @@ def _operators(program: Program, target: str, variables: Mapping[str, Shape]) ->
     return Counter((operator(node), program.version(node)) for node in nodes)
 
 
-def _said(gone: list[str], added: list[str]) -> str:
-    old, new = ", ".join(gone), ", ".join(added)
+def _operators_text(old_only: list[str], new_only: list[str]) -> str:
+    old, new = ", ".join(old_only), ", ".join(new_only)
     if old and new:
         return f", but the original applies {old}, the new model {new}"
     if old or new:
@@ -111,17 +112,17 @@ def _numbers(
     """Compute a value in float64; None where the reference implementation cannot."""
     scope = program.scope
     indices = scope.behind([target], variables)
-    read = {target, *(name for i in indices for name in scope.reads[i])}
+    operands = {target, *(name for i in indices for name in scope.reads[i])}
     names = variables_of(program, target, variables)
-    stored = {name: program.stored(name) for name in read - names}
-    constants = [numpy_helper.from_array(a, n) for n, a in stored.items() if a is not None]
+    arrays = {name: program.stored(name) for name in operands - names}
+    constants = [numpy_helper.from_array(a, name) for name, a in arrays.items() if a is not None]
     inputs = [helper.make_tensor_value_info(name, FLOATS[3], None) for name in sorted(names)]
     outputs = [helper.make_tensor_value_info(target, FLOATS[3], None)]
     nodes = [program.scope.nodes[i] for i in indices]
     segment = helper.make_graph(nodes, "segment", inputs, outputs, constants)
     model = helper.make_model(segment, opset_imports=program.proto.opset_import)
     _seed(model)
-    feeds = {name: _drawn(name, variables[name], table.element("", name)) for name in names}
+    feeds = {name: _random(name, variables[name], table.element("", name)) for name in names}
     try:
         with np.errstate(all="ignore"):
             (result,) = evaluator(model).run(None, feeds)
@@ -142,7 +143,8 @@ def _seed(model: onnx.ModelProto) -> None:
             node.attribute.extend([helper.make_attribute("seed", key_of(*node.output) % 2**24)])
 
 
-def _drawn(name: str, shape: Shape, kind: int) -> Array:
+def _random(name: str, shape: Shape, kind: int) -> Array:
+    """Draw the numbers of a variable: the same in both models."""
     rng = np.random.default_rng(key_of("numbers", name))
     numbers = rng.standard_normal(shape) * 2.0 ** rng.integers(-SPREAD, SPREAD, shape)
     if kind in (*FLOATS, onnx.TensorProto.UNDEFINED):

@@ -11,16 +11,21 @@ from typing import Self
 import onnx
 
 from widthfold_onnx.evidence.proof.field import key_of, variables
-from widthfold_onnx.evidence.proof.operators import evaluate, is_function, operator, unknown
+from widthfold_onnx.evidence.proof.operators import (
+    evaluate,
+    is_function,
+    operator,
+    unknown_function,
+)
 from widthfold_onnx.evidence.proof.operators.arithmetic import applied
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import (
     Call,
-    Described,
+    Constant,
     Elements,
-    Known,
-    Opaque,
+    OpaqueValue,
     Shape,
+    TensorType,
     UnevaluableError,
     Value,
 )
@@ -32,7 +37,7 @@ MOST_ELEMENTS = 1 << 27
 """Largest value that is evaluated; it takes 20 bytes for each element."""
 
 Body = tuple[str, NameScope]
-"""A graph of a node with its place there, see `NameScope.inner`."""
+"""A graph of a node with the name of its attribute, see `NameScope.inner`."""
 
 
 @dataclass
@@ -60,10 +65,10 @@ class Evaluation:
 
     Attributes:
         program: the model.
-        table: extents and element types of its values.
+        table: extents and element types of the values of the model.
         shapes: extents of the inputs.
-        agreed: extents and element types from another model that names the values as well: of the
-            variables, and of values that the table lacks.
+        agreed: extents and element types, by another model that has these values, too. They are
+            used for the variables, and for values that the table lacks.
         variables: values of the main graph that are variables for all that reads them.
         forced: first outputs of Ifs whose else branch is computed, whatever their condition is.
         is_kept: whether the values of the targets are kept, and not only their digests.
@@ -73,7 +78,7 @@ class Evaluation:
         size: elements of all values.
         functions: how often each operator was treated as a random function, by its name and the
             version since which it is unchanged.
-        unknown: operators that were treated as functions of all that they read.
+        unknown_operators: operators that were treated as functions of all that they read.
         branches: branches that were computed, by the first output of the If and their name.
         undecided: first outputs of Ifs whose condition is not known, and whose branches differ.
     """
@@ -81,7 +86,7 @@ class Evaluation:
     program: Program
     table: ShapeTable
     shapes: Mapping[str, Shape]
-    agreed: Mapping[str, Described]
+    agreed: Mapping[str, TensorType]
     variables: Mapping[str, Shape]
     forced: frozenset[str] = frozenset()
     is_kept: bool = False
@@ -90,7 +95,7 @@ class Evaluation:
     degree: int = 1
     size: int = 0
     functions: Counter[tuple[str, int]] = field(default_factory=Counter)
-    unknown: set[str] = field(default_factory=set)
+    unknown_operators: set[str] = field(default_factory=set)
     branches: set[tuple[str, str]] = field(default_factory=set)
     undecided: set[str] = field(default_factory=set)
 
@@ -115,7 +120,7 @@ class Evaluation:
     def _drawn(self, key: int, shape: Shape | None, kind: int) -> Value:
         """Draw a variable; of one without extents only equality is known."""
         if shape is None:
-            return Opaque(key)
+            return OpaqueValue(key)
         self.size += math.prod(shape)
         return Elements(variables(key, shape), kind=kind)
 
@@ -154,7 +159,7 @@ class Evaluation:
         if name in frame.values:
             return frame.values[name]
         if name in frame.scope.initializers:
-            return Known(self.program.read(frame.scope.initializers[name]))
+            return Constant(self.program.read(frame.scope.initializers[name]))
         if frame.outer is None:
             raise UnevaluableError(f"nothing computes {name}")
         return self._read(name, frame.outer)
@@ -180,7 +185,7 @@ class Evaluation:
     def _node(self, frame: _Frame, index: int) -> list[Value]:
         node, path = frame.scope.nodes[index], frame.path
         if (array := constant(node, self.program)) is not None:
-            return [Known(array)]
+            return [Constant(array)]
         call = Call(
             node=node,
             attributes=self.program.attributes(node),
@@ -188,7 +193,7 @@ class Evaluation:
             opset=self.program.opsets.get(domain_name(node.domain), 1),
             version=self.program.version(node),
             shapes=[self._shape(path, name) if name else None for name in node.output],
-            unknown=self.unknown,
+            unknown_operators=self.unknown_operators,
             output_kinds=[self.table.element(path, name) for name in node.output],
         )
         bodies = frame.scope.inner.get(index, ())
@@ -196,13 +201,15 @@ class Evaluation:
             return self._if(call, bodies, frame)
         if bodies:
             returned = [self._body(call, body, frame, number) for number, body in enumerate(bodies)]
-            results = unknown(
+            results = unknown_function(
                 call, *(_digest(value).hex() for values in returned for value in values)
             )
         else:
             results = evaluate(call)
-        is_known = all(isinstance(value, Known) for value in results)
-        if bodies or (not is_known and (is_function(node) or operator(node) in self.unknown)):
+        is_known = all(isinstance(value, Constant) for value in results)
+        if bodies or (
+            not is_known and (is_function(node) or operator(node) in self.unknown_operators)
+        ):
             self.functions[operator(node), call.version] += 1
         return [
             replace(value, kind=kind) if kind and isinstance(value, Elements) else value
@@ -221,15 +228,15 @@ class Evaluation:
         place, scope = body
         path = body_path(frame.path, call.node, place)
         assert scope.graph is not None
-        inside = _Frame(scope, path, {}, frame, frame.loops + (number >= 0))
+        body_frame = _Frame(scope, path, {}, frame, frame.loops + (number >= 0))
         for i, value in enumerate(scope.graph.input):
             key = key_of("body", frame.loops, number, i)
             shape, kind = self._shape(path, value.name), self.table.element(path, value.name)
-            inside.values[value.name] = self._drawn(key, shape, kind)
+            body_frame.values[value.name] = self._drawn(key, shape, kind)
         outputs = [value.name for value in scope.graph.output]
         try:
-            self._graph(inside, outputs)
-            return [self._read(name, inside) for name in outputs]
+            self._graph(body_frame, outputs)
+            return [self._read(name, body_frame) for name in outputs]
         except UnevaluableError as error:
             raise UnevaluableError(f"in its {place}, {error}") from error
 
@@ -239,13 +246,15 @@ class Evaluation:
         If both return the same, that is the result under any condition.
         """
         condition = call.inputs[0]
-        chosen = {"then_branch", "else_branch"}
+        branch_names = {"then_branch", "else_branch"}
         if call.node.output[0] in self.forced:
-            chosen = {"else_branch"}
-        elif isinstance(condition, Known):
-            chosen = {"then_branch" if condition.array.any() else "else_branch"}
-        self.branches.update((call.node.output[0], name) for name in chosen)
-        results = {body[0]: self._body(call, body, frame) for body in bodies if body[0] in chosen}
+            branch_names = {"else_branch"}
+        elif isinstance(condition, Constant):
+            branch_names = {"then_branch" if condition.array.any() else "else_branch"}
+        self.branches.update((call.node.output[0], name) for name in branch_names)
+        results = {
+            body[0]: self._body(call, body, frame) for body in bodies if body[0] in branch_names
+        }
         if len(results) < 2:
             return next(iter(results.values()))
         branches = zip(results["then_branch"], results["else_branch"], strict=True)
@@ -256,18 +265,18 @@ class Evaluation:
             return first
         self.functions["If", call.version] += 1
         self.undecided.add(call.node.output[0])
-        self.unknown.add("If")
+        self.unknown_operators.add("If")
         condition = call.inputs[0]
         key = key_of("If", None if condition is None else condition.digest())
         if (
-            isinstance(first, Opaque)
-            or isinstance(second, Opaque)
+            isinstance(first, OpaqueValue)
+            or isinstance(second, OpaqueValue)
             or (first.shape, first.kind) != (second.shape, second.kind)
         ):
-            return Opaque(key_of(key, first.digest(), second.digest(), index))
+            return OpaqueValue(key_of(key, first.digest(), second.digest(), index))
         return replace(applied(key, [first, second]), kind=first.kind)
 
 
-def _digest(value: Value, otherwise: int = 0) -> bytes:
-    """Digest a value with its element type, or another type where its own is not known."""
-    return value.digest() + bytes([value.kind or otherwise])
+def _digest(value: Value, default_kind: int = 0) -> bytes:
+    """Digest a value with its element type, or with a default where that is not known."""
+    return value.digest() + bytes([value.kind or default_kind])

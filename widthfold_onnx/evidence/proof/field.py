@@ -49,7 +49,7 @@ _LAST = (1 << 64) - 1
 _round = np.uint64(0)
 
 KEY_BYTES = 16
-"""Of what names a function. All random numbers are drawn from two halves of 64 bits."""
+"""Bytes of the key of a function. All random numbers are drawn from two halves of 64 bits."""
 
 
 @cache
@@ -77,17 +77,17 @@ def reduced(array: Array, prime: Modulus) -> Array:
 
 def canonical(array: Array, prime: int) -> Array:
     """Return elements as integers in [0, prime)."""
-    whole = array.astype(np.int64)
-    whole += (whole < 0) * prime
-    return whole.view(np.uint64)
+    integers = array.astype(np.int64)
+    integers += (integers < 0) * prime
+    return integers.view(np.uint64)
 
 
 def unequal(old: Draws, new: Draws) -> Array:
     """Return where elements of equal extents differ in any draw."""
-    wrong = np.zeros(old[0].shape, bool)
+    mask = np.zeros(old[0].shape, bool)
     for a, b, prime in zip(old, new, PRIMES, strict=True):
-        wrong |= canonical(a, prime) != canonical(b, prime)
-    return wrong
+        mask |= canonical(a, prime) != canonical(b, prime)
+    return mask
 
 
 def dot(a: Array, b: Array, prime: Modulus) -> Array:
@@ -117,7 +117,7 @@ def inverse(number: int, prime: int) -> int:
 
 
 def key_of(*parts: object) -> int:
-    """Hash what names a function to 128 bits; equal parts give equal keys in every process."""
+    """Hash the parts that name a function to 128 bits; equal parts give equal keys everywhere."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=KEY_BYTES).digest()
     return int.from_bytes(digest, "little")
 
@@ -187,18 +187,18 @@ def _halves(key: int) -> tuple[np.uint64, np.uint64]:
 
 
 @contextmanager
-def drawn_anew(number: int) -> Iterator[None]:
-    """Draw all random elements and functions from other numbers, independent of other rounds.
+def round_of_draws(number: int) -> Iterator[None]:
+    """Draw all random elements and functions independently of other rounds.
 
     Args:
-        number: of the round; 0 draws as outside of any round.
+        number: number of the round; 0 draws as outside of any round.
     """
     global _round  # else every function that draws would have to pass it on
-    before, _round = _round, np.uint64(key_of("round", number) & _LAST if number else 0)
+    outer_round, _round = _round, np.uint64(key_of("round", number) & _LAST if number else 0)
     try:
         yield
     finally:
-        _round = before
+        _round = outer_round
 
 
 def elements(state: Array) -> Draws:
@@ -234,14 +234,14 @@ def variables(key: int, shape: Sequence[int]) -> Draws:
 
 
 def of_numbers(array: Array) -> Draws:
-    """Map numbers to elements, one for one.
+    """Map each number to an element.
 
-    Whole numbers are themselves. Any other float is an element drawn from its magnitude, with its
-    sign: so -w is minus w, w * 1 is w, and a float16 that is widened is the same.
+    A whole number is itself. Any other float is an element that is drawn from its magnitude and has
+    its sign: so -w is minus w, w * 1 is w, and a float16 that is widened stays the same.
     """
     if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
-        rests = (np.mod(array, array.dtype.type(prime)).astype(np.float64) for prime in PRIMES)
-        return tuple(reduced(rest, prime) for rest, prime in zip(rests, PRIMES, strict=True))
+        remainders = (np.mod(array, array.dtype.type(prime)).astype(np.float64) for prime in PRIMES)
+        return tuple(reduced(part, prime) for part, prime in zip(remainders, PRIMES, strict=True))
     results = [np.empty(array.shape, np.float32) for _ in PRIMES]
     flat = array.reshape(-1)
     for part in blocks(flat.size):
@@ -249,9 +249,9 @@ def of_numbers(array: Array) -> Draws:
         magnitude = np.abs(block)
         is_whole = (magnitude < LARGEST_WHOLE) & (magnitude == np.floor(magnitude))
         bits = magnitude.view(np.uint64)
-        drawn = elements(mixed(np.stack([bits, ~bits]) ^ _round))
-        for result, variable, prime in zip(results, drawn, PRIMES, strict=True):
-            whole = reduced(np.where(is_whole, block, 0.0), prime)
+        draws = elements(mixed(np.stack([bits, ~bits]) ^ _round))
+        for result, variable, prime in zip(results, draws, PRIMES, strict=True):
+            integers = reduced(np.where(is_whole, block, 0.0), prime)
             signed = np.where(block < 0, -variable, variable)
-            result.reshape(-1)[part] = np.where(is_whole, whole, signed)
+            result.reshape(-1)[part] = np.where(is_whole, integers, signed)
     return tuple(results)

@@ -31,7 +31,7 @@ from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.model.proto.walk import all_tensors, model_nodes
 
 SOFTMAX_OF_ONE_AXIS = 13
-"""Operator set since which Softmax is one of an axis, not of all from it on."""
+"""Operator set since which Softmax acts along one axis, and no more on all axes from it on."""
 
 
 class _Op(OpRun):
@@ -62,8 +62,8 @@ class MaxPool(_Op):
         if len(self.onnx_node.output) > 1:
             raise UnverifiedError("the places that MaxPool returns are not computed in float64")
         at = windows(attributes, attributes["kernel_shape"], x.shape[2:])
-        padded = at.padded(x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
-        return (reduce(np.maximum, (padded[:, :, *at.tap(t)] for t in np.ndindex(*at.kernel))),)
+        data = at.padded(x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
+        return (reduce(np.maximum, (data[:, :, *at.tap(t)] for t in np.ndindex(*at.kernel))),)
 
 
 class Softmax(_Op):
@@ -87,15 +87,15 @@ class LogSoftmax(Softmax):
 
 
 class BatchNormalization(_Op):
-    """BatchNormalization with the statistics that it is given; training is refused."""
+    """BatchNormalization with the statistics that it reads; training is refused."""
 
     def _run(
         self, x: Array, *parts: Array, epsilon: float = 1e-5, **attributes: Any
     ) -> tuple[Array]:
         if attributes.get("training_mode") or len(self.onnx_node.output) > 1:
             raise UnverifiedError("BatchNormalization in training mode is not computed in float64")
-        along = (-1, *[1] * (x.ndim - 2))
-        scale, bias, mean, variance = (part.reshape(along) for part in parts)
+        shape = (-1, *[1] * (x.ndim - 2))
+        scale, bias, mean, variance = (part.reshape(shape) for part in parts)
         return (scale * (x - mean) / np.sqrt(variance + epsilon) + bias,)
 
 
@@ -107,12 +107,12 @@ class DequantizeLinear(_Op):
     ) -> tuple[Array]:
         if attributes.get("block_size"):
             raise UnverifiedError("DequantizeLinear in blocks is not computed in float64")
-        along = [1] * x.ndim
+        shape = [1] * x.ndim
         if scale.size > 1:
             axis = attributes.get("axis")
-            along[1 if axis is None else axis] = -1
-        zero = 0.0 if zero_point is None else zero_point.astype(np.float64).reshape(along)
-        return ((x.astype(np.float64) - zero) * scale.astype(np.float64).reshape(along),)
+            shape[1 if axis is None else axis] = -1
+        zero = 0.0 if zero_point is None else zero_point.astype(np.float64).reshape(shape)
+        return ((x.astype(np.float64) - zero) * scale.astype(np.float64).reshape(shape),)
 
 
 class STFT(_Op):
@@ -138,7 +138,7 @@ class STFT(_Op):
 
 
 class Loop(_Op):
-    """Loop; a trip count or condition that is left out ends nothing (ONNX operator text)."""
+    """Loop; it does not end by a trip count or condition that is left out (ONNX operator text)."""
 
     def need_context(self) -> bool:
         """Return True: the body may read what the graphs around it hold."""
@@ -146,25 +146,27 @@ class Loop(_Op):
 
     def _run(
         self,
-        most: Array | None,
-        more: Any,
+        trip_count: Array | None,
+        condition: Any,
         *states: Any,
         body: ReferenceEvaluator,
         context: Mapping[str, Any],
         attributes: dict[str, Any] | None = None,
         **_: object,
     ) -> tuple[Any, ...]:
-        scanned: list[Sequence[Any]] = []
-        carried = len(states)
-        while (most is None or len(scanned) < most) and (more is None or more):
-            arguments = (np.array(len(scanned)), np.array(True), *states)
+        rows: list[Sequence[Any]] = []
+        state_count = len(states)
+        while (trip_count is None or len(rows) < trip_count) and (condition is None or condition):
+            arguments = (np.array(len(rows)), np.array(True), *states)
             inputs = {**context, **dict(zip(body.input_names, arguments, strict=True))}
-            more, *results = body.run(None, inputs, attributes=attributes)
-            states = tuple(results[:carried])
-            scanned.append(results[carried:])
-        if not scanned and len(self.onnx_node.output) > carried:
-            raise UnverifiedError("what a Loop without any turn stacks is not computed in float64")
-        return (*states, *(np.stack(rows) for rows in zip(*scanned, strict=True)))
+            condition, *results = body.run(None, inputs, attributes=attributes)
+            states = tuple(results[:state_count])
+            rows.append(results[state_count:])
+        if not rows and len(self.onnx_node.output) > state_count:
+            raise UnverifiedError(
+                "stacked outputs of a Loop without turns are not known in float64"
+            )
+        return (*states, *(np.stack(outputs) for outputs in zip(*rows, strict=True)))
 
 
 OPS = (
@@ -174,7 +176,7 @@ OPS = (
 
 
 def evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
-    """Return what evaluates a model that holds its own data in float64; changes the model."""
+    """Return an evaluator in float64 of a model that holds its own data; changes the model."""
     widen(model)
     _order(graph_scope(model.graph))
     return ReferenceEvaluator(model, new_ops=list(OPS))
@@ -183,8 +185,8 @@ def evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
 def _order(scope: NameScope) -> None:
     """Put the nodes into an order that can run, in every graph of a scope."""
     for scopes in scope.inner.values():
-        for _, inside in scopes:
-            _order(inside)
+        for _, inner_scope in scopes:
+            _order(inner_scope)
     if scope.graph is not None and list(map(id, scope.graph.node)) != list(map(id, scope.nodes)):
         nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in scope.nodes]
         del scope.graph.node[:]

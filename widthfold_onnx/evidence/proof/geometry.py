@@ -61,24 +61,24 @@ class Windows:
         lead = (0,) * (array.ndim - len(self.kernel))
         return padded(array, lead + self.begins, lead + self.ends, constant_values=fill)
 
-    def cut(self, padded: Array) -> Array:
+    def cut(self, array: Array) -> Array:
         """Undo `padded`: of a ConvTranspose this gives the result."""
         begins, ends = (tuple(-n for n in pads) for pads in (self.begins, self.ends))
-        return replace(self, begins=begins, ends=ends).padded(padded)
+        return replace(self, begins=begins, ends=ends).padded(array)
 
-    def of(self, padded: Array) -> Array:
+    def of(self, array: Array) -> Array:
         """View padded data [..., *spatial] as [..., *counts, *kernel]."""
         reach = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
-        seen = sliding_window_view(padded, reach, tuple(range(-len(reach), 0)))
+        views = sliding_window_view(array, reach, tuple(range(-len(reach), 0)))
         steps = [slice(None, None, n) for n in (*self.strides, *self.dilations)]
-        return np.asarray(seen[*[slice(None)] * (padded.ndim - len(reach)), *steps])
+        return np.asarray(views[*[slice(None)] * (array.ndim - len(reach)), *steps])
 
     def sums(self, array: Array) -> Array:
         """Add what lies in each window of [..., *spatial] to [..., *counts]."""
-        whole = self.padded(array)
-        lead = [slice(None)] * (whole.ndim - len(self.kernel))
-        taps = (whole[*lead, *self.tap(place)] for place in np.ndindex(*self.kernel))
-        return np.asarray(sum(taps, np.zeros((), whole.dtype)))
+        data = self.padded(array)
+        lead = [slice(None)] * (data.ndim - len(self.kernel))
+        taps = (data[*lead, *self.tap(place)] for place in np.ndindex(*self.kernel))
+        return np.asarray(sum(taps, np.zeros((), data.dtype)))
 
     def tap(self, at: Sequence[int]) -> tuple[slice, ...]:
         """Return the positions of one tap of every window in padded data."""
@@ -113,9 +113,9 @@ def windows(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int
             raise UnevaluableError(f"a window of {reach[i]} does not fit into {extent} positions")
         count = room // strides[i] + 1
         if attributes.get("ceil_mode"):
-            more = -(-room // strides[i]) + 1
+            ceil_count = -(-room // strides[i]) + 1
             # A window must begin in the data or in the pad before it.
-            count = more if (more - 1) * strides[i] < extent + begins[i] else count
+            count = ceil_count if (ceil_count - 1) * strides[i] < extent + begins[i] else count
             ends[i] += max(0, (count - 1) * strides[i] + reach[i] - (extent + begins[i] + ends[i]))
         counts.append(count)
     return Windows(tuple(kernel), strides, dilations, tuple(begins), tuple(ends), tuple(counts))
@@ -155,8 +155,8 @@ def spread(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]
     """
     strides, dilations, begins, ends = _steps(attributes, kernel, extents)
     rank = len(kernel)
-    more = tuple(attributes.get("output_padding") or (0,) * rank)
-    if len(more) != rank:
+    output_padding = tuple(attributes.get("output_padding") or (0,) * rank)
+    if len(output_padding) != rank:
         raise UnevaluableError(f"its attributes do not fit {rank} spatial axes")
     auto_pad = attributes.get("auto_pad", "NOTSET")
     output_shape = attributes.get("output_shape")
@@ -168,10 +168,10 @@ def spread(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]
             result = output_shape[len(output_shape) - rank + i]
             if result - full >= strides[i]:
                 raise UnevaluableError(f"{extents[i]} positions do not become {result}")
-            total = max(full + more[i] - result, 0)
+            total = max(full + output_padding[i] - result, 0)
             begins[i] = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
         else:
-            result = full + more[i] - begins[i] - ends[i]
+            result = full + output_padding[i] - begins[i] - ends[i]
         if result < 1:
             raise UnevaluableError(f"its result would have {result} positions")
         ends[i] = full - begins[i] - result
@@ -196,12 +196,12 @@ def conv(data: Array, weight: Array, group: int, at: Windows, prime: Modulus) ->
     outputs, channels = weight.shape[:2]
     check_groups(data.shape[1], outputs, group, channels)
     rows = weight.reshape(group, outputs // group, channels, *at.kernel)
-    used = rows.any(axis=(0, 1))  # [C / G, *kernel]: columns that meet only zeros are left out
-    rows = rows[:, :, used]
+    mask = rows.any(axis=(0, 1))  # [C / G, *kernel]: columns that meet only zeros are left out
+    rows = rows[:, :, mask]
     # To [N, G, C / G, *kernel, *counts], where runs along the last axis stay runs.
     rank = len(at.counts)
-    seen = np.moveaxis(at.of(at.padded(data)), range(2, 2 + rank), range(-rank, 0))
-    seen = seen.reshape(len(data), group, channels, *seen.shape[2:])
+    views = np.moveaxis(at.of(at.padded(data)), range(2, 2 + rank), range(-rank, 0))
+    views = views.reshape(len(data), group, channels, *views.shape[2:])
     result = np.empty((len(data), group, outputs // group, *at.counts), number_type(prime))
     tallest = max(rows.shape[2], outputs // group)
     per_line = group * tallest * math.prod(at.counts[1:]) * _BYTES
@@ -209,8 +209,8 @@ def conv(data: Array, weight: Array, group: int, at: Windows, prime: Modulus) ->
     for sample in range(len(data)):
         for start in range(0, at.counts[0], step):
             part = result[sample, :, :, start : start + step]
-            lines = seen[sample][..., start : start + step, *[slice(None)] * (rank - 1)]
-            columns = lines[:, used].reshape(group, rows.shape[2], math.prod(part.shape[2:]))
+            lines = views[sample][..., start : start + step, *[slice(None)] * (rank - 1)]
+            columns = lines[:, mask].reshape(group, rows.shape[2], math.prod(part.shape[2:]))
             part[...] = dot(rows, columns, prime).reshape(part.shape)
     return result.reshape(len(data), outputs, *at.counts)
 

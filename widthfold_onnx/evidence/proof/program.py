@@ -23,7 +23,7 @@ from onnx import defs, helper, numpy_helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.evidence.proof.operators.arithmetic import MOVES
-from widthfold_onnx.evidence.proof.values import FLOATS, Described, Shape
+from widthfold_onnx.evidence.proof.values import FLOATS, Shape, TensorType
 from widthfold_onnx.model.proto.constant_folding import dense, literal
 from widthfold_onnx.model.proto.functions import inline
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
@@ -99,8 +99,8 @@ class Program:
     def constant(self) -> set[str]:
         """Values that depend on constants alone."""
         constants = set(self.scope.initializers) - {value.name for value in self.inputs}
-        for node, read in zip(self.scope.nodes, self.scope.reads, strict=True):
-            if constants.issuperset(read):
+        for node, operands in zip(self.scope.nodes, self.scope.reads, strict=True):
+            if constants.issuperset(operands):
                 constants.update(name for name in node.output if name)
         return constants
 
@@ -136,9 +136,9 @@ class Program:
         schema = self._schema(node)
         attributes = list(node.attribute)
         names = {attribute.name for attribute in attributes}
-        for name, described in schema.attributes.items() if schema else ():
-            if name not in names and described.default_value.type:
-                attributes.append(described.default_value)
+        for name, schema_attribute in schema.attributes.items() if schema else ():
+            if name not in names and schema_attribute.default_value.type:
+                attributes.append(schema_attribute.default_value)
         return {
             attribute.name: _text(helper.get_attribute_value(attribute)) for attribute in attributes
         }
@@ -183,8 +183,8 @@ def constant(node: onnx.NodeProto, program: Program) -> Array | None:
     for attribute in node.attribute:
         if attribute.name in ("value_string", "value_strings"):
             return np.array(_text(helper.get_attribute_value(attribute)), object)
-    held = literal(node)
-    return program.read(held) if isinstance(held, Stored) else held
+    content = literal(node)
+    return program.read(content) if isinstance(content, Stored) else content
 
 
 _INTEGERS = tuple(
@@ -205,7 +205,7 @@ class Correspondence:
 
     old: Program
     new: Program
-    _same: dict[str, bool] = field(default_factory=dict, init=False)
+    _likeness: dict[str, bool] = field(default_factory=dict, init=False)
 
     @cached_property
     def _shared_nodes(self) -> list[int]:
@@ -224,42 +224,42 @@ class Correspondence:
     def targets(self) -> list[str]:
         """Names of the values that are to be proved equal, in running order of the new model."""
         old, new = self.old.scope, self.new.scope
-        read = {name for index in self._shared_nodes for name in new.reads[index]}
-        read.update(self.new.outputs)
-        written = [n for i in self.new.needed for n in new.nodes[i].output if n in read]
-        targets = [name for name in written if name not in self.shared]
+        operands = {name for index in self._shared_nodes for name in new.reads[index]}
+        operands.update(self.new.outputs)
+        results = [n for i in self.new.needed for n in new.nodes[i].output if n in operands]
+        targets = [name for name in results if name not in self.shared]
         # Values that only the original computes and something reads, and constant outputs.
-        gone = (old.writers.keys() - new.writers.keys()) & read
-        return targets + sorted({*gone, *self.new.outputs} - self.shared - {*targets})
+        removed_names = (old.writers.keys() - new.writers.keys()) & operands
+        return targets + sorted({*removed_names, *self.new.outputs} - self.shared - {*targets})
 
     def changed_defaults(self) -> list[str]:
         """Return common inputs whose default value is not the same in both models."""
         old, new = ({value.name for value in side.inputs} for side in (self.old, self.new))
-        return sorted(name for name in old & new if not self._alike(name))
+        return sorted(name for name in old & new if not self._is_alike(name))
 
     def _is_shared(self, index: int, computed: Container[str]) -> bool:
         node = self.new.scope.nodes[index]
         first = next((name for name in node.output if name), "")
-        before = self.old.scope.writer(first) if first in computed else None
+        counterpart = self.old.scope.writer(first) if first in computed else None
         return (
-            before is not None
-            and _bare(before) == _bare(node)
-            and self.old.versions(before) == self.new.versions(node)
+            counterpart is not None
+            and _bare(counterpart) == _bare(node)
+            and self.old.versions(counterpart) == self.new.versions(node)
             and not any(map(is_external, all_tensors(node)))  # two files may lie elsewhere
-            and all(self._alike(name) for name in self.new.scope.reads[index])
+            and all(self._is_alike(name) for name in self.new.scope.reads[index])
         )
 
-    def _alike(self, name: str) -> bool:
+    def _is_alike(self, name: str) -> bool:
         """Check whether a name is the same constant in both models, or a computed value in both."""
-        if name not in self._same:
-            before, after = self.old.stored(name), self.new.stored(name)
-            self._same[name] = before is after or (
-                before is not None and after is not None and _is_equal(before, after)
+        if name not in self._likeness:
+            old, new = self.old.stored(name), self.new.stored(name)
+            self._likeness[name] = old is new or (
+                old is not None and new is not None and _is_equal(old, new)
             )
-        return self._same[name]
+        return self._likeness[name]
 
-    def agreed(self, table: ShapeTable) -> dict[str, Described]:
-        """Return extents and element types of what both models compute, as the original says."""
+    def agreed(self, table: ShapeTable) -> dict[str, TensorType]:
+        """Return extents and element types, in the original, of values that both models compute."""
         facts = {}
         for name in self.shared | set(self.targets):
             extents = table.extents("", name)
@@ -270,8 +270,8 @@ class Correspondence:
     def variables(self, table: ShapeTable) -> dict[str, Shape]:
         """Return the values in both models that are treated as variables, with their extents.
 
-        A variable that one model needs for a target and the other does not is evaluated instead:
-        the other computes it again in another way.
+        A variable that only one model needs for a target is evaluated instead: the other model
+        computes it again in another way.
 
         Args:
             table: extents and element types of the original.
@@ -285,23 +285,21 @@ class Correspondence:
             and kind in (*FLOATS, *_INTEGERS)
         }
         while True:
-            lonely = set[str]()
+            unshared = set[str]()
             for target in self.targets:
-                before, after = (
-                    variables_of(side, target, extents) for side in (self.old, self.new)
-                )
-                lonely |= before ^ after
-            if not lonely:
+                old, new = (variables_of(side, target, extents) for side in (self.old, self.new))
+                unshared |= old ^ new
+            if not unshared:
                 return extents
-            for name in lonely:
+            for name in unshared:
                 del extents[name]
 
 
 def variables_of(program: Program, target: str, variables: Collection[str]) -> set[str]:
     """Return the variables from which a value is computed."""
     scope = program.scope
-    read = (name for i in scope.behind([target], variables) for name in scope.reads[i])
-    return {name for name in read if name in variables}
+    operands = (name for i in scope.behind([target], variables) for name in scope.reads[i])
+    return {name for name in operands if name in variables}
 
 
 def _is_equal(old: Array, new: Array) -> bool:

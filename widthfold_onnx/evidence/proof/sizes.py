@@ -41,13 +41,13 @@ Key = tuple[str, int] | str
 """An open dimension: its symbol, or the input and the axis of one without a symbol."""
 
 OTHER_SIZES = ((1, 1), (1, -1), (2, -1), (2, 0), (1, 0))
-"""Other extents than the first of an open dimension, as a multiple and what is added to it."""
+"""Multiple of the first extent of an open dimension, and the number that is added to it."""
 
 LADDER = (24, 64, 16, 1, 128, 160, 224, 320, 640, 1024, 4096, 16384)
 """Extents that are tried where nothing is known of a model."""
 
 BATCH = 2
-"""Extent of the first axis then."""
+"""Extent of the first axis where the other axes have an extent of `LADDER`."""
 
 MOST_GUESSED = 1 << 20
 """Elements of all inputs at extents that nobody named: each takes forty bytes and more."""
@@ -67,7 +67,7 @@ def open_dimensions(program: Program, fixed: Shapes) -> dict[Key, bool]:
 
 
 def _open(program: Program) -> Iterator[tuple[str, int, Key]]:
-    """Yield the open dimensions of all inputs: the input, the axis, and what names it."""
+    """Yield the open dimensions of all inputs: the input, the axis and the key."""
     for value in program.inputs:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if not dim.HasField("dim_value") or dim.dim_value < 0:
@@ -83,7 +83,7 @@ def first_tries(program: Program, fixed: Shapes, ran_at: Shapes) -> Iterator[Sha
         ran_at: extents at which it ran, if it did.
     """
     if ran_at:
-        # A run leaves out what has a default, which tells its extents.
+        # A run leaves out an input that has a default, and the default tells its extents.
         defaults = {tensor.name: tuple(tensor.dims) for tensor in program.proto.graph.initializer}
         by_default = {v.name: defaults[v.name] for v in program.inputs if v.name in defaults}
         yield {**ran_at, **_at(program, fixed, _sizes(program, ran_at)), **by_default, **fixed}
@@ -98,15 +98,15 @@ def first_tries(program: Program, fixed: Shapes, ran_at: Shapes) -> Iterator[Sha
 
 
 def second_tries(program: Program, fixed: Shapes, first: Shapes) -> Iterator[Shapes]:
-    """Yield other extents for the open dimensions: another batch, and `OTHER_SIZES` of the rest."""
+    """Yield other extents of the open dimensions: another batch, and `OTHER_SIZES` elsewhere."""
     dims = open_dimensions(program, fixed)
     sizes = _sizes(program, first)
     batches = {key: 5 if sizes[key] == 3 else 3 for key, leads in dims.items() if leads}
-    others = [key for key, leads in dims.items() if not leads]
-    for factor, step in OTHER_SIZES if others else ((1, 0),):
-        changed = {key: factor * sizes[key] + step for key in others}
+    keys = [key for key, leads in dims.items() if not leads]
+    for factor, step in OTHER_SIZES if keys else ((1, 0),):
+        extents = {key: factor * sizes[key] + step for key in keys}
         if batches or (factor, step) != (1, 0):
-            yield _at(program, fixed, {**sizes, **batches, **changed})
+            yield _at(program, fixed, {**sizes, **batches, **extents})
 
 
 @dataclass(frozen=True)
@@ -126,15 +126,18 @@ class SizeTest:
     choosers: frozenset[str]
 
     def outcome(self, table: ShapeTable) -> tuple[object, ...]:
-        """Say for each axis whether the value passes at its extents, and at an odd multiple."""
-        dims, rests = table.get(self.path, self.value), list[tuple[bool, bool]]()
+        """Return for each axis whether its extent passes, and whether its quotient is odd.
+
+        The result is empty if an extent is not known.
+        """
+        dims, outcomes = table.get(self.path, self.value), list[tuple[bool, bool]]()
         for axis, offset, modulus in self.terms:
             extent = dims[axis] if dims is not None and axis < len(dims) else None
             if extent is None:
                 return ()
-            times, rest = divmod(extent - offset, modulus)
-            rests.append((not rest, bool(times % 2)))
-        return tuple(rests)
+            times, remainder = divmod(extent - offset, modulus)
+            outcomes.append((not remainder, bool(times % 2)))
+        return tuple(outcomes)
 
 
 def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
@@ -155,19 +158,19 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     terms = [term for test in tests for term in test.terms]
     moduli = {modulus for _, _, modulus in terms if modulus < LARGEST_TESTED}
     offsets = {
-        offset + more
+        offset + distance
         for _, offset, modulus in terms
-        for more in (0, modulus)  # where a wrong modulus shows
-        if offset > 0 and offset + more < LARGEST_TESTED
+        for distance in (0, modulus)  # where a wrong modulus shows
+        if offset > 0 and offset + distance < LARGEST_TESTED
     }
     unit = math.lcm(*moduli)
-    fitting = dict.fromkeys(dims, unit * PRIME)
-    seen = {_outcomes(old, tests, first)}
-    for shapes, is_always in _near(old, sizes, dims, fitting, sorted(offsets)):
+    fitting_sizes = dict.fromkeys(dims, unit * PRIME)
+    seen_outcomes = {_outcomes(old, tests, first)}
+    for shapes, is_always in _near(old, sizes, dims, fitting_sizes, sorted(offsets)):
         if elements(shapes) <= max(MOST_ELEMENTS, elements(first)):
             outcomes = () if is_always else _outcomes(old, tests, shapes)
-            if is_always or outcomes not in seen:
-                seen.add(outcomes)
+            if is_always or outcomes not in seen_outcomes:
+                seen_outcomes.add(outcomes)
                 yield shapes
 
 
@@ -175,78 +178,82 @@ def _near(
     old: Program,
     first: Mapping[Key, int],
     dims: Mapping[Key, bool],
-    fitting: Mapping[Key, int],
+    fitting_sizes: Mapping[Key, int],
     offsets: Sequence[int],
 ) -> Iterator[tuple[Shapes, bool]]:
     """Yield extents for `tested_tries`, and whether to try them whatever the tests make of them."""
-    sizes = {key: min(n, fitting[key]) for key, n in first.items()}
+    sizes = {key: min(n, fitting_sizes[key]) for key, n in first.items()}
     yield _at(old, {}, {key: n + 1 for key, n in sizes.items()}), True
-    others = {key: n + 1 for key, n in fitting.items()}
-    yield _at(old, {}, others), True  # a remainder of 1 is below other extents
+    unfit_sizes = {key: n + 1 for key, n in fitting_sizes.items()}
+    yield _at(old, {}, unfit_sizes), True  # a remainder of 1 is below other extents
     for key in dims:
         yield _at(old, {}, {**sizes, key: 0}), True  # a remainder of 0, but no elements
-        for fit in (fitting[key], *offsets):  # one fits, and another one is broadcast
+        for fit in (fitting_sizes[key], *offsets):  # one fits, and another one is broadcast
             yield _at(old, {}, {**dict.fromkeys(dims, fit), key: 1}), True
         if len(dims) > 1:
-            yield _at(old, {}, {**others, key: fitting[key]}), True
+            yield _at(old, {}, {**unfit_sizes, key: fitting_sizes[key]}), True
     tries = [
-        {key: sizes[key] if dims[key] else n << doubled for key, n in fitting.items()}
+        {key: sizes[key] if dims[key] else n << doubled for key, n in fitting_sizes.items()}
         for doubled in range(DOUBLINGS)
     ]
     tries += [{**sizes, key: offset} for key in dims for offset in offsets]
-    for item in (fitting, *tries):
+    for item in (fitting_sizes, *tries):
         yield _at(old, {}, item), False
 
 
-def reaching(
-    old: Program, new: Program, first: Shapes, unseen: Callable[[], Collection[str]]
+def branch_tries(
+    old: Program, new: Program, first: Shapes, unseen_ifs: Callable[[], Collection[str]]
 ) -> Iterator[Shapes]:
     """Yield extents at which tests of Ifs have outcomes that few earlier extents had, small first.
 
-    A model may fix a dimension that it declares open, and two inputs may name one dimension twice.
-    So these dimensions differ from the first extents: one open dimension alone; all dimensions that
-    are equal there; all but the first dimension of each input; or all. An If without a known test
-    may choose by anything, so that all of these extents are tried for it.
+    Groups of open dimensions change together (`_groups`). An If without a known test may choose by
+    anything, so that all extents are tried for it.
 
     Args:
         old: the original, whose extents tell how the tests come out.
         new: the model with the Ifs.
         first: the first extents.
-        unseen: returns the first outputs of the Ifs with a branch that was not computed so far.
+        unseen_ifs: returns the first outputs of the Ifs with a branch that is not computed so far.
     """
-    tests = {name: [t for t in size_tests(new) if name in t.choosers] for name in unseen()}
+    tests = {name: [t for t in size_tests(new) if name in t.choosers] for name in unseen_ifs()}
     terms = [term for group in tests.values() for test in group for term in test.terms]
     largest = min(MOST_TIMES, max((modulus for _, _, modulus in terms), default=1))
     sizes, most = _sizes(old, first), max(MOST_ELEMENTS, 2 * elements(first))
     tries = [
-        _at(old, {}, {**sizes, **{key: times * sizes[key] + more for key in keys}})
-        for keys in _varied(sizes, open_dimensions(old, {}))
-        for times, more in (
+        _at(old, {}, {**sizes, **{key: times * sizes[key] + offset for key in keys}})
+        for keys in _groups(sizes, open_dimensions(old, {}))
+        for times, offset in (
             *((factor, 0) for factor in range(2, largest + 1)),
             *((1, sign << power) for power in range(NEIGHBOURS) for sign in (1, -1)),
         )
     ]
     times_seen = Counter[object]()
     for shapes in sorted(filter(elements, tries), key=elements):
-        waiting = unseen()
-        if not waiting or elements(shapes) > most:
+        ifs = unseen_ifs()
+        if not ifs or elements(shapes) > most:
             return
         table = ShapeTable(old.proto, shapes)
         outcomes = {
             (name, tuple(test.outcome(table) for test in tests[name]) or str(shapes))
-            for name in waiting
+            for name in ifs
         }
         if min(times_seen[outcome] for outcome in outcomes) < MOST_ALIKE:
             times_seen.update(outcomes)
             yield shapes
 
 
-def _varied(sizes: Mapping[Key, int], leads: Mapping[Key, bool]) -> list[tuple[Key, ...]]:
-    """Return the open dimensions that `reaching` changes together."""
-    equal = (tuple(key for key in sizes if sizes[key] == size) for size in sizes.values())
-    others = tuple(key for key in sizes if not leads[key])
-    varied = (*((key,) for key in sizes), *equal, others, tuple(sizes))
-    return [keys for keys in dict.fromkeys(varied) if keys]
+def _groups(sizes: Mapping[Key, int], leads: Mapping[Key, bool]) -> list[tuple[Key, ...]]:
+    """Return the groups of open dimensions that change together.
+
+    A model may fix a dimension that it declares open, and two inputs may name one dimension twice.
+    So a group is one dimension alone; all dimensions of equal size; all but the first dimension of
+    each input; or all dimensions.
+    """
+    singles = [(key,) for key in sizes]
+    equal_keys = [tuple(key for key in sizes if sizes[key] == size) for size in sizes.values()]
+    inner_keys = tuple(key for key in sizes if not leads[key])
+    groups = (*singles, *equal_keys, inner_keys, tuple(sizes))
+    return [keys for keys in dict.fromkeys(groups) if keys]
 
 
 def elements(shapes: Shapes) -> int:
@@ -275,7 +282,7 @@ def _size_tests(program: Program, scope: NameScope, path: str) -> Iterator[SizeT
             for position in scope.behind(node.input[:1]):
                 choosers.setdefault(position, set()).add(node.output[0])
     for position, node in enumerate(scope.nodes):
-        read, name = [], node.output[0] if node.output else ""
+        constants, name = [], node.output[0] if node.output else ""
         for op_type in ("Mod", "Sub", "Gather"):
             writer = scope.writer(name)
             if writer is None or not is_default(writer, op_type) or len(writer.input) < 2:
@@ -284,32 +291,32 @@ def _size_tests(program: Program, scope: NameScope, path: str) -> Iterator[SizeT
             array = constant(source, program) if source else None
             if array is None or array.dtype.kind != "i":
                 break
-            read.append(tuple(int(n) for n in array.ravel()))
+            constants.append(tuple(int(n) for n in array.ravel()))
             name = writer.input[0]
         shape = scope.writer(name)
-        if len(read) < 3 or shape is None or not is_default(shape, "Shape"):
+        if len(constants) < 3 or shape is None or not is_default(shape, "Shape"):
             continue
-        moduli, offsets, axes = read
+        moduli, offsets, axes = constants
         if len(moduli) == len(offsets) == len(axes) and min(moduli) > 0 and min(axes) >= 0:
             terms = tuple(zip(axes, offsets, moduli, strict=True))
             yield SizeTest(path, shape.input[0], terms, frozenset(choosers.get(position, ())))
 
 
 def _sizes(program: Program, shapes: Shapes) -> dict[Key, int]:
-    opened = _open(program)
-    return {key: shapes[name][axis] for name, axis, key in opened if name in shapes}
+    dims = _open(program)
+    return {key: shapes[name][axis] for name, axis, key in dims if name in shapes}
 
 
 def _at(program: Program, fixed: Shapes, sizes: Mapping[Key, int]) -> Shapes:
     """Return the extents of every input whose rank is known."""
-    every = {**sizes, **_sizes(program, fixed)}
-    opened = {(name, axis): every[key] for name, axis, key in _open(program) if key in every}
+    sizes = {**sizes, **_sizes(program, fixed)}
+    numbers = {(name, axis): sizes[key] for name, axis, key in _open(program) if key in sizes}
     shapes: dict[str, Shape] = {}
     for value in program.inputs:
         if value.name in fixed:
             shapes[value.name] = tuple(fixed[value.name])
         elif value.type.tensor_type.HasField("shape"):
             dims = enumerate(value.type.tensor_type.shape.dim)
-            extents = (opened.get((value.name, i), dim.dim_value) for i, dim in dims)
+            extents = (numbers.get((value.name, i), dim.dim_value) for i, dim in dims)
             shapes[value.name] = tuple(max(0, extent) for extent in extents)
     return shapes

@@ -25,12 +25,12 @@ from widthfold_onnx.evidence.proof.field import (
 from widthfold_onnx.model.proto.walk import domain_name
 
 Shape = tuple[int, ...]
-Described = tuple[Shape, int]
+TensorType = tuple[Shape, int]
 """Extents and element type."""
 
 
 ROUNDED = 2
-"""Count of a constant that was computed from others: as of a product of two constants."""
+"""`Elements.constants` of a constant that was computed from others, as for a product of two."""
 
 
 class UnevaluableError(Exception):
@@ -38,13 +38,13 @@ class UnevaluableError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class Constant:
     """Numbers or strings that do not depend on the inputs.
 
     Attributes:
         array: the numbers or strings.
-        rounded: whether they were computed in floats, so that another order of computing may
-            give other last digits.
+        rounded: whether the numbers were computed in floats, so that another order of computing
+            may give other last digits.
     """
 
     array: Array
@@ -100,7 +100,7 @@ class Elements:
         grid: scale and zero point, digested, of the integers from which all elements were
             dequantized; empty where there are none.
         kind: element type of the tensor, 0 where it is not known.
-        factor: numbers that may be a factor of it, to be checked where that matters.
+        factor: numbers that may be a factor of the tensor: check it before use.
     """
 
     draws: Draws
@@ -108,7 +108,7 @@ class Elements:
     constants: int = 0
     grid: bytes = b""
     kind: int = 0
-    factor: Known | None = None
+    factor: Constant | None = None
 
     @property
     def shape(self) -> Shape:
@@ -121,21 +121,21 @@ class Elements:
 
 
 @dataclass(frozen=True, eq=False)
-class Opaque:
+class OpaqueValue:
     """A value known by equality alone: its extents are not, or it is no tensor."""
 
     key: int
 
     kind = constants = 0
-    """As those of a tensor of which neither is known."""
+    """As of a tensor of which neither is known."""
 
     def digest(self) -> bytes:
         """Return a digest that is equal for equal values."""
         return self.key.to_bytes(KEY_BYTES, "little")
 
 
-Tensor = Known | Elements
-Value = Known | Elements | Opaque
+Tensor = Constant | Elements
+Value = Constant | Elements | OpaqueValue
 
 
 def _digest(draws: Draws) -> bytes:
@@ -162,9 +162,9 @@ class Call:
         inputs: by position; None where one is left out.
         opset: version of the operator set of the node's domain.
         version: version since which the operator is unchanged, 0 if no schema is known.
-        shapes: of the outputs; None where shape inference does not know one.
+        shapes: extents of the outputs; None where shape inference does not know them.
         output_kinds: element types of the outputs, 0 where unknown.
-        unknown: collects operators that are treated as functions of all that they read.
+        unknown_operators: collects operators that are treated as functions of all that they read.
     """
 
     node: onnx.NodeProto
@@ -174,7 +174,7 @@ class Call:
     version: int
     shapes: Sequence[Shape | None]
     output_kinds: Sequence[int] = ()
-    unknown: set[str] = field(default_factory=set)
+    unknown_operators: set[str] = field(default_factory=set)
 
     def tensor(self, index: int) -> Tensor:
         """Return an input that must be there.
@@ -190,25 +190,25 @@ class Call:
     def optional(self, index: int) -> Tensor | None:
         """Return an input that may be left out."""
         value = self.inputs[index] if index < len(self.inputs) else None
-        assert not isinstance(value, Opaque)
+        assert not isinstance(value, OpaqueValue)
         return value
 
     def numbers(self, index: int) -> Array | None:
         """Return the numbers of an input, None where it is left out or not known."""
         value = self.optional(index)
-        return value.array if isinstance(value, Known) else None
+        return value.array if isinstance(value, Constant) else None
 
     @property
     def tensors(self) -> list[Tensor]:
         """All inputs that are there."""
-        return [value for value in self.inputs if isinstance(value, Known | Elements)]
+        return [value for value in self.inputs if isinstance(value, Constant | Elements)]
 
     def kind(self, index: int) -> int:
         """Return the element type of an input, 0 where it is left out or unknown."""
         value = self.inputs[index] if index < len(self.inputs) else None
         return 0 if value is None else value.kind
 
-    def key(self, *more: object, version: int = 0) -> int:
+    def key(self, *parts: object, version: int = 0) -> int:
         """Return a key for the function that this operator is, with all attributes but graphs.
 
         On whole numbers an operator may be another function than on floats, and wrap around where
@@ -224,12 +224,12 @@ class Call:
             if not isinstance(value, onnx.GraphProto)
         )
         domain = domain_name(self.node.domain)
-        return key_of(domain, self.node.op_type, version, attributes, types, *more)
+        return key_of(domain, self.node.op_type, version, attributes, types, *parts)
 
     def _counted(self, axis: Any) -> Any:
         """Return an axis counted from the first one, where the rank of the data is known."""
         value = self.inputs[0] if self.inputs else None
-        rank = len(value.shape) if isinstance(value, Known | Elements) else 0
+        rank = len(value.shape) if isinstance(value, Constant | Elements) else 0
         return axis % rank if isinstance(axis, int) and rank else axis
 
     def is_modern(self) -> bool:
@@ -258,7 +258,7 @@ def of_tensors(compute: Callable[..., Value]) -> Meaning:
 
 
 def common(shapes: Sequence[Shape]) -> Shape:
-    """Return the extents to which several extents are broadcast.
+    """Return the extents to which tensors of some extents are broadcast.
 
     Raises:
         UnevaluableError: they do not fit together.

@@ -2,8 +2,8 @@
 
 `polynomials` has the linear operators, `arithmetic` sums and products of elements and moves,
 `functions` random functions of elements, windows and lines, `quantization` integers on a grid.
-Every other operator is a random function of all that it reads: for equal values it returns equal
-values, and for different ones different values, but for a probability that `compare` bounds.
+Every other operator is a random function of all that it reads. It returns equal values for equal
+operands, and different values for different operands, but for a probability that `compare` bounds.
 It imports `model.proto` and the rest of `evidence.proof`; `evidence` imports it.
 """
 
@@ -29,10 +29,10 @@ from widthfold_onnx.evidence.proof.values import (
     FLOATS,
     ROUNDED,
     Call,
+    Constant,
     Elements,
-    Known,
     Meaning,
-    Opaque,
+    OpaqueValue,
     UnevaluableError,
     Value,
 )
@@ -55,7 +55,7 @@ RANDOM = frozenset(
         *("RandomUniform", "RandomUniformLike"),
     }
 )
-"""Each node of these is a source of its own, named by what it returns."""
+"""Operators of which each node is a source of its own, named by its outputs."""
 
 WRAPPING = POLYNOMIALS.keys() - {"Cast", "Dropout", "Identity"}
 """On whole numbers, results of these wrap around where their type ends."""
@@ -115,16 +115,16 @@ def evaluate(call: Call) -> list[Value]:
     """
     node = call.node
     source = node.output if node.op_type in RANDOM else ()
-    if any(isinstance(value, Opaque) for value in call.inputs):
-        return unknown(call, *source)
+    if any(isinstance(value, OpaqueValue) for value in call.inputs):
+        return unknown_function(call, *source)
     if is_default(node, "Shape", "Size"):
         return [_extents(call)]
-    is_constant = not source and all(isinstance(value, Known) for value in call.tensors)
+    is_constant = not source and all(isinstance(value, Constant) for value in call.tensors)
     computed = _of_constants(call) if is_constant else None
     if computed is not None:
         return computed
     result = _of_elements(call)
-    results = unknown(call, *source) if result is None else result
+    results = unknown_function(call, *source) if result is None else result
     # These constants are rounded when they are computed.
     return [
         replace(value, constants=ROUNDED) if is_constant and isinstance(value, Elements) else value
@@ -133,7 +133,7 @@ def evaluate(call: Call) -> list[Value]:
 
 
 def _of_elements(call: Call) -> list[Value] | None:
-    """Compute what a node means on elements; None where no entry describes it."""
+    """Compute a node on elements; None where no entry of `MEANINGS` describes it."""
     name = operator(call.node)
     meaning = MEANINGS.get(name)
     if name in OF_FLOATS and call.kind(0) not in FLOATS:
@@ -146,45 +146,46 @@ def _of_elements(call: Call) -> list[Value] | None:
         # Invalid attributes and extents, for which numpy raises errors of its own.
         raise UnevaluableError(f"it makes no sense ({error})") from error
     if result is not None and name in WRAPPING and call.kind(0) not in (*FLOATS, 0):
-        whole = key_of("whole numbers", call.kind(0))
-        return [applied(whole, [value]) for value in result if isinstance(value, Elements)]
+        key = key_of("whole numbers", call.kind(0))
+        return [applied(key, [value]) for value in result if isinstance(value, Elements)]
     return result
 
 
-def unknown(call: Call, *more: str) -> list[Value]:
+def unknown_function(call: Call, *sources: str) -> list[Value]:
     """Return the outputs of a node as random functions of all that it reads.
 
     Args:
         call: the node.
-        more: other values it depends on: digests of the graphs in it, for instance.
+        sources: more on which the outputs depend: digests of the graphs in the node, for instance.
     """
-    call.unknown.add(operator(call.node))
+    call.unknown_operators.add(operator(call.node))
     name = operator(call.node)
     zero = {i for i in _ZERO_IF_LEFT_OUT.get(name, ()) if i < len(call.inputs)}
     inputs = [
         None if i in zero and _is_zero(value) else value for i, value in enumerate(call.inputs)
     ]
     call = replace(call, inputs=inputs)
-    read = [b"" if value is None else value.digest() for value in inputs]
-    while read and not read[-1]:
-        read.pop()
+    digests = [b"" if value is None else value.digest() for value in inputs]
+    while digests and not digests[-1]:
+        digests.pop()
     results: list[Value] = []
     for i, shape in enumerate(call.shapes):
-        key = call.key(i, read, *more, version=call.version)
-        results.append(Opaque(key) if shape is None else Elements(variables(key_of(key), shape)))
+        key = call.key(i, digests, *sources, version=call.version)
+        value = OpaqueValue(key) if shape is None else Elements(variables(key_of(key), shape))
+        results.append(value)
     return results
 
 
 def _is_zero(value: Value | None) -> bool:
-    return isinstance(value, Known | Elements) and not any(draw.any() for draw in value.draws)
+    return isinstance(value, Constant | Elements) and not any(draw.any() for draw in value.draws)
 
 
-def _extents(call: Call) -> Known:
+def _extents(call: Call) -> Constant:
     shape = call.tensor(0).shape
     if call.node.op_type == "Size":
-        return Known(np.array(np.prod(shape, dtype=np.int64)))
+        return Constant(np.array(np.prod(shape, dtype=np.int64)))
     start, end = call.attributes.get("start", 0), call.attributes.get("end", len(shape))
-    return Known(np.array(shape[start:end], np.int64))
+    return Constant(np.array(shape[start:end], np.int64))
 
 
 def _of_constants(call: Call) -> list[Value] | None:
@@ -192,19 +193,19 @@ def _of_constants(call: Call) -> list[Value] | None:
     name = operator(call.node)
     if name not in COMPUTED | EXACT or (name in COMPUTED and not call.is_modern()):
         return None
-    operands = [value.array if isinstance(value, Known) else None for value in call.inputs]
+    operands = [value.array if isinstance(value, Constant) else None for value in call.inputs]
     try:
         arrays = run_reference(call.node, operands, call.opset)
     except ValueError as error:
         raise UnevaluableError(f"it {error}") from error
     if arrays is None:
         return None
-    read = [value for value in call.inputs if isinstance(value, Known)]
+    constants = [value for value in call.inputs if isinstance(value, Constant)]
     rounds = call.node.op_type not in EXACT
     return [
-        Known(
+        Constant(
             array,
-            rounded=any(v.rounded for v in read) or (rounds and array.dtype.kind == "f"),
+            rounded=any(v.rounded for v in constants) or (rounds and array.dtype.kind == "f"),
         )
         for array in arrays
     ]

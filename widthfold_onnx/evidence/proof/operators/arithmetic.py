@@ -26,8 +26,8 @@ from widthfold_onnx.evidence.proof.field import (
 from widthfold_onnx.evidence.proof.geometry import padded
 from widthfold_onnx.evidence.proof.values import (
     Call,
+    Constant,
     Elements,
-    Known,
     Tensor,
     UnevaluableError,
     Value,
@@ -48,19 +48,19 @@ def each(compute: Callable[..., Array], *operands: Tensor) -> Draws:
     def computed(prime: int, arrays: Sequence[Array]) -> Array:
         return compute(*arrays, prime).astype(np.float32, copy=False)
 
-    drawn = [*zip(*(value.draws for value in operands), strict=True)]
+    draw_sets = [*zip(*(value.draws for value in operands), strict=True)]
     if max(math.prod(value.shape) for value in operands) < _SMALL:
-        return tuple(map(computed, PRIMES, drawn))
-    return tuple(_THREADS.map(computed, PRIMES, drawn))
+        return tuple(map(computed, PRIMES, draw_sets))
+    return tuple(_THREADS.map(computed, PRIMES, draw_sets))
 
 
 def combined(draws: Draws, *operands: Tensor, product: bool = False) -> Elements:
     """Return elements that are sums of others, or sums of products of them."""
-    joined = sum if product else max
+    combine = sum if product else max
     return Elements(
         draws,
-        degree=joined(value.degree for value in operands),
-        constants=joined(value.constants for value in operands),
+        degree=combine(value.degree for value in operands),
+        constants=combine(value.constants for value in operands),
     )
 
 
@@ -113,7 +113,7 @@ def divided(value: Tensor, count: Array | int) -> Elements:
 
 def mapped(value: Tensor, move: Callable[[Array], Array]) -> Tensor:
     """Move the elements of a tensor."""
-    if isinstance(value, Known):
+    if isinstance(value, Constant):
         return replace(value, array=move(value.array))
     return replace(value, draws=tuple(map(move, value.draws)))
 
@@ -124,10 +124,10 @@ def reshaped(value: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def along(value: Tensor, axis: int, rank: int) -> Tensor:
-    """Give a vector, or a scalar, the rank of a tensor along one of whose axes it lies.
+    """Reshape a vector, so that it is broadcast along one axis of a tensor; a scalar stays one.
 
     Raises:
-        UnevaluableError: it is neither, or the tensor has no such axis.
+        UnevaluableError: the value is neither, or the tensor has no such axis.
     """
     if np.prod(value.shape) == 1:
         return reshaped(value, ())
@@ -165,10 +165,11 @@ MOVES = frozenset(
         *("Tile", "Transpose", "Trilu", "Unsqueeze"),
     }
 )
-"""Their first input holds the moved elements, the others say where to. Concat moves all."""
+"""Operators whose first input holds the moved elements; the other inputs give the new places.
+Concat moves all inputs."""
 
 PAD_READS = 11
-"""Version of the operator set since which Pad reads what were its attributes."""
+"""Version of the operator set since which Pad has inputs in place of attributes."""
 
 
 def move(call: Call) -> list[Value] | None:
@@ -189,19 +190,19 @@ def move(call: Call) -> list[Value] | None:
 
 
 def pad(call: Call) -> list[Value] | None:
-    """Pad, or cut where a number is negative; None where that is not defined, or not constant.
+    """Pad, or cut where a number is negative; None where the result is not defined, or not known.
 
-    ONNX defines the order of both only where a constant is padded with.
+    ONNX defines the order of padding and cutting only for the mode "constant".
     """
     data, attributes = call.tensor(0), call.attributes
     rank, mode = len(data.shape), attributes.get("mode", "constant")
     pads, fill, axes = call.numbers(1), call.optional(2), call.numbers(3)
     if call.opset < PAD_READS:
         pads = np.array(attributes["pads" if "pads" in attributes else "paddings"])
-        fill = Known(np.array(attributes.get("value", 0.0)))
+        fill = Constant(np.array(attributes.get("value", 0.0)))
     if pads is None or (axes is None and call.optional(3) is not None):
         return None
-    fill = Known(np.array(0.0)) if fill is None or mode != "constant" else reshaped(fill, ())
+    fill = Constant(np.array(0.0)) if fill is None or mode != "constant" else reshaped(fill, ())
     sides = np.zeros((2, rank), np.int64)
     sides[:, slice(None) if axes is None else axes] = pads.reshape(2, -1)
     if mode != "constant" and (sides < 0).any():
@@ -219,6 +220,6 @@ def pad(call: Call) -> list[Value] | None:
 
 
 def _grid(operands: list[Tensor]) -> bytes:
-    """Return the grid on which all elements lie, as zero does; empty if there is none."""
+    """Return the grid of all operands; empty if they have none, or different ones."""
     grids = {value.grid if isinstance(value, Elements) else b"" for value in operands}
     return grids.pop() if len(grids) == 1 else b""

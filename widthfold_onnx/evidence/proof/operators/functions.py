@@ -22,8 +22,8 @@ from widthfold_onnx.evidence.proof.operators.polynomials import (
 from widthfold_onnx.evidence.proof.values import (
     FLOATS,
     Call,
+    Constant,
     Elements,
-    Known,
     Meaning,
     Tensor,
     UnevaluableError,
@@ -54,9 +54,9 @@ KEEPING_ZERO = frozenset(
         *("Sqrt", "Swish", "Tan", "Tanh"),
     }
 )
-"""Operators that return 0 for 0, whatever their attributes are. Of an element that is 0 whatever
-the variables are, the result is 0; any other element is 0 in all draws with no more probability
-than unequal polynomials agree."""
+"""Operators that return 0 for 0, whatever their attributes are. The result is 0 for an element that
+is 0 whatever the variables are. Any other element is 0 in all draws with no more probability than
+unequal polynomials agree."""
 
 REDUCTIONS = frozenset(
     {
@@ -69,9 +69,9 @@ COERCED = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
 """Operators that take all axes from `axis` on for one line, until opset 13."""
 
 LINES = COERCED | {"ArgMax", "ArgMin", "CumSum", "LpNormalization", "TopK"}
-"""Operators of which a result depends on the line along an axis, and on its own place there."""
+"""Operators of which a result depends on a line along an axis, and on the place in the line."""
 
-_ZERO, _ONE = Known(np.array(0.0)), Known(np.array(1.0))
+_ZERO, _ONE = Constant(np.array(0.0)), Constant(np.array(1.0))
 
 _SAME = {
     **dict.fromkeys(("Max", "MaxPool", "GlobalMaxPool", "ReduceMax"), "max"),
@@ -94,9 +94,9 @@ def _keeps_zero(call: Call) -> bool:
         call.attributes.get(name) if call.numbers(i) is None else call.numbers(i)
         for i, name in ((1, "min"), (2, "max"))
     )
-    unknown = any(call.optional(i) is not None and call.numbers(i) is None for i in (1, 2))
-    around = (low is None or np.all(low <= 0)) and (high is None or np.all(high >= 0))
-    return not unknown and bool(around)
+    if any(call.optional(i) is not None and call.numbers(i) is None for i in (1, 2)):
+        return False
+    return bool((low is None or np.all(low <= 0)) and (high is None or np.all(high >= 0)))
 
 
 def _is_nonzero(value: Tensor) -> Array:
@@ -113,9 +113,9 @@ def _zero_where(zero: Array, result: Elements) -> Elements:
 def _commutative(call: Call) -> list[Value]:
     shape = common([value.shape for value in call.tensors])
     for value in call.tensors:
-        if isinstance(value, Known) and _decides(call.node.op_type, value.array):
+        if isinstance(value, Constant) and _decides(call.node.op_type, value.array):
             decided = np.full(shape, call.node.op_type == "Or")
-            return [Known(decided)]
+            return [Constant(decided)]
     total = sum(fingerprints(0, [value.draws], shape) for value in call.tensors)
     return [_of_multiset(call, np.asarray(total), call.tensors)]
 
@@ -129,7 +129,7 @@ def _chosen(condition: Tensor, first: Tensor, second: Tensor) -> Elements:
 
 
 def _leaky_relu(call: Call) -> list[Value]:
-    return [_leaky(call.tensor(0), Known(np.array(call.attributes["alpha"])))]
+    return [_leaky(call.tensor(0), Constant(np.array(call.attributes["alpha"])))]
 
 
 def _leaky(data: Tensor, slope: Tensor) -> Elements:
@@ -138,10 +138,10 @@ def _leaky(data: Tensor, slope: Tensor) -> Elements:
 
 
 def _extremum(call: Call) -> list[Value]:
-    """Return Max and Min of anything; of x and slope * x they are `_leaky` for certain slopes.
+    """Return Max or Min; of x and slope * x it is `_leaky` for certain slopes.
 
-    If slope <= 1, the product is not above a positive x, and not below a negative one. If
-    1 <= slope, it is the other way round. A slope of 0 makes an Inf a NaN.
+    If slope <= 1, slope * x is at most x for a positive x, and at least x for a negative x. If
+    slope >= 1, it is the other way round. A slope of 0 makes an Inf a NaN.
     """
     if len(call.tensors) == 2 and call.kind(0) in FLOATS:
         for data, scaled in (call.tensors, reversed(call.tensors)):
@@ -154,8 +154,8 @@ def _extremum(call: Call) -> list[Value]:
 
 
 def _is_between(op_type: str, slope: Array) -> bool:
-    between = (slope != 0) & (slope <= 1) if op_type == "Max" else slope >= 1
-    return bool((between & np.isfinite(slope)).all())
+    mask = (slope != 0) & (slope <= 1) if op_type == "Max" else slope >= 1
+    return bool((mask & np.isfinite(slope)).all())
 
 
 def _decides(op_type: str, array: Array) -> bool:
@@ -203,8 +203,8 @@ def _reduction(call: Call) -> list[Value] | None:
 def _fused_conv(call: Call) -> list[Value]:
     """Apply the activation to a Conv and its addend (ONNX Runtime, contrib_defs.cc)."""
     result = with_bias(convolved(call, call.tensor(0), call.tensor(1)), call.optional(2))
-    added = call.optional(3)
-    total = result if added is None else plus(result, added)
+    addend = call.optional(3)
+    total = result if addend is None else plus(result, addend)
     activation = [call.attributes.get(name) for name in ("activation", "activation_params")]
     # The operator has no schema, and onnx infers no type for a Conv with negative pads.
     return [replace(applied(key_of("activation", activation), [total]), kind=call.kind(0))]
@@ -222,18 +222,18 @@ def _resize(call: Call) -> list[Value] | None:
     )
     if plain and sizes is not None and sizes.shape == (rank,):
         extents, factors = [int(n) for n in sizes], [0.0] * rank
-        changed = [i for i in range(rank) if extents[i] != data.shape[i]]
+        axes = [i for i in range(rank) if extents[i] != data.shape[i]]
     elif plain and scales is not None and scales.shape == (rank,):
         factors = [float(scale) for scale in scales]
         ends = zip(data.shape, scales, strict=True)
         extents = [int(np.floor(np.float32(extent) * scale)) for extent, scale in ends]
-        changed = [i for i in range(rank) if factors[i] != 1]
+        axes = [i for i in range(rank) if factors[i] != 1]
     else:
         return None
     if min(extents, default=0) < 0:
         raise UnevaluableError(f"its result would have the extents {extents}")
-    ratios = [(data.shape[i], extents[i], factors[i]) for i in changed]
-    return [_along_lines(call, data, changed, [extents[i] for i in changed], ratios)]
+    ratios = [(data.shape[i], extents[i], factors[i]) for i in axes]
+    return [_along_lines(call, data, axes, [extents[i] for i in axes], ratios)]
 
 
 def _of_lines(call: Call) -> list[Value] | None:
@@ -269,18 +269,26 @@ def _of_lines(call: Call) -> list[Value] | None:
 def _along_lines(
     call: Call, data: Tensor, axes: Sequence[int], extents: Sequence[int], description: object
 ) -> Elements:
-    """Return a function of the lines along some axes and of the place on the result's lines."""
-    others = [i for i in range(len(data.shape)) if i not in axes]
+    """Return a function of the lines of the data along some axes, and of a place on new lines.
+
+    Args:
+        call: the node.
+        data: the data.
+        axes: the axes of the lines.
+        extents: extents of the result along these axes.
+        description: names the function, beside the operator and its attributes.
+    """
+    other_axes = [i for i in range(len(data.shape)) if i not in axes]
     lengths = [n if i in axes else 1 for i, n in enumerate(data.shape)]
     at = np.arange(math.prod(lengths), dtype=np.float64).reshape(lengths)
     state = fingerprints(0, [data.draws, (at,) * len(PRIMES)], data.shape)
     total = state.sum(tuple(i + 1 for i in axes), dtype=np.uint64)
     place = np.arange(math.prod(extents), dtype=np.float64).reshape(tuple(extents))
-    whole = total.reshape(*total.shape, *[1] * len(axes))
+    states = total.reshape(*total.shape, *[1] * len(axes))
     shape = (*total.shape[1:], *extents)
-    drawn = function(call.key(description), [*_words(whole), (place,) * len(PRIMES)], shape)
-    order = np.argsort([*others, *axes])
-    return applied(0, [data], draws=tuple(draw.transpose(*order) for draw in drawn))
+    draws = function(call.key(description), [*_words(states), (place,) * len(PRIMES)], shape)
+    order = np.argsort([*other_axes, *axes])
+    return applied(0, [data], draws=tuple(draw.transpose(*order) for draw in draws))
 
 
 FUNCTIONS: Mapping[str, Meaning] = {

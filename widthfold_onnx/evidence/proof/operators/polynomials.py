@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import starmap
-from typing import Any
 
 import numpy as np
 
@@ -35,8 +34,8 @@ from widthfold_onnx.evidence.proof.operators.arithmetic import (
 from widthfold_onnx.evidence.proof.values import (
     FLOATS,
     Call,
+    Constant,
     Elements,
-    Known,
     Meaning,
     Shape,
     Tensor,
@@ -62,7 +61,7 @@ def convolved(
     Args:
         call: the node.
         data: the convolved data.
-        weight: with what; its first two axes are [C, O / group] where `compute` transposes.
+        weight: the weight; its first two axes are [C, O / group] where `compute` transposes.
         place: finds the windows.
         compute: convolves modulo a prime.
 
@@ -90,8 +89,9 @@ def with_bias(result: Elements, bias: Tensor | None) -> Elements:
     return plus(result, along(bias, 1, len(result.shape)))
 
 
-def _conv(call: Call, *how: Any) -> list[Value]:
-    return [with_bias(convolved(call, call.tensor(0), call.tensor(1), *how), call.optional(2))]
+def _conv(call: Call, place: Place = windows, compute: Compute = conv) -> list[Value]:
+    result = convolved(call, call.tensor(0), call.tensor(1), place, compute)
+    return [with_bias(result, call.optional(2))]
 
 
 def _gemm(call: Call) -> list[Value]:
@@ -103,12 +103,12 @@ def _gemm(call: Call) -> list[Value]:
     b = mapped(b, np.transpose) if call.attributes.get("transB") else b
     result = matrix_product(a, b)
     if alpha != 1:
-        result = times(result, Known(np.array(alpha)))
+        result = times(result, Constant(np.array(alpha)))
     if bias is None or beta == 0:
         return [result]
     if common([result.shape, bias.shape]) != result.shape:
         raise UnevaluableError(f"C of {list(bias.shape)} for a result of {list(result.shape)}")
-    return [plus(result, bias if beta == 1 else times(bias, Known(np.array(beta))))]
+    return [plus(result, bias if beta == 1 else times(bias, Constant(np.array(beta))))]
 
 
 def _einsum(call: Call) -> list[Value] | None:
@@ -163,18 +163,18 @@ def _labels(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str]:
 
     first, second = starmap(term, pairs)
     if not arrow:
-        once = sorted(c for c in {*first, *second} - {*wide} if (first + second).count(c) == 1)
-        result = ("..." if "..." in operands else "") + "".join(once)
+        singles = sorted(c for c in {*first, *second} - {*wide} if (first + second).count(c) == 1)
+        result = ("..." if "..." in operands else "") + "".join(singles)
     return first, second, result.replace("...", wide)
 
 
 def _batch_normalization(call: Call) -> list[Value] | None:
-    training = call.attributes.get("training_mode") or len(call.node.output) > 1
-    if training or call.attributes.get("spatial", 1) != 1:
+    is_training = call.attributes.get("training_mode") or len(call.node.output) > 1
+    if is_training or call.attributes.get("spatial", 1) != 1:
         return None
     data = call.tensor(0)
-    sides = [along(call.tensor(i), 1, len(data.shape)) for i in range(1, 5)]
-    scale, bias, mean, variance = sides
+    operands = (along(call.tensor(i), 1, len(data.shape)) for i in range(1, 5))
+    scale, bias, mean, variance = operands
     root = applied(key_of("reciprocal root", call.attributes.get("epsilon")), [variance])
     return [plus(times(minus(data, mean), times(scale, root)), bias)]
 
@@ -192,16 +192,16 @@ def _negative(value: Tensor) -> Elements:
 
 
 def _mul(call: Call) -> list[Value]:
-    constants = (value for value in call.tensors if isinstance(value, Known))
+    constants = (value for value in call.tensors if isinstance(value, Constant))
     product = times(call.tensor(0), call.tensor(1))
     return [replace(product, factor=next(constants, None))]
 
 
 def _total(call: Call) -> list[Value]:
     """Compute Sum and Mean of any number of tensors."""
-    first, *others = call.tensors
+    first, *terms = call.tensors
     result = combined(first.draws, first)
-    for value in others:
+    for value in terms:
         result = plus(result, value)
     return [divided(result, len(call.tensors)) if call.node.op_type == "Mean" else result]
 
@@ -209,16 +209,16 @@ def _total(call: Call) -> list[Value]:
 def _dropout(call: Call) -> list[Value] | None:
     """Return the input and a mask of ones; None in training, where both are random."""
     training, data = call.optional(2), call.tensor(0)
-    off = training is None or (isinstance(training, Known) and not training.array.any())
-    if not off or (call.opset < 7 and not call.attributes.get("is_test")):
+    is_off = training is None or (isinstance(training, Constant) and not training.array.any())
+    if not is_off or (call.opset < 7 and not call.attributes.get("is_test")):
         return None
-    return [data, Known(np.ones(data.shape, bool))]
+    return [data, Constant(np.ones(data.shape, bool))]
 
 
 def _cast(call: Call) -> list[Value]:
     """Return the data if the cast keeps every number, else a function of it."""
-    before, after = call.kind(0), call.attributes.get("to", 0)
-    if before and (before == after or (before, after) in _KEEPS):
+    data_type, target_type = call.kind(0), call.attributes.get("to", 0)
+    if data_type and (data_type == target_type or (data_type, target_type) in _KEEPS):
         return [call.tensor(0)]
     return [applied(call.key(), [call.tensor(0)])]
 
@@ -233,7 +233,7 @@ def axes_of(call: Call, rank: int) -> list[int] | None:
         return list(range(2, rank))
     axes, operand = call.attributes.get("axes"), call.optional(1)
     if operand is not None:
-        if not isinstance(operand, Known):
+        if not isinstance(operand, Constant):
             return None
         axes = operand.array.ravel().tolist()
     if not axes:
@@ -283,8 +283,8 @@ def _average_pool(call: Call) -> list[Value] | None:
 
 
 INVERSES = frozenset({"BatchNormalization", "Cast", "Div", "Reciprocal"})
-"""Those of them that may apply a random function to an operand: one over it, or what it becomes in
-another type."""
+"""Operators in `POLYNOMIALS` that may apply a random function to an operand: its reciprocal, its
+reciprocal root, or its value in another type."""
 
 POLYNOMIALS: Mapping[str, Meaning] = {
     "Add": of_tensors(plus),
