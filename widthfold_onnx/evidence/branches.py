@@ -21,14 +21,14 @@ SHAPES = ("Shape", "Size")
 
 
 def unreached(
-    model: onnx.ModelProto, origin: Path, how: RuntimeOptions, sets: Sequence[InputSet]
+    model: onnx.ModelProto, origin: Path, options: RuntimeOptions, sets: Sequence[InputSet]
 ) -> list[str]:
     """Return the branches, chosen by elements of inputs, that no input set reaches.
 
     Args:
         model: the model, without its external data.
         origin: file of the model.
-        how: where it runs.
+        options: where it runs.
         sets: input sets on which it runs.
 
     Raises:
@@ -39,28 +39,28 @@ def unreached(
         return []
     with tempfile.TemporaryDirectory() as folder:
         session = open_session(
-            copy, how, Level.DISABLED, origin=origin, profile=Path(folder, "profile")
+            copy, options, Level.DISABLED, origin=origin, profile=Path(folder, "profile")
         )
         for item in sets:
             session.run(item.feeds)
         events = json.loads(session.end_profile().read_bytes(), strict=False)
-    ran = {event["name"].rpartition("/")[0] for event in events}
-    return [branch for mark, branch in names.items() if mark not in ran]
+    marks = {event["name"].rpartition("/")[0] for event in events}
+    return [branch for mark, branch in names.items() if mark not in marks]
 
 
 def _marked(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Rename the nodes of each branch that elements of inputs choose.
 
     Returns:
-        A copy of the model, and by the folder of their new names how the branch is called.
+        A copy of the model, and the name of each branch by the mark that begins its node names.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(flat(model))
-    chosen = {value.name for value in inputs(copy)}
-    _spread(copy.graph, chosen)
+    values = {value.name for value in inputs(copy)}
+    _spread(copy.graph, values)
     names: dict[str, str] = {}
     for node in all_nodes(copy.graph.node):
-        if node.op_type == "If" and node.input[0] in chosen:
+        if node.op_type == "If" and node.input[0] in values:
             for place, body in subgraphs(node.attribute):
                 mark = f"widthfold/branch {len(names)}"
                 names[mark] = f"{place} of {printable(node.name or node.output[0])}"
@@ -69,14 +69,14 @@ def _marked(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
     return copy, names
 
 
-def _spread(graph: onnx.GraphProto, chosen: set[str]) -> None:
-    """Add the values that depend on elements of the chosen ones, not on extents alone."""
+def _spread(graph: onnx.GraphProto, values: set[str]) -> None:
+    """Add the values that depend on elements of `values`, not on their extents alone."""
     for node in graph.node:
-        depends = node.op_type not in SHAPES and any(name in chosen for name in node.input)
+        depends = node.op_type not in SHAPES and any(name in values for name in node.input)
         for _, body in subgraphs(node.attribute):
             if depends:
-                chosen.update(value.name for value in body.input)
-            _spread(body, chosen)
-            depends = depends or any(value.name in chosen for value in body.output)
+                values.update(value.name for value in body.input)
+            _spread(body, values)
+            depends = depends or any(value.name in values for value in body.output)
         if depends:
-            chosen.update(name for name in node.output if name)
+            values.update(name for name in node.output if name)

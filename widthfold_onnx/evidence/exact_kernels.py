@@ -49,7 +49,8 @@ PRODUCTS = {
 """Operators that multiply integers of 8 bits: indices of the second operand and its zero point."""
 
 DEQUANTIZED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-"""The runtime's optimizations compute these with integers, where both operands are dequantized."""
+"""Operators that the runtime's optimizations compute with integers, if both operands are
+dequantized."""
 
 
 def open_chosen(
@@ -125,9 +126,9 @@ def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -
 def _mixed(
     graph: onnx.GraphProto, elements: Callable[[str], int], signed_stays: bool
 ) -> Iterator[tuple[onnx.NodeProto, tuple[int, int], int]]:
-    """Yield operands to convert: the reader, indices of operand and zero point, the type.
+    """Yield operands to convert: their reader, the indices of operand and zero point, the type.
 
-    Nodes of bodies are left out; `elements` gives the type of a value, 0 where it is not known.
+    Nodes of bodies are left out. `elements` returns the type of a value, 0 where it is not known.
     """
     makers = {name: node for node in graph.node for name in node.output}
     for node in graph.node:
@@ -146,9 +147,9 @@ def _mixed(
                 continue
             kind = elements(data.input[0])
             is_quantized = _source(makers, data.input[0], "QuantizeLinear") is not None
-            turned = is_quantized and not (signed_stays and kind == INT8)
+            becomes_unsigned = is_quantized and not (signed_stays and kind == INT8)
             # Of a weight that was moved for another reader the new name has no known type.
-            if (kind == UINT8 or turned) and elements(weight.input[0]) == INT8:
+            if (kind == UINT8 or becomes_unsigned) and elements(weight.input[0]) == INT8:
                 yield weight, (0, 2), UINT8
 
 
@@ -165,18 +166,18 @@ def _shifted(
 ) -> Iterator[onnx.NodeProto]:
     """Yield nodes that convert an operand or a zero point to a type, for their reader."""
     reader.input.extend([""] * (place + 1 - len(reader.input)))
-    by, wide, extents, total, result = (next(fresh) for _ in range(5))
-    offset = helper.make_tensor(by, TensorProto.INT32, [], [128 if kind == UINT8 else -128])
-    zero = helper.make_tensor(wide, TensorProto.INT32, [1], [0])
-    yield helper.make_node("Constant", [], [by], value=offset)
+    shift, integer, extents, total, result = (next(fresh) for _ in range(5))
+    offset = helper.make_tensor(shift, TensorProto.INT32, [], [128 if kind == UINT8 else -128])
+    zero = helper.make_tensor(integer, TensorProto.INT32, [1], [0])
+    yield helper.make_node("Constant", [], [shift], value=offset)
     if reader.input[place]:
-        yield helper.make_node("Cast", [reader.input[place]], [wide], to=TensorProto.INT32)
+        yield helper.make_node("Cast", [reader.input[place]], [integer], to=TensorProto.INT32)
     elif reader.op_type == "DequantizeLinear":  # as many zero points as there are scales
         yield helper.make_node("Shape", [reader.input[1]], [extents])
-        yield helper.make_node("ConstantOfShape", [extents], [wide], value=zero)
+        yield helper.make_node("ConstantOfShape", [extents], [integer], value=zero)
     else:
-        yield helper.make_node("Sub", [by, by], [wide])
-    yield helper.make_node("Add", [wide, by], [total])
+        yield helper.make_node("Sub", [shift, shift], [integer])
+    yield helper.make_node("Add", [integer, shift], [total])
     yield helper.make_node("Cast", [total], [result], to=kind)
     reader.input[place] = result
 

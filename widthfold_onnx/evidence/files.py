@@ -40,16 +40,19 @@ def verify_files(
         if name not in outputs and name.rpartition("[")[0] not in outputs:
             raise UsageError(f"a tolerance is given for {quoted(name)}, which is no output")
     if options.baseline is not None:
-        from widthfold_onnx.evidence.timing.requirement import against, read_report  # needs numpy
+        from widthfold_onnx.evidence.timing.requirement import (  # needs numpy
+            read_report,
+            with_baseline,
+        )
 
         saved, required = read_report(options.baseline), options.fail_under
         plain = dataclasses.replace(options, baseline=None, fail_under=None)
         now = verify_files(original, rewritten, plain, on_progress)
-        return against(saved, now, options.baseline.name, required)
+        return with_baseline(saved, now, options.baseline.name, required)
     from widthfold_onnx.runtime.inputs.cases import with_cases  # needs numpy
 
     options = with_cases(options, proto)
-    before = Before()
+    state = Before()
     try:
         return isolated(_run, original, rewritten, options, on_progress=on_progress)
     except UnverifiedError as error:
@@ -65,7 +68,7 @@ def verify_files(
             verdict="unverified",
             reasons=[str(error)],
             input_sets=0,
-            environment=environment(options, before),
+            environment=environment(options, state),
         )
 
 
@@ -105,10 +108,10 @@ def _check(original: Path, options: VerifyOptions) -> bool:
     from widthfold_onnx.evidence.parity.reference import reference_of
     from widthfold_onnx.runtime.sessions.session import resolved
 
-    chosen = dataclasses.replace(resolved(options), seeds=0 if options.inputs else 1)
-    if doubts := reference_of(original, chosen, quiet).doubts:
+    check_options = dataclasses.replace(resolved(options), seeds=0 if options.inputs else 1)
+    if doubts := reference_of(original, check_options, quiet).doubts:
         raise UnverifiedError(doubts[0])
-    return saturates(chosen) and holds_bytes(original)
+    return saturates(check_options) and holds_bytes(original)
 
 
 def _saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) -> list[list[str]]:
@@ -118,7 +121,7 @@ def _saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) -
 
     reference = reference_of(original, resolved(options), quiet)
     results = [as_deployed(reference, fold, reference.run(fold, Level.ALL)) for fold in folds]
-    return [[*worse, *remarks] if worse else [] for worse, remarks in results]
+    return [[*failures, *remarks] if failures else [] for failures, remarks in results]
 
 
 def _run(original: Path, rewritten: Path, options: VerifyOptions, *, report: Say) -> VerifyReport:

@@ -64,17 +64,17 @@ def run_on_inputs(
         UnverifiedError: it stops on the first set or on a stored one.
         UsageError: stored inputs or shapes that do not fit it.
     """
-    # Loaded when it is asked for, and only as long: models may be large.
+    # The model is loaded only when it is needed, and not kept: models may be large.
     inputs = input_sets(session, options, lambda s: all_windows_fit(load(original).proto, s))
-    drawn = next((item for item in inputs.sets if item.random), None)
-    if drawn is not None and (item := filling(original, drawn)) is not None:
+    random_set = next((item for item in inputs.sets if item.random), None)
+    if random_set is not None and (item := filling(original, random_set)) is not None:
         inputs.sets.append(item)
     inputs, outputs = _run(session, inputs, report)
-    is_blind = not any(map(shown, outputs))
-    if values := controls(session, drawn.feeds) if drawn and is_blind else {}:
+    is_blind = not any(map(meaningful_count, outputs))
+    if values := controls(session, random_set.feeds) if random_set and is_blind else {}:
         inputs, outputs = _run(session, _controlled(inputs, values), report)
-    if missed := unreached(load(original).proto, original, options, inputs.sets):
-        inputs.remarks.append(f"no input set reached {', '.join(missed)}")
+    if branches := unreached(load(original).proto, original, options, inputs.sets):
+        inputs.remarks.append(f"no input set reached {', '.join(branches)}")
     return inputs, outputs
 
 
@@ -106,7 +106,7 @@ def _controlled(inputs: InputSets, values: dict[str, Array]) -> InputSets:
     return replace(inputs, sets=sets, remarks=[*inputs.remarks, remark])
 
 
-def shown(outputs: Outputs) -> int:
+def meaningful_count(outputs: Outputs) -> int:
     """Count the outputs that show something."""
     return sum(not says_nothing(value) for value in outputs.values())
 
@@ -131,26 +131,26 @@ def controls(session: Session, feeds: Mapping[str, Array]) -> dict[str, Array]:
         session: of the original.
         feeds: a random input set.
     """
-    chosen = {port.name for port in session.inputs if port.value}
+    control_names = {port.name for port in session.inputs if port.value}
     small = {
         name: x
         for name, x in feeds.items()
-        if name not in chosen and x.ndim <= 1 and x.size <= SMALL and x.dtype.kind in "fiub"
+        if name not in control_names and x.ndim <= 1 and x.size <= SMALL and x.dtype.kind in "fiub"
     }
     best: dict[str, Array] = {}
     most = 0
     for values in _combinations(sum(x.size for x in small.values())) if small else ():
-        rest = iter(values)
-        tried = {
-            name: np.array([next(rest) for _ in range(x.size)]).reshape(x.shape).astype(x.dtype)
+        numbers = iter(values)
+        trial = {
+            name: np.array([next(numbers) for _ in range(x.size)]).reshape(x.shape).astype(x.dtype)
             for name, x in small.items()
         }
         try:
-            outputs = session.run({**feeds, **tried})
+            outputs = session.run({**feeds, **trial})
         except UnverifiedError:
             continue
-        if shown(outputs) > most:
-            best, most = tried, shown(outputs)
+        if meaningful_count(outputs) > most:
+            best, most = trial, meaningful_count(outputs)
         if most == len(outputs):
             break
     return best
@@ -168,12 +168,12 @@ def _combinations(count: int) -> Iterator[tuple[float, ...]]:
 LABEL = "whole range of the quantizers"
 
 
-def filling(model: Path, like: InputSet) -> InputSet | None:
-    """Return a set that fills the range of every quantizer of the inputs, None if there is none.
+def filling(model: Path, template: InputSet) -> InputSet | None:
+    """Return a set that fills the range of each quantizer of an input, None without a quantizer.
 
     Args:
         model: the file.
-        like: gives the shapes, and the data of all other inputs.
+        template: gives the shapes, and the data of all other inputs.
     """
     loaded = load(model)
     if not holds_bytes(loaded.proto):
@@ -182,15 +182,15 @@ def filling(model: Path, like: InputSet) -> InputSet | None:
     ranges: dict[str, tuple[float, float]] = {}
     for _, node in document.nodes({("", "QuantizeLinear")}):
         name, interval = _source(node.inputs[0]), _range(document, node)
-        if name in like.feeds and interval is not None:
+        if name in template.feeds and interval is not None:
             low, high = ranges.get(name, interval)
             ranges[name] = min(low, interval[0]), max(high, interval[1])
-    feeds = {name: _uniform(name, like.feeds[name], *ends) for name, ends in ranges.items()}
-    return replace(like, label=LABEL, feeds={**like.feeds, **feeds}) if feeds else None
+    feeds = {name: _uniform(name, template.feeds[name], *ends) for name, ends in ranges.items()}
+    return replace(template, label=LABEL, feeds={**template.feeds, **feeds}) if feeds else None
 
 
 def _source(value: Value | None) -> str:
-    """Return the name of the value whose elements were only moved or selected since."""
+    """Return the name of the value whose elements nodes only move or select up to this value."""
     while value is not None and (node := value.producer()) is not None:
         if not is_default(node, *SELECTING, *REMOVED):
             break
@@ -222,9 +222,9 @@ def _scalar(document: Document, value: Value) -> Array | None:
     return document.read(constant).reshape(())
 
 
-def _uniform(name: str, like: Array, low: float, high: float) -> Array:
+def _uniform(name: str, template: Array, low: float, high: float) -> Array:
     generator = np.random.default_rng([*name.encode()])
-    return np.asarray(generator.uniform(low, high, like.shape)).astype(like.dtype)
+    return np.asarray(generator.uniform(low, high, template.shape)).astype(template.dtype)
 
 
 def all_windows_fit(model: onnx.ModelProto, shapes: Shapes) -> bool:

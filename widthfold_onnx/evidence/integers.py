@@ -43,7 +43,7 @@ TERMS: dict[str, Callable[[list[tuple[int, ...]]], int]] = {
     "MatMul": lambda shapes: shapes[0][-1],
     "MatMulInteger": lambda shapes: shapes[0][-1],
 }
-"""By operator: the most products that one result adds up, by the extents of the inputs."""
+"""For each operator, the most products that one result adds up, from the extents of the inputs."""
 
 FACTORS = {"alpha": 2.0, "beta": 3.0}
 """Whole numbers that replace the factors of a Gemm."""
@@ -63,9 +63,9 @@ def run_on_integers(
     table = ShapeTable(new.proto, shapes)
     shared = Correspondence(old, new).shared
     count, skipped = 0, ""
-    for path, node, read in _linear_nodes(new, new.scope, "", shared):
+    for path, node, reader in _linear_nodes(new, new.scope, "", shared):
         try:
-            arrays = _integers(node, table, path, read)
+            arrays = _integers(node, table, path, reader)
             difference = _difference(new, node, arrays, options)
         except (UnverifiedError, UnevaluableError, MemoryError) as error:
             skipped = skipped or f"{describe_node(node)}: {error}"
@@ -76,13 +76,13 @@ def run_on_integers(
     return IntegerRun(verdict="skipped" if skipped else "exact", reason=skipped, nodes=count)
 
 
-Read = Callable[[str], Array | None]
-"""The numbers behind a name, None where it is no stored constant."""
+Reader = Callable[[str], Array | None]
+"""Returns the numbers of a name, None where it is no stored constant."""
 
 
 def _linear_nodes(
-    model: Program, graph: NameScope, path: str, shared: set[str], outer: Read = lambda _: None
-) -> Iterator[tuple[str, onnx.NodeProto, Read]]:
+    model: Program, graph: NameScope, path: str, shared: set[str], outer: Reader = lambda _: None
+) -> Iterator[tuple[str, onnx.NodeProto, Reader]]:
     """Yield the linear nodes of a graph and its subgraphs, with their path and constants."""
 
     def read(name: str) -> Array | None:
@@ -97,8 +97,8 @@ def _linear_nodes(
         if is_default(node, *TERMS):
             yield path, node, read
         for place, scope in graph.inner.get(index, ()):
-            inside = body_path(path, node, place)
-            yield from _linear_nodes(model, scope, inside, set(), read)
+            inner_path = body_path(path, node, place)
+            yield from _linear_nodes(model, scope, inner_path, set(), read)
 
 
 def _difference(
@@ -139,8 +139,8 @@ def _difference(
     (result,) = session.run(feeds).values()
     if result.shape != expected[0].shape:
         return f"extents {list(result.shape)} instead of {list(expected[0].shape)}"
-    wrong = unequal(of_numbers(result), expected[0].draws)
-    return f"{np.count_nonzero(wrong)} of {wrong.size} integers differ" if wrong.any() else ""
+    mask = unequal(of_numbers(result), expected[0].draws)
+    return f"{np.count_nonzero(mask)} of {mask.size} integers differ" if mask.any() else ""
 
 
 def _with_factors(node: onnx.NodeProto) -> onnx.NodeProto:
@@ -155,11 +155,13 @@ def _with_factors(node: onnx.NodeProto) -> onnx.NodeProto:
     return copy
 
 
-def _integers(node: onnx.NodeProto, table: ShapeTable, path: str, read: Read) -> list[Array | None]:
+def _integers(
+    node: onnx.NodeProto, table: ShapeTable, path: str, reader: Reader
+) -> list[Array | None]:
     """Draw integers for all inputs of a node, zero where a stored weight is.
 
     Raises:
-        UnverifiedError: extents or element types are not known, or no bound for a type is.
+        UnverifiedError: extents or element types are not known.
     """
     rng = np.random.default_rng(0)
     shapes: list[tuple[int, ...]] = []
@@ -173,7 +175,7 @@ def _integers(node: onnx.NodeProto, table: ShapeTable, path: str, read: Read) ->
         kinds.append(np.dtype(helper.tensor_dtype_to_np_dtype(kind)))
     terms = TERMS[node.op_type](shapes)
     return [
-        _drawn(rng, shape, kind, read(name), terms) if name else None
+        _drawn(rng, shape, kind, reader(name), terms) if name else None
         for name, shape, kind in zip(node.input, shapes, kinds, strict=True)
     ]
 
@@ -185,15 +187,15 @@ def _drawn(
     weight: Array | None,
     terms: int,
 ) -> Array:
-    """Draw integers of one input; `weight` says where there are any, None: everywhere."""
+    """Draw integers of one input; a stored weight of floats keeps its zeros."""
     if kind.name not in EXACT_BELOW:
         low, high = (0, 2 * LARGEST) if kind.kind == "u" else (-LARGEST, LARGEST)
         return rng.integers(low, high, shape, endpoint=True).astype(kind)
     limit = EXACT_BELOW[kind.name]
     if weight is not None:
-        whole = rng.integers(1, LARGEST, shape, endpoint=True) * rng.choice([-1, 1], shape)
-        return np.asarray((whole * (weight != 0)).astype(kind))
+        integers = rng.integers(1, LARGEST, shape, endpoint=True) * rng.choice([-1, 1], shape)
+        return np.asarray((integers * (weight != 0)).astype(kind))
     largest = max(1, min(LARGEST, limit // (terms * LARGEST)))
-    whole = rng.integers(-largest, largest, shape, endpoint=True)
+    integers = rng.integers(-largest, largest, shape, endpoint=True)
     # Where even -1..1 could reach the limit, most of the data is zero.
-    return np.asarray((whole * (rng.random(shape) < limit / (4 * terms * LARGEST))).astype(kind))
+    return np.asarray((integers * (rng.random(shape) < limit / (4 * terms * LARGEST))).astype(kind))

@@ -44,12 +44,10 @@ class Declaration:
         return all(a == b or (isinstance(a, str) and b == size) for a, b, size in trios)
 
     def is_exact(self, shapes: Sequence[Sequence[int]]) -> bool:
-        """Check whether the new declaration is the more exact one.
-
-        It says at least what the old one says, or the old one is wrong; and it is right.
+        """Check whether the new declaration is right, and the old one is less exact or wrong.
 
         Args:
-            shapes: of what the original returned, none of an input.
+            shapes: extents of the outputs of the original; empty for an input.
         """
         if self.new is None or not all(_fits(shape, self.new) for shape in shapes):
             return False
@@ -72,29 +70,29 @@ def interface_differences(
             model may declare what all of them agree on.
 
     Returns:
-        Differences that may break a caller, and other ones: names for anonymous extents of inputs,
-        and other extents of outputs, which are judged by what the original returns.
+        Differences that may break a caller, and other differences: names for anonymous extents of
+        inputs, and other extents of outputs, which the outputs of the original decide.
 
     Raises:
         UnverifiedError: a file that is no model.
     """
-    before, after = _load(original), _load(rewritten)
-    faults, inputs = _ports("input", *(_fed(model) for model in (before, after)))
-    more, outputs = _ports("output", before.graph.output, after.graph.output)
-    symbols = Counter(extent for value in _fed(after) for extent in _extents(value) or ())
-    named = [item for item in inputs if _only_named(item, symbols)]
+    old, new = _load(original), _load(rewritten)
+    faults, inputs = _ports("input", *(_fed(model) for model in (old, new)))
+    output_faults, outputs = _ports("output", old.graph.output, new.graph.output)
+    symbols = Counter(extent for value in _fed(new) for extent in _extents(value) or ())
+    renamings = [item for item in inputs if _only_named(item, symbols)]
     accepted = [
         item for item in inputs if all(item.states(shapes.get(item.name)) for shapes in sizes)
     ]
-    faults += [item.line for item in inputs if item not in (*named, *accepted)] + more
-    optional_before, optional_after = overridable(before), overridable(after)
-    gone = [] if freeze_weights else sorted(optional_before - optional_after)
-    faults += [f"overridable initializer {printable(name)} is gone" for name in gone]
+    faults += [item.line for item in inputs if item not in (*renamings, *accepted)] + output_faults
+    old_names, new_names = overridable(old), overridable(new)
+    absent_names = [] if freeze_weights else sorted(old_names - new_names)
+    faults += [f"overridable initializer {printable(name)} is gone" for name in absent_names]
     faults += [
         f"overridable initializer {printable(name)} is new"
-        for name in sorted(optional_after - optional_before)
+        for name in sorted(new_names - old_names)
     ]
-    return faults, named + outputs
+    return faults, renamings + outputs
 
 
 def _load(path: Path) -> onnx.ModelProto:
@@ -102,8 +100,8 @@ def _load(path: Path) -> onnx.ModelProto:
     try:
         model.ParseFromString(path.read_bytes())
     except (OSError, DecodeError) as error:
-        why = printable(str(error))
-        raise UnverifiedError(f"{printable(path.name)} cannot be read: {why}") from error
+        reason = printable(str(error))
+        raise UnverifiedError(f"{printable(path.name)} cannot be read: {reason}") from error
     return model
 
 
@@ -114,29 +112,28 @@ def _fed(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def _ports(
-    kind: str, before: Sequence[onnx.ValueInfoProto], after: Sequence[onnx.ValueInfoProto]
+    kind: str, old: Sequence[onnx.ValueInfoProto], new: Sequence[onnx.ValueInfoProto]
 ) -> tuple[list[str], list[Declaration]]:
     """Return differences, and apart from these the ports of one element type."""
-    names, others = ([value.name for value in side] for side in (before, after))
-    if names != others:
-        return [f"{kind}s are {_list(others)} instead of {_list(names)}"], []
+    old_names, new_names = ([value.name for value in side] for side in (old, new))
+    if old_names != new_names:
+        return [f"{kind}s are {_list(new_names)} instead of {_list(old_names)}"], []
     faults: list[str] = []
     declared: list[Declaration] = []
-    for port, other in zip(before, after, strict=True):
-        line = (
-            f"{kind} {printable(port.name)} is declared {_shown(other)} instead of {_shown(port)}"
-        )
-        extents = _extents(port), _extents(other)
-        if 0 < port.type.tensor_type.elem_type == other.type.tensor_type.elem_type:
+    for old_port, new_port in zip(old, new, strict=True):
+        types = f"{_type_text(new_port)} instead of {_type_text(old_port)}"
+        line = f"{kind} {printable(old_port.name)} is declared {types}"
+        extents = _extents(old_port), _extents(new_port)
+        if 0 < old_port.type.tensor_type.elem_type == new_port.type.tensor_type.elem_type:
             if extents[0] != extents[1]:
-                declared.append(Declaration(port.name, line, *extents))
-        elif port.type != other.type:
+                declared.append(Declaration(old_port.name, line, *extents))
+        elif old_port.type != new_port.type:
             faults.append(line)
     return faults, declared
 
 
 def _only_named(item: Declaration, symbols: Counter[int | str]) -> bool:
-    """Check whether an input takes all that it took: anonymous sizes got names of their own."""
+    """Check whether an input takes all extents that it took: anonymous ones only got new names."""
     if item.old is None or item.new is None or len(item.old) != len(item.new):
         return False
     pairs = zip(item.old, item.new, strict=True)
@@ -155,7 +152,7 @@ def _fits(shape: Sequence[int], extents: Extents) -> bool:
     return len(shape) == len(extents) and all(b == a for a, b in pairs if isinstance(b, int))
 
 
-def _shown(value: onnx.ValueInfoProto) -> str:
+def _type_text(value: onnx.ValueInfoProto) -> str:
     """Show a declared type as it is written in text: float[1, n, ?]."""
     elem_type, extents = value.type.tensor_type.elem_type, _extents(value)
     if not elem_type:

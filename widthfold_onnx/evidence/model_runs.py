@@ -52,7 +52,7 @@ def attempt(
     level: Level,
     sets: Iterable[InputSet],
     report: Say = quiet,
-    opened: Callable[[Path | onnx.ModelProto, VerifyOptions, Level], Session] = open_exact,
+    open_model: Callable[[Path | onnx.ModelProto, VerifyOptions, Level], Session] = open_exact,
 ) -> list[Outputs] | str:
     """Return all outputs, by default computed with exact integers, or why there are none.
 
@@ -62,7 +62,7 @@ def attempt(
     name = printable(model.name) if isinstance(model, Path) else "copy of the original"
     runs = []
     try:
-        session = opened(model if isinstance(model, Path) else model(), options, level)
+        session = open_model(model if isinstance(model, Path) else model(), options, level)
         for item in sets:
             report(f"{name}, level {level}: {item.label}")
             runs.append(run_once(session, item))

@@ -43,7 +43,7 @@ def verified(
         UsageError: an input, a shape or an option of the provider that does not fit.
         UnverifiedError: there is no runtime.
     """
-    before = Before()
+    state = Before()
     reference, parity = prepared(original, rewritten, options, report=report)
     if parity.provider is not None:
         options = dataclasses.replace(options, provider=parity.provider)
@@ -52,16 +52,16 @@ def verified(
         inputs = [value.name for value in new.proto.graph.input]
         old = dataclasses.replace(old, proto=frozen(old.proto, retained=inputs))
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
-    proof, integers = _proved(old, new, options, parity, report)
+    proof, integers = _proofs(old, new, options, parity, report)
     is_equal = proof is not None and proof.verdict == "equal"
     if reference is not None:
         parity = judged(reference, rewritten, is_proved=is_equal)
     failures, doubts, remarks = _findings(parity, proof, integers, options)
     timing: Timing | None = None
     if options.timing and parity.verdict == "pass":
-        timing, outcome, why = _timed(original, rewritten, options, parity, before.load, report)
+        timing, outcome, reason = _timed(original, rewritten, options, parity, state.load, report)
         if outcome != "pass":
-            (failures if outcome == "fail" else doubts).append(why)
+            (failures if outcome == "fail" else doubts).append(reason)
     if timing is not None:
         remarks += alarms(timing.sides, timing.provider)
     parity = dataclasses.replace(parity, failures=failures, doubts=doubts, remarks=remarks)
@@ -77,7 +77,7 @@ def verified(
         reasons=list(parity.reasons),
         input_sets=parity.input_sets,
         environment=environment(
-            options, before, u8s8_error() if holds_bytes(old.proto, new.proto) else None
+            options, state, u8s8_error() if holds_bytes(old.proto, new.proto) else None
         ),
         assumed=assumed_sizes(ports_of(old.proto), options.input_shapes, parity.sizes),
         saturates_further=parity.saturates_further,
@@ -145,9 +145,9 @@ def _findings(
 
 
 def _unexplained(parity: ModelParity) -> list[str]:
-    """Name outputs beyond the tolerance, one line each, that passed by what rounding moves.
+    """Name outputs, one line each, that passed beyond the tolerance, as rounding moves them so far.
 
-    That explains a difference only where something shows that both compute the same function.
+    Rounding explains a difference only if something shows that both compute the same function.
     """
     names = [row.name for row in parity.outputs if row.caveat == "ill-conditioned"]
     return [
@@ -157,7 +157,7 @@ def _unexplained(parity: ModelParity) -> list[str]:
     ]
 
 
-def _proved(
+def _proofs(
     old: LoadedModel,
     new: LoadedModel,
     options: VerifyOptions,
@@ -166,23 +166,23 @@ def _proved(
 ) -> tuple[Proof | None, IntegerRun | None]:
     """Return the proof, and if it holds, the run of the changed nodes on integers.
 
-    A fold of an original that does not run is not delivered, whatever a proof would say.
+    Nothing is proved if a proof is needed and the original does not run: then no fold is delivered.
     """
     is_open = parity.verdict == "unverified" and not parity.unrun
     if not options.exact or (options.needs_proof and is_open):
         return None, None
     report("proof by evaluation")
     try:
-        before, after = (program(model.proto, model.folder) for model in (old, new))
+        old_program, new_program = (program(model.proto, model.folder) for model in (old, new))
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error)), None
     shapes = parity.sizes[0] if parity.sizes else {}
-    proof = proved(before, after, options.input_shapes, shapes)
+    proof = proved(old_program, new_program, options.input_shapes, shapes)
     if proof.verdict != "equal" or parity.provider is None:
         return proof, None
     report("linear nodes that changed, on integers")
     extents = {name: tuple(dims) for name, dims in proof.extents[0].items()}
-    return proof, run_on_integers(before, after, extents, options)
+    return proof, run_on_integers(old_program, new_program, extents, options)
 
 
 def _timed(
@@ -200,6 +200,6 @@ def _timed(
         return None, "unverified", f"not timed: {error}"
     if options.fail_under is None:
         return timing, "pass", ""
-    outcome, why = gate(slowest(timing), options.fail_under)
+    outcome, reason = gate(slowest(timing), options.fail_under)
     requirement = {"fail_under": options.fail_under, "fail_under_verdict": outcome}
-    return msgspec.structs.replace(timing, **requirement), outcome, why
+    return msgspec.structs.replace(timing, **requirement), outcome, reason

@@ -24,11 +24,17 @@ from widthfold_onnx.rewrite.apply import apply
 
 @dataclass(frozen=True)
 class Trial:
-    """A fold by 2: its options, the layers that it folded, and the reason against it."""
+    """A fold by 2.
+
+    Attributes:
+        form: its options.
+        names: the layers that it folded.
+        objection: the reason against it, "" if there is none.
+    """
 
     form: FoldOptions
     names: Sequence[str]
-    against: str
+    objection: str
 
 
 def usable_forms(
@@ -49,13 +55,13 @@ def usable_forms(
     while True:
         remaining = replace(options, skip=(*options.skip, *map(escape, excluded)))
         trials = _tried(loaded, _forms(remaining), verify_options)
-        good = [trial.form for trial in trials if not trial.against]
-        bad = [trial.form for trial in trials if trial.against]
-        if not bad:
+        passed = [trial.form for trial in trials if not trial.objection]
+        failed = [trial.form for trial in trials if trial.objection]
+        if not failed:
             return remaining, excluded
-        if good:
-            whole = {form.layout for form in good} - {form.layout for form in bad}
-            return (replace(remaining, layout=min(whole)) if whole else good[0]), excluded
+        if passed:  # a layout in which every form passes, else one form
+            layouts = {form.layout for form in passed} - {form.layout for form in failed}
+            return (replace(remaining, layout=min(layouts)) if layouts else passed[0]), excluded
         excluded |= _offending(loaded, trials, verify_options)
 
 
@@ -66,10 +72,10 @@ def _offending(
     by_form: list[dict[str, str]] = []
     everything: dict[str, str] = {}
     for trial in trials:
-        everything |= dict.fromkeys(trial.names, trial.against)
-        alone = [replace(trial.form, nodes=(escape(name),)) for name in trial.names]
-        singles = _tried(loaded, alone, verify_options)
-        by_form.append({s.names[0]: s.against for s in singles if s.against})
+        everything |= dict.fromkeys(trial.names, trial.objection)
+        single_forms = [replace(trial.form, nodes=(escape(name),)) for name in trial.names]
+        singles = _tried(loaded, single_forms, verify_options)
+        by_form.append({s.names[0]: s.objection for s in singles if s.objection})
     return min(filter(None, by_form), key=len, default=everything)
 
 
@@ -90,8 +96,8 @@ def _tried(
                 write_model(proto, files[-1], source_folder=loaded.folder, check=lambda path: None)
         reasons = saturating_files(loaded.path, files, verify_options) if files else []
     return [
-        replace(trial, against=f"left alone, as its fold is {'; '.join(why)}" if why else "")
-        for trial, why in zip(trials, reasons, strict=True)
+        replace(trial, objection=f"left alone, as its fold is {'; '.join(lines)}" if lines else "")
+        for trial, lines in zip(trials, reasons, strict=True)
     ]
 
 

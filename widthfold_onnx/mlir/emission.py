@@ -1,8 +1,8 @@
 """Put the folded operation and its moves in the place of a layer, at the current insertion point.
 
-A Reshape is a tensor.expand_shape to extents that both sides can be merged from, and then a
-tensor.collapse_shape. Neighbouring Transposes become one, or cancel. The moves of the NHWC form
-begin and end as ONNX has it, so a channels-last layer keeps only its views.
+A Reshape is a tensor.expand_shape to fine axes, whose products are the axes of both sides, and then
+a tensor.collapse_shape. Neighbouring Transposes become one, or cancel. The moves of the NHWC form
+begin and end in ONNX's order, so a channels-last layer keeps only its views.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ PURE = ("arith.constant", "tensor.empty", "tensor.pad", "linalg.broadcast", "lin
 
 
 @dataclass(frozen=True, eq=False)
-class Folded:
-    """The operation that a layer becomes.
+class FoldedOperation:
+    """The operation that takes the place of a layer.
 
     Attributes:
         kind: its name in `CONVOLUTIONS`, or `MATMUL`.
@@ -89,35 +89,38 @@ def replace_layer(
     folding = (*to_canonical(layer.axes[0], start), *form.folding)
     back = cast("tuple[Move, ...]", form.unfolding)  # no form of a factor adds results of taps
     unfolding = (*back, *inverted(end, to_canonical(result_axes(layer.axes[0]), end)))
-    folded = _folded(layer, site, form.fold, shape_after(start, folding), groups=groups)
-    opening = inverted(folded.data, to_canonical(folded.axes[0], folded.data, folded.lifted))
-    closing = to_canonical(folded.axes[1], folded.result, folded.lifted)
+    operation = _folded(layer, site, form.fold, shape_after(start, folding), groups=groups)
+    opening = inverted(
+        operation.data, to_canonical(operation.axes[0], operation.data, operation.lifted)
+    )
+    closing = to_canonical(operation.axes[1], operation.result, operation.lifted)
     with mlir.ir.InsertionPoint(op), op.location:
-        pads = {i: (axis.pad_begin, axis.pad_end) for i, axis in folded.window.items()}
+        pads = {i: (axis.pad_begin, axis.pad_end) for i, axis in operation.window.items()}
         data = padded(moved(layer.data, (*folding, *opening)), pads)
-        weight = dense(folded.weight)
-        new = getattr(mlir.linalg, folded.kind)(
+        weight = dense(operation.weight)
+        new = getattr(mlir.linalg, operation.kind)(
             *((data, weight) if layer.right else (weight, data)),
-            outs=[_init(layer, site, form.fold, folded, (*closing, *unfolding))],
-            **folded.attributes,
+            outs=[_init(layer, site, form.fold, operation, (*closing, *unfolding))],
+            **operation.attributes,
         )
         op.result.replace_all_uses_with(moved(new, (*closing, *unfolding)))
     op.erase()
-    for other in reversed(list(block.operations)):  # readers stand behind their operands
-        if other.operation.name in PURE and not any(list(r.uses) for r in other.results):
-            other.operation.erase()
+    for neighbour in reversed(list(block.operations)):  # readers stand behind their operands
+        if neighbour.operation.name in PURE and not any(list(r.uses) for r in neighbour.results):
+            neighbour.operation.erase()
 
 
 def _folded(
-    layer: Layer, site: LinearSite, fold: ConvFold, packed: Dims, *, groups: bool
-) -> Folded:
+    layer: Layer, site: LinearSite, fold: ConvFold, dims: Dims, *, groups: bool
+) -> FoldedOperation:
     """Return the operation for data of the extents [N, C, *spatial], or of a product's."""
     weight = folded_weight(site, site.stored(), fold)
     if layer.kind == MATMUL:
         axis = 1 if layer.right else 0
-        result = tuple(weight.shape[i] if i == axis else e for i, e in enumerate(packed))
-        return Folded(MATMUL, ("", ""), packed, weight, result, {axis: weight.shape[axis]}, 0, {})
-    group, rank = fold.new_group, len(packed) - 2
+        result = tuple(weight.shape[i] if i == axis else e for i, e in enumerate(dims))
+        channels = {axis: weight.shape[axis]}
+        return FoldedOperation(MATMUL, ("", ""), dims, weight, result, channels, 0, {})
+    group, rank = fold.new_group, len(dims) - 2
     if groups:
         grouping = Grouping(weight.shape[1] * group, weight.shape[0], group)
         group = most_groups(weight, grouping)
@@ -130,57 +133,64 @@ def _folded(
     data = f"n{spatial}{letters}" if layer.channels_last else f"n{letters}{spatial}"
     kind, stored = next((k, of_weight) for k, (x, of_weight) in CONVOLUTIONS.items() if x == data)
     axes = dict(zip(spatial, (*[UNIT] * lifted, *fold.window), strict=True))
-    channels = {"g": group, "c": inputs, "f": outputs}
-    kernel = {**channels, **{x: axis.kernel for x, axis in axes.items()}}
-    at: dict[str, int | None] = {**channels, "n": packed[0]}
-    at |= dict(zip(spatial, (*[1] * lifted, *packed[2:]), strict=True))
-    lengths = ((x, axis, at[x]) for x, axis in axes.items())
-    there = at | {x: None if n is None else axis.count(n) for x, axis, n in lengths}
+    counts = {"g": group, "c": inputs, "f": outputs}
+    kernel = {**counts, **{x: axis.kernel for x, axis in axes.items()}}
+    extents: dict[str, int | None] = {**counts, "n": dims[0]}
+    extents |= dict(zip(spatial, (*[1] * lifted, *dims[2:]), strict=True))
+    lengths = ((x, axis, extents[x]) for x, axis in axes.items())
+    result_extents = extents | {x: None if n is None else axis.count(n) for x, axis, n in lengths}
     in_order = [letter for letter in ORDER if letter in stored]
     weight = weight.reshape([kernel[letter] for letter in in_order])
-    return Folded(
+    return FoldedOperation(
         kind=kind,
         axes=(data, result_axes(data)),
-        data=tuple(at[letter] for letter in data),
+        data=tuple(extents[letter] for letter in data),
         weight=weight.transpose([in_order.index(letter) for letter in stored]),
-        result=tuple(there[letter] for letter in result_axes(data)),
-        channels={i: channels[x] for i, x in enumerate(result_axes(data)) if x in "gf"},
+        result=tuple(result_extents[letter] for letter in result_axes(data)),
+        channels={i: counts[x] for i, x in enumerate(result_axes(data)) if x in "gf"},
         lifted=lifted,
         window={data.index(x): axis for x, axis in axes.items()},
     )
 
 
 def _init(
-    layer: Layer, site: LinearSite, fold: ConvFold, folded: Folded, unfolding: Sequence[Move]
+    layer: Layer,
+    site: LinearSite,
+    fold: ConvFold,
+    operation: FoldedOperation,
+    unfolding: Sequence[Move],
 ) -> Any:
     """Return the tensor to which the products are added.
 
-    A bias is folded as ONNX's is, and a number stays one; any other tensor is moved like the
-    result, but the other way.
+    A bias is folded like a bias of ONNX, and a number stays one. Any other tensor is moved by the
+    inverse of the moves of the result.
     """
     init, element = layer.op.operands[2], layer.op.result.type.element_type
     axes = [i for i, x in enumerate(result_axes(layer.axes[0])) if x in "gf"]
-    numbers = _per_channel(init, axes or list(folded.channels))
+    numbers = _per_channel(init, axes or list(operation.channels))
     if numbers is None:
-        return moved(init, inverted(folded.result, unfolding))
-    result = empty(folded.result, element, init)
+        return moved(init, inverted(operation.result, unfolding))
+    result = empty(operation.result, element, init)
     if numbers.ndim == 0:
-        held = mlir.ir.FloatAttr.get(element, float(numbers))
-        return mlir.linalg.fill(mlir.arith.constant(element, held), outs=[result])
-    bias = folded_vector(site, numbers.ravel(), fold).reshape(list(folded.channels.values()))
-    others = [i for i in range(len(folded.result)) if i not in folded.channels]
-    return mlir.linalg.broadcast(dense(bias), outs=[result], dimensions=others).results[0]
+        attribute = mlir.ir.FloatAttr.get(element, float(numbers))
+        return mlir.linalg.fill(mlir.arith.constant(element, attribute), outs=[result])
+    bias = folded_vector(site, numbers.ravel(), fold).reshape(list(operation.channels.values()))
+    broadcast_axes = [i for i in range(len(operation.result)) if i not in operation.channels]
+    return mlir.linalg.broadcast(dense(bias), outs=[result], dimensions=broadcast_axes).results[0]
 
 
 def _per_channel(value: Any, axes: Sequence[int]) -> Array | None:
-    """Return the numbers of a tensor if they differ along some axes only; one if all are equal."""
+    """Return the numbers of a tensor along some axes, None if the other axes do not repeat them.
+
+    If all numbers are equal, the result is a single number.
+    """
     source, numbers = value.owner, numbers_of(value)
-    others = [i for i in range(value.type.rank) if i not in axes]
+    broadcast_axes = [i for i in range(value.type.rank) if i not in axes]
     is_copied = False
     if not isinstance(source, mlir.ir.Block):
-        is_copied = source.name == "linalg.fill" or (
-            source.name == "linalg.broadcast" and list(source.attributes["dimensions"]) == others
-        )
+        is_copied = source.name == "linalg.fill"
+        if source.name == "linalg.broadcast":
+            is_copied = list(source.attributes["dimensions"]) == broadcast_axes
     if is_copied:
         numbers = numbers_of(source.operands[0])
     if numbers is not None and len({number.tobytes() for number in numbers.flat}) == 1:
@@ -194,20 +204,20 @@ OPEN = 2**61 - 1
 
 def inverted(shape: Dims, steps: Sequence[Move]) -> tuple[Move, ...]:
     """Return the moves that undo some moves of a tensor of these extents."""
-    back: list[Move] = []
+    moves: list[Move] = []
     for step in steps:
-        there = shape_after(shape, [step])
+        result = shape_after(shape, [step])
         if isinstance(step, Reshape):
-            back.append(Reshape(len(there), shape, (False,) * len(shape)))
+            moves.append(Reshape(len(result), shape, (False,) * len(shape)))
         else:
             order = tuple(step.order.index(i) for i in range(len(shape)))
-            back.append(Transpose(order, there))
-        shape = there
-    return tuple(reversed(back))
+            moves.append(Transpose(order, result))
+        shape = result
+    return tuple(reversed(moves))
 
 
 def moved(value: Any, steps: Sequence[Move]) -> Any:
-    """Emit moves; of Transposes, and of Reshapes, that meet only one is left."""
+    """Emit moves; neighbouring Transposes become one, and so do neighbouring Reshapes."""
     order, shape = tuple(range(value.type.rank)), shape_of(value)
     for step in steps:
         if isinstance(step, Transpose) and not _is_view(shape, step.order):
@@ -227,10 +237,10 @@ def _is_view(shape: Dims, order: Sequence[int]) -> bool:
 
 def _transposed(value: Any, order: Sequence[int]) -> Any:
     shape = shape_of(value)
-    there = tuple(shape[i] for i in order)
+    extents = tuple(shape[i] for i in order)
     if _is_view(shape, order):
-        return _reshaped(value, there)
-    result = empty(there, value.type.element_type, value)
+        return _reshaped(value, extents)
+    result = empty(extents, value.type.element_type, value)
     return mlir.linalg.transpose(value, outs=[result], permutation=list(order)).results[0]
 
 
@@ -239,10 +249,10 @@ def _reshaped(value: Any, shape: Dims) -> Any:
     old, new = (_ends(extents) for extents in (shape_of(value), shape))
     fine = sorted((Counter(old) | Counter(new)).elements())
     pairs = zip([1, *fine], fine, strict=False)
-    between = tuple(None if b // a == OPEN else b // a for a, b in pairs)
+    extents = tuple(None if b // a == OPEN else b // a for a, b in pairs)
     element = value.type.element_type
     if len(fine) > len(old):
-        kind, sizes = _type(between, element), [_samples(value)] if None in between else []
+        kind, sizes = _type(extents, element), [_samples(value)] if None in extents else []
         groups = _groups(old, fine)
         value = mlir.tensor.expand_shape(kind, value, groups, sizes, kind.shape)
     if len(fine) > len(new):
@@ -269,8 +279,8 @@ def padded(value: Any, pads: Mapping[int, tuple[int, int]]) -> Any:
     if not any(low + high):
         return value
     zero = mlir.arith.constant(element, mlir.ir.FloatAttr.get(element, 0.0))
-    there = tuple(e and e + a + b for e, a, b in zip(shape, low, high, strict=True))
-    op = mlir.tensor.PadOp(_type(there, element), value, [], [], low, high)
+    extents = tuple(e and e + a + b for e, a, b in zip(shape, low, high, strict=True))
+    op = mlir.tensor.PadOp(_type(extents, element), value, [], [], low, high)
     block = op.regions[0].blocks.append(*[mlir.ir.IndexType.get()] * len(shape))
     with mlir.ir.InsertionPoint(block):
         mlir.tensor.yield_(zero)
@@ -280,13 +290,13 @@ def padded(value: Any, pads: Mapping[int, tuple[int, int]]) -> Any:
 def dense(numbers: Array) -> Any:
     """Make a constant tensor."""
     native = numbers.dtype.newbyteorder("=")  # the bindings refuse a dtype that names its order
-    held = mlir.ir.DenseElementsAttr.get(numbers.astype(native, order="C"))
-    return mlir.arith.constant(held.type, held)
+    attribute = mlir.ir.DenseElementsAttr.get(numbers.astype(native, order="C"))
+    return mlir.arith.constant(attribute.type, attribute)
 
 
-def empty(shape: Dims, element: Any, like: Any) -> Any:
+def empty(shape: Dims, element: Any, template: Any) -> Any:
     """Make a tensor for results, with as many samples as another where their number is open."""
-    return mlir.tensor.empty([_samples(like) if e is None else e for e in shape], element)
+    return mlir.tensor.empty([_samples(template) if e is None else e for e in shape], element)
 
 
 def _samples(value: Any) -> Any:

@@ -20,7 +20,7 @@ from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.text import printable
 
 OPSET = "17"
-"""Older models are converted to it: IREE has no lowering of some operators as they were."""
+"""Operator set to which older models are converted: IREE lacks older versions of operators."""
 
 
 def fold_file(
@@ -44,9 +44,9 @@ def fold_file(
     check_target(out, [source])
     with reading(source.name):
         text = source.read_bytes() if source.suffix in (".mlir", ".mlirbc") else _imported(source)
-    folded, sites = fold_module(text, options, groups=groups)
+    module, sites = fold_module(text, options, groups=groups)
     with temporary(out) as file, writing(out):
-        file.write(folded.encode())
+        file.write(module.encode())
         file.finish()
         file.publish()
     return sites
@@ -89,8 +89,8 @@ def _imported(model: Path) -> bytes:
 
 def _run(tool: str, *arguments: str) -> None:
     command = [sys.executable, "-m", f"{mlir.tools.__name__}.{tool}", *arguments]
-    done = run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["it does not say why"]
-        why = next((line for line in lines if "error: " in line), lines[-1])
-        raise InvalidModelError(f"IREE does not import it: {printable(why, 500)}")
+    process = run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    if process.returncode:
+        lines = process.stderr.strip().splitlines() or ["it does not say why"]
+        reason = next((line for line in lines if "error: " in line), lines[-1])
+        raise InvalidModelError(f"IREE does not import it: {printable(reason, 500)}")

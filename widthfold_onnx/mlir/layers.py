@@ -1,10 +1,10 @@
 """Read named linalg operations as layers, and all layers as one ONNX model.
 
-A layer is described once more as a Conv or MatMul of ONNX, which no other layer is connected with.
-So it is read, judged and folded by the very rules that hold for ONNX models.
+Each layer becomes a Conv or MatMul of an ONNX model, without a connection to other layers. So it is
+read, judged and folded by the very rules that hold for ONNX models.
 
 The axes of an operand are named by letters: n samples, g groups, c input channels of a group, f
-output channels of a group, h and w positions. What an operand has no axis for has extent 1.
+output channels of a group, h and w positions. A letter without an axis has extent 1.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CONVOLUTIONS: Mapping[str, tuple[str, str]] = {
 
 MATMUL = "matmul"
 PLAIN = ("(d0, d2)", "(d2, d1)", "(d0, d1)")
-"""Axes of the operands of a product that reads none transposed, of (d0, d1, d2)."""
+"""Axes, of (d0, d1, d2), of operands and result of a product without a transposed operand."""
 
 ELEMENTS = {
     "f16": TensorProto.FLOAT16,
@@ -134,7 +134,7 @@ def _layer(op: Any, kind: str) -> Layer:
 
 
 def _pads(data: Any, letters: str) -> tuple[tuple[int, int], ...]:
-    """Return the zeros by which a tensor.pad surrounds all positions; none where it is no such."""
+    """Return the zeros that a tensor.pad puts before and behind positions; () for other values."""
     source = data.owner
     if isinstance(source, mlir.ir.Block) or source.name != "tensor.pad":
         return ()
@@ -143,8 +143,10 @@ def _pads(data: Any, letters: str) -> tuple[tuple[int, int], ...]:
     value = numbers_of(source.regions[0].blocks[0].operations[0].operands[0])
     is_zero = value is not None and not value.any()
     is_fixed = len(source.operands) == 1  # others are sizes that are known when the module runs
-    inside = all(pad == (0, 0) for letter, pad in pads.items() if letter not in "hw")
-    return tuple(pads[x] for x in "hw" if x in pads) if is_zero and is_fixed and inside else ()
+    is_spatial = all(pad == (0, 0) for letter, pad in pads.items() if letter not in "hw")
+    if not (is_zero and is_fixed and is_spatial):
+        return ()
+    return tuple(pads[letter] for letter in "hw" if letter in pads)
 
 
 def shape_of(value: Any) -> Dims:
@@ -164,11 +166,11 @@ def numbers_of(value: Any) -> Array | None:
         return None if numbers is None else numbers.transpose(order)
     if source.name != "arith.constant":
         return None
-    held = source.attributes["value"]
-    if isinstance(held, mlir.ir.FloatAttr):
-        return np.asarray(held.value)
+    attribute = source.attributes["value"]
+    if isinstance(attribute, mlir.ir.FloatAttr):
+        return np.asarray(attribute.value)
     try:
-        return np.array(held) if isinstance(held, mlir.ir.DenseElementsAttr) else None
+        return np.array(attribute) if isinstance(attribute, mlir.ir.DenseElementsAttr) else None
     except TypeError:  # bfloat16: numpy has no such type
         return None
 
@@ -195,7 +197,7 @@ def decide(layers: Sequence[Layer], options: FoldOptions) -> list[Decision]:
 
 def _model(layers: Sequence[Layer]) -> onnx.ModelProto:
     """Return the ONNX model of all layers; operands are named by their numbers."""
-    nodes, inputs, held = [], [], []
+    nodes, inputs, weights = [], [], []
     for i, layer in enumerate(layers):
         shape, of_weight = shape_of(layer.data), layer.axes[1]
         data = [(f"x{i}", layer.data, shape_after(shape, to_canonical(layer.axes[0], shape)))]
@@ -206,16 +208,16 @@ def _model(layers: Sequence[Layer]) -> onnx.ModelProto:
             numbers = layer.weight.transpose(in_order(of_weight)) if of_weight else layer.weight
             stored = _outputs_first(of_weight, layer.weight.shape)
             sizes = [e for e in stored if e is not None]  # all extents of a constant are
-            held.append(numpy_helper.from_array(numbers.reshape(sizes), f"w{i}"))
+            weights.append(numpy_helper.from_array(numbers.reshape(sizes), f"w{i}"))
         for name, value, extents in data:
             element = ELEMENTS.get(str(value.type.element_type), TensorProto.INT32)
-            shown = [f"{name}_{axis}" if e is None else e for axis, e in enumerate(extents)]
-            inputs.append(helper.make_tensor_value_info(name, element, shown))
+            dims = [f"{name}_{axis}" if e is None else e for axis, e in enumerate(extents)]
+            inputs.append(helper.make_tensor_value_info(name, element, dims))
         operands = [f"x{i}", f"w{i}"][:: 1 if layer.right else -1]
         op = "MatMul" if layer.kind == MATMUL else "Conv"
         attributes = dict(_attributes(layer))
         nodes.append(helper.make_node(op, operands, [f"y{i}"], layer.name, **attributes))
-    graph = helper.make_graph(nodes, "layers", inputs, [], held)
+    graph = helper.make_graph(nodes, "layers", inputs, [], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 

@@ -35,12 +35,12 @@ def reading(name: str) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def _doing(what: str) -> Iterator[None]:
+def _doing(action: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UsageError(f"cannot {what}: {printable(reason)}") from error
+        raise UsageError(f"cannot {action}: {printable(reason)}") from error
 
 
 def pieces(file: FileIO, length: int) -> Iterator[memoryview]:
@@ -108,13 +108,13 @@ def check_target(out: Path, protected: Sequence[Path]) -> None:
         UsageError: `out` is a link, a folder, a device or a protected file, or has no folder.
             A protected file need not exist yet.
     """
-    shown = quoted(str(out))
-    refusal = f"output {shown} is an input or another output; choose another name"
+    name = quoted(str(out))
+    refusal = f"output {name} is an input or another output; choose another name"
     if not out.name:
-        raise UsageError(f"output {shown} names no file")
+        raise UsageError(f"output {name} names no file")
     with writing(out):
         if not out.parent.is_dir():
-            raise UsageError(f"output {shown}: its folder does not exist")
+            raise UsageError(f"output {name}: its folder does not exist")
         if any(not path.exists() and place(path) == place(out) for path in protected):
             raise UsageError(refusal)
         try:
@@ -122,9 +122,9 @@ def check_target(out: Path, protected: Sequence[Path]) -> None:
         except FileNotFoundError:
             return
         if stat.S_ISLNK(status.st_mode):
-            raise UsageError(f"output {shown} is a symbolic link")
+            raise UsageError(f"output {name} is a symbolic link")
         if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"output {shown} is not a regular file")
+            raise UsageError(f"output {name} is not a regular file")
         for path in protected:
             if path.exists() and path.samefile(out):
                 raise UsageError(refusal)
@@ -159,9 +159,9 @@ class Temporary:
         Raises:
             OSError: the disk does not take all of it.
         """
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self._file.write(rest) :]
+        remainder = memoryview(data)
+        while remainder:
+            remainder = remainder[self._file.write(remainder) :]
 
     def finish(self) -> None:
         """Flush the content to the disk and close the file.

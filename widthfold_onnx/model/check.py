@@ -108,13 +108,13 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     opsets: dict[str, int] = {}
     for item in imports:
         domain = domain_name(text(item.domain, "operator domain"))
-        shown = quoted(domain or "ai.onnx")
+        domain_text = quoted(domain or "ai.onnx")
         if opsets.setdefault(domain, item.version) != item.version:
-            raise InvalidModelError(f"two versions of operator set {shown} are imported")
+            raise InvalidModelError(f"two versions of operator set {domain_text} are imported")
         newest = _newest_opsets().get(domain)
         if newest is not None and not 1 <= item.version <= newest:
             raise InvalidModelError(
-                f"opset {item.version} of {shown} is unknown, known are 1 to {newest}"
+                f"opset {item.version} of {domain_text} is unknown, known are 1 to {newest}"
             )
     # Before IR version 3 there was one operator set, which models did not state.
     return opsets or {"": 1}
@@ -150,12 +150,12 @@ class _NodeChecker:
 
     def _check_scope(self, scope: NameScope, *, in_function: bool) -> None:
         """Check a scope in running order; `_visible` holds the names of enclosing scopes."""
-        added: list[str] = []
+        new_names: list[str] = []
         if scope.graph is not None:
             _check_interface(scope.graph)
         for name in scope.declared:
             tensor = scope.initializers.get(name)
-            self._add(name, "an input or initializer of a subgraph", added, tensor)
+            self._add(name, "an input or initializer of a subgraph", new_names, tensor)
         names: set[str] = set()
         for index, node in enumerate(scope.nodes):
             if node.name:
@@ -170,15 +170,15 @@ class _NodeChecker:
                 self._check_scope(inner, in_function=in_function)
             for name in node.output:
                 if name:
-                    self._add(name, node, added)
-        for name in added:
+                    self._add(name, node, new_names)
+        for name in new_names:
             del self._visible[name]
 
     def _add(
         self,
         name: str,
         writer: str | onnx.NodeProto,
-        added: list[str],
+        new_names: list[str],
         tensor: onnx.TensorProto | None = None,
     ) -> None:
         if name in self._visible:
@@ -187,7 +187,7 @@ class _NodeChecker:
             who = writer if isinstance(writer, str) else describe_node(writer)
             raise InvalidModelError(f"{who} hides the value {quoted(name)} of an outer graph")
         self._visible[name] = tensor
-        added.append(name)
+        new_names.append(name)
 
     def _check_operator(self, node: onnx.NodeProto) -> None:
         op_type = text(node.op_type, "operator")
@@ -197,12 +197,12 @@ class _NodeChecker:
             return
         opset = self._opsets.get(domain)
         if opset is None:
-            what = f"domain {quoted(domain or 'ai.onnx')} is not imported"
+            problem = f"domain {quoted(domain or 'ai.onnx')} is not imported"
         elif domain in _newest_opsets() and not _is_op(op_type, domain, opset):
-            what = f"no operator {quoted(op_type)} in opset {opset}"
+            problem = f"no operator {quoted(op_type)} in opset {opset}"
         else:
             return
-        raise InvalidModelError(f"{describe_node(node)}: {what}")
+        raise InvalidModelError(f"{describe_node(node)}: {problem}")
 
 
 def _check_nothing_captured(scope: NameScope) -> None:
@@ -213,23 +213,23 @@ def _check_nothing_captured(scope: NameScope) -> None:
 
 
 def _check_attributes(node: onnx.NodeProto, *, in_function: bool) -> None:
-    seen: set[str] = set()
+    names: set[str] = set()
     # A Constant, and ops of runtimes, may hold any bytes.
     domain, op_type = operator_of(node)
     has_words = domain == "" and op_type != "Constant"
     for attribute in node.attribute:
         name = text(attribute.name, "attribute name")
         is_referring = text(attribute.ref_attr_name, "attribute name") != ""
-        if name in seen:
-            what = f"two attributes named {quoted(name)}"
+        if name in names:
+            problem = f"two attributes named {quoted(name)}"
         elif has_words and not is_text(attribute.s):
-            what = f"attribute {quoted(name)} is not UTF-8"
+            problem = f"attribute {quoted(name)} is not UTF-8"
         elif is_referring and not in_function:
-            what = f"attribute {quoted(name)} refers to a function that it is not in"
+            problem = f"attribute {quoted(name)} refers to a function that it is not in"
         else:
-            seen.add(name)
+            names.add(name)
             continue
-        raise InvalidModelError(f"{describe_node(node)}: {what}")
+        raise InvalidModelError(f"{describe_node(node)}: {problem}")
 
 
 def _check_notes(
@@ -256,14 +256,14 @@ def _check_interface(graph: onnx.GraphProto) -> None:
             if not value.type.HasField("tensor_type"):
                 continue
             tensor = value.type.tensor_type
-            what = f"{kind} {quoted(value.name)}"
+            subject = f"{kind} {quoted(value.name)}"
             text(value.name, kind)
             if tensor.elem_type and tensor.elem_type not in DTYPES:
-                raise InvalidModelError(f"{what}: unknown element type {tensor.elem_type}")
+                raise InvalidModelError(f"{subject}: unknown element type {tensor.elem_type}")
             for dim in tensor.shape.dim:
                 text(dim.dim_param, "dim")
                 if dim.dim_value < -1:  # a literal -1 occurs, and means an unknown size
-                    raise InvalidModelError(f"{what}: dim {dim.dim_value} is negative")
+                    raise InvalidModelError(f"{subject}: dim {dim.dim_value} is negative")
 
 
 def _check_with_onnx(model: onnx.ModelProto) -> None:
@@ -328,7 +328,7 @@ def _copy_nodes(copy: onnx.GraphProto | onnx.FunctionProto, scope: NameScope) ->
         light.domain = domain_name(node.domain)
         light.input.extend(node.input)
         light.output.extend(node.output)
-        inner = iter([inside for _, inside in scope.inner.get(index, ())])
+        inner = iter([inner_scope for _, inner_scope in scope.inner.get(index, ())])
         for attribute in node.attribute:
             _copy_attribute(light.attribute.add(), attribute, inner)
 

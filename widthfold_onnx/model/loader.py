@@ -55,7 +55,7 @@ def load(path: Path) -> LoadedModel:
         InvalidModelError: it is no regular file, larger than `MAX_FILE_BYTES`, or no model that
             can be rewritten. The message names the file.
     """
-    shown = printable(path.name or str(path))
+    name = printable(path.name or str(path))
     try:
         data = _read(path)
         scan_wire(data)
@@ -66,7 +66,7 @@ def load(path: Path) -> LoadedModel:
         del data
         check_model(proto, path.parent)
     except InvalidModelError as error:
-        raise InvalidModelError(f"{shown}: {error}") from error
+        raise InvalidModelError(f"{name}: {error}") from error
     return LoadedModel(proto, path)
 
 
@@ -145,10 +145,10 @@ def _schema() -> tuple[list[str], list[dict[int, int]]]:
     kinds = [ModelProto.DESCRIPTOR]
     children = []
     for kind in kinds:  # the loop appends to it
-        inside = {f.number: f.message_type for f in kind.fields if f.message_type}
-        kinds += [each for each in dict.fromkeys(inside.values()) if each not in kinds]
-        numbers = {number: kinds.index(each) for number, each in inside.items()}
-        children.append({n << 3 | _LENGTH_DELIMITED: each for n, each in numbers.items()})
+        message_types = {f.number: f.message_type for f in kind.fields if f.message_type}
+        kinds += [child for child in dict.fromkeys(message_types.values()) if child not in kinds]
+        numbers = {number: kinds.index(child) for number, child in message_types.items()}
+        children.append({n << 3 | _LENGTH_DELIMITED: child for n, child in numbers.items()})
     return [kind.name for kind in kinds], children
 
 
@@ -168,14 +168,14 @@ def scan_wire(data: bytes) -> None:
     if data.startswith(_LFS):
         raise InvalidModelError("a Git LFS pointer, not the model; fetch it with: git lfs pull")
     if _TEXT.issuperset(data[:256]):  # a model has other bytes in its first fields
-        shown = quoted(data[:256], 40)
-        raise InvalidModelError(f"text, not an ONNX model; it starts with {shown}")
+        start = quoted(data[:256], 40)
+        raise InvalidModelError(f"text, not an ONNX model; it starts with {start}")
     try:
         _scan(data)
     except (_WireError, IndexError) as error:
-        ends = f"the last field runs past the end, {len(data)} bytes"
-        where = error if isinstance(error, _WireError) else ends
-        raise InvalidModelError(f"not an ONNX protobuf, or cut off: {where}") from error
+        end = f"the last field runs past the end, {len(data)} bytes"
+        reason = error if isinstance(error, _WireError) else end
+        raise InvalidModelError(f"not an ONNX protobuf, or cut off: {reason}") from error
 
 
 class _WireError(Exception):

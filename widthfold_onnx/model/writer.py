@@ -65,8 +65,8 @@ class Sidecar:
             for tensor in graph.initializer
             if tensor.name in externalize and tensor.HasField("raw_data")
         ]
-        if missing := sorted(set(externalize) - {tensor.name for tensor in self._new}):
-            raise InternalError(f"no initializer with raw_data is named {quoted(missing[0])}")
+        if names := sorted(set(externalize) - {tensor.name for tensor in self._new}):
+            raise InternalError(f"no initializer with raw_data is named {quoted(names[0])}")
         self._folder = source_folder or Path()
         self._places: list[tuple[onnx.TensorProto, int, int]] = []  # offset and length in bytes
         self._hash = hashlib.sha256()

@@ -73,7 +73,7 @@ def test_the_error_of_the_original_is_a_movement_as_well() -> None:
     for factor, passed in ((0.97, True), (1.03, False)):
         assert passes(2e-6, factor * STRICT * 2e-6) is passed
     judgement, cells = judged(2e-6, 0.0)
-    assert judgement.moved[0]["y"].largest == pytest.approx(2e-6, rel=0.05)
+    assert judgement.movements[0]["y"].largest == pytest.approx(2e-6, rel=0.05)
     assert cells["disabled", "y", 0].movement == pytest.approx(2e-6, rel=0.05)
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tests.reports.sample import passing
 from widthfold_onnx import UsageError
-from widthfold_onnx.evidence.timing.requirement import against, differences, read_report
+from widthfold_onnx.evidence.timing.requirement import differences, read_report, with_baseline
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.reports.described.verification import baseline
 from widthfold_onnx.reports.formats import Format, render
@@ -49,7 +49,7 @@ def test_the_speed_up_is_judged_against_the_saved_one(
     then: float, now: float, verdict: str, outcome: str
 ) -> None:
     width = 0.005 if verdict == "no difference" else 0.01
-    judged = against(report(then, width), report(now, width), "old.json", 1.0)
+    judged = with_baseline(report(then, width), report(now, width), "old.json", 1.0)
     comparison = compared(judged)
     assert comparison.verdict == verdict
     assert comparison.ratio == pytest.approx(now / then)
@@ -58,7 +58,7 @@ def test_the_speed_up_is_judged_against_the_saved_one(
     assert (judged.timing.fail_under, judged.timing.fail_under_verdict) == (1.0, outcome)
     assert judged.timing.speedup == now, "the speed-up itself stays that of the report"
     assert ("beside old.json" in " ".join(judged.reasons)) == (outcome != "pass")
-    unasked = against(report(then, width), report(now, width), "old.json", None)
+    unasked = with_baseline(report(then, width), report(now, width), "old.json", None)
     assert (unasked.verdict, compared(unasked)) == ("pass", comparison)
 
 
@@ -69,7 +69,9 @@ def test_the_interval_allows_for_both() -> None:
     for _ in range(500):
         then, now = np.exp(0.7 + np.array([0.015, 0.015]) * random.standard_normal(2))
         widths = np.expm1(1.96 * np.array([0.015, 0.015]))
-        comparison = compared(against(report(then, widths[0]), report(now, widths[1]), "a", None))
+        comparison = compared(
+            with_baseline(report(then, widths[0]), report(now, widths[1]), "a", None)
+        )
         assert comparison.low is not None
         assert comparison.high is not None
         held += comparison.low <= 1 <= comparison.high
@@ -78,9 +80,9 @@ def test_the_interval_allows_for_both() -> None:
 
 def test_the_noisier_control_counts() -> None:
     quiet, noisy = report(2.0), report(1.8, control=0.08)
-    assert compared(against(quiet, report(1.8), "a", None)).verdict == "slower"
-    assert compared(against(quiet, noisy, "a", None)).verdict == "inconclusive"
-    assert compared(against(noisy, quiet, "a", None)).verdict == "inconclusive"
+    assert compared(with_baseline(quiet, report(1.8), "a", None)).verdict == "slower"
+    assert compared(with_baseline(quiet, noisy, "a", None)).verdict == "inconclusive"
+    assert compared(with_baseline(noisy, quiet, "a", None)).verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_what_differs_is_named_and_nothing_is_judged(changes: dict[str, Any]) ->
         value = replace(getattr(saved, part), **value)
     else:
         name = part
-    judged = against(replace(saved, **{part: value}), report(1.0), "old.json", 1.0)
+    judged = with_baseline(replace(saved, **{part: value}), report(1.0), "old.json", 1.0)
     comparison = compared(judged)
     assert (comparison.verdict, comparison.ratio) == (None, None)
     assert [text.partition(":")[0] for text in comparison.differs] == [name]
@@ -120,8 +122,10 @@ def test_another_version_of_widthfold_or_rewritten_model_is_compared() -> None:
 
 def test_without_times_nothing_is_judged() -> None:
     untimed = replace(passing(), timing=None)
-    assert compared(against(untimed, report(2.0), "a", None)).differs == ["it holds no timing"]
-    assert against(report(2.0), untimed, "a", 1.0) == untimed
+    assert compared(with_baseline(untimed, report(2.0), "a", None)).differs == [
+        "it holds no timing"
+    ]
+    assert with_baseline(report(2.0), untimed, "a", 1.0) == untimed
     with pytest.raises(UsageError, match="switched off"):
         VerifyOptions(timing=False, baseline=Path("a.json"))
 
@@ -129,22 +133,22 @@ def test_without_times_nothing_is_judged() -> None:
 def test_a_run_on_cores_that_were_not_free_says_nothing() -> None:
     busy = {"threads": 4, "crowded": True, "note": "the machine was busy"}
     for then, now in ((busy, {"threads": 4}), ({"threads": 4}, busy)):
-        judged = against(report(1.95, **then), report(1.5, **now), "a", 1.0)
+        judged = with_baseline(report(1.95, **then), report(1.5, **now), "a", 1.0)
         assert (compared(judged).verdict, judged.verdict) == ("inconclusive", "unverified")
         assert "the machine was busy" in judged.reasons[-1]
-    alone = against(report(1.95, crowded=True), report(1.5, crowded=True), "a", 1.0)
+    alone = with_baseline(report(1.95, crowded=True), report(1.5, crowded=True), "a", 1.0)
     assert compared(alone).verdict == "slower"
 
 
 def test_the_figures_are_named_for_what_they_are() -> None:
-    (reason,) = against(report(1.95), report(1.5), "a", 1.0).reasons
+    (reason,) = with_baseline(report(1.95), report(1.5), "a", 1.0).reasons
     assert "now / then = 0.769" in reason
     assert "original" not in reason
 
 
 def test_what_is_slower_fails_though_more_is_unknown() -> None:
     unknown = replace(report(1.5), verdict="unverified", reasons=["not proved"])
-    judged = against(report(1.95), unknown, "a", 1.0)
+    judged = with_baseline(report(1.95), unknown, "a", 1.0)
     assert judged.verdict == "fail"
     assert judged.reasons[0] == "not proved"
 
@@ -193,7 +197,7 @@ def test_other_schemas_and_what_cannot_be_decoded_are_refused(tmp_path: Path) ->
 
 def test_a_failed_verification_stays_failed() -> None:
     wrong = replace(report(2.0), verdict="fail", reasons=["output y differs"])
-    judged = against(report(2.0, 0.001), wrong, "a", 1.0)
+    judged = with_baseline(report(2.0, 0.001), wrong, "a", 1.0)
     assert (judged.verdict, judged.reasons) == ("fail", ["output y differs"])
 
 
@@ -202,7 +206,7 @@ def test_reports_are_read_again_and_every_form_says_it(tmp_path: Path) -> None:
     then.write_bytes(encode(report(1.95)))
     now.write_bytes(encode(report(1.71)))
     assert read_report(now) == report(1.71)
-    judged = against(read_report(then), read_report(now), then.name, 1.0)
+    judged = with_baseline(read_report(then), read_report(now), then.name, 1.0)
     assert judged.verdict == "fail"
     for form in Format:
         text = render(form, judged, now).replace("&#46;", ".").replace("\\", "")

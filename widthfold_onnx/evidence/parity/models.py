@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
+from widthfold_onnx.evidence.model_runs import Outputs
 from widthfold_onnx.evidence.parity.judgement import failed, faults, judge, merged, stored_faults
 from widthfold_onnx.evidence.parity.reference import Reference
 from widthfold_onnx.evidence.parity.saturated import as_deployed
 from widthfold_onnx.options import Provider, Sizes
-from widthfold_onnx.results import OutputParity, Verdict
+from widthfold_onnx.results import LevelName, OutputParity, Verdict
 from widthfold_onnx.runtime.sessions.session import Level
 
 
@@ -24,7 +25,7 @@ class ModelParity:
     """The result of comparing two models.
 
     Attributes:
-        failures: how a steady output differs, one line each.
+        failures: how outputs differ that a second run repeats, one line each.
         doubts: why no statement is possible.
         remarks: what limits the comparison.
         outputs: one row per output and level.
@@ -32,7 +33,7 @@ class ModelParity:
         provider: where both models ran, None if none did.
         sizes: of the random input sets, empty if there is none.
         saturates_further: as `VerifyReport.saturates_further`.
-        unrun: why the runtime can run neither model, "" if that is not for lack of a kernel.
+        unrun: why the runtime can run neither model: which kernel is missing; "" if none is.
     """
 
     failures: Sequence[str] = ()
@@ -66,37 +67,38 @@ def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelPa
             explain more, and outputs that show nothing are no obstacle.
     """
     provider, sizes, sets = reference.options.provider, reference.inputs.sizes, reference.sets
-    plain = reference.run(rewritten, Level.DISABLED)
-    if isinstance(plain, str):
-        why = f"the original runs, the rewritten model does not: {plain}"
-        return ModelParity(failures=[why], provider=provider, sizes=sizes)
-    optimized = reference.run(rewritten, Level.ALL)
-    cells, remarks = judge(reference, {"disabled": plain, "all": optimized}, is_proved=is_proved)
+    outputs = reference.run(rewritten, Level.DISABLED)
+    if isinstance(outputs, str):
+        reason = f"the original runs, the rewritten model does not: {outputs}"
+        return ModelParity(failures=[reason], provider=provider, sizes=sizes)
+    optimized_outputs = reference.run(rewritten, Level.ALL)
+    runs: dict[LevelName, list[Outputs] | str] = {"disabled": outputs, "all": optimized_outputs}
+    cells, remarks = judge(reference, runs, is_proved=is_proved)
     masks = {key[-1] for key, cell in failed(cells).items() if not cell.nonfinite_match}
     suspects = [number for number in sorted(masks) if is_proved and sets[number].random]
-    left_out = {number: why for number in suspects if (why := reference.overflow(number))}
+    left_out = {number: reason for number in suspects if (reason := reference.overflow(number))}
     cells = {key: cell for key, cell in cells.items() if key[-1] not in left_out}
     remarks = [*reference.inputs.remarks, *remarks]
-    remarks += [f"left out {sets[number].label}: {why}" for number, why in left_out.items()]
-    failures = faults(cells, reference, "disabled") + stored_faults(reference, plain)
+    remarks += [f"left out {sets[number].label}: {reason}" for number, reason in left_out.items()]
+    failures = faults(cells, reference, "disabled") + stored_faults(reference, outputs)
     if not failures:
         lines = faults(cells, reference, "all")
-        if isinstance(optimized, str) and not isinstance(reference.optimized, str):
-            lines.insert(0, optimized)
+        if isinstance(optimized_outputs, str) and not isinstance(reference.optimized_outputs, str):
+            lines.insert(0, optimized_outputs)
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
-    worse: list[str] = []
+    deployed_failures: list[str] = []
     if not failures and saturates(reference.options) and holds_bytes(reference.model, rewritten):
-        worse, others = as_deployed(reference, rewritten, optimized)
-        failures += worse
-        remarks += others
+        deployed_failures, deployed_remarks = as_deployed(reference, rewritten, optimized_outputs)
+        failures += deployed_failures
+        remarks += deployed_remarks
     doubts, rows = reference.doubts, merged(cells)
     if not any(row.level == "disabled" and row.caveat != "meaningless" for row in rows):
-        why = "no output shows anything on these inputs"
-        why = "the original overflows on every input set" if left_out else why
+        reason = "no output shows anything on these inputs"
+        reason = "the original overflows on every input set" if left_out else reason
         if is_proved:
-            remarks.append(f"{why}: the proof alone decides")
+            remarks.append(f"{reason}: the proof alone decides")
         else:
-            doubts.append(f"{why}; pass --inputs with real ones")
+            doubts.append(f"{reason}; pass --inputs with real ones")
     return ModelParity(
         failures=failures,
         doubts=doubts,
@@ -105,5 +107,5 @@ def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelPa
         input_sets=len(sets) - len(left_out),
         provider=provider,
         sizes=sizes,
-        saturates_further=bool(worse),
+        saturates_further=bool(deployed_failures),
     )

@@ -69,44 +69,46 @@ class Figures:
 
 
 def distance(reference: Array, candidate: Array) -> Distance | None:
-    """Return the distance; None for other types and shapes, and for NaN or Inf elsewhere."""
+    """Return the distance; None if types, shapes, or the places of NaN and Inf differ."""
     figures = measure(reference, candidate)
     return (figures.distance or Distance()) if figures.match else None
 
 
 def measure(reference: Array, candidate: Array) -> Figures:
-    """Compare two arrays; texts are 0 apart where they are equal, else 1."""
-    if _declared(reference) != _declared(candidate):
+    """Compare two arrays; the distance of two texts is 0 if they are equal, else 1."""
+    if _type_text(reference) != _type_text(candidate):
         return Figures(match=False)
     numbers = _real_parts(reference), _real_parts(candidate)
     is_text = dtype_of(reference) == "string"
     if is_text:
         numbers = np.zeros(reference.shape, np.bool_), np.asarray(reference != candidate, np.bool_)
     a, b = (array.reshape(-1) for array in numbers)
-    match, count, scale, largest, total, at = True, 0, 0.0, 0.0, 0.0, -1
+    match, count, scale, largest, total, offset = True, 0, 0.0, 0.0, 0.0, -1
     for start in range(0, a.size, BLOCK):
         x, y = a[start : start + BLOCK], b[start : start + BLOCK]
         finite = np.isfinite(x), np.isfinite(y)
-        both = finite[0] & finite[1]
-        if not both.all():
+        is_finite = finite[0] & finite[1]
+        if not is_finite.all():
             zero = x.dtype.type(0)
-            rest = np.where(finite[0], zero, x), np.where(finite[1], zero, y)
-            match &= np.array_equal(*rest, equal_nan=True)
+            nonfinite = np.where(finite[0], zero, x), np.where(finite[1], zero, y)
+            match &= np.array_equal(*nonfinite, equal_nan=True)
         scale = max(scale, float(np.abs(x[finite[0]].astype(np.float64)).max(initial=0.0)))
         with np.errstate(over="ignore", invalid="ignore"):
-            apart = np.where(both, _apart(x, y), 0.0)
-            total += float(apart.sum())
-        count += int(both.sum())
-        here = int(apart.argmax())
-        if apart[here] > largest:
-            largest, at = float(apart[here]), start + here
-    furthest = Distance(largest, total / count) if count else None if a.size else Distance()
-    if at < 0 or is_text:
-        return Figures(match, furthest, scale)
+            gaps = np.where(is_finite, _gaps(x, y), 0.0)
+            total += float(gaps.sum())
+        count += int(is_finite.sum())
+        furthest = int(gaps.argmax())
+        if gaps[furthest] > largest:
+            largest, offset = float(gaps[furthest]), start + furthest
+    gap = Distance(largest, total / count) if count else None if a.size else Distance()
+    if offset < 0 or is_text:
+        return Figures(match, gap, scale)
     # The index of a complex number, not of its parts.
-    index = np.unravel_index(at, numbers[0].shape)[: reference.ndim]
-    worst = WorstElement(index=[*map(int, index)], original=float(a[at]), rewritten=float(b[at]))
-    return Figures(match, furthest, scale, worst)
+    position = np.unravel_index(offset, numbers[0].shape)[: reference.ndim]
+    worst = WorstElement(
+        index=[*map(int, position)], original=float(a[offset]), rewritten=float(b[offset])
+    )
+    return Figures(match, gap, scale, worst)
 
 
 def _real_parts(array: Array) -> Array:
@@ -116,7 +118,7 @@ def _real_parts(array: Array) -> Array:
     return np.ascontiguousarray(array)[..., None].view(f"f{array.dtype.itemsize // 2}")
 
 
-def _apart(a: Array, b: Array) -> Array:
+def _gaps(a: Array, b: Array) -> Array:
     if a.dtype.kind == "b":
         return np.not_equal(a, b)
     if a.dtype.kind in "iu":
@@ -138,13 +140,13 @@ def compare(
 ) -> OutputParity:
     """Judge one output on one input set: |a - b| <= atol + rtol * max |reference|.
 
-    Floats may also be `multiple` times as far off as rounding moves the original, which is
-    `movement` where that is known. Of other types no element may be further off than in a copy, but
-    `multiple` times as many elements may differ. Only where the caller chose no tolerance,
-    `defaults` give rtol by dtype, and the movement counts.
+    Floats may also be `multiple` times as far off as rounding moves the original: `movement`, None
+    where that is not known. For other types no element may be further off than in a shaken copy,
+    but `multiple` times as many elements may differ. If the caller chose a tolerance of the output,
+    the movement does not count; else `defaults` give rtol by dtype.
     """
-    dtype, (declared, other) = dtype_of(reference), map(_declared, (reference, candidate))
-    figures, movement = measure(reference, candidate), movement if declared == other else None
+    dtype, types = dtype_of(reference), (_type_text(reference), _type_text(candidate))
+    figures, movement = measure(reference, candidate), movement if types[0] == types[1] else None
     largest, mean = figures.distance or Distance()
     unit = figures.scale or 1.0
     rtol = tolerance.rtol_of(name, defaults.get(dtype, 0.0))
@@ -157,8 +159,8 @@ def compare(
     passed = figures.match and is_near and mean <= allowed.mean
     note = ""
     caveat: Caveat = ""
-    if declared != other:
-        note = f"{other} instead of {declared}"
+    if types[0] != types[1]:
+        note = f"{types[1]} instead of {types[0]}"
     elif not figures.match:
         note = "NaN or Inf at other places"
     elif is_near and not passed:
@@ -169,14 +171,14 @@ def compare(
         note, caveat = f"not a meaningful check: {nothing}", "meaningless"
     elif passed and largest > bound:
         note, caveat = BEYOND, "ill-conditioned"
-    shown = figures.distance or Distance(math.inf, math.inf)
-    relative = shown.largest / unit if figures.scale or not shown.largest else math.inf
+    gap = figures.distance or Distance(math.inf, math.inf)
+    relative = gap.largest / unit if figures.scale or not gap.largest else math.inf
     return OutputParity(
         name=name,
         dtype=dtype,
         level=level,
-        max_abs=_number(shown.largest),
-        mean_abs=_number(shown.mean),
+        max_abs=_number(gap.largest),
+        mean_abs=_number(gap.mean),
         max_rel=None if dtype == "string" else _number(relative),
         nonfinite_match=figures.match,
         worst=figures.worst,
@@ -193,7 +195,7 @@ def dtype_of(array: Array) -> str:
     return "string" if array.dtype.kind in "OUS" else array.dtype.name
 
 
-def _declared(array: Array) -> str:
+def _type_text(array: Array) -> str:
     return f"{dtype_of(array)}{list(array.shape)}"
 
 

@@ -41,7 +41,7 @@ class Reference:
         model: file of the original.
         options: where models run.
         report: gets a line of text before each run.
-        inputs: the sets on which it runs.
+        inputs: the input sets on which the original runs.
         outputs: by input set and name, without the runtime's own optimizations.
         names: of the outputs that the model declares.
         unsteady: names of outputs that a second run on the same inputs does not repeat.
@@ -70,15 +70,15 @@ class Reference:
         return attempt(model, self.options, level, self.sets, self.report)
 
     @cached_property
-    def optimized(self) -> list[Outputs] | str:
+    def optimized_outputs(self) -> list[Outputs] | str:
         """Outputs with the runtime's optimizations, or why there are none."""
         return self.run(self.model, Level.ALL)
 
     def movement(self, number: int) -> list[dict[str, Distance]] | str:
         """Measure by a shaken copy how far a unit in the last place moves each output.
 
-        The result is by input set and name, or why the copy does not run. An output whose
-        non-finite elements are others in the copy is left out: it says nothing.
+        The result is by input set and name, or says why the copy does not run. An output is left
+        out if other elements are not finite in the copy: its distance says nothing.
         """
         steps = steps_of(number, COPIES[number])
 
@@ -95,19 +95,20 @@ class Reference:
             return runs
         return [
             {
-                name: apart.times(1 / COPIES[number], dtype_of(pair[0]))
-                for name, pair in pairs(own, other).items()
-                if (apart := distance(*pair)) is not None
+                name: gap.times(1 / COPIES[number], dtype_of(pair[0]))
+                for name, pair in pairs(outputs, run).items()
+                if (gap := distance(*pair)) is not None
             }
-            for own, other in zip(self.outputs, runs, strict=True)
+            for outputs, run in zip(self.outputs, runs, strict=True)
         ]
 
     def overflow(self, number: int) -> str:
         """Name a linear node of the main graph that reads or gives NaN or Inf on an input set.
 
-        The sentence is "" where there is no such node, or the original does not run so. Random
-        inputs may be larger than the model was made for. A structural zero times Inf is NaN, so a
-        fold spreads such a value to its neighbours, by design and within one sample.
+        The sentence is "" if there is no such node, or if the original does not run with the values
+        of these nodes as outputs. Random inputs may be larger than the model was made for. A
+        structural zero times Inf is NaN, so a fold spreads such a value to its neighbours, by
+        design and within one sample.
         """
         nodes: list[onnx.NodeProto] = []
 
@@ -126,11 +127,11 @@ class Reference:
         for node in nodes:
             for verb, names in (("reads", node.input), ("gives", node.output)):
                 for value in (runs[0][name] for name in names if name in runs[0]):
-                    lost = np.count_nonzero(~np.isfinite(value)) if value.dtype.kind == "f" else 0
-                    if lost:
+                    count = np.count_nonzero(~np.isfinite(value)) if value.dtype.kind == "f" else 0
+                    if count:
                         return (
                             f"{describe_node(node)} of the original {verb} NaN or Inf there "
-                            f"({lost} of {value.size} values), which a fold may spread"
+                            f"({count} of {value.size} values), which a fold may spread"
                         )
         return ""
 
@@ -143,17 +144,17 @@ def reference_of(original: Path, options: VerifyOptions, report: Say) -> Referen
         UsageError: stored inputs or shapes that do not fit it.
     """
     session = open_exact(original, options, Level.DISABLED)
-    chosen = ", ".join(f"{name}={value}" for name, value in options.session_options.items())
+    options_text = ", ".join(f"{name}={value}" for name, value in options.session_options.items())
     try:
-        if chosen:
+        if options_text:
             open_chosen(original, options, Level.ALL)
     except UnverifiedError as error:  # no `NoKernelError`, which says that no options help
-        raise UnverifiedError(f"with {printable(chosen)} {error}") from error
+        raise UnverifiedError(f"with {printable(options_text)} {error}") from error
     inputs, outputs = run_on_inputs(original, session, options, report)
-    again = session.run(inputs.sets[0].feeds)
+    second_outputs = session.run(inputs.sets[0].feeds)
     unsteady = {
         name
-        for name, pair in pairs(outputs[0], again).items()
+        for name, pair in pairs(outputs[0], second_outputs).items()
         if not compare(name, *pair, options.tolerance).passed
     }
     return Reference(original, options, report, inputs, outputs, session.outputs, unsteady)

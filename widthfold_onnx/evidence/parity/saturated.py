@@ -24,47 +24,49 @@ def as_deployed(
 ) -> tuple[list[str], list[str]]:
     """Run both models as the caller deploys them.
 
-    `exact` are the outputs of the rewritten model by exact kernels at the same level. If they
-    or `reference.optimized` are missing, both lists are empty: verification reports that itself.
+    Args:
+        reference: the original. If it has no outputs, both results are empty: verification reports
+            that itself.
+        rewritten: file of the rewritten model.
+        exact: its outputs by exact kernels at the same level; without them the results are empty.
 
     Returns:
-        Failures: the rewritten model does not run, or is further from its exact outputs than the
-        original; and a sentence on the distances of both, if any, or that the original does not
-        run.
+        The failures: the rewritten model does not run, or is further from its exact outputs than
+        the original. And a remark: the distances of both models, or why the original does not run.
     """
-    if isinstance(reference.optimized, str) or isinstance(exact, str):
+    if isinstance(reference.optimized_outputs, str) or isinstance(exact, str):
         return [], []
     reference.report("integers of 8 bits as deployed")
     first, second = (
-        attempt(model, reference.options, Level.ALL, reference.sets, opened=open_chosen)
+        attempt(model, reference.options, Level.ALL, reference.sets, open_model=open_chosen)
         for model in (reference.model, rewritten)
     )
     if isinstance(first, str):
         return [], [f"as deployed the original does not run: {first}"]
     if isinstance(second, str):
         return [f"as deployed the original runs, the rewritten model does not: {second}"], []
-    grown: list[str] = []
+    failed_names: list[str] = []
     deviations: dict[str, float] = {}
     sides = [
         [pairs(*run) for run in zip(*runs, strict=True)]
-        for runs in ((reference.optimized, first), (exact, second))
+        for runs in ((reference.optimized_outputs, first), (exact, second))
     ]
     arrays = {name: array for run in sides[0] for name, (array, _) in run.items()}
     for name, array in arrays.items():
         figures = [[measure(*run[name]) for run in side if name in run] for side in sides]
         is_judged = all(figures) and all(f.match for side in figures for f in side)
         if name in reference.unsteady or array.dtype.kind in "OUS" or not is_judged:
-            continue  # texts, missing outputs and NaN elsewhere are judged by parity
+            continue  # parity judges texts, missing outputs, and NaN at other places
         old, new = (max((f.distance or Distance()).largest for f in side) for side in figures)
         scale, is_whole = max(f.scale for f in figures[0]) or 1.0, array.dtype.kind in "iu"
         # The original may be right by luck.
         slack = 1.0 if is_whole else DEFAULT_RTOL.get(array.dtype.name, 0.0) * scale
         if new > SLACK * old + slack:
-            grown.append(printable(name))
+            failed_names.append(printable(name))
         if max(old, new) > slack:
             old_text, new_text = (
-                f"{far:.0f} steps" if is_whole else f"{far / scale:.3g} of its largest value"
-                for far in (old, new)
+                f"{gap:.0f} steps" if is_whole else f"{gap / scale:.3g} of its largest value"
+                for gap in (old, new)
             )
             text = f"{old_text} away here, the rewritten model {new_text}"
             deviations[f"{text} (output {printable(name)})"] = max(old, new) / scale
@@ -76,5 +78,5 @@ def as_deployed(
         f"most {largest}; {PRECISION}=1, weights of 7 bits, or unsigned "
         "ones, may be exact"
     )
-    failures = [f"further from the definition than the original: output {', '.join(grown)}"]
-    return (failures if grown else []), [sentence]
+    failure = f"further from the definition than the original: output {', '.join(failed_names)}"
+    return ([failure] if failed_names else []), [sentence]

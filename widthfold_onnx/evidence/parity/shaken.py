@@ -1,9 +1,9 @@
 """Makes copies of a model and its inputs in which numbers differ by one unit in the last place.
 
 The inputs and the weights of linear layers move by one unit in the last place, up or down at
-random. How far the outputs follow is how far rounding may move them: stochastic arithmetic, as of
-Higham and Mary, A new approach to probabilistic rounding error analysis, 2019. Constants that are
-compared with, that clip, select, index or scale sizes stay: other limits make another function.
+random. Rounding may move the outputs as far as the copies do: stochastic arithmetic, as of
+Higham and Mary, A new approach to probabilistic rounding error analysis, 2019. Constants that
+compare, clip, select, index or scale sizes stay: other limits make another function.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.proto.walk import subgraphs
 
 COPIES = (1, 1, 10, 10)
-"""Units in the last place by which copies are shaken: the first is run always, the others while an
-output is too far. Larger steps find sums that are near half a step of a quantizer."""
+"""Units in the last place by which copies are shaken. The first copy always runs, the others while
+an output is too far off. Larger steps find sums that are near half a step of a quantizer."""
 
 LINEAR = (
     *("Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Einsum"),
     *("GRU", "LSTM", "RNN", "FusedConv", "FusedGemm", "FusedMatMul"),
 )
-"""Operators whose constant operands move; those of `com.microsoft` have names of their own."""
+"""Operators whose constant operands move; the names of ONNX and `com.microsoft` differ."""
 
 MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 """Operators between a constant and the layer that reads it."""
@@ -54,8 +54,8 @@ def shaken(array: Array, steps: Steps) -> Array:
     if array.dtype.kind != "f":
         return array
     with np.errstate(invalid="ignore", over="ignore"):
-        moved = array + np.spacing(np.abs(array)) * steps(array.shape).astype(array.dtype)
-    return np.asarray(np.where((array == 0) | ~np.isfinite(moved), array, moved))
+        result = array + np.spacing(np.abs(array)) * steps(array.shape).astype(array.dtype)
+    return np.asarray(np.where((array == 0) | ~np.isfinite(result), array, result))
 
 
 def shake(model: onnx.ModelProto, steps: Steps) -> onnx.ModelProto:
@@ -94,5 +94,5 @@ def _shake(graph: onnx.GraphProto, outside: Constants, steps: Steps, names: Iter
             elif name in constants and constants[name].data_type in SHAKEN:
                 weights[name] = constants[name]
     for tensor in weights.values():
-        moved = shaken(numpy_helper.to_array(tensor), steps)
-        tensor.CopyFrom(numpy_helper.from_array(moved, tensor.name))
+        array = shaken(numpy_helper.to_array(tensor), steps)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))

@@ -1,9 +1,9 @@
 """Computes the truth: the results of the original without rounding to its own element types.
 
 All floats of the model are widened to float64 (weights, casts, generated values) and onnx's
-reference implementation runs it, with some operators of our own (`proof.float64`). It knows
-neither every operator nor every version, so there may be no truth; then the report says why, and
-no claim rests on it.
+reference implementation runs it, with some operators of our own (`proof.float64`). It does not know
+every operator and version, so there may be no truth. Then the report says why, and no claim rests
+on a truth.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def true_outputs(
 ) -> tuple[list[dict[str, Array]], str]:
     """Return what the model computes in float64 on each input set, {} if that is not known.
 
-    It runs in a process of its own, which ends when the budget of seconds is spent; 0 computes
-    nothing. Small sets go first, so that there is time for as many as possible.
+    A process of its own computes them, and ends when the budget of seconds is spent; a budget of 0
+    computes nothing. Small sets go first, so that there is time for as many as possible.
 
     Returns:
         One item per input set, and why some of them are empty; "" if none is, or none was wanted.
@@ -49,13 +49,15 @@ def true_outputs(
     order = sorted(range(len(sets)), key=lambda i: sum(x.size for x in sets[i].feeds.values()))
     feeds = [sets[i].feeds for i in order]
     try:
-        runs, why = isolated(evaluate, model, list(outputs), feeds, budget, timeout=budget + START)
+        runs, reason = isolated(
+            evaluate, model, list(outputs), feeds, budget, timeout=budget + START
+        )
     except UnverifiedError as error:
         return results, f"no float64 truth: {error}"
     for i, run in zip(order, runs, strict=False):
         results[i] = run
-    missing = f"float64 truth for {len(runs)} of {len(sets)} input sets only: {why}"
-    return results, missing if why else ""
+    remark = f"float64 truth for {len(runs)} of {len(sets)} input sets only: {reason}"
+    return results, remark if reason else ""
 
 
 def evaluate(
@@ -69,42 +71,42 @@ def evaluate(
     Raises:
         UnverifiedError: no set runs.
     """
-    ends = time.monotonic() + budget
+    end = time.monotonic() + budget
     pace = 0.0  # seconds per element of the largest set so far
     results: list[dict[str, Array]] = []
     try:
         evaluation = evaluator(load_with_data(model, MAX_WIDENED_BYTES))
         with np.errstate(all="ignore"):
             for item in feeds:
-                began, size = time.monotonic(), sum(array.size for array in item.values())
-                if results and began + pace * size > ends:
+                start, size = time.monotonic(), sum(array.size for array in item.values())
+                if results and start + pace * size > end:
                     return results, f"the budget of {budget:g} s is spent"
                 values = evaluation.run(list(outputs), {n: _wide(x) for n, x in item.items()})
                 pairs = zip(outputs, values, strict=True)  # float64 results were not rounded
                 results.append({n: v for n, v in pairs if getattr(v, "dtype", None) == np.float64})
-                pace = (time.monotonic() - began) / max(size, 1)
+                pace = (time.monotonic() - start) / max(size, 1)
     except Exception as error:
         # Operators raise different errors on unknown versions; there is no common base.
-        why = str(error) if isinstance(error, WidthfoldError) else _where(error)
+        reason = str(error) if isinstance(error, WidthfoldError) else _where(error)
         if not results:
-            raise UnverifiedError(why) from error
-        return results, why
+            raise UnverifiedError(reason) from error
+        return results, reason
     return results, ""
 
 
 def _where(error: BaseException) -> str:
     """Name the node at which onnx's reference implementation fails: the innermost node that ran.
 
-    Its own message is about its arrays and classes, and mostly does not name a node.
+    The message of its error is about arrays and classes, and mostly does not name a node.
     """
     while error.__cause__ is not None:  # it raises anew at every node that holds a body
         error = error.__cause__
-    what = "this model"
+    subject = "this model"
     for frame, _ in traceback.walk_tb(error.__traceback__):
         node = getattr(frame.f_locals.get("self"), "onnx_node", frame.f_locals.get("node"))
         if isinstance(node, onnx.NodeProto):
-            what = f"{node.op_type} {node.name or node.output[0]}"
-    return printable(f"onnx's reference implementation fails at {what}")
+            subject = f"{node.op_type} {node.name or node.output[0]}"
+    return printable(f"onnx's reference implementation fails at {subject}")
 
 
 def _wide(array: Array) -> Array:

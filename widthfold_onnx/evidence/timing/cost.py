@@ -46,22 +46,23 @@ def cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
 
 def _cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
     device = Device(setting.options)
-    free = device.used_mib()
+    base_memory = device.used_mib()
     run = rounds_of(open_at(model, setting), [feeds])
     run(0)
     peak = round(peak_bytes() / (1 << 20), 1)
     if not device.answers:
         return Cost(peak, None, None)
-    before, start = device.energy_mj(), time.perf_counter()
+    first_energy, start = device.energy_mj(), time.perf_counter()
     for count in itertools.count(1):
         run(count)
         if time.perf_counter() - start >= SECONDS:
             break
-    after, used = device.energy_mj(), device.used_mib()
+    last_energy, memory = device.energy_mj(), device.used_mib()
     # The runtime never gives memory back, so its peak is the memory in use now.
-    memory = None if free is None or used is None else round(used - free, 1)
-    energy = None if before is None or after is None else round((after - before) / count, 4)
-    return Cost(peak, memory, energy)
+    mib = None if base_memory is None or memory is None else round(memory - base_memory, 1)
+    if first_energy is None or last_energy is None:
+        return Cost(peak, mib, None)
+    return Cost(peak, mib, round((last_energy - first_energy) / count, 4))
 
 
 def file_bytes(model: Path) -> int:

@@ -50,13 +50,13 @@ HOLDING = ("If", "Loop", "Scan")
 """Operators in whose time other nodes run."""
 
 
-def profile(open_with: Callable[[Path], Session], feeds: Feeds, least: Least) -> list[NodeTime]:
+def profile(open_with: Callable[[Path], Session], feeds: Feeds, least: LeastTime) -> list[NodeTime]:
     """Profile a model.
 
     Args:
         open_with: opens the session with profiling into the given prefix.
         feeds: one input set.
-        least: says the least time of a node on this machine.
+        least: returns the least time of a node on this machine.
 
     Returns:
         All nodes of the optimized graph that ran, slowest first; time in microseconds per run.
@@ -66,30 +66,30 @@ def profile(open_with: Callable[[Path], Session], feeds: Feeds, least: Least) ->
     """
     with tempfile.TemporaryDirectory() as folder:
         session = open_with(Path(folder) / "profile")
-        once = session.bound(feeds)
+        run = session.bound(feeds)
         for _ in range(WARM_RUNS):
-            once()
-        ends = time.perf_counter() + PROFILED_SECONDS
-        once()
+            run()
+        end = time.perf_counter() + PROFILED_SECONDS
+        run()
         runs = 1
-        while runs < PROFILED_RUNS and time.perf_counter() < ends:
-            once()
+        while runs < PROFILED_RUNS and time.perf_counter() < end:
+            run()
             runs += 1
         events = json.loads(session.end_profile().read_bytes(), strict=False)
     nodes = _nodes(events, WARM_RUNS + runs, least)
     return sorted(nodes, key=lambda node: (-node.us, node.name))
 
 
-def _nodes(events: list[dict[str, Any]], runs: int, least: Least) -> list[NodeTime]:
+def _nodes(events: list[dict[str, Any]], runs: int, least: LeastTime) -> list[NodeTime]:
     """Return the mean time of every node over the runs after the warm ones; `runs` counts all."""
-    ran: dict[tuple[str, str, str], list[tuple[int, float | None]]] = defaultdict(list)
+    samples: dict[tuple[str, str, str], list[tuple[int, float | None]]] = defaultdict(list)
     for event, duration in _own_times(events):
         details = event["args"]
         name = event["name"].removesuffix("_kernel_time")
         key = name, details["op_name"], details["provider"]
-        ran[key].append((duration, least(name, details)))
+        samples[key].append((duration, least(name, details)))
     results = []
-    for (name, op, provider), times in ran.items():
+    for (name, op, provider), times in samples.items():
         # A node of a loop body runs several times in a run: the sum of a run is what counts.
         per_run = max(len(times) // runs, 1)
         warm = times[WARM_RUNS * per_run :]
@@ -107,21 +107,21 @@ def _nodes(events: list[dict[str, Any]], runs: int, least: Least) -> list[NodeTi
 def _own_times(events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
     """Return the events of nodes in the order of their begin, with times without their bodies.
 
-    A node runs in the innermost node that holds a body and has not ended when it begins. Times
-    are whole microseconds, rounded down, so a node that begins as another ends is not inside it.
+    A node runs in the innermost holder of a body that has not ended when the node begins. Times are
+    whole microseconds, rounded down. So a node that begins when a holder ends is not inside it.
     """
-    ran = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
-    ran.sort(key=lambda e: (e["ts"], -e["dur"], e["args"]["op_name"] not in HOLDING))
-    own = [int(event["dur"]) for event in ran]
-    around: list[int] = []
-    for index, event in enumerate(ran):
-        while around and event["ts"] >= ran[around[-1]]["ts"] + ran[around[-1]]["dur"]:
-            around.pop()
-        if around:
-            own[around[-1]] -= event["dur"]
+    kernels = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
+    kernels.sort(key=lambda e: (e["ts"], -e["dur"], e["args"]["op_name"] not in HOLDING))
+    times = [int(event["dur"]) for event in kernels]
+    holders: list[int] = []
+    for index, event in enumerate(kernels):
+        while holders and event["ts"] >= kernels[holders[-1]]["ts"] + kernels[holders[-1]]["dur"]:
+            holders.pop()
+        if holders:
+            times[holders[-1]] -= event["dur"]
         if event["args"]["op_name"] in HOLDING:
-            around.append(index)
-    return [(event, max(duration, 0)) for event, duration in zip(ran, own, strict=True)]
+            holders.append(index)
+    return [(event, max(duration, 0)) for event, duration in zip(kernels, times, strict=True)]
 
 
 HEAVY = ("Conv", "MatMul", "Gemm")
@@ -169,14 +169,14 @@ def _fallen(sides: dict[str, Side], provider: str, *, heavy: bool) -> list[str]:
 
 def _named(nodes: Sequence[NodeTime]) -> str:
     names = [f"{node.op} {printable(node.name, 80)}" for node in nodes[:MOST_NAMED]]
-    if rest := len(nodes) - len(names):
-        names.append(f"{rest} more")
+    if remainder := len(nodes) - len(names):
+        names.append(f"{remainder} more")
     where = " and ".join(sorted({node.provider for node in nodes}))
     return f"{', '.join(names)} ran on {where}"
 
 
-Least = Callable[[str, Mapping[str, Any]], float | None]
-"""Returns the least seconds of a node, by its name and what the profile says of one run of it."""
+LeastTime = Callable[[str, Mapping[str, Any]], float | None]
+"""Returns the least seconds of a node, by its name and the details of one run in the profile."""
 
 Weights = Mapping[str, Array | None]
 """Weights of the nodes that multiply, by name of the node; None for a computed weight."""
@@ -209,7 +209,8 @@ WEIGHTS = {
 description, and operators of ONNX Runtime's optimized graphs."""
 
 MULTIPLIED = {"DynamicQuantizeMatMul": "uint8"}
-"""What operators multiply that is not the type of their first input: this one quantizes it."""
+"""Types that operators multiply, if that is not the type of the first input: this operator
+quantizes it."""
 
 UNKNOWN = (
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Size"),
@@ -229,8 +230,8 @@ class Roofline:
         self.copies: dict[int, float] = {}
         self.operations: dict[str, float] = {}
 
-    def of(self, model: Path, setting: Setting) -> Least:
-        """Return what says the least seconds of the nodes of a model; on the CPU only."""
+    def of(self, model: Path, setting: Setting) -> LeastTime:
+        """Return the function of the least seconds of each node of a model; on the CPU only."""
         if setting.options.provider is not Provider.CPU:
             return unknown
         weights = self._weights(model, setting)
@@ -247,7 +248,7 @@ class Roofline:
         if size is None or op in UNKNOWN:
             return None
         # Nothing is copied faster because it is larger, so the speed is not too low.
-        copy = max((each for each in COPIES if each <= size), default=COPIES[0])
+        copy = max((count for count in COPIES if count <= size), default=COPIES[0])
         if copy not in self.copies:
             self.copies[copy] = copied(self._setting, copy)
         seconds = size / self.copies[copy]
@@ -263,12 +264,12 @@ class Roofline:
     def _weights(self, model: Path, setting: Setting) -> Weights:
         """Return the weights of the runtime's optimized graph."""
         with tempfile.TemporaryDirectory() as folder:
-            optimized = Path(folder) / "optimized.onnx"
+            path = Path(folder) / "optimized.onnx"
             try:
-                open_at(model, setting, optimized=optimized)
+                open_at(model, setting, optimized=path)
             except UnverifiedError:  # too large for one file
                 return {}
-            graphs = list(all_graphs(onnx.load(optimized).graph))
+            graphs = list(all_graphs(onnx.load(path).graph))
         constants = {tensor.name: tensor for graph in graphs for tensor in graph.initializer}
         layers = [node for graph in graphs for node in graph.node if node.op_type in WEIGHTS]
         times = Counter(node.name for node in layers)
@@ -283,15 +284,15 @@ class Roofline:
 
 
 def unknown(name: str, details: Mapping[str, Any]) -> None:
-    """Tell the least seconds of no node."""
+    """Return None: the least seconds of the node are not known."""
 
 
 def moved(details: Mapping[str, Any]) -> int | None:
     """Return the bytes that a node reads and writes; None if a type is not known."""
-    read, written = (_bytes(details[f"{side}_type_shape"]) for side in ("input", "output"))
-    if read is None or written is None:
+    inputs, outputs = (_bytes(details[f"{side}_type_shape"]) for side in ("input", "output"))
+    if inputs is None or outputs is None:
         return None
-    return written + (min(read, written) if details["op_name"] in PARTLY_READ else read)
+    return outputs + (min(inputs, outputs) if details["op_name"] in PARTLY_READ else inputs)
 
 
 def _bytes(tensors: Sequence[Mapping[str, Sequence[int]]]) -> int | None:
@@ -307,7 +308,7 @@ def multiply_adds(weight: Array | None, details: Mapping[str, Any]) -> int:
     Args:
         weight: None if it is computed. The profile does not list a weight that the runtime has
             packed.
-        details: what the profile says of one run.
+        details: the details of one run in the profile.
     """
     op = details["op_name"]
     inputs = [next(iter(tensor.values())) for tensor in details["input_type_shape"]]

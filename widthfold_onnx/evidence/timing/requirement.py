@@ -1,7 +1,7 @@
-"""Judges a speed-up by what the caller requires: a least one, alone or beside a saved report.
+"""Judges a speed-up by the least speed-up that the caller requires, or by a saved report.
 
-Beside a saved report of `verify` speed-ups are compared, not times: both were measured against the
-original in their own runs, which a slower day slows down as well.
+With a saved report of `verify` speed-ups are compared, not times: each speed-up was measured
+against the original in the same run, and a slower day slows down both models.
 """
 
 from __future__ import annotations
@@ -17,32 +17,34 @@ from widthfold_onnx.runtime.intervals import judge, noise
 from widthfold_onnx.text import quoted
 
 LARGEST = 1e9
-"""Speed-ups above that, or below its reciprocal, are no measured ones."""
+"""Largest speed-up that can have been measured; the least one is its reciprocal."""
 
 
-def gate(timing: Timing, least: float, what: str = "original / rewritten") -> tuple[Verdict, str]:
+def gate(
+    timing: Timing, least: float, quotient: str = "original / rewritten"
+) -> tuple[Verdict, str]:
     """Judge a speed-up against `least`, as the verdict on speed judges it against 1.
 
-    Noise explains 2 % or twice the A/A control (`runtime.intervals.noise`). The speed-up fails
-    where the whole interval lies below `least` by more than noise, and passes where its lower end
-    does not. So at 1.0 "slower" fails, "faster" and "no difference" pass; what lies between is
-    unverified. Several threads without free cores give no result.
+    Noise explains 2 % or twice the A/A control (`runtime.intervals.noise`). The speed-up fails if
+    the whole interval lies below `least` by more than noise, and passes if its lower end does not.
+    So at 1.0 "slower" fails, "faster" and "no difference" pass, and any other result is unverified.
+    Several threads without free cores give no result.
 
     Args:
         timing: the measured times.
         least: the smallest accepted speed-up, above 0.
-        what: the speed-up is, for the message.
+        quotient: the meaning of the speed-up, for the message.
 
     Returns:
-        The outcome, and why it is no pass, with the figures; "" for a pass.
+        The verdict, and the reason with the figures if it is no pass, else "".
     """
     low, high = timing.low / least, timing.high / least
-    judged = judge(low, high, timing.control)
+    verdict = judge(low, high, timing.control)
     figures = (
-        f"{what} = {timing.speedup:.3f} [{timing.low:.3f}, {timing.high:.3f}], "
+        f"{quotient} = {timing.speedup:.3f} [{timing.low:.3f}, {timing.high:.3f}], "
         f"A/A control {1 + timing.control:.3f}, {timing.pairs} pairs"
     )
-    if not timing.hindered and judged == "slower":
+    if not timing.hindered and verdict == "slower":
         return "fail", f"slower than --fail-under {least:g} allows: {figures}"
     if not timing.hindered and low * noise(timing.control) >= 1:
         return "pass", ""
@@ -64,7 +66,7 @@ def read_report(path: Path) -> VerifyReport:
     """Return the report of `verify` in a JSON file.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the file holds no such report.
     """
     refused = f"{quoted(str(path))} is no JSON report of verify"
     try:
@@ -84,7 +86,9 @@ def _plausible(timing: Timing) -> bool:
     return interval and 0 <= timing.control <= LARGEST
 
 
-def against(saved: VerifyReport, now: VerifyReport, name: str, least: float | None) -> VerifyReport:
+def with_baseline(
+    saved: VerifyReport, now: VerifyReport, name: str, least: float | None
+) -> VerifyReport:
     """Return `now` with its comparison to the saved report.
 
     Args:
@@ -105,20 +109,20 @@ def against(saved: VerifyReport, now: VerifyReport, name: str, least: float | No
         )
     outcome: Verdict
     if relative is None:
-        outcome, why = "unverified", f"not comparable with {name}: {'; '.join(baseline.differs)}"
+        outcome, reason = "unverified", f"not comparable with {name}: {'; '.join(baseline.differs)}"
     else:
-        outcome, why = gate(relative, least, "now / then")
+        outcome, reason = gate(relative, least, "now / then")
     timing = msgspec.structs.replace(
         now.timing, baseline=baseline, fail_under=least, fail_under_verdict=outcome
     )
     verdict = _worse(now.verdict, outcome)
-    reasons = [*now.reasons, f"beside {name}, {why}"] if why else now.reasons
+    reasons = [*now.reasons, f"beside {name}, {reason}"] if reason else now.reasons
     return msgspec.structs.replace(now, timing=timing, verdict=verdict, reasons=reasons)
 
 
-def _worse(first: Verdict, other: Verdict) -> Verdict:
+def _worse(first: Verdict, second: Verdict) -> Verdict:
     order: tuple[Verdict, ...] = ("pass", "unverified", "fail")
-    return max(first, other, key=order.index)
+    return max(first, second, key=order.index)
 
 
 def _compared(
@@ -129,18 +133,18 @@ def _compared(
     The interval of a quotient has the root of the sum of squares of the two distances (Zou and
     Donner, Construction of confidence limits about effect measures, 2008).
     """
-    differs, before = differences(saved, now), saved.timing
-    if before is None or differs:
+    differs, base = differences(saved, now), saved.timing
+    if base is None or differs:
         return Baseline(report=name, differs=differs or ["it holds no timing"]), None
-    middle = math.log(timing.speedup / before.speedup)
-    fall = math.hypot(math.log(timing.speedup / timing.low), math.log(before.high / before.speedup))
-    rise = math.hypot(math.log(timing.high / timing.speedup), math.log(before.speedup / before.low))
+    middle = math.log(timing.speedup / base.speedup)
+    fall = math.hypot(math.log(timing.speedup / timing.low), math.log(base.high / base.speedup))
+    rise = math.hypot(math.log(timing.high / timing.speedup), math.log(base.speedup / base.low))
     ratio, low, high = math.exp(middle), math.exp(middle - fall), math.exp(middle + rise)
-    control = max(timing.control, before.control)
-    hindered = timing if timing.hindered else before
+    control = max(timing.control, base.control)
+    hindered = timing if timing.hindered else base
     baseline = Baseline(
         report=name,
-        speedup=before.speedup,
+        speedup=base.speedup,
         ratio=ratio,
         low=low,
         high=high,
@@ -161,6 +165,6 @@ def differences(saved: VerifyReport, now: VerifyReport) -> list[str]:
     return lines
 
 
-def _changed(before: Result, after: Result, *names: str) -> list[str]:
-    pairs = ((name, getattr(before, name), getattr(after, name)) for name in names)
+def _changed(saved: Result, now: Result, *names: str) -> list[str]:
+    pairs = ((name, getattr(saved, name), getattr(now, name)) for name in names)
     return [f"{name}: {old} became {new}" for name, old, new in pairs if old != new]

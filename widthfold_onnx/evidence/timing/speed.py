@@ -50,10 +50,10 @@ def time_models(
         original: model file.
         rewritten: model file.
         options: as `contest`.
-        sizes: shapes of every input, one or more assignments, which share the time budget; none
-            searches them. Profiles are taken at the first.
-        load: of the machine before this program began to work; it is used if it is lower than
-            now, because the load of the comparison of values is gone when the timing begins.
+        sizes: shapes of every input, one or more assignments, which share the time budget; without
+            any, shapes are searched. Profiles are taken at the first assignment.
+        load: load of the machine before this program began to work. It is used if it is lower than
+            the load now, as the load of the comparison of values is gone when the timing begins.
         report: called with a line when a phase begins.
 
     Raises:
@@ -61,16 +61,17 @@ def time_models(
         UsageError: the provider does not take its options.
     """
     busy = min(load_average(), load)
-    several: Sequence[Shapes | None] = sizes or (None,)
-    share = replace(options, time_budget=options.time_budget / len(several))
-    outcome, *others = (contest(original, rewritten, share, s, report=report) for s in several)
+    assignments: Sequence[Shapes | None] = sizes or (None,)
+    share = replace(options, time_budget=options.time_budget / len(assignments))
+    outcomes = [contest(original, rewritten, share, s, report=report) for s in assignments]
+    outcome = outcomes[0]
     roofline = Roofline(outcome.options)
     sides = {}
     for number, role in enumerate(("original", "rewritten")):
         report(f"profile of {outcome.models[number].name}")
         sides[role] = _side(outcome, number, roofline)
     timing = _timing(outcome, sides, busy)
-    rows = [_at_size(each) for each in (outcome, *others)]
+    rows = [_at_size(item) for item in outcomes]
     return msgspec.structs.replace(timing, limits=roofline.limits(), sizes=rows)
 
 

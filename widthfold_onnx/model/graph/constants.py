@@ -92,31 +92,31 @@ class Constants:
 
     def behind(self, value: ir.Value) -> Constant | Refusal:
         """Return the constant behind a value, or why there is none."""
-        waiting = [value]
-        while waiting:
-            top = waiting[-1]
+        stack = [value]
+        while stack:
+            top = stack[-1]
             sources = [v for v in computed_from(top) if v not in self._known]
-            waiting.extend(sources)
+            stack.extend(sources)
             if not sources:
-                waiting.pop()
+                stack.pop()
                 if top not in self._known:
                     self._known[top] = self._resolved(top)
         resolved = self._known[value]
         if isinstance(resolved, Refusal) and computed_from(value):
-            what = printable(value.name or "")
-            return Refusal(resolved.code, f"{what} is no constant: {resolved.reason}")
+            name = printable(value.name or "")
+            return Refusal(resolved.code, f"{name} is no constant: {resolved.reason}")
         return resolved
 
     def _resolved(self, value: ir.Value) -> Constant | Refusal:
         """Return the constant behind a value; the values that it is computed from are known."""
-        what = printable(value.name or "")
+        name = printable(value.name or "")
         producer = value.producer()
         if value.name in self._trained:
-            return Refusal(Code.TRAINED, f"{what} is what training changes")
+            return Refusal(Code.TRAINED, f"{name} is what training changes")
         if value.is_initializer() and value.const_value is not None:
             if value.is_graph_input() and self._overridable:
                 return Refusal(
-                    Code.OVERRIDABLE, f"{what} is an initializer that a caller may replace"
+                    Code.OVERRIDABLE, f"{name} is an initializer that a caller may replace"
                 )
             assert isinstance(value.graph, ir.Graph)
             if (sparse := sparse_of(value)) is not None:
@@ -131,7 +131,7 @@ class Constants:
             if sources := computed_from(value):
                 return self._evaluated(value, producer, producer.graph, sources)
         origin = f"computed by {producer.op_type}" if producer else "an input"
-        return Refusal(Code.NOT_CONSTANT, f"{what} is {origin}")
+        return Refusal(Code.NOT_CONSTANT, f"{name} is {origin}")
 
     def _literal(self, value: ir.Value, node: ir.Node, owner: ir.Graph) -> Constant | Refusal:
         """Return the value of a Constant node."""
@@ -198,9 +198,9 @@ def drop_unused(
     Returns:
         The changed graphs, one for each removal.
     """
-    waiting = list(values)
-    while waiting:
-        value = waiting.pop()
+    stack = list(values)
+    while stack:
+        value = stack.pop()
         if value.uses() or value.is_graph_output() or value.is_graph_input():
             continue
         producer = value.producer()
@@ -210,7 +210,7 @@ def drop_unused(
         elif producer is None or producer.graph is None:
             continue  # no constant that a node makes, or gone with another reader
         elif not isinstance(constant(value), Refusal):
-            waiting += computed_from(value)
+            stack += computed_from(value)
             graph = producer.graph
             assert isinstance(graph, ir.Graph)
             yield graph

@@ -2,8 +2,8 @@
 
 onnx_ir gives the linked graph (producers, users, captured values); the ModelProto is authoritative.
 Only graphs that were changed are written back, node by node: an untouched node, initializer or
-field is the very message that was read (`model.graph.messages`). So nothing is lost that onnx_ir
-does not carry: sparse tensors, training_info, map types (`model.graph.messages`).
+field is the very message that was read (`model.graph.messages`). So the parts that onnx_ir lacks
+are not lost: sparse tensors, training_info, map types.
 """
 
 from __future__ import annotations
@@ -94,10 +94,8 @@ class Document:
     def nodes(self, operators: Collection[tuple[str, str]]) -> Iterator[tuple[Scope, Node]]:
         """Yield all nodes of some operators, by domain and type, each with its scope."""
         for scope in self.scopes:
-            inside = (
-                scope.graph if scope.proto else ir.traversal.RecursiveGraphIterator(scope.graph)
-            )
-            for node in inside:
+            nodes = scope.graph if scope.proto else ir.traversal.RecursiveGraphIterator(scope.graph)
+            for node in nodes:
                 if operator_of(node) in operators:
                     yield scope, node
 
@@ -147,8 +145,8 @@ class Document:
         if self.proto.ir_version < 4:
             graph = self._model.graph
             kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-            described = onnx.helper.make_tensor_value_info(name, kind, array.shape)
-            self.proto.graph.input.append(described)
+            declaration = onnx.helper.make_tensor_value_info(name, kind, array.shape)
+            self.proto.graph.input.append(declaration)
         graph.register_initializer(value)
         self._touched.add(id(graph))
         if external:
@@ -166,23 +164,23 @@ class Document:
         outputs: int = 1,
         domain: str = "",
     ) -> Node:
-        """Create a node with fresh names: one for it and its first output, one for each other."""
-        first, *others = (self.fresh(name) for _ in range(outputs))
+        """Create a node with fresh names; it shares its name with its first output."""
+        names = [self.fresh(name) for _ in range(outputs)]
         node = ir.Node(
             domain,
             op_type,
             inputs,
             [_attribute(*item) for item in attributes.items()],
             num_outputs=outputs,
-            name=first,
+            name=names[0],
             metadata_props=dict(metadata),
         )
-        for output, own in zip(node.outputs, (first, *others), strict=True):
-            output.name = own
+        for output, output_name in zip(node.outputs, names, strict=True):
+            output.name = output_name
         return node
 
     def is_fixed(self, value: Value) -> bool:
-        """Check whether anything but nodes refers to a value, so that it must stay."""
+        """Check whether a value must stay: an output, or named by training or an annotation."""
         return value.is_graph_output() or value.name in self._trained or self.is_annotated(value)
 
     def path_of(self, graph: ir.Graph) -> str:
@@ -212,12 +210,12 @@ class Document:
         old_values, new_values = list(values), list(values.values())
         ir.convenience.replace_all_uses_with(old_values, new_values, replace_graph_outputs=True)
         inputs = [value for node in replacements for value in node.inputs if value is not None]
-        read = [value for value in inputs if value.producer() not in replacements]
+        operands = [value for value in inputs if value.producer() not in replacements]
         for node, new_nodes in replacements.items():
             graph.insert_after(node, new_nodes)
         graph.remove(replacements, safe=True)
-        dropped = drop_unused(dict.fromkeys(read), self.constant)
-        self._touched |= {id(graph), *map(id, dropped)}
+        changed_graphs = drop_unused(dict.fromkeys(operands), self.constant)
+        self._touched |= {id(graph), *map(id, changed_graphs)}
 
     def add_branches(self, graph: ir.Graph, branches: Sequence[ir.Graph]) -> None:
         """Note the new bodies in a graph, which may read any of its values."""

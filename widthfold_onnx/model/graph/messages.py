@@ -12,6 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 import onnx
@@ -45,8 +46,9 @@ def bodies(node: ir.Node) -> Iterator[ir.Graph]:
 
 def reads(node: ir.Node) -> Iterator[ir.Value]:
     """Yield the values that a node and the nodes of the graphs in it read."""
-    inside = (inner for body in bodies(node) for inner in body.all_nodes())
-    yield from (value for each in (node, *inside) for value in each.inputs if value is not None)
+    inner_nodes = (inner for body in bodies(node) for inner in body.all_nodes())
+    for reader in (node, *inner_nodes):
+        yield from (value for value in reader.inputs if value is not None)
 
 
 def values_of(graph: ir.Graph | ir.Function) -> Iterator[ir.Value]:
@@ -58,20 +60,25 @@ def values_of(graph: ir.Graph | ir.Function) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def connected(joined: Iterable[Sequence[T]]) -> Iterator[list[T]]:
-    """Yield the groups of items that are joined, directly or through others."""
-    near: dict[T, list[Sequence[T]]] = defaultdict(list)
-    for items in joined:
+def connected(links: Iterable[Sequence[T]]) -> Iterator[list[T]]:
+    """Yield the groups of items that links join, directly or through other items.
+
+    Args:
+        links: each joins some items.
+    """
+    links_by_item: dict[T, list[Sequence[T]]] = defaultdict(list)
+    for items in links:
         for item in items:
-            near[item].append(items)
-    seen: set[T] = set()
-    for start in near:
-        if start not in seen:
-            seen.add(start)
+            links_by_item[item].append(items)
+    visited: set[T] = set()
+    for start in links_by_item:
+        if start not in visited:
+            visited.add(start)
             group = [start]
             for item in group:  # the loop appends to it
-                fresh = dict.fromkeys(i for items in near[item] for i in items if i not in seen)
-                seen.update(fresh)
+                near = dict.fromkeys(chain.from_iterable(links_by_item[item]))
+                fresh = [neighbour for neighbour in near if neighbour not in visited]
+                visited.update(fresh)
                 group += fresh
             yield group
 
@@ -138,7 +145,7 @@ def scopes_of(model: ir.Model, proto: onnx.ModelProto) -> Iterator[Scope]:
 
 
 class NodeName(NamedTuple):
-    """Name a node: the path of its graph ("" for the main graph), and its name there."""
+    """The name of a node: the path of its graph ("" for the main graph), and its name there."""
 
     graph: str
     node: str
@@ -156,7 +163,7 @@ def names_of(scopes: Sequence[Scope]) -> set[str]:
 
 
 def shown_name(node: ir.Node, output: str | None = None) -> str:
-    """Return the name of a node for reports; of a nameless one its operator and first output.
+    """Return the name of a node for reports; without a name, its operator and first output.
 
     Args:
         node: the node.
@@ -180,17 +187,17 @@ def named_by_training(proto: onnx.ModelProto) -> Iterator[str]:
 def write_back(graph: ir.Graph, message: onnx.GraphProto) -> None:
     """Write a changed graph into the message it was read from."""
     nodes = [message_of(node) for node in graph]
-    written = {name for node in message.node for name in node.output}
+    old_outputs = {name for node in message.node for name in node.output}
     del message.node[:]
     message.node.extend(nodes)
-    before = initializers(message).keys()
-    gone = before - set(graph.initializers)
-    added = [v for name, v in graph.initializers.items() if name not in before]
-    retain(message.initializer, lambda tensor: tensor.name not in gone)
-    retain(message.sparse_initializer, lambda tensor: tensor.values.name not in gone)
-    gone |= written - {name for node in nodes for name in node.output}
-    retain(message.value_info, lambda value: value.name not in gone)
-    for value in added:
+    old_names = initializers(message).keys()
+    removed_names = old_names - set(graph.initializers)
+    new_values = [v for name, v in graph.initializers.items() if name not in old_names]
+    retain(message.initializer, lambda tensor: tensor.name not in removed_names)
+    retain(message.sparse_initializer, lambda tensor: tensor.values.name not in removed_names)
+    removed_names |= old_outputs - {name for node in nodes for name in node.output}
+    retain(message.value_info, lambda value: value.name not in removed_names)
+    for value in new_values:
         assert value.const_value is not None
         message.initializer.append(ir.serde.serialize_tensor(value.const_value))
 
@@ -217,7 +224,10 @@ _LOCATING = ("location", "offset", "length")
 
 
 def reduced(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model without such parts; a dense initializer without data replaces a sparse one."""
+    """Copy a model without the parts that onnx_ir cannot read.
+
+    A dense initializer without data takes the place of a sparse one.
+    """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     _reduce_nodes(copy.graph.node)

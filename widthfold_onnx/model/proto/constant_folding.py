@@ -26,8 +26,8 @@ from widthfold_onnx.refusal import Code, Refusal
 CACHED = 1024
 
 QUANTIZING = 21
-"""Operator set from which on the reference implementation has DequantizeLinear and QuantizeLinear.
-They give what those of older ones gave, which have fewer attributes and types."""
+"""Operator set since which the reference implementation has DequantizeLinear and QuantizeLinear. In
+older operator sets they have fewer attributes and types, and return the same."""
 
 
 def run_reference(
@@ -67,11 +67,11 @@ def run_reference(
 @lru_cache(CACHED)
 def _evaluator(message: bytes, kinds: tuple[int, ...], opset: int) -> ReferenceEvaluator | None:
     node = onnx.NodeProto.FromString(message)
-    described = [
+    declarations = [
         helper.make_tensor_value_info(f"i{i}", kind, None) for i, kind in enumerate(kinds) if kind
     ]
-    ends = [onnx.ValueInfoProto(name=name) for name in node.output]
-    graph = helper.make_graph([node], "node", described, ends)
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output]
+    graph = helper.make_graph([node], "node", declarations, outputs)
     opsets = [helper.make_opsetid(node.domain, opset)]
     if node.domain:
         opsets.append(helper.make_opsetid("", 21))
@@ -98,23 +98,23 @@ LITERALS: Mapping[str, type[np.generic]] = {
     "value_int": np.int64,
     "value_ints": np.int64,
 }
-"""Attributes of a Constant node that hold numbers without a tensor, and the type of these."""
+"""Attributes of a Constant node that hold numbers without a tensor, with their types."""
 
 
-Held = onnx.TensorProto | onnx.SparseTensorProto | Array
+Content = onnx.TensorProto | onnx.SparseTensorProto | Array
 
 
-def literal(node: onnx.NodeProto) -> Held | None:
-    """Return what a Constant node holds: a tensor, or its numbers; None if those are no numbers."""
-    held: Held | None = None
+def literal(node: onnx.NodeProto) -> Content | None:
+    """Return the content of a Constant node: a tensor, or its numbers; None if it holds strings."""
+    content: Content | None = None
     for attribute in node.attribute:
         if attribute.name == "value":
-            held = attribute.t
+            content = attribute.t
         elif attribute.name == "sparse_value":
-            held = attribute.sparse_tensor
+            content = attribute.sparse_tensor
         elif attribute.name in LITERALS:
-            held = np.array(helper.get_attribute_value(attribute), LITERALS[attribute.name])
-    return held
+            content = np.array(helper.get_attribute_value(attribute), LITERALS[attribute.name])
+    return content
 
 
 def too_large() -> Refusal:
@@ -156,15 +156,15 @@ def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
         opset: of the default domain.
     """
     if node.op_type == "Constant":
-        held = literal(node)
-        if isinstance(held, onnx.SparseTensorProto):
-            return dense(held)
-        if isinstance(held, np.ndarray):
-            return held
+        content = literal(node)
+        if isinstance(content, onnx.SparseTensorProto):
+            return dense(content)
+        if isinstance(content, np.ndarray):
+            return content
         return Refusal(Code.NOT_CONSTANT, "a Constant holds no numbers")
-    refused = _refused(node, inputs)
-    if refused:
-        return Refusal(Code.NOT_CONSTANT, f"{node.op_type} {refused} is not evaluated")
+    objection = _objection(node, inputs)
+    if objection:
+        return Refusal(Code.NOT_CONSTANT, f"{node.op_type} {objection} is not evaluated")
     try:
         results = run_reference(node, inputs, opset)
     except ValueError as error:
@@ -172,7 +172,7 @@ def evaluated(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: int) 
     return results[0] if results else Refusal(Code.NOT_CONSTANT, f"{node.op_type} is not evaluated")
 
 
-def _refused(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:
+def _objection(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:
     """Return why a node is not evaluated, "" if it is."""
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     data = inputs[0] if inputs else None
@@ -184,24 +184,24 @@ def _refused(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:
         is_known = kind in (*_INTEGERS, *_FLOATS) and to in (*_INTEGERS, *_FLOATS)
         is_known = is_known and has_arrays(attributes["to"])
         # Results out of range are undefined, and the runtime rounds twice, by way of float.
-        inexact = (kind in _FLOATS and to in _INTEGERS) or (kind, to) == ("DOUBLE", "FLOAT16")
-        return f"from {kind} to {to}" if inexact or not is_known else ""
+        is_inexact = (kind in _FLOATS and to in _INTEGERS) or (kind, to) == ("DOUBLE", "FLOAT16")
+        return f"from {kind} to {to}" if is_inexact or not is_known else ""
     if node.op_type in MOVES:
         return ""
     scale, zero = (*inputs[1:], None, None)[:2]
     vectors = [array for array in (scale, zero) if array is not None]
     if scale is None or not all(_fits(v, data, attributes.get("axis", 1)) for v in vectors):
         return "with other than one scale, or one for each position of an axis,"
-    chosen = [name for name in ("block_size", "output_dtype", "precision") if attributes.get(name)]
-    if chosen:
-        return f"with {', '.join(chosen)}"
+    names = [name for name in ("block_size", "output_dtype", "precision") if attributes.get(name)]
+    if names:
+        return f"with {', '.join(names)}"
     if node.op_type == "DequantizeLinear":
-        fine = kind in (*_QUANTIZED, "INT32") and _dtype(scale) in ("FLOAT", "FLOAT16")
-        return "" if fine else f"of {kind} with a scale of {_dtype(scale)}"
+        is_exact = kind in (*_QUANTIZED, "INT32") and _dtype(scale) in ("FLOAT", "FLOAT16")
+        return "" if is_exact else f"of {kind} with a scale of {_dtype(scale)}"
     # The runtime converts float16 to float32 before it divides, the reference does not.
     to = "UINT8" if zero is None else _dtype(zero)
-    fine = (kind, _dtype(scale)) == ("FLOAT", "FLOAT") and to in _QUANTIZED
-    return "" if fine else f"of {kind} to {to}"
+    is_exact = (kind, _dtype(scale)) == ("FLOAT", "FLOAT") and to in _QUANTIZED
+    return "" if is_exact else f"of {kind} to {to}"
 
 
 def _fits(scale: Array, data: Array, axis: int) -> bool:

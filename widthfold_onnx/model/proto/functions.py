@@ -26,8 +26,8 @@ MAX_ADDED_NODES = 100_000
 """Most nodes that inlining before a rewrite may add."""
 
 MAX_INLINED_BYTES = 1 << 30
-"""Most bytes that such inlining may add to a model, and that the model may have before; a message
-holds twice that."""
+"""Most bytes that inlining before a rewrite may add to a model, and that the model may have before
+it is inlined; a message holds twice that."""
 
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload, by which a node names the function that it calls."""
@@ -56,7 +56,7 @@ def inlined(model: onnx.ModelProto, sites: Operators) -> tuple[onnx.ModelProto, 
         sites: the operators of sites.
 
     Returns:
-        The model, a new one if anything was inlined, and why nothing could be, else "".
+        The model, a new one if anything was inlined; and why nothing could be inlined, else "".
     """
     holding: dict[FunctionKey, tuple[str, str]] = {}
     for function in _callees_first(model):
@@ -68,8 +68,8 @@ def inlined(model: onnx.ModelProto, sites: Operators) -> tuple[onnx.ModelProto, 
     try:
         main = list(all_nodes(model.graph.node))
         _check_size(model, lambda _: 1, len(main) + MAX_ADDED_NODES, "nodes")
-        own = sum(node.ByteSize() for node in main)
-        _check_size(model, lambda node: node.ByteSize(), own + MAX_INLINED_BYTES, "bytes")
+        size = sum(node.ByteSize() for node in main)
+        _check_size(model, lambda node: node.ByteSize(), size + MAX_INLINED_BYTES, "bytes")
         if model.ByteSize() > MAX_INLINED_BYTES:
             return model, f"a model of more than {MAX_INLINED_BYTES} bytes is not inlined"
         return inline(model, set(holding.values())), ""
@@ -99,7 +99,7 @@ def inline(
 
 
 def flat(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model without functions, to be read; as it is if they cannot be inlined."""
+    """Return a model without functions, for reading; the same model if they cannot be inlined."""
     if not model.functions or model.ByteSize() > MAX_INLINED_BYTES:
         return model
     try:
@@ -121,8 +121,8 @@ def _with_explicit_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
     for nodes in (copy.graph.node, *(function.node for function in copy.functions)):
         for node in all_nodes(nodes):
             names = {attribute.name for attribute in node.attribute}
-            own = defaults.get(call_key(node), [])
-            node.attribute.extend(entry for entry in own if entry.name not in names)
+            entries = defaults.get(call_key(node), [])
+            node.attribute.extend(entry for entry in entries if entry.name not in names)
     return copy
 
 
@@ -146,7 +146,7 @@ def _check_size(
         model: the model.
         weigh: size of a node; nodes of graphs inside of it are weighed on their own as well.
         most: the largest sum.
-        unit: of the sum, for messages.
+        unit: the unit of the sum, for messages.
 
     Raises:
         InvalidModelError: it is larger, or a function is defined twice or calls itself.
@@ -157,13 +157,13 @@ def _check_size(
     everything = sum(map(weigh, all_nodes(nodes)))
     sizes: dict[FunctionKey, int] = {}
 
-    def total(nodes: Iterable[onnx.NodeProto], what: str) -> int:
+    def total(nodes: Iterable[onnx.NodeProto], subject: str) -> int:
         size = 0
         for node in all_nodes(nodes):
             passed = sum(1 for a in node.attribute if a.ref_attr_name and a.type in _GRAPH_TYPES)
             size += weigh(node) + sizes.get(call_key(node), 0) + passed * everything
         if size > most:
-            raise InvalidModelError(f"{what} has {size} {unit} once inlined, above {most}")
+            raise InvalidModelError(f"{subject} has {size} {unit} once inlined, above {most}")
         return size
 
     for key, body in bodies.items():

@@ -25,11 +25,11 @@ class NameScope:
         graph: the graph; None for a function.
         declared: names of inputs and initializers, in the order of the file; a name that is
             both stands here once.
-        nodes: in an order that can run; the order of the file where that can.
-        inner: per node that has subgraphs, keyed by its position in `nodes`, their places
+        nodes: the nodes in an order that can run; the order of the file if that can run.
+        inner: for each node with subgraphs, by its position in `nodes`: their places
             (`walk.subgraphs`) and scopes.
-        writers: position in `nodes` of the node that writes a value.
-        reads: by node, the names that it and the graphs in it read.
+        writers: for each value, the position in `nodes` of the node that writes it.
+        reads: for each node, the names that it and the graphs in it read.
         captured: each name that is read here and written outside, with its first reader.
     """
 
@@ -75,15 +75,19 @@ def describe_node(node: onnx.NodeProto) -> str:
     return f"{printable(node.op_type)} node of {quoted(first)}"
 
 
-def text(value: str, what: str) -> str:
-    """Return a name of the model; a parser hands out names that are not UTF-8 as bytes.
+def text(value: str, subject: str) -> str:
+    """Return a name of the model, if it is text: a parser returns other names as bytes.
+
+    Args:
+        value: the name.
+        subject: the kind of name, for the message.
 
     Raises:
         InvalidModelError: the name is not text.
     """
     if type(value) is str:
         return value
-    raise InvalidModelError(f"{what} {quoted(value)} is not UTF-8")
+    raise InvalidModelError(f"{subject} {quoted(value)} is not UTF-8")
 
 
 def is_text(data: bytes) -> bool:
@@ -117,13 +121,13 @@ def function_scope(function: onnx.FunctionProto) -> NameScope:
     return _scope(None, inputs, function.node, function.output)
 
 
-def _unique(names: Iterable[str], what: str) -> dict[str, None]:
-    seen: dict[str, None] = {}
+def _unique(names: Iterable[str], subject: str) -> dict[str, None]:
+    unique_names: dict[str, None] = {}
     for name in names:
-        if text(name, what) in seen:
-            raise InvalidModelError(f"two {what}s are named {quoted(name)}")
-        seen[name] = None
-    return seen
+        if text(name, subject) in unique_names:
+            raise InvalidModelError(f"two {subject}s are named {quoted(name)}")
+        unique_names[name] = None
+    return unique_names
 
 
 def _scope(
@@ -176,8 +180,8 @@ def _writers(nodes: Sequence[onnx.NodeProto], declared: dict[str, None]) -> dict
             if not name:
                 continue
             if type(name) is not str or name in writer or name in declared:
-                shown = quoted(text(name, "node output"))
-                raise InvalidModelError(f"{describe_node(node)}: {shown} is written twice")
+                value_text = quoted(text(name, "node output"))
+                raise InvalidModelError(f"{describe_node(node)}: {value_text} is written twice")
             writer[name] = index
     return writer
 

@@ -91,19 +91,21 @@ def check_declaration(tensor: TensorProto) -> None:
         InvalidModelError: an element type that is unknown or has no arrays in the installed onnx;
             a negative dim, a rank above `MAX_RANK`, or a segment of a larger tensor.
     """
-    what = describe(tensor)
+    subject = describe(tensor)
     if tensor.data_type not in DTYPES:
-        raise InvalidModelError(f"{what}: unknown element type {tensor.data_type}")
+        raise InvalidModelError(f"{subject}: unknown element type {tensor.data_type}")
     if tensor.data_type not in _WITH_ARRAYS:
         name = TensorProto.DataType.Name(tensor.data_type)
-        raise InvalidModelError(f"{what}: onnx {onnx.__version__} has no arrays of {name}")
+        raise InvalidModelError(f"{subject}: onnx {onnx.__version__} has no arrays of {name}")
     if len(tensor.dims) > MAX_RANK:
-        raise InvalidModelError(f"{what}: rank {len(tensor.dims)}, at most {MAX_RANK} is supported")
+        raise InvalidModelError(
+            f"{subject}: rank {len(tensor.dims)}, at most {MAX_RANK} is supported"
+        )
     for dim in tensor.dims:
         if dim < 0:
-            raise InvalidModelError(f"{what}: dim {dim} is negative")
+            raise InvalidModelError(f"{subject}: dim {dim} is negative")
     if tensor.HasField("segment"):
-        raise InvalidModelError(f"{what}: a segment of a larger tensor is not supported")
+        raise InvalidModelError(f"{subject}: a segment of a larger tensor is not supported")
 
 
 def check_inline(tensor: TensorProto) -> None:
@@ -115,24 +117,24 @@ def check_inline(tensor: TensorProto) -> None:
     Raises:
         InvalidModelError: data in two fields or in the wrong one, too many or too few.
     """
-    what = describe(tensor)
-    used = [name for name in _FIELDS if len(getattr(tensor, name))]
+    subject = describe(tensor)
+    fields = [name for name in _FIELDS if len(getattr(tensor, name))]
     if tensor.HasField("raw_data"):
-        if used:
-            raise InvalidModelError(f"{what}: data both in raw_data and in {used[0]}")
+        if fields:
+            raise InvalidModelError(f"{subject}: data both in raw_data and in {fields[0]}")
         size, need = len(tensor.raw_data), stored_bytes(tensor)
         if size != need:
-            raise InvalidModelError(f"{what}: {size} data bytes, its dims need {need}")
+            raise InvalidModelError(f"{subject}: {size} data bytes, its dims need {need}")
         return
     field = tensor_dtype_to_field(tensor.data_type)
-    for name in used:
+    for name in fields:
         if name != field:
             raise InvalidModelError(
-                f"{what}: data in {name}, element type {tensor.data_type} belongs in {field}"
+                f"{subject}: data in {name}, element type {tensor.data_type} belongs in {field}"
             )
     have, need = len(getattr(tensor, field)), _typed_count(tensor)
     if have != need:
-        raise InvalidModelError(f"{what}: {have} entries in {field}, its dims need {need}")
+        raise InvalidModelError(f"{subject}: {have} entries in {field}, its dims need {need}")
 
 
 def _typed_count(tensor: TensorProto) -> int:
@@ -193,22 +195,24 @@ def check_external(tensor: TensorProto, folder: Path | None) -> ExternalData:
             a link or no regular file; offset and length do not fit file and dims.
     """
     check_declaration(tensor)
-    what = describe(tensor)
+    subject = describe(tensor)
     if folder is None:
-        raise InvalidModelError(f"{what}: external data in a model that has no folder")
+        raise InvalidModelError(f"{subject}: external data in a model that has no folder")
     need = stored_bytes(tensor)
     if tensor.HasField("raw_data"):
-        raise InvalidModelError(f"{what}: data both in the model and in an external file")
-    entries = _entries(tensor, what)
-    location = _location(entries.get("location", ""), what)
-    size = _lstat(folder, location, what).st_size
-    offset = _number(entries.get("offset", "0"), f"{what}: external offset")
-    length = _number(entries.get("length", str(max(size - offset, 0))), f"{what}: external length")
+        raise InvalidModelError(f"{subject}: data both in the model and in an external file")
+    entries = _entries(tensor, subject)
+    location = _location(entries.get("location", ""), subject)
+    size = _lstat(folder, location, subject).st_size
+    offset = _number(entries.get("offset", "0"), f"{subject}: external offset")
+    length = _number(
+        entries.get("length", str(max(size - offset, 0))), f"{subject}: external length"
+    )
     if length != need:
-        raise InvalidModelError(f"{what}: {length} external bytes, its dims need {need}")
+        raise InvalidModelError(f"{subject}: {length} external bytes, its dims need {need}")
     if offset + length > size:
         raise InvalidModelError(
-            f"{what}: external bytes {offset} to {offset + length} of a file of {size} bytes"
+            f"{subject}: external bytes {offset} to {offset + length} of a file of {size} bytes"
         )
     return ExternalData(str(location), offset, length)
 
@@ -229,61 +233,67 @@ def open_external(location: str, folder: Path) -> FileIO:
         InvalidModelError: as for `check_external`.
         OSError: the file cannot be opened.
     """
-    what = "external data"
-    path = _location(location, what)
-    expected = _lstat(folder, path, what)
+    subject = "external data"
+    path = _location(location, subject)
+    expected = _lstat(folder, path, subject)
     descriptor = os.open(folder / path, READ | NO_LINK)
     file = os.fdopen(descriptor, "rb", buffering=0)
     if os.path.samestat(os.fstat(descriptor), expected):
         return file
     file.close()
-    raise InvalidModelError(f"{what}: {quoted(location)} changed while it was opened")
+    raise InvalidModelError(f"{subject}: {quoted(location)} changed while it was opened")
 
 
-def _entries(tensor: TensorProto, what: str) -> dict[str, str]:
+def _entries(tensor: TensorProto, subject: str) -> dict[str, str]:
     """Read the key-value pairs; unknown keys (a checksum, say) are left alone."""
     entries: dict[str, str] = {}
     for entry in tensor.external_data:
         if entry.key in entries:
             key = quoted(entry.key)
-            raise InvalidModelError(f"{what}: external data name the key {key} twice")
+            raise InvalidModelError(f"{subject}: external data name the key {key} twice")
         entries[entry.key] = entry.value
     return entries
 
 
-def _location(text: str, what: str) -> PurePosixPath:
-    shown = quoted(text)
+def _location(text: str, subject: str) -> PurePosixPath:
+    path_text = quoted(text)
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidModelError(f"{what}: external location {shown} is no file name")
+        raise InvalidModelError(f"{subject}: external location {path_text} is no file name")
     # As the system at hand splits it: on Windows at a backslash, too, so that no link is missed.
     path, windows = PurePosixPath(PurePath(text).as_posix()), PureWindowsPath(text)
     if path.is_absolute() or windows.drive or windows.root:
-        raise InvalidModelError(f"{what}: external location {shown} is absolute")
+        raise InvalidModelError(f"{subject}: external location {path_text} is absolute")
     if ".." in path.parts or ".." in windows.parts:
-        raise InvalidModelError(f"{what}: external location {shown} leaves the model's folder")
+        raise InvalidModelError(
+            f"{subject}: external location {path_text} leaves the model's folder"
+        )
     return path
 
 
-def _number(text: str, what: str) -> int:
+def _number(text: str, subject: str) -> int:
     if len(text) > _MAX_DIGITS or not (text.isascii() and text.isdigit()):
-        raise InvalidModelError(f"{what} {quoted(text)} is no number of bytes")
+        raise InvalidModelError(f"{subject} {quoted(text)} is no number of bytes")
     return int(text)
 
 
-def _lstat(folder: Path, location: PurePosixPath, what: str) -> os.stat_result:
+def _lstat(folder: Path, location: PurePosixPath, subject: str) -> os.stat_result:
     """Look at each component below the folder without following any, and return the last."""
-    shown = quoted(str(location))
+    path_text = quoted(str(location))
     path = folder
     try:
         for part in location.parts[:-1]:
             path /= part
             if not stat.S_ISDIR(path.lstat().st_mode):
-                raise InvalidModelError(f"{what}: {shown} passes through a link or a file")
+                raise InvalidModelError(f"{subject}: {path_text} passes through a link or a file")
         status = (folder / location).lstat()
     except OSError as error:
-        raise InvalidModelError(f"{what}: external file {shown}: {error.strerror}") from error
+        raise InvalidModelError(
+            f"{subject}: external file {path_text}: {error.strerror}"
+        ) from error
     if not stat.S_ISREG(status.st_mode):
-        raise InvalidModelError(f"{what}: external file {shown} is no regular file")
+        raise InvalidModelError(f"{subject}: external file {path_text} is no regular file")
     if status.st_nlink > 1:  # 0 where the system does not count them
-        raise InvalidModelError(f"{what}: external file {shown} has {status.st_nlink} hard links")
+        raise InvalidModelError(
+            f"{subject}: external file {path_text} has {status.st_nlink} hard links"
+        )
     return status

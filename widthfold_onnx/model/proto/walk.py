@@ -77,7 +77,7 @@ def model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield a graph and all graphs in it."""
-    return (inside for _, inside in placed_graphs(graph))
+    return (body for _, body in placed_graphs(graph))
 
 
 def placed_graphs(graph: onnx.GraphProto, path: str = "") -> Iterator[tuple[str, onnx.GraphProto]]:
@@ -89,12 +89,12 @@ def placed_graphs(graph: onnx.GraphProto, path: str = "") -> Iterator[tuple[str,
 
 
 def body_path(path: str, node: onnx.NodeProto, place: str) -> str:
-    """Name a subgraph by what leads to it: ``y/then_branch``, within the subgraph `path`.
+    """Name a subgraph by the way to it: ``y/then_branch``, within the subgraph `path`.
 
     Args:
-        path: of the graph that holds the node; "" for the main graph.
-        node: the node that holds the subgraph; its first output names it.
-        place: of the subgraph in the node, see `subgraphs`.
+        path: path of the graph that holds the node; "" for the main graph.
+        node: the node that holds the subgraph; its first output names the subgraph.
+        place: place of the subgraph in the node, see `subgraphs`.
     """
     owner = next((name for name in node.output if name), node.name)
     return f"{path}/{owner}/{place}".lstrip("/")
@@ -165,10 +165,10 @@ def frozen(model: onnx.ModelProto, retained: Collection[str] = ()) -> onnx.Model
         model: the model; it stays as it is.
         retained: names of inputs that stay.
     """
-    gone = overridable(model) - set(retained)
-    if not gone:
+    names = overridable(model) - set(retained)
+    if not names:
         return model
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    retain(copy.graph.input, lambda value: value.name not in gone)
+    retain(copy.graph.input, lambda value: value.name not in names)
     return copy

@@ -46,8 +46,8 @@ OF_INTEGERS = frozenset(
         *("ReduceMin", "ReduceProd", "ReduceSum", "Sum", "Trilu"),
     }
 )
-"""Operators that are computed where all they read is known and whole; floats they would add in an
-order of their own."""
+"""Operators that are computed if all operands are known integers; floats would be added in an
+order that the runtime chooses."""
 
 LARGEST_CAST = 2.0**53
 """Floats from here on are not cast to whole numbers: a runtime may return any."""
@@ -62,11 +62,11 @@ MOST_UNKNOWN = 128
 
 
 def computed(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None]) -> list[Array]:
-    """Compute what a node returns, as far as that follows from the numbers that are known.
+    """Compute the outputs of a node, as far as they follow from the numbers that are known.
 
     Args:
-        node: of an operator of `EVALUATED` of the default domain.
-        opset: of the default domain.
+        node: a node whose operator is in `EVALUATED`, of the default domain.
+        opset: version of the default domain.
         inputs: by position; None where one is left out.
 
     Returns:
@@ -79,9 +79,10 @@ def computed(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None]) ->
         if all(fact is None or fact.is_whole for fact in inputs):
             return _of_all(node, opset, [None if f is None else f.numbers for f in inputs])
         places = MOVES.get(name, ())
-        moved = [places is None or i in places for i in range(len(inputs))]
-        if all(moves or f is None or f.is_whole for f, moves in zip(inputs, moved, strict=True)):
-            return [] if _reduces(node) else _move(node, opset, inputs, moved)
+        move_flags = [places is None or i in places for i in range(len(inputs))]
+        pairs = zip(inputs, move_flags, strict=True)
+        if all(moves or fact is None or fact.is_whole for fact, moves in pairs):
+            return [] if _reduces(node) else _move(node, opset, inputs, move_flags)
         return _of_some(node, opset, inputs) if name in ELEMENTWISE else []
     except (LookupError, ValueError):  # it lacks an input, or they do not fit
         return []
@@ -106,12 +107,12 @@ def _of_all(node: onnx.NodeProto, opset: int, arguments: Sequence[Array | None])
 
 
 def _move(
-    node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None], moved: Sequence[bool]
+    node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None], move_flags: Sequence[bool]
 ) -> list[Array]:
     """Move the places of elements instead of the elements."""
     elements: list[object] = []
     arrays = []
-    for fact, moves in zip(inputs, moved, strict=True):
+    for fact, moves in zip(inputs, move_flags, strict=True):
         if fact is None or not moves:
             arrays.append(None if fact is None else fact.numbers)
             continue

@@ -23,20 +23,20 @@ class Fact:
     Attributes:
         kind: the element type of a tensor; 0 if unknown.
         dims: the extents of a tensor; None if not even the rank is known.
-        other: the serialized type of a sequence, map or optional; empty for a tensor.
+        other_type: the serialized type of a sequence, map or optional; empty for a tensor.
         numbers: the elements of a tensor, if known. An array of objects has None for each element
             that is not known.
     """
 
     kind: int = 0
     dims: Dims | None = None
-    other: bytes = b""
+    other_type: bytes = b""
     numbers: Array | None = None
 
     @property
     def type(self) -> tuple[int, Dims | None, bytes]:
         """The type alone, in a form that can be compared."""
-        return self.kind, self.dims, self.other
+        return self.kind, self.dims, self.other_type
 
     @property
     def is_whole(self) -> bool:
@@ -49,8 +49,8 @@ class Fact:
 
     def proto(self) -> onnx.TypeProto:
         """Return the type as a message."""
-        if self.other:
-            kind = onnx.TypeProto.FromString(self.other)
+        if self.other_type:
+            kind = onnx.TypeProto.FromString(self.other_type)
         else:
             kind = helper.make_tensor_type_proto(self.kind, self.dims)
         assert isinstance(kind, onnx.TypeProto)
@@ -81,7 +81,7 @@ def of_type(kind: onnx.TypeProto) -> Fact:
     """Return the fact that a value has a type."""
     if kind.WhichOneof("value") in ("tensor_type", None):
         return Fact(kind.tensor_type.elem_type, dims_of_type(kind))
-    return Fact(other=kind.SerializeToString())
+    return Fact(other_type=kind.SerializeToString())
 
 
 def of_tensor(tensor: onnx.TensorProto) -> Fact:
@@ -93,13 +93,13 @@ def of_tensor(tensor: onnx.TensorProto) -> Fact:
     return fact.having(numpy_helper.to_array(tensor))
 
 
-def either(first: Fact, other: Fact) -> Fact:
-    """Return the common part of two facts: it holds where either of them does."""
+def either(first: Fact, second: Fact) -> Fact:
+    """Return the common part of two facts: it holds if either of them holds."""
     dims = None
-    if first.dims is not None and other.dims is not None and len(first.dims) == len(other.dims):
-        dims = tuple(a if a == b else None for a, b in zip(first.dims, other.dims, strict=True))
-    kind = first.kind if first.kind == other.kind else 0
-    return Fact(kind, dims, first.other if first.other == other.other else b"")
+    if first.dims is not None and second.dims is not None and len(first.dims) == len(second.dims):
+        dims = tuple(a if a == b else None for a, b in zip(first.dims, second.dims, strict=True))
+    kind = first.kind if first.kind == second.kind else 0
+    return Fact(kind, dims, first.other_type if first.other_type == second.other_type else b"")
 
 
 def completed(fact: Fact, declaration: Fact) -> Fact:
@@ -107,5 +107,5 @@ def completed(fact: Fact, declaration: Fact) -> Fact:
     dims = declaration.dims if fact.dims is None else fact.dims
     if dims and declaration.dims and len(dims) == len(declaration.dims):
         dims = tuple(b if a is None else a for a, b in zip(dims, declaration.dims, strict=True))
-    kind, other = fact.kind or declaration.kind, fact.other or declaration.other
-    return replace(fact, kind=kind, dims=dims, other=other)
+    kind, other_type = fact.kind or declaration.kind, fact.other_type or declaration.other_type
+    return replace(fact, kind=kind, dims=dims, other_type=other_type)

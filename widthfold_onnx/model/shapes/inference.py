@@ -114,9 +114,9 @@ def _inferred(
         name = "" if argument is None else f"i{i}"
         node.input.append(name)
         if argument is not None:
-            kind, dims, other, numbers = argument
+            kind, dims, other_type, numbers = argument
             if numbers is None:
-                graph.input.add(name=name, type=Fact(kind, dims, other).proto())
+                graph.input.add(name=name, type=Fact(kind, dims, other_type).proto())
             else:
                 graph.initializer.add(name=name, data_type=kind, dims=dims, raw_data=numbers)
     try:
@@ -135,11 +135,11 @@ def check_inferable(node: onnx.NodeProto) -> None:
             batch dimensions of a GatherND, or an Einsum without an equation of letters.
     """
     counts = {a.name: a.i for a in node.attribute if a.type == onnx.AttributeProto.INT}
-    parts, written = counts.get("num_outputs", 0), len(node.output)
+    parts, output_count = counts.get("num_outputs", 0), len(node.output)
     # An attribute that a function's caller gives is 0 here.
-    if is_default(node, "Split") and 0 < parts < written:
-        what = f"num_outputs is {parts}, but it has {written} outputs"
-        raise InvalidModelError(f"{describe_node(node)}: {what}")
+    if is_default(node, "Split") and 0 < parts < output_count:
+        problem = f"num_outputs is {parts}, but it has {output_count} outputs"
+        raise InvalidModelError(f"{describe_node(node)}: {problem}")
     if is_default(node, "GatherND") and counts.get("batch_dims", 0) < 0:
         raise InvalidModelError(f"{describe_node(node)}: batch_dims is negative")
     for text in [
@@ -150,7 +150,7 @@ def check_inferable(node: onnx.NodeProto) -> None:
 
 
 WEIGHTS = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "FusedConv": 1, "QLinearConv": 3}
-"""Which input of an operator has the rank of its data."""
+"""Position of the input that has the rank of the data, by operator."""
 
 
 def rank_by_weight(node: onnx.NodeProto, facts: Mapping[str, Fact]) -> int | None:
@@ -191,9 +191,9 @@ def _reshaped(attributes: Attributes, inputs: Inputs) -> Dims | None:
         if n == 0 and copies:
             target[i] = dims[i] if dims is not None and i < len(dims) else None
     open_axes = [i for i, n in enumerate(target) if n is None or n < 0]
-    rest = math.prod(n for i, n in enumerate(target) if i not in open_axes)
-    if dims is not None and None not in dims and len(open_axes) == 1 and rest:
-        target[open_axes[0]] = math.prod(n or 0 for n in dims) // rest
+    product = math.prod(n for i, n in enumerate(target) if i not in open_axes)
+    if dims is not None and None not in dims and len(open_axes) == 1 and product:
+        target[open_axes[0]] = math.prod(n or 0 for n in dims) // product
     return tuple(target)
 
 
@@ -203,9 +203,9 @@ def _expanded(_: Attributes, inputs: Inputs) -> Dims | None:
     if target is None or data is None or data.dims is None:
         return None
     rank = max(len(target), len(data.dims))
-    own = [1] * (rank - len(data.dims)) + [*data.dims]
+    data_dims = [1] * (rank - len(data.dims)) + [*data.dims]
     target = [1] * (rank - len(target)) + target
-    pairs = zip(own, target, strict=True)
+    pairs = zip(data_dims, target, strict=True)
     return tuple(
         a if b == 1 or a not in (None, 1) else b if a == 1 or b not in (None, 1) else None
         for a, b in pairs
@@ -264,29 +264,31 @@ def _cut(_: Attributes, inputs: Inputs) -> Dims | None:
     data, axes = inputs[0], _numbers(inputs[3])
     if data is None or not data.dims or axes is None or None in axes:
         return None
-    named = {axis % len(data.dims) for axis in axes}
-    return tuple(None if i in named else n for i, n in enumerate(data.dims))
+    changed_axes = {axis % len(data.dims) for axis in axes}
+    return tuple(None if i in changed_axes else n for i, n in enumerate(data.dims))
 
 
 def _transposed(attributes: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a ConvTranspose with an output_shape, or with output_padding.
 
-    SAME padding keeps stride times the input's extent (ONNX operator text, ConvTranspose-11), so
-    output_padding only fills what the kernel does not reach of that; inference adds all of it. At
-    an output_shape below an input's extent inference stops.
+    SAME padding keeps stride times the input's extent (ONNX operator text, ConvTranspose-11). So
+    output_padding only fills the positions of it that the kernel does not reach; inference adds all
+    of the output_padding. At an output_shape below an input's extent inference stops.
     """
     spatial: Dims = tuple(attributes.get("output_shape", ()))
-    more = attributes.get("output_padding", ())
-    rank = len(spatial or more) + 2
+    output_padding = attributes.get("output_padding", ())
+    rank = len(spatial or output_padding) + 2
     data, weight = (_dims(fact, rank) for fact in inputs[:2])
     if not spatial and attributes.get("auto_pad", b"").startswith(b"SAME"):
-        unit = [1] * len(more)
+        unit = [1] * len(output_padding)
         strides, dilations = (attributes.get(name, unit) for name in ("strides", "dilations"))
         kernel = attributes.get("kernel_shape") or weight[2:]
         # Attributes that do not fit leave extents out, and the rank differs then.
         spatial = tuple(
             None if n is None or k is None else s * n + min(0, d * (k - 1) + 1 + m - s)
-            for n, k, s, d, m in zip(data[2:], kernel, strides, dilations, more, strict=False)
+            for n, k, s, d, m in zip(
+                data[2:], kernel, strides, dilations, output_padding, strict=False
+            )
         )
     if not spatial or len(spatial) + 2 < rank:
         return None
@@ -297,7 +299,7 @@ def _transposed(attributes: Attributes, inputs: Inputs) -> Dims | None:
 def _transformed(attributes: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of an STFT: [batch, frames, bins, 2] (ONNX operator text, STFT-17).
 
-    Inference knows no rank unless the signal's length is known, on which only the frames depend.
+    Inference returns no rank if the length of the signal is open, on which only the frames depend.
     """
     signal, _, window, count = inputs[:4]
     length = window.dims[0] if window and window.dims else None

@@ -225,19 +225,18 @@ class Derivation:
             return [_measured(node, inputs[0] or UNKNOWN)]
         types = infer_node(node, frame.opsets, inputs)
         if is_default(node, *EVALUATED) and any(f and f.numbers is not None for f in inputs):
-            read = sum(f.numbers.size for f in inputs if f and f.numbers is not None)
-            results = (
-                computed(node, frame.opsets.get("", 1), inputs) if self._pays(types, read) else []
-            )
+            element_count = sum(f.numbers.size for f in inputs if f and f.numbers is not None)
+            pays = self._pays(types, element_count)
+            results = computed(node, frame.opsets.get("", 1), inputs) if pays else []
             if len(results) == len(types) and all(map(Fact.fits, types, results)):
                 return [fact.having(numbers) for fact, numbers in zip(types, results, strict=True)]
         return types
 
-    def _pays(self, types: Sequence[Fact], read: int) -> bool:
-        """Check whether there is room to compute results, and take it."""
+    def _pays(self, types: Sequence[Fact], element_count: int) -> bool:
+        """Check whether `_elements` leaves room to compute the results, and take it."""
         # An extent that inference leaves open depends on elements. All of them are read.
-        sizes = [math.prod(read if n is None else n for n in f.dims or ()) for f in types]
-        cost = read + sum(sizes) + NODE_ELEMENTS
+        sizes = [math.prod(element_count if n is None else n for n in f.dims or ()) for f in types]
+        cost = element_count + sum(sizes) + NODE_ELEMENTS
         is_typed = all(f.dims is not None and f.kind for f in types)
         if not is_typed or max(sizes, default=0) > LARGEST["i"] or cost > self._elements:
             return False
@@ -256,9 +255,9 @@ class Derivation:
             self._scopes[key] = function_scope(function)
         attributes = {entry.name: entry for entry in (*function.attribute_proto, *node.attribute)}
         opsets = opsets_of(function.opset_import)
-        inside = _Frame(None, opsets, calls=frame.calls + 1, attributes=attributes)
+        inner_frame = _Frame(None, opsets, calls=frame.calls + 1, attributes=attributes)
         input_facts = {name: f for name, f in zip(function.input, inputs, strict=False) if f}
-        facts = self._graph(self._scopes[key], input_facts, inside)
+        facts = self._graph(self._scopes[key], input_facts, inner_frame)
         return [facts.get(name, UNKNOWN) for name in function.output]
 
     def _with_bodies(
@@ -273,8 +272,8 @@ class Derivation:
         results: dict[str, list[Fact]] = {}
         for place, scope in inner:
             path = None if frame.path is None else body_path(frame.path, node, place)
-            inside = replace(frame, path=path, is_repeated=frame.is_repeated or not is_if)
-            body = partial(self._body, scope, inside)
+            inner_frame = replace(frame, path=path, is_repeated=frame.is_repeated or not is_if)
+            body = partial(self._body, scope, inner_frame)
             if is_default(node, "Loop"):
                 return _loop(body, inputs)
             if is_default(node, "Scan") and frame.opsets.get("", 1) >= LOOPING_SCAN:
@@ -289,8 +288,8 @@ class Derivation:
     def _body(self, scope: NameScope, frame: _Frame, input_facts: Sequence[Fact]) -> list[Fact]:
         """Return the facts of the outputs of a graph, derived from the facts of its inputs."""
         assert scope.graph is not None
-        named = {v.name: f for v, f in zip(scope.graph.input, input_facts, strict=False)}
-        facts = self._graph(scope, named, frame)
+        inputs = {v.name: f for v, f in zip(scope.graph.input, input_facts, strict=False)}
+        facts = self._graph(scope, inputs, frame)
         return [facts.get(value.name, UNKNOWN) for value in scope.graph.output]
 
 
@@ -329,12 +328,12 @@ def _bound(node: onnx.NodeProto, attributes: Mapping[str, onnx.AttributeProto]) 
 
 
 def _constant(node: onnx.NodeProto) -> Fact | None:
-    """Return the fact of a Constant that holds a tensor or numbers; None of another one."""
-    held = literal(node)
-    if isinstance(held, TensorProto):
-        return of_tensor(held)
-    if isinstance(held, np.ndarray):
-        return Fact(helper.np_dtype_to_tensor_dtype(held.dtype)).having(held)
+    """Return the fact of a Constant that holds a tensor or numbers, None for another Constant."""
+    content = literal(node)
+    if isinstance(content, TensorProto):
+        return of_tensor(content)
+    if isinstance(content, np.ndarray):
+        return Fact(helper.np_dtype_to_tensor_dtype(content.dtype)).having(content)
     return None
 
 
@@ -388,14 +387,14 @@ def _invariant(
     while True:
         results = turn(states)
         turns += 1
-        after = [either(*pair) for pair in zip(states, results, strict=False)]
-        after += [Fact()] * (len(states) - len(after))
-        if [fact.type for fact in after] == [fact.type for fact in states]:
+        next_states = [either(*pair) for pair in zip(states, results, strict=False)]
+        next_states += [Fact()] * (len(states) - len(next_states))
+        if [fact.type for fact in next_states] == [fact.type for fact in states]:
             return states, results[len(states) :]
         if turns >= TURNS:
-            pairs = zip(states, after, strict=True)
-            after = [new if new.type == old.type else Fact(new.kind) for old, new in pairs]
-        states = after
+            pairs = zip(states, next_states, strict=True)
+            next_states = [new if new.type == old.type else Fact(new.kind) for old, new in pairs]
+        states = next_states
 
 
 def _without_axis(fact: Fact, axis: int) -> tuple[Fact, int | None]:
