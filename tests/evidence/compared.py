@@ -7,7 +7,7 @@ from pathlib import Path
 from onnx import parser
 
 from widthfold_onnx.evidence.parity.models import ModelParity, judged
-from widthfold_onnx.evidence.run import prepared
+from widthfold_onnx.evidence.run import run_original
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.options.progress import Say, quiet
 
@@ -25,7 +25,7 @@ def compare_models(
     is_proved: bool = False,
     report: Say = quiet,
 ) -> ModelParity:
-    reference, parity = prepared(original, rewritten, options, report=report)
+    reference, parity = run_original(original, rewritten, options, report=report)
     return parity if reference is None else judged(reference, rewritten, is_proved=is_proved)
 
 

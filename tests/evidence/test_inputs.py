@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.tool import MODELS
 from tests.rewrite.quantized.models import qdq_chain, rounding
-from widthfold_onnx.evidence.inputs import LABEL, filling
+from widthfold_onnx.evidence.inputs import LABEL, filling_set
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 
 SHAPE = (1, 4, 32, 64)
@@ -21,7 +21,7 @@ LIKE = InputSet("seed 0", {"x": np.ones(SHAPE, np.float32)}, random=True)
 def filled(model: onnx.ModelProto, folder: Path) -> InputSet | None:
     path = folder / "model.onnx"
     onnx.save(model, path)
-    return filling(path, LIKE)
+    return filling_set(path, LIKE)
 
 
 def constant(model: onnx.ModelProto, name: str) -> float:

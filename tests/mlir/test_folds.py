@@ -217,17 +217,19 @@ def test_layers_that_follow_each_other_are_all_folded(build: ModuleType) -> None
 
 
 def views_only(value: Any, order: Any) -> Any:
-    return emission._reshaped(value, tuple(emission.shape_of(value)[i] for i in order))
+    return emission._emit_reshape(value, tuple(emission.shape_of(value)[i] for i in order))
 
 
 def mirrored(numbers: np.ndarray) -> Any:
-    return DENSE(np.flip(numbers).copy())
+    return EMIT_CONSTANT(np.flip(numbers).copy())
 
 
-DENSE = emission.dense
+EMIT_CONSTANT = emission.emit_constant
 
 
-@pytest.mark.parametrize(("name", "fault"), [("_transposed", views_only), ("dense", mirrored)])
+@pytest.mark.parametrize(
+    ("name", "fault"), [("_emit_transpose", views_only), ("emit_constant", mirrored)]
+)
 def test_a_fault_is_seen(
     build: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, fault: Any
 ) -> None:

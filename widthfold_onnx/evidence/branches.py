@@ -20,7 +20,7 @@ SHAPES = ("Shape", "Size")
 """Operators that return extents, whatever the elements are."""
 
 
-def unreached(
+def unreached_branches(
     model: onnx.ModelProto, origin: Path, options: RuntimeOptions, sets: Sequence[InputSet]
 ) -> list[str]:
     """Return the branches, chosen by elements of inputs, that no input set reaches.
@@ -34,7 +34,7 @@ def unreached(
     Raises:
         UnverifiedError: it does not run.
     """
-    copy, names = _marked(model)
+    copy, names = _marked_copy(model)
     if not names:
         return []
     with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +48,7 @@ def unreached(
     return [branch for mark, branch in names.items() if mark not in marks]
 
 
-def _marked(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+def _marked_copy(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Rename the nodes of each branch that elements of inputs choose.
 
     Returns:
@@ -57,7 +57,7 @@ def _marked(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
     copy = onnx.ModelProto()
     copy.CopyFrom(flat(model))
     values = {value.name for value in inputs(copy)}
-    _spread(copy.graph, values)
+    _add_dependents(copy.graph, values)
     names: dict[str, str] = {}
     for node in all_nodes(copy.graph.node):
         if node.op_type == "If" and node.input[0] in values:
@@ -69,14 +69,14 @@ def _marked(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
     return copy, names
 
 
-def _spread(graph: onnx.GraphProto, values: set[str]) -> None:
+def _add_dependents(graph: onnx.GraphProto, values: set[str]) -> None:
     """Add the values that depend on elements of `values`, not on their extents alone."""
     for node in graph.node:
         depends = node.op_type not in SHAPES and any(name in values for name in node.input)
         for _, body in subgraphs(node.attribute):
             if depends:
                 values.update(value.name for value in body.input)
-            _spread(body, values)
+            _add_dependents(body, values)
             depends = depends or any(value.name in values for value in body.output)
         if depends:
             values.update(name for name in node.output if name)

@@ -107,15 +107,15 @@ def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -
     """
     model, _ = inlined(model, OPERATORS)
     shapes = ShapeTable(model, {})
-    fresh = _fresh_names(model)
+    names = _fresh_names(model)
     # Inner graphs first: a node that holds one is copied when its own graph is written.
     for path, graph in reversed(list(placed_graphs(model.graph))):
         elements = partial(shapes.element, path)
         moves = [
             new
-            for reader, places, kind in _mixed(graph, elements, signed_stays)
+            for reader, places, kind in _mixed_operands(graph, elements, signed_stays)
             for place in places
-            for new in _shifted(reader, place, kind, fresh)
+            for new in _shift_nodes(reader, place, kind, names)
         ]
         nodes = [*moves, *graph.node]  # the runtime sorts them
         del graph.node[:]
@@ -123,7 +123,7 @@ def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -
     return model
 
 
-def _mixed(
+def _mixed_operands(
     graph: onnx.GraphProto, elements: Callable[[str], int], signed_stays: bool
 ) -> Iterator[tuple[onnx.NodeProto, tuple[int, int], int]]:
     """Yield operands to convert: their reader, the indices of operand and zero point, the type.
@@ -161,12 +161,12 @@ def _source(makers: Mapping[str, onnx.NodeProto], name: str, op_type: str) -> on
     return node if node is not None and is_default(node, op_type) else None
 
 
-def _shifted(
-    reader: onnx.NodeProto, place: int, kind: int, fresh: Iterator[str]
+def _shift_nodes(
+    reader: onnx.NodeProto, place: int, kind: int, names: Iterator[str]
 ) -> Iterator[onnx.NodeProto]:
     """Yield nodes that convert an operand or a zero point to a type, for their reader."""
     reader.input.extend([""] * (place + 1 - len(reader.input)))
-    shift, integer, extents, total, result = (next(fresh) for _ in range(5))
+    shift, integer, extents, total, result = (next(names) for _ in range(5))
     offset = helper.make_tensor(shift, TensorProto.INT32, [], [128 if kind == UINT8 else -128])
     zero = helper.make_tensor(integer, TensorProto.INT32, [1], [0])
     yield helper.make_node("Constant", [], [shift], value=offset)

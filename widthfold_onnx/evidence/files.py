@@ -45,10 +45,10 @@ def verify_files(
             with_baseline,
         )
 
-        saved, required = read_report(options.baseline), options.fail_under
-        plain = dataclasses.replace(options, baseline=None, fail_under=None)
-        now = verify_files(original, rewritten, plain, on_progress)
-        return with_baseline(saved, now, options.baseline.name, required)
+        saved_report, least = read_report(options.baseline), options.fail_under
+        plain_options = dataclasses.replace(options, baseline=None, fail_under=None)
+        report = verify_files(original, rewritten, plain_options, on_progress)
+        return with_baseline(saved_report, report, options.baseline.name, least)
     from widthfold_onnx.runtime.inputs.cases import with_cases  # needs numpy
 
     options = with_cases(options, proto)
@@ -86,7 +86,7 @@ def check_file(original: Path, options: VerifyOptions) -> bool:
         UnverifiedError: it does not run, or not twice alike.
         UsageError: stored inputs or shapes that do not fit it.
     """
-    return isolated(_check, original, options)
+    return isolated(_check_values, original, options)
 
 
 def saturating_files(
@@ -100,10 +100,10 @@ def saturating_files(
     Raises:
         UnverifiedError: the original does not run.
     """
-    return isolated(_saturating, original, folds, options)
+    return isolated(_saturation_failures, original, folds, options)
 
 
-def _check(original: Path, options: VerifyOptions) -> bool:
+def _check_values(original: Path, options: VerifyOptions) -> bool:
     from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
     from widthfold_onnx.evidence.parity.reference import reference_of
     from widthfold_onnx.runtime.sessions.session import resolved
@@ -114,13 +114,17 @@ def _check(original: Path, options: VerifyOptions) -> bool:
     return saturates(check_options) and holds_bytes(original)
 
 
-def _saturating(original: Path, folds: Sequence[Path], options: VerifyOptions) -> list[list[str]]:
+def _saturation_failures(
+    original: Path, folds: Sequence[Path], options: VerifyOptions
+) -> list[list[str]]:
     from widthfold_onnx.evidence.parity.reference import reference_of
-    from widthfold_onnx.evidence.parity.saturated import as_deployed
+    from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
     from widthfold_onnx.runtime.sessions.session import Level, resolved
 
     reference = reference_of(original, resolved(options), quiet)
-    results = [as_deployed(reference, fold, reference.run(fold, Level.ALL)) for fold in folds]
+    results = [
+        compare_as_deployed(reference, fold, reference.run(fold, Level.ALL)) for fold in folds
+    ]
     return [[*failures, *remarks] if failures else [] for failures, remarks in results]
 
 

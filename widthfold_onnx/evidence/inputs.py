@@ -1,8 +1,8 @@
 """Choose inputs with which a model shows something, and run the model on them.
 
-* `controls`: values of small inputs. Scalars and small vectors are often limits, thresholds, rates
-  or switches, and random values of these may mask every output.
-* `filling`: inputs that cover the range of the quantizers that read them. Numbers of other
+* `control_values`: values of small inputs. Scalars and small vectors are often limits, thresholds,
+  rates or switches, and random values of them may mask every output.
+* `filling_set`: inputs that cover the range of the quantizers that read them. Numbers of other
   distributions seldom get near both ends of the range, where sums of 8 bits saturate
   (`runtime.kernels`) and weights have most effect.
 * `all_windows_fit`: sizes at which every layer has something to compute.
@@ -22,7 +22,7 @@ from onnx import helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.branches import unreached
+from widthfold_onnx.evidence.branches import unreached_branches
 from widthfold_onnx.evidence.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.model_runs import Outputs, run_once
 from widthfold_onnx.model.graph.constants import Constant
@@ -67,20 +67,20 @@ def run_on_inputs(
     # The model is loaded only when it is needed, and not kept: models may be large.
     inputs = input_sets(session, options, lambda s: all_windows_fit(load(original).proto, s))
     random_set = next((item for item in inputs.sets if item.random), None)
-    if random_set is not None and (item := filling(original, random_set)) is not None:
+    if random_set is not None and (item := filling_set(original, random_set)) is not None:
         inputs.sets.append(item)
     inputs, outputs = _run(session, inputs, report)
     is_blind = not any(map(meaningful_count, outputs))
-    if values := controls(session, random_set.feeds) if random_set and is_blind else {}:
-        inputs, outputs = _run(session, _controlled(inputs, values), report)
-    if branches := unreached(load(original).proto, original, options, inputs.sets):
+    if values := control_values(session, random_set.feeds) if random_set and is_blind else {}:
+        inputs, outputs = _run(session, _with_control_values(inputs, values), report)
+    if branches := unreached_branches(load(original).proto, original, options, inputs.sets):
         inputs.remarks.append(f"no input set reached {', '.join(branches)}")
     return inputs, outputs
 
 
 def _run(session: Session, inputs: InputSets, report: Say) -> tuple[InputSets, list[Outputs]]:
     """Run the model on each set, and leave out random sets on which it stops."""
-    usable: list[InputSet] = []
+    usable_sets: list[InputSet] = []
     outputs: list[Outputs] = []
     remarks = [*inputs.remarks]
     for item in inputs.sets:
@@ -88,15 +88,15 @@ def _run(session: Session, inputs: InputSets, report: Say) -> tuple[InputSets, l
             report(f"original: {item.label}")
             outputs.append(run_once(session, item))
         except UnverifiedError as error:
-            if not (usable and item.random):
+            if not (usable_sets and item.random):
                 raise
             remarks.append(f"left out {item.label}: {error}")
         else:
-            usable.append(item)
-    return replace(inputs, sets=usable, remarks=remarks), outputs
+            usable_sets.append(item)
+    return replace(inputs, sets=usable_sets, remarks=remarks), outputs
 
 
-def _controlled(inputs: InputSets, values: dict[str, Array]) -> InputSets:
+def _with_control_values(inputs: InputSets, values: dict[str, Array]) -> InputSets:
     """Set some inputs of all random sets to values, and say so."""
     sets = [
         replace(item, feeds=item.feeds | values) if item.random else item for item in inputs.sets
@@ -124,7 +124,7 @@ def says_nothing(values: Array) -> str:
     return ""
 
 
-def controls(session: Session, feeds: Mapping[str, Array]) -> dict[str, Array]:
+def control_values(session: Session, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Return values of the small inputs with which most outputs show something, {} if none does.
 
     Args:
@@ -132,28 +132,28 @@ def controls(session: Session, feeds: Mapping[str, Array]) -> dict[str, Array]:
         feeds: a random input set.
     """
     control_names = {port.name for port in session.inputs if port.value}
-    small = {
+    small_inputs = {
         name: x
         for name, x in feeds.items()
         if name not in control_names and x.ndim <= 1 and x.size <= SMALL and x.dtype.kind in "fiub"
     }
-    best: dict[str, Array] = {}
-    most = 0
-    for values in _combinations(sum(x.size for x in small.values())) if small else ():
+    best_values: dict[str, Array] = {}
+    best_count = 0
+    for values in _combinations(sum(x.size for x in small_inputs.values())) if small_inputs else ():
         numbers = iter(values)
         trial = {
             name: np.array([next(numbers) for _ in range(x.size)]).reshape(x.shape).astype(x.dtype)
-            for name, x in small.items()
+            for name, x in small_inputs.items()
         }
         try:
             outputs = session.run({**feeds, **trial})
         except UnverifiedError:
             continue
-        if meaningful_count(outputs) > most:
-            best, most = trial, meaningful_count(outputs)
-        if most == len(outputs):
+        if meaningful_count(outputs) > best_count:
+            best_values, best_count = trial, meaningful_count(outputs)
+        if best_count == len(outputs):
             break
-    return best
+    return best_values
 
 
 def _combinations(count: int) -> Iterator[tuple[float, ...]]:
@@ -168,7 +168,7 @@ def _combinations(count: int) -> Iterator[tuple[float, ...]]:
 LABEL = "whole range of the quantizers"
 
 
-def filling(model: Path, template: InputSet) -> InputSet | None:
+def filling_set(model: Path, template: InputSet) -> InputSet | None:
     """Return a set that fills the range of each quantizer of an input, None without a quantizer.
 
     Args:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -61,19 +61,20 @@ def run_on_integers(
         options: where the nodes run.
     """
     table = ShapeTable(new.proto, shapes)
-    shared = Correspondence(old, new).shared
-    count, skipped = 0, ""
-    for path, node, reader in _linear_nodes(new, new.scope, "", shared):
+    shared_values = Correspondence(old, new).shared_values
+    count, skip_reason = 0, ""
+    for path, node, reader in _linear_nodes(new, new.scope, "", shared_values):
         try:
             arrays = _integers(node, table, path, reader)
             difference = _difference(new, node, arrays, options)
         except (UnverifiedError, UnevaluableError, MemoryError) as error:
-            skipped = skipped or f"{describe_node(node)}: {error}"
+            skip_reason = skip_reason or f"{describe_node(node)}: {error}"
             continue
         if difference:
             return IntegerRun(verdict="different", reason=f"{describe_node(node)}: {difference}")
         count += 1
-    return IntegerRun(verdict="skipped" if skipped else "exact", reason=skipped, nodes=count)
+    verdict: Literal["skipped", "exact"] = "skipped" if skip_reason else "exact"
+    return IntegerRun(verdict=verdict, reason=skip_reason, nodes=count)
 
 
 Reader = Callable[[str], Array | None]
@@ -81,7 +82,11 @@ Reader = Callable[[str], Array | None]
 
 
 def _linear_nodes(
-    model: Program, graph: NameScope, path: str, shared: set[str], outer: Reader = lambda _: None
+    model: Program,
+    graph: NameScope,
+    path: str,
+    shared_values: set[str],
+    outer_reader: Reader = lambda _: None,
 ) -> Iterator[tuple[str, onnx.NodeProto, Reader]]:
     """Yield the linear nodes of a graph and its subgraphs, with their path and constants."""
 
@@ -89,10 +94,10 @@ def _linear_nodes(
         if name in graph.initializers:
             return model.read(graph.initializers[name])
         writer = graph.writer(name)
-        return outer(name) if writer is None else constant(writer, model)
+        return outer_reader(name) if writer is None else constant(writer, model)
 
     for index, node in enumerate(graph.nodes):
-        if node.output and node.output[0] in shared:
+        if node.output and node.output[0] in shared_values:
             continue
         if is_default(node, *TERMS):
             yield path, node, read
@@ -134,8 +139,8 @@ def _difference(
         [onnx.ValueInfoProto(name=node.output[0])],
     )
     opsets = [helper.make_opsetid("", call.opset)]
-    single = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    session = open_exact(single, options, Level.DISABLED)
+    node_model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    session = open_exact(node_model, options, Level.DISABLED)
     (result,) = session.run(feeds).values()
     if result.shape != expected[0].shape:
         return f"extents {list(result.shape)} instead of {list(expected[0].shape)}"

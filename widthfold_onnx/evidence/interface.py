@@ -77,10 +77,10 @@ def interface_differences(
         UnverifiedError: a file that is no model.
     """
     old, new = _load(original), _load(rewritten)
-    faults, inputs = _ports("input", *(_fed(model) for model in (old, new)))
+    faults, inputs = _ports("input", *(_fed_inputs(model) for model in (old, new)))
     output_faults, outputs = _ports("output", old.graph.output, new.graph.output)
-    symbols = Counter(extent for value in _fed(new) for extent in _extents(value) or ())
-    renamings = [item for item in inputs if _only_named(item, symbols)]
+    symbols = Counter(extent for value in _fed_inputs(new) for extent in _extents(value) or ())
+    renamings = [item for item in inputs if _is_renaming(item, symbols)]
     accepted = [
         item for item in inputs if all(item.states(shapes.get(item.name)) for shapes in sizes)
     ]
@@ -105,7 +105,7 @@ def _load(path: Path) -> onnx.ModelProto:
     return model
 
 
-def _fed(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+def _fed_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """Return the inputs that a caller must feed."""
     stored = initializers(model.graph).keys()
     return [value for value in model.graph.input if value.name not in stored]
@@ -119,20 +119,20 @@ def _ports(
     if old_names != new_names:
         return [f"{kind}s are {_list(new_names)} instead of {_list(old_names)}"], []
     faults: list[str] = []
-    declared: list[Declaration] = []
+    declarations: list[Declaration] = []
     for old_port, new_port in zip(old, new, strict=True):
         types = f"{_type_text(new_port)} instead of {_type_text(old_port)}"
         line = f"{kind} {printable(old_port.name)} is declared {types}"
         extents = _extents(old_port), _extents(new_port)
         if 0 < old_port.type.tensor_type.elem_type == new_port.type.tensor_type.elem_type:
             if extents[0] != extents[1]:
-                declared.append(Declaration(old_port.name, line, *extents))
+                declarations.append(Declaration(old_port.name, line, *extents))
         elif old_port.type != new_port.type:
             faults.append(line)
-    return faults, declared
+    return faults, declarations
 
 
-def _only_named(item: Declaration, symbols: Counter[int | str]) -> bool:
+def _is_renaming(item: Declaration, symbols: Counter[int | str]) -> bool:
     """Check whether an input takes all extents that it took: anonymous ones only got new names."""
     if item.old is None or item.new is None or len(item.old) != len(item.new):
         return False

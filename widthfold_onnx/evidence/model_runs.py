@@ -31,10 +31,10 @@ def run_once(session: Session, item: InputSet) -> Outputs:
     Raises:
         UnverifiedError: the model stops, an output is no tensor, or there is no room for it.
     """
-    return {name: _kept(array) for name, array in session.run(item.feeds).items()}
+    return {name: _in_file(array) for name, array in session.run(item.feeds).items()}
 
 
-def _kept(array: Array) -> Array:
+def _in_file(array: Array) -> Array:
     if array.nbytes < LARGE_BYTES or array.dtype.hasobject:
         return array
     with tempfile.TemporaryFile() as file:  # without a name

@@ -44,7 +44,7 @@ def verified(
         UnverifiedError: there is no runtime.
     """
     state = Before()
-    reference, parity = prepared(original, rewritten, options, report=report)
+    reference, parity = run_original(original, rewritten, options, report=report)
     if parity.provider is not None:
         options = dataclasses.replace(options, provider=parity.provider)
     old, new = load(original), load(rewritten)
@@ -87,7 +87,7 @@ def verified(
     )
 
 
-def prepared(
+def run_original(
     original: Path, rewritten: Path, options: VerifyOptions, *, report: Say = quiet
 ) -> tuple[Reference | None, ModelParity]:
     """Compare the interfaces, and run the original.
@@ -99,7 +99,7 @@ def prepared(
         UsageError: stored inputs or shapes that do not fit the model.
     """
     try:
-        faults, declared = interface_differences(
+        faults, declarations = interface_differences(
             original, rewritten, options.freeze_weights, options.input_shapes
         )
         if faults:
@@ -111,13 +111,13 @@ def prepared(
         return None, ModelParity(doubts=[unrun], provider=options.provider, unrun=unrun)
     except UnverifiedError as error:
         return None, ModelParity(doubts=[str(error)])
-    for item in declared:
+    for item in declarations:
         shapes = [run[item.name].shape for run in reference.outputs if item.name in run]
         if not item.is_exact(shapes):
             faults.append(item.line)
     if faults:
         return None, ModelParity(failures=faults)
-    reference.inputs.remarks[:0] = [item.line for item in declared]
+    reference.inputs.remarks[:0] = [item.line for item in declarations]
     return reference, ModelParity(provider=options.provider, sizes=reference.inputs.sizes)
 
 

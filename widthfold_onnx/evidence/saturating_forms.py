@@ -53,33 +53,35 @@ def usable_forms(
     """
     excluded: dict[str, str] = {}
     while True:
-        remaining = replace(options, skip=(*options.skip, *map(escape, excluded)))
-        trials = _tried(loaded, _forms(remaining), verify_options)
+        remaining_options = replace(options, skip=(*options.skip, *map(escape, excluded)))
+        trials = _trials(loaded, _forms(remaining_options), verify_options)
         passed = [trial.form for trial in trials if not trial.objection]
         failed = [trial.form for trial in trials if trial.objection]
         if not failed:
-            return remaining, excluded
+            return remaining_options, excluded
         if passed:  # a layout in which every form passes, else one form
             layouts = {form.layout for form in passed} - {form.layout for form in failed}
-            return (replace(remaining, layout=min(layouts)) if layouts else passed[0]), excluded
-        excluded |= _offending(loaded, trials, verify_options)
+            return (
+                replace(remaining_options, layout=min(layouts)) if layouts else passed[0]
+            ), excluded
+        excluded |= _failing_layers(loaded, trials, verify_options)
 
 
-def _offending(
+def _failing_layers(
     loaded: LoadedModel, trials: Iterable[Trial], verify_options: VerifyOptions
 ) -> dict[str, str]:
     """Map the layers that fail alone to the reason, in the form in which the fewest fail."""
     by_form: list[dict[str, str]] = []
-    everything: dict[str, str] = {}
+    all_layers: dict[str, str] = {}
     for trial in trials:
-        everything |= dict.fromkeys(trial.names, trial.objection)
+        all_layers |= dict.fromkeys(trial.names, trial.objection)
         single_forms = [replace(trial.form, nodes=(escape(name),)) for name in trial.names]
-        singles = _tried(loaded, single_forms, verify_options)
+        singles = _trials(loaded, single_forms, verify_options)
         by_form.append({s.names[0]: s.objection for s in singles if s.objection})
-    return min(filter(None, by_form), key=len, default=everything)
+    return min(filter(None, by_form), key=len, default=all_layers)
 
 
-def _tried(
+def _trials(
     loaded: LoadedModel, forms: Iterable[FoldOptions], verify_options: VerifyOptions
 ) -> list[Trial]:
     """Return one trial for every form that folds something."""

@@ -85,32 +85,34 @@ def replace_layer(
         groups: make groups of a weight that is block-diagonal.
     """
     op, block = layer.op, layer.op.block
-    start, end = shape_of(layer.data), shape_of(op.result)
-    folding = (*to_canonical(layer.axes[0], start), *form.folding)
-    back = cast("tuple[Move, ...]", form.unfolding)  # no form of a factor adds results of taps
-    unfolding = (*back, *inverted(end, to_canonical(result_axes(layer.axes[0]), end)))
-    operation = _folded(layer, site, form.fold, shape_after(start, folding), groups=groups)
-    opening = inverted(
-        operation.data, to_canonical(operation.axes[0], operation.data, operation.lifted)
-    )
-    closing = to_canonical(operation.axes[1], operation.result, operation.lifted)
+    data_shape, result_shape = shape_of(layer.data), shape_of(op.result)
+    folding = (*to_canonical(layer.axes[0], data_shape), *form.folding)
+    # No form of a factor adds results of taps.
+    form_moves = cast("tuple[Move, ...]", form.unfolding)
+    canonical = to_canonical(result_axes(layer.axes[0]), result_shape)
+    unfolding = (*form_moves, *inverse_moves(result_shape, canonical))
+    dims = shape_after(data_shape, folding)
+    operation = _folded_operation(layer, site, form.fold, dims, groups=groups)
+    canonical = to_canonical(operation.axes[0], operation.data, operation.lifted)
+    opening_moves = inverse_moves(operation.data, canonical)
+    closing_moves = to_canonical(operation.axes[1], operation.result, operation.lifted)
     with mlir.ir.InsertionPoint(op), op.location:
         pads = {i: (axis.pad_begin, axis.pad_end) for i, axis in operation.window.items()}
-        data = padded(moved(layer.data, (*folding, *opening)), pads)
-        weight = dense(operation.weight)
+        data = emit_pad(emit_moves(layer.data, (*folding, *opening_moves)), pads)
+        weight = emit_constant(operation.weight)
         new = getattr(mlir.linalg, operation.kind)(
             *((data, weight) if layer.right else (weight, data)),
-            outs=[_init(layer, site, form.fold, operation, (*closing, *unfolding))],
+            outs=[_init(layer, site, form.fold, operation, (*closing_moves, *unfolding))],
             **operation.attributes,
         )
-        op.result.replace_all_uses_with(moved(new, (*closing, *unfolding)))
+        op.result.replace_all_uses_with(emit_moves(new, (*closing_moves, *unfolding)))
     op.erase()
     for neighbour in reversed(list(block.operations)):  # readers stand behind their operands
         if neighbour.operation.name in PURE and not any(list(r.uses) for r in neighbour.results):
             neighbour.operation.erase()
 
 
-def _folded(
+def _folded_operation(
     layer: Layer, site: LinearSite, fold: ConvFold, dims: Dims, *, groups: bool
 ) -> FoldedOperation:
     """Return the operation for data of the extents [N, C, *spatial], or of a product's."""
@@ -126,29 +128,29 @@ def _folded(
         group = most_groups(weight, grouping)
         weight = regroup_weight(weight, Regrouping(grouping, replace(grouping, group=group)))
     outputs, inputs = weight.shape[0] // group, weight.shape[1]
-    lifted = 2 - rank if group > 1 else 0
+    lifted_count = 2 - rank if group > 1 else 0
     is_depthwise = group > 1 and inputs == outputs == 1
-    spatial = "hw"[-rank - lifted :]
+    spatial = "hw"[-rank - lifted_count :]
     letters = "g" * (group > 1) + "c" * (not is_depthwise)
     data = f"n{spatial}{letters}" if layer.channels_last else f"n{letters}{spatial}"
-    kind, stored = next((k, of_weight) for k, (x, of_weight) in CONVOLUTIONS.items() if x == data)
-    axes = dict(zip(spatial, (*[UNIT] * lifted, *fold.window), strict=True))
+    kind, kernel_letters = next((k, w) for k, (x, w) in CONVOLUTIONS.items() if x == data)
+    axes = dict(zip(spatial, (*[UNIT] * lifted_count, *fold.window), strict=True))
     counts = {"g": group, "c": inputs, "f": outputs}
     kernel = {**counts, **{x: axis.kernel for x, axis in axes.items()}}
     extents: dict[str, int | None] = {**counts, "n": dims[0]}
-    extents |= dict(zip(spatial, (*[1] * lifted, *dims[2:]), strict=True))
+    extents |= dict(zip(spatial, (*[1] * lifted_count, *dims[2:]), strict=True))
     lengths = ((x, axis, extents[x]) for x, axis in axes.items())
     result_extents = extents | {x: None if n is None else axis.count(n) for x, axis, n in lengths}
-    in_order = [letter for letter in ORDER if letter in stored]
+    in_order = [letter for letter in ORDER if letter in kernel_letters]
     weight = weight.reshape([kernel[letter] for letter in in_order])
     return FoldedOperation(
         kind=kind,
         axes=(data, result_axes(data)),
         data=tuple(extents[letter] for letter in data),
-        weight=weight.transpose([in_order.index(letter) for letter in stored]),
+        weight=weight.transpose([in_order.index(letter) for letter in kernel_letters]),
         result=tuple(result_extents[letter] for letter in result_axes(data)),
         channels={i: counts[x] for i, x in enumerate(result_axes(data)) if x in "gf"},
-        lifted=lifted,
+        lifted=lifted_count,
         window={data.index(x): axis for x, axis in axes.items()},
     )
 
@@ -169,14 +171,15 @@ def _init(
     axes = [i for i, x in enumerate(result_axes(layer.axes[0])) if x in "gf"]
     numbers = _per_channel(init, axes or list(operation.channels))
     if numbers is None:
-        return moved(init, inverted(operation.result, unfolding))
-    result = empty(operation.result, element, init)
+        return emit_moves(init, inverse_moves(operation.result, unfolding))
+    result = emit_empty(operation.result, element, init)
     if numbers.ndim == 0:
         attribute = mlir.ir.FloatAttr.get(element, float(numbers))
         return mlir.linalg.fill(mlir.arith.constant(element, attribute), outs=[result])
     bias = folded_vector(site, numbers.ravel(), fold).reshape(list(operation.channels.values()))
     broadcast_axes = [i for i in range(len(operation.result)) if i not in operation.channels]
-    return mlir.linalg.broadcast(dense(bias), outs=[result], dimensions=broadcast_axes).results[0]
+    values = emit_constant(bias)
+    return mlir.linalg.broadcast(values, outs=[result], dimensions=broadcast_axes).results[0]
 
 
 def _per_channel(value: Any, axes: Sequence[int]) -> Array | None:
@@ -202,7 +205,7 @@ OPEN = 2**61 - 1
 """Stands for the open number of samples: a prime, so that no product of other extents equals it."""
 
 
-def inverted(shape: Dims, steps: Sequence[Move]) -> tuple[Move, ...]:
+def inverse_moves(shape: Dims, steps: Sequence[Move]) -> tuple[Move, ...]:
     """Return the moves that undo some moves of a tensor of these extents."""
     moves: list[Move] = []
     for step in steps:
@@ -216,17 +219,17 @@ def inverted(shape: Dims, steps: Sequence[Move]) -> tuple[Move, ...]:
     return tuple(reversed(moves))
 
 
-def moved(value: Any, steps: Sequence[Move]) -> Any:
+def emit_moves(value: Any, steps: Sequence[Move]) -> Any:
     """Emit moves; neighbouring Transposes become one, and so do neighbouring Reshapes."""
     order, shape = tuple(range(value.type.rank)), shape_of(value)
     for step in steps:
         if isinstance(step, Transpose) and not _is_view(shape, step.order):
             if shape != tuple(shape_of(value)[i] for i in order):
-                value = _reshaped(_transposed(value, order), shape)
+                value = _emit_reshape(_emit_transpose(value, order), shape)
                 order = tuple(range(len(shape)))
             order = tuple(order[i] for i in step.order)
         shape = shape_after(shape, [step])
-    return _reshaped(_transposed(value, order), shape)
+    return _emit_reshape(_emit_transpose(value, order), shape)
 
 
 def _is_view(shape: Dims, order: Sequence[int]) -> bool:
@@ -235,28 +238,29 @@ def _is_view(shape: Dims, order: Sequence[int]) -> bool:
     return moving == sorted(moving)
 
 
-def _transposed(value: Any, order: Sequence[int]) -> Any:
+def _emit_transpose(value: Any, order: Sequence[int]) -> Any:
     shape = shape_of(value)
     extents = tuple(shape[i] for i in order)
     if _is_view(shape, order):
-        return _reshaped(value, extents)
-    result = empty(extents, value.type.element_type, value)
+        return _emit_reshape(value, extents)
+    result = emit_empty(extents, value.type.element_type, value)
     return mlir.linalg.transpose(value, outs=[result], permutation=list(order)).results[0]
 
 
-def _reshaped(value: Any, shape: Dims) -> Any:
+def _emit_reshape(value: Any, shape: Dims) -> Any:
     """Regroup the axes of a tensor."""
-    old, new = (_ends(extents) for extents in (shape_of(value), shape))
-    fine = sorted((Counter(old) | Counter(new)).elements())
-    pairs = zip([1, *fine], fine, strict=False)
+    old_ends, new_ends = (_ends(extents) for extents in (shape_of(value), shape))
+    fine_ends = sorted((Counter(old_ends) | Counter(new_ends)).elements())
+    pairs = zip([1, *fine_ends], fine_ends, strict=False)
     extents = tuple(None if b // a == OPEN else b // a for a, b in pairs)
     element = value.type.element_type
-    if len(fine) > len(old):
+    if len(fine_ends) > len(old_ends):
         kind, sizes = _type(extents, element), [_samples(value)] if None in extents else []
-        groups = _groups(old, fine)
+        groups = _groups(old_ends, fine_ends)
         value = mlir.tensor.expand_shape(kind, value, groups, sizes, kind.shape)
-    if len(fine) > len(new):
-        value = mlir.tensor.collapse_shape(_type(shape, element), value, _groups(new, fine))
+    if len(fine_ends) > len(new_ends):
+        groups = _groups(new_ends, fine_ends)
+        value = mlir.tensor.collapse_shape(_type(shape, element), value, groups)
     return value
 
 
@@ -272,7 +276,7 @@ def _groups(ends: list[int], fine: list[int]) -> list[list[int]]:
     return [list(range(a, b)) for a, b in pairwise(first)]
 
 
-def padded(value: Any, pads: Mapping[int, tuple[int, int]]) -> Any:
+def emit_pad(value: Any, pads: Mapping[int, tuple[int, int]]) -> Any:
     """Surround a tensor by zeros, as many as are given by axis."""
     shape, element = shape_of(value), value.type.element_type
     low, high = ([pads.get(i, (0, 0))[end] for i in range(len(shape))] for end in (0, 1))
@@ -287,14 +291,14 @@ def padded(value: Any, pads: Mapping[int, tuple[int, int]]) -> Any:
     return op.result
 
 
-def dense(numbers: Array) -> Any:
+def emit_constant(numbers: Array) -> Any:
     """Make a constant tensor."""
     native = numbers.dtype.newbyteorder("=")  # the bindings refuse a dtype that names its order
     attribute = mlir.ir.DenseElementsAttr.get(numbers.astype(native, order="C"))
     return mlir.arith.constant(attribute.type, attribute)
 
 
-def empty(shape: Dims, element: Any, template: Any) -> Any:
+def emit_empty(shape: Dims, element: Any, template: Any) -> Any:
     """Make a tensor for results, with as many samples as another where their number is open."""
     return mlir.tensor.empty([_samples(template) if e is None else e for e in shape], element)
 

@@ -96,10 +96,10 @@ class Layer:
     @property
     def name(self) -> str:
         """The function that holds it, and its result."""
-        at = self.op.parent
-        while "sym_name" not in at.attributes and at.parent is not None:
-            at = at.parent
-        function = at.attributes["sym_name"].value if "sym_name" in at.attributes else ""
+        parent = self.op.parent
+        while "sym_name" not in parent.attributes and parent.parent is not None:
+            parent = parent.parent
+        function = parent.attributes["sym_name"].value if "sym_name" in parent.attributes else ""
         return f"{function}/{self.op.results[0].get_name()}"
 
 
@@ -206,8 +206,8 @@ def _model(layers: Sequence[Layer]) -> onnx.ModelProto:
             data.append((f"w{i}", value, _outputs_first(of_weight, shape_of(value))))
         else:
             numbers = layer.weight.transpose(in_order(of_weight)) if of_weight else layer.weight
-            stored = _outputs_first(of_weight, layer.weight.shape)
-            sizes = [e for e in stored if e is not None]  # all extents of a constant are
+            weight_shape = _outputs_first(of_weight, layer.weight.shape)
+            sizes = [e for e in weight_shape if e is not None]  # all extents of a constant are
             weights.append(numpy_helper.from_array(numbers.reshape(sizes), f"w{i}"))
         for name, value, extents in data:
             element = ELEMENTS.get(str(value.type.element_type), TensorProto.INT32)
@@ -243,9 +243,10 @@ def _outputs_first(letters: str, shape: Dims) -> Dims:
     """Return the extents of a weight as [O, C/group, *kernel]."""
     if not letters:
         return shape
-    at = dict(zip(letters, shape, strict=True))
-    outputs = math.prod(at.get(letter) or 1 for letter in "gf")
-    return (outputs, at.get("c", 1), *(at[letter] for letter in "hw" if letter in at))
+    extents = dict(zip(letters, shape, strict=True))
+    outputs = math.prod(extents.get(letter) or 1 for letter in "gf")
+    kernel = (extents[letter] for letter in "hw" if letter in extents)
+    return (outputs, extents.get("c", 1), *kernel)
 
 
 def result_axes(data: str) -> str:
@@ -265,15 +266,15 @@ def to_canonical(letters: str, shape: Dims, lifted: int = 0) -> tuple[Move, ...]
     if not letters:
         return ()
     channels = "".join(letter for letter in letters if letter in "gcf")
-    merged = letters.replace(channels, channels[0])
-    at = dict(zip(letters, shape, strict=True))
-    at[channels[0]] = math.prod(at[letter] or 1 for letter in channels)
-    extents = tuple(at[letter] for letter in merged)
-    order = in_order(merged)
-    ordered = [extents[i] for i in order]
-    del ordered[2 : 2 + lifted]
+    merged_letters = letters.replace(channels, channels[0])
+    sizes = dict(zip(letters, shape, strict=True))
+    sizes[channels[0]] = math.prod(sizes[letter] or 1 for letter in channels)
+    extents = tuple(sizes[letter] for letter in merged_letters)
+    order = in_order(merged_letters)
+    dims = [extents[i] for i in order]
+    del dims[2 : 2 + lifted]
     return (
         Reshape(len(letters), extents, (False,) * len(extents)),
         Transpose(order, extents),
-        Reshape(len(order), tuple(ordered), (False,) * len(ordered)),
+        Reshape(len(order), tuple(dims), (False,) * len(dims)),
     )

@@ -26,16 +26,16 @@ CHUNK_BYTES = 4 << 20
 
 def writing(path: Path) -> AbstractContextManager[None]:
     """Turn an OSError raised inside into a UsageError that names the file to be written."""
-    return _doing(f"write {quoted(str(path))}")
+    return _errors_named(f"write {quoted(str(path))}")
 
 
 def reading(name: str) -> AbstractContextManager[None]:
     """Turn an OSError raised inside into a UsageError that names the file, as user or model do."""
-    return _doing(f"read {quoted(name)}")
+    return _errors_named(f"read {quoted(name)}")
 
 
 @contextmanager
-def _doing(action: str) -> Iterator[None]:
+def _errors_named(action: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -267,13 +267,13 @@ def _check_interface(graph: onnx.GraphProto) -> None:
 
 
 def _check_with_onnx(model: onnx.ModelProto) -> None:
-    light = skeleton(model)
-    for value in (*light.graph.input, *light.graph.output):
+    copy = skeleton(model)
+    for value in (*copy.graph.input, *copy.graph.output):
         kind = value.type.WhichOneof("value")
         if kind == "tensor_type" and not value.type.tensor_type.HasField("shape"):
             value.type.tensor_type.shape.SetInParent()
     try:
-        onnx.checker.check_model(light)
+        onnx.checker.check_model(copy)
     except onnx.checker.ValidationError as error:
         reason = printable(" ".join(str(error).split()))
         raise InvalidModelError(f"the checker of onnx refuses it: {reason}") from error
@@ -301,13 +301,13 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.opset_import.extend(helper.make_opsetid(*item) for item in imports.items())
     _copy_graph(copy.graph, graph_scope(model.graph))
     for function in model.functions:
-        light = copy.functions.add(
+        light_function = copy.functions.add(
             name=function.name, domain=function.domain, overload=function.overload
         )
-        declared = ("input", "output", "attribute", "attribute_proto", "opset_import", "value_info")
-        for field in declared:
-            getattr(light, field).extend(getattr(function, field))
-        _copy_nodes(light, function_scope(function))
+        fields = ("input", "output", "attribute", "attribute_proto", "opset_import", "value_info")
+        for field in fields:
+            getattr(light_function, field).extend(getattr(function, field))
+        _copy_nodes(light_function, function_scope(function))
     return copy
 
 
@@ -318,19 +318,19 @@ def _copy_graph(copy: onnx.GraphProto, scope: NameScope) -> None:
     for field in ("input", "output", "value_info"):
         getattr(copy, field).extend(getattr(source, field))
     sparse = [tensor.values for tensor in source.sparse_initializer]
-    copy.initializer.extend(map(_light, [*source.initializer, *sparse]))
+    copy.initializer.extend(map(_light_tensor, [*source.initializer, *sparse]))
     _copy_nodes(copy, scope)
 
 
 def _copy_nodes(copy: onnx.GraphProto | onnx.FunctionProto, scope: NameScope) -> None:
     for index, node in enumerate(scope.nodes):
-        light = copy.node.add(name=node.name, op_type=node.op_type, overload=node.overload)
-        light.domain = domain_name(node.domain)
-        light.input.extend(node.input)
-        light.output.extend(node.output)
+        copied_node = copy.node.add(name=node.name, op_type=node.op_type, overload=node.overload)
+        copied_node.domain = domain_name(node.domain)
+        copied_node.input.extend(node.input)
+        copied_node.output.extend(node.output)
         inner = iter([inner_scope for _, inner_scope in scope.inner.get(index, ())])
         for attribute in node.attribute:
-            _copy_attribute(light.attribute.add(), attribute, inner)
+            _copy_attribute(copied_node.attribute.add(), attribute, inner)
 
 
 def _copy_attribute(
@@ -344,14 +344,14 @@ def _copy_attribute(
     if attribute.ref_attr_name:
         copy.ref_attr_name = attribute.ref_attr_name
     if attribute.HasField("t"):
-        copy.t.CopyFrom(_light(attribute.t))
+        copy.t.CopyFrom(_light_tensor(attribute.t))
     if attribute.HasField("g"):
         _copy_graph(copy.g, next(inner))
     for _ in attribute.graphs:
         _copy_graph(copy.graphs.add(), next(inner))
 
 
-def _light(tensor: TensorProto) -> TensorProto:
+def _light_tensor(tensor: TensorProto) -> TensorProto:
     """Return a tensor, or an empty one of its type and name if it is large or elsewhere."""
     if tensor.ByteSize() <= LARGE_BYTES and not is_external(tensor):
         return tensor

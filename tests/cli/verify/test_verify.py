@@ -110,7 +110,7 @@ def test_what_fails_is_said_before_what_limits(
 ) -> None:
     remarks = ("left out seed 3: it stops",)
     parity = ModelParity(remarks=remarks, input_sets=1)
-    monkeypatch.setattr("widthfold_onnx.evidence.run.prepared", lambda *a, **k: (None, parity))
+    monkeypatch.setattr("widthfold_onnx.evidence.run.run_original", lambda *a, **k: (None, parity))
     monkeypatch.setattr("widthfold_onnx.evidence.run.time_models", lambda *a, **k: timing())
     options = VerifyOptions(provider=Provider.CPU, seeds=1, fail_under=9.0)
     report = verified(*pair, options, report=lambda line: None)

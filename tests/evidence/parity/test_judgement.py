@@ -18,7 +18,13 @@ from tests.folding import fold_model
 from tests.rewrite.quantized.models import FOLD, rounding
 from widthfold_onnx.evidence.model_runs import Outputs
 from widthfold_onnx.evidence.parity import judgement as parity_judgement
-from widthfold_onnx.evidence.parity.judgement import MULTIPLE, STRICT, Cells, Judgement, failed
+from widthfold_onnx.evidence.parity.judgement import (
+    MULTIPLE,
+    STRICT,
+    Cells,
+    Judgement,
+    failed_cells,
+)
 from widthfold_onnx.evidence.parity.outputs import Distance
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
@@ -55,7 +61,7 @@ def judged(
 
 
 def passes(*distances: float, **arguments: object) -> bool:
-    return not failed(judged(*distances, **arguments)[1])
+    return not failed_cells(judged(*distances, **arguments)[1])
 
 
 @pytest.mark.parametrize(

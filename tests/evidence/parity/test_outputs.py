@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from widthfold_onnx.evidence.parity import outputs
-from widthfold_onnx.evidence.parity.judgement import merged
+from widthfold_onnx.evidence.parity.judgement import output_rows
 from widthfold_onnx.evidence.parity.outputs import Distance, compare, distance
 from widthfold_onnx.options import Tolerance
 
@@ -171,7 +171,7 @@ def test_worst_of_complex_numbers_is_indexed_by_number():
 
 
 def rows(*cells):
-    return merged({("all", cell.name, i): cell for i, cell in enumerate(cells)})
+    return output_rows({("all", cell.name, i): cell for i, cell in enumerate(cells)})
 
 
 def test_a_row_is_the_set_that_was_nearest_to_failing():

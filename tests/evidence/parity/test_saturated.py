@@ -18,7 +18,7 @@ from tests.lacking import refuses_signed_convs
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.files import check_file, verify_files
 from widthfold_onnx.evidence.parity import saturated
-from widthfold_onnx.evidence.parity.saturated import as_deployed
+from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
 from widthfold_onnx.options import AxisName, FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.kernels import u8s8_error
@@ -65,7 +65,7 @@ def test_on_any_cpu_what_saturates_further_fails_and_is_said_so(
 ) -> None:
     module = "widthfold_onnx.evidence.parity.models"
     monkeypatch.setattr(f"{module}.saturates", lambda options: True)
-    monkeypatch.setattr(f"{module}.as_deployed", lambda *arguments: (worse, [SATURATES]))
+    monkeypatch.setattr(f"{module}.compare_as_deployed", lambda *arguments: (worse, [SATURATES]))
     found = compare_models(*pair(alternating([-127, 127, 127, -127]), tmp_path), VALUES)
     assert found.saturates_further is bool(worse)
     assert (found.verdict, found.reasons) == ("fail" if worse else "pass", (*worse, SATURATES))
@@ -78,7 +78,7 @@ def test_data_that_fill_the_range_show_what_others_do_not(
     parity = compare_models(*files, VALUES)
     assert (parity.verdict, parity.input_sets) == ("fail" if u8s8_error() else "pass", 6)
     assert (FURTHER in parity.reasons) is parity.saturates_further is bool(u8s8_error())
-    monkeypatch.setattr("widthfold_onnx.evidence.inputs.filling", lambda *arguments: None)
+    monkeypatch.setattr("widthfold_onnx.evidence.inputs.filling_set", lambda *arguments: None)
     parity = compare_models(*files, VALUES)
     assert (parity.verdict, parity.reasons, parity.input_sets) == ("pass", (), 5)
 
@@ -115,8 +115,8 @@ def deployed(original: int, rewritten: int, monkeypatch: pytest.MonkeyPatch) -> 
         lambda model, *arguments, **more: [{"y": exact[0]["y"] + np.uint8(steps[model])}],
     )
     run = reference(files[0], VALUES, feeds)
-    vars(run)["optimized"] = exact
-    return [*as_deployed(run, files[1], exact)]
+    vars(run)["optimized_outputs"] = exact
+    return [*compare_as_deployed(run, files[1], exact)]
 
 
 @pytest.mark.parametrize(("steps", "is_named"), [(0, False), (1, False), (2, True)])

@@ -10,9 +10,9 @@ from widthfold_onnx.evidence.timing import profile as profile_module
 from widthfold_onnx.evidence.timing.profile import (
     PROFILED_RUNS,
     WARM_RUNS,
+    no_time,
     placement,
     profile,
-    unknown,
 )
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.sessions.session import Level, open_session
@@ -59,7 +59,7 @@ class Profiled:
 
 @pytest.fixture
 def profiled(monkeypatch):
-    def run(seconds, *nodes, least=unknown):
+    def run(seconds, *nodes, least=no_time):
         session = Profiled(seconds, *nodes)
         monkeypatch.setattr(
             profile_module, "time", SimpleNamespace(perf_counter=lambda: session.now)
@@ -129,7 +129,7 @@ def test_what_runs_in_a_body_is_not_counted_twice(monkeypatch):
         return path
 
     session.end_profile = end_profile
-    own = {node.name: node.us for node in profile(session.open_with, {"x": 1}, unknown)}
+    own = {node.name: node.us for node in profile(session.open_with, {"x": 1}, no_time)}
     assert own == {
         "before": 10,
         "turn": 42,
@@ -175,9 +175,9 @@ def test_a_real_profile_names_nodes_operators_and_providers(tmp_path):
         prefixes.append(prefix)
         return open_session(path, RuntimeOptions(provider=Provider.CPU), Level.ALL, profile=prefix)
 
-    nodes = profile(open_with, {"x": np.ones(64, np.float32)}, unknown)
+    nodes = profile(open_with, {"x": np.ones(64, np.float32)}, no_time)
     assert sorted(node.op for node in nodes) == ["Exp", "Sin"]
     assert placement(nodes) == {"CPUExecutionProvider": 2}
     assert not prefixes[0].parent.exists()
     with pytest.raises(UnverifiedError):
-        profile(open_with, {"x": np.ones(63, np.float32)}, unknown)
+        profile(open_with, {"x": np.ones(63, np.float32)}, no_time)

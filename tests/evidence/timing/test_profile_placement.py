@@ -13,10 +13,10 @@ from widthfold_onnx.evidence.timing.profile import (
     WARM_RUNS,
     alarms,
     fallbacks,
+    no_time,
     placement,
     profile,
     remarks,
-    unknown,
 )
 from widthfold_onnx.options import Provider
 from widthfold_onnx.reports import github, html, markdown
@@ -53,7 +53,7 @@ class Profiled:
 
 @pytest.fixture
 def nodes() -> list[NodeTime]:
-    return profile(Profiled, {}, unknown)
+    return profile(Profiled, {}, no_time)
 
 
 def timed(nodes: list[NodeTime]) -> dict:

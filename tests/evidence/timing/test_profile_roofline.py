@@ -13,10 +13,10 @@ from widthfold_onnx.evidence.timing import profile as profile_module
 from widthfold_onnx.evidence.timing.profile import (
     WEIGHTS,
     Roofline,
-    moved,
+    moved_bytes,
     multiply_adds,
+    no_time,
     profile,
-    unknown,
 )
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime import kernels
@@ -66,10 +66,10 @@ def test_multiply_adds_with_zeros_do_not_count():
 
 
 def test_bytes_are_what_a_node_reads_and_writes():
-    assert moved(details("Add", [(3, 4), (4,)], [(3, 4)])) == 4 * (12 + 4 + 12)
-    assert moved(details("Cast", [(5,)], [(5,)], "double")) == 80
-    assert moved(details("Gather", [(1000,), (3,)], [(3,)])) == 4 * (3 + 3)
-    assert moved(details("Concat", [(5,)], [(5,)], "string")) is None
+    assert moved_bytes(details("Add", [(3, 4), (4,)], [(3, 4)])) == 4 * (12 + 4 + 12)
+    assert moved_bytes(details("Cast", [(5,)], [(5,)], "double")) == 80
+    assert moved_bytes(details("Gather", [(1000,), (3,)], [(3,)])) == 4 * (3 + 3)
+    assert moved_bytes(details("Concat", [(5,)], [(5,)], "string")) is None
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_speeds_are_those_of_the_shortest_runs(monkeypatch):
 def test_on_a_gpu_no_least_time_is_known():
     cuda = VerifyOptions(provider=Provider.CUDA)
     roofline = Roofline(cuda)
-    assert roofline.of(MODELS / "pitch_cnn.onnx", Setting(Level.ALL, cuda)) is unknown
+    assert roofline.of(MODELS / "pitch_cnn.onnx", Setting(Level.ALL, cuda)) is no_time
     assert roofline.limits() == {}
 
 

@@ -70,7 +70,7 @@ def judge(
         reason = judgement.measure(number)
         cells = judgement.cells(runs)
         # More copies make no output pass whose tolerance the caller chose.
-        if reason or all(options.tolerance.is_chosen(c.name) for c in failed(cells).values()):
+        if reason or all(options.tolerance.is_chosen(c.name) for c in failed_cells(cells).values()):
             break
     if reason:
         reason = f"how far rounding moves the original is not known: {reason}"
@@ -108,7 +108,7 @@ class Judgement:
 
     def cells(self, runs: Mapping[LevelName, Sequence[Outputs] | str]) -> Cells:
         """Compare every output of the rewritten model, at each level and on every input set."""
-        truths = self._usable()
+        truths = self._usable_truths()
         return {
             key: self._cell(key, candidate, truths[number])
             for level, outputs in runs.items()
@@ -126,16 +126,16 @@ class Judgement:
         multiple = MULTIPLE if self.is_proved else STRICT
         defaults = EXACT_RTOL if name in truth and not self.is_proved else DEFAULT_RTOL
         expected = self.reference.outputs[number] | truth
-        cell = self._compared(key, expected, candidate, multiple, defaults)
+        cell = self._comparison(key, expected, candidate, multiple, defaults)
         if name in self.reference.unsteady:
             return msgspec.structs.replace(cell, passed=False, note=UNSTEADY, caveat="unsteady")
         if cell.passed or level == "disabled" or isinstance(self.reference.optimized_outputs, str):
             return cell
         optimized_outputs = self.reference.optimized_outputs[number]
-        second_cell = self._compared(key, optimized_outputs, candidate, multiple)
+        second_cell = self._comparison(key, optimized_outputs, candidate, multiple)
         return msgspec.structs.replace(second_cell, note=OPTIMIZED) if second_cell.passed else cell
 
-    def _usable(self) -> list[Outputs]:
+    def _usable_truths(self) -> list[Outputs]:
         """Return the truths to which the original is as near as equal models must be.
 
         If they are further apart, one of them is wrong. onnx's reference implementation has faults:
@@ -151,7 +151,9 @@ class Judgement:
                     continue
                 with np.errstate(over="ignore"):
                     rounded = values.astype(outputs[name].dtype)
-                row = self._compared(("disabled", name, number), {name: rounded}, outputs, MULTIPLE)
+                row = self._comparison(
+                    ("disabled", name, number), {name: rounded}, outputs, MULTIPLE
+                )
                 gap = distance(rounded, outputs[name])
                 if row.passed and gap is not None:
                     usable[number][name] = rounded
@@ -162,7 +164,7 @@ class Judgement:
                     self.truth_distances[name] = max(largest, row.max_rel or 0.0)
         return usable
 
-    def _compared(
+    def _comparison(
         self,
         key: Key,
         original: Outputs,
@@ -188,18 +190,18 @@ class Judgement:
         ]
 
 
-def failed(cells: Cells) -> Cells:
+def failed_cells(cells: Cells) -> Cells:
     """Return the failed cells of the outputs that repeat."""
     return {k: cell for k, cell in cells.items() if not cell.passed and cell.caveat != "unsteady"}
 
 
 def faults(cells: Cells, reference: Reference, level: LevelName) -> list[str]:
     """Describe the first failed cell at a level of each output that repeats."""
-    first: dict[str, str] = {}
-    for (cell_level, name, number), cell in failed(cells).items():
+    lines: dict[str, str] = {}
+    for (cell_level, name, number), cell in failed_cells(cells).items():
         if cell_level == level:
-            first.setdefault(name, _difference(cell, reference.sets[number].label))
-    return list(first.values())
+            lines.setdefault(name, _difference(cell, reference.sets[number].label))
+    return list(lines.values())
 
 
 def _difference(row: OutputParity, label: str = "") -> str:
@@ -211,7 +213,7 @@ def _difference(row: OutputParity, label: str = "") -> str:
     return f"output {printable(row.name)}: {detail}" + (f" ({label})" if label else "")
 
 
-def merged(cells: Cells) -> list[OutputParity]:
+def output_rows(cells: Cells) -> list[OutputParity]:
     """Return a row for each level and output: the input set on which it was nearest to failing."""
     rows: dict[tuple[LevelName, str], OutputParity] = {}
     for (level, name, _), cell in cells.items():

@@ -12,9 +12,15 @@ from pathlib import Path
 
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
 from widthfold_onnx.evidence.model_runs import Outputs
-from widthfold_onnx.evidence.parity.judgement import failed, faults, judge, merged, stored_faults
+from widthfold_onnx.evidence.parity.judgement import (
+    failed_cells,
+    faults,
+    judge,
+    output_rows,
+    stored_faults,
+)
 from widthfold_onnx.evidence.parity.reference import Reference
-from widthfold_onnx.evidence.parity.saturated import as_deployed
+from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
 from widthfold_onnx.options import Provider, Sizes
 from widthfold_onnx.results import LevelName, OutputParity, Verdict
 from widthfold_onnx.runtime.sessions.session import Level
@@ -74,7 +80,7 @@ def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelPa
     optimized_outputs = reference.run(rewritten, Level.ALL)
     runs: dict[LevelName, list[Outputs] | str] = {"disabled": outputs, "all": optimized_outputs}
     cells, remarks = judge(reference, runs, is_proved=is_proved)
-    masks = {key[-1] for key, cell in failed(cells).items() if not cell.nonfinite_match}
+    masks = {key[-1] for key, cell in failed_cells(cells).items() if not cell.nonfinite_match}
     suspects = [number for number in sorted(masks) if is_proved and sets[number].random]
     left_out = {number: reason for number in suspects if (reason := reference.overflow(number))}
     cells = {key: cell for key, cell in cells.items() if key[-1] not in left_out}
@@ -88,10 +94,12 @@ def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelPa
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     deployed_failures: list[str] = []
     if not failures and saturates(reference.options) and holds_bytes(reference.model, rewritten):
-        deployed_failures, deployed_remarks = as_deployed(reference, rewritten, optimized_outputs)
+        deployed_failures, deployed_remarks = compare_as_deployed(
+            reference, rewritten, optimized_outputs
+        )
         failures += deployed_failures
         remarks += deployed_remarks
-    doubts, rows = reference.doubts, merged(cells)
+    doubts, rows = reference.doubts, output_rows(cells)
     if not any(row.level == "disabled" and row.caveat != "meaningless" for row in rows):
         reason = "no output shows anything on these inputs"
         reason = "the original overflows on every input set" if left_out else reason

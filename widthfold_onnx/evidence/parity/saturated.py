@@ -19,7 +19,7 @@ from widthfold_onnx.runtime.sessions.session_options import PRECISION
 from widthfold_onnx.text import printable
 
 
-def as_deployed(
+def compare_as_deployed(
     reference: Reference, rewritten: Path, exact: Sequence[Outputs] | str
 ) -> tuple[list[str], list[str]]:
     """Run both models as the caller deploys them.

@@ -45,8 +45,8 @@ def steps_of(copy: int, size: int) -> Steps:
     An odd copy moves every number the other way than the copy before it, so that two copies move a
     number up and down.
     """
-    generator, up = np.random.default_rng(copy // 2), size if copy % 2 else -size
-    return lambda shape: np.where(generator.random(shape) < 0.5, up, -up)
+    generator, step = np.random.default_rng(copy // 2), size if copy % 2 else -size
+    return lambda shape: np.where(generator.random(shape) < 0.5, step, -step)
 
 
 def shaken(array: Array, steps: Steps) -> Array:
@@ -83,9 +83,9 @@ def _shake(graph: onnx.GraphProto, outside: Constants, steps: Steps, names: Iter
                 reader, place, name = maker, 0, maker.input[0]
                 maker = makers.get(name)
             if maker is not None and maker.op_type == "DequantizeLinear":
-                stored, scale = (constants.get(operand) for operand in maker.input[:2])
-                if stored is not None and scale is not None and scale.data_type in SHAKEN:
-                    units = np.ones(tuple(stored.dims), numpy_helper.to_array(scale).dtype)
+                weight, scale = (constants.get(operand) for operand in maker.input[:2])
+                if weight is not None and scale is not None and scale.data_type in SHAKEN:
+                    units = np.ones(tuple(weight.dims), numpy_helper.to_array(scale).dtype)
                     factors, product = next(names), next(names)
                     value = numpy_helper.from_array(shaken(units, steps))
                     graph.node.append(helper.make_node("Constant", [], [factors], value=value))

@@ -87,14 +87,14 @@ def evaluate(
                 pace = (time.monotonic() - start) / max(size, 1)
     except Exception as error:
         # Operators raise different errors on unknown versions; there is no common base.
-        reason = str(error) if isinstance(error, WidthfoldError) else _where(error)
+        reason = str(error) if isinstance(error, WidthfoldError) else _failing_node(error)
         if not results:
             raise UnverifiedError(reason) from error
         return results, reason
     return results, ""
 
 
-def _where(error: BaseException) -> str:
+def _failing_node(error: BaseException) -> str:
     """Name the node at which onnx's reference implementation fails: the innermost node that ran.
 
     The message of its error is about arrays and classes, and mostly does not name a node.

@@ -89,17 +89,17 @@ class SizeProof:
 VERDICTS = ("equal", "not provable", "different")
 
 
-def proved(old: Program, new: Program, fixed: Sequence[Shapes], ran_at: Shapes) -> Proof:
+def proved(old: Program, new: Program, sizes: Sequence[Shapes], run_shapes: Shapes) -> Proof:
     """Prove two models equal, or say where they differ, as a part of the report.
 
     Args:
         old: the original.
         new: the rewritten model.
-        fixed: extents of inputs that the caller demands, one or more assignments.
-        ran_at: extents at which the original ran, empty where it did not.
+        sizes: extents of inputs that the caller demands, one or more assignments.
+        run_shapes: extents at which the original ran, empty where it did not.
     """
     try:
-        proofs = prove_at_sizes(old, new, fixed, ran_at)
+        proofs = prove_at_sizes(old, new, sizes, run_shapes)
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error))
     worst = max(proofs, key=lambda proof: VERDICTS.index(proof.verdict))
@@ -118,7 +118,7 @@ def proved(old: Program, new: Program, fixed: Sequence[Shapes], ran_at: Shapes) 
 
 
 def prove_at_sizes(
-    old: Program, new: Program, sizes: Sequence[Shapes], ran_at: Shapes
+    old: Program, new: Program, sizes: Sequence[Shapes], run_shapes: Shapes
 ) -> list[SizeProof]:
     """Compare two models at one set of extents, or at several where the original leaves some open.
 
@@ -128,7 +128,7 @@ def prove_at_sizes(
         old: the original.
         new: the rewritten model.
         sizes: extents that the caller demands, one or more assignments.
-        ran_at: extents at which the original ran, empty where it did not.
+        run_shapes: extents at which the original ran, empty where it did not.
 
     Raises:
         UnverifiedError: no extents were found at which the original can be evaluated.
@@ -136,7 +136,7 @@ def prove_at_sizes(
     models = Correspondence(old, new)
     proofs: list[SizeProof] = []
     for shapes in sizes:
-        proofs.append(_first_proof(models, first_tries(old, shapes, ran_at)))
+        proofs.append(_first_proof(models, first_tries(old, shapes, run_shapes)))
         if proofs[-1].verdict == "different":
             return proofs
     fixed = sizes[0]
@@ -154,8 +154,8 @@ def prove_at_sizes(
         except UnverifiedError:
             continue
         is_planned = all(shapes.get(name) == tuple(fixed[name]) for name in fixed)
-        counts = is_planned or (proof.is_computed and not proof.is_opaque)
-        if counts and not _is_of_empty_tensors(models, proof):
+        is_counted = is_planned or (proof.is_computed and not proof.is_opaque)
+        if is_counted and not _is_of_empty_tensors(models, proof):
             proofs.append(proof)
     if proofs[-1].verdict == "different" or not open_dimensions(old, {}):
         return proofs
@@ -212,14 +212,14 @@ def _unseen_branches(models: Correspondence, proofs: Sequence[SizeProof]) -> lis
     A branch that the original holds, too, is left out, and so is an If with a constant condition.
     """
     new, old_branches = models.new, models.old.branches
-    computed = {branch for proof in proofs for branch in proof.branches}
+    computed_branches = {branch for proof in proofs for branch in proof.branches}
     ifs = (node for node in new.scope.nodes if node.op_type == "If")
-    fixed = {node.output[0] for node in ifs if node.input[0] in new.constant}
-    open_ifs = {name for name, _ in computed} - fixed
+    constant_ifs = {node.output[0] for node in ifs if node.input[0] in new.constant_values}
+    open_ifs = {name for name, _ in computed_branches} - constant_ifs
     return [
         branch
         for branch, bodies in new.branches.items()
-        if branch[0] in open_ifs and branch not in computed
+        if branch[0] in open_ifs and branch not in computed_branches
         if not bodies <= old_branches.get(branch, set())
     ]
 
@@ -245,7 +245,7 @@ def _memory_reported() -> Iterator[None]:
 
 @_memory_reported()
 def prove(
-    models: Correspondence, shapes: Shapes, forced: frozenset[str] = frozenset()
+    models: Correspondence, shapes: Shapes, forced_ifs: frozenset[str] = frozenset()
 ) -> SizeProof:
     """Evaluate both models on the same random elements and compare the results.
 
@@ -256,7 +256,7 @@ def prove(
     Args:
         models: the models.
         shapes: extents of the inputs of the original.
-        forced: of the new model, see `Evaluation.forced`.
+        forced_ifs: of the new model, see `Evaluation.forced_ifs`.
 
     Raises:
         UnverifiedError: the original cannot be evaluated at these extents.
@@ -271,7 +271,7 @@ def prove(
         return SizeProof("different", reason, shapes)
     table = ShapeTable(models.old.proto, shapes)
     try:
-        trial = _Trial(models, (table, ShapeTable(models.new.proto, shapes)), shapes, forced)
+        trial = _Trial(models, (table, ShapeTable(models.new.proto, shapes)), shapes, forced_ifs)
     except UsageError:
         reason = "the new model declares other extents of its inputs"
         return SizeProof("different", reason, shapes, is_computed=False)
@@ -294,13 +294,13 @@ class _Trial:
         models: the models.
         tables: extents and element types of the values of both.
         shapes: extents of the inputs.
-        forced: of the new model, see `Evaluation.forced`.
+        forced_ifs: of the new model, see `Evaluation.forced_ifs`.
     """
 
     models: Correspondence
     tables: tuple[ShapeTable, ShapeTable]
     shapes: Shapes
-    forced: frozenset[str]
+    forced_ifs: frozenset[str]
 
     def proof(self, targets: Sequence[str], variables: Shapes) -> SizeProof:
         """Evaluate both models up to the targets and compare these, until the bound holds.
@@ -323,14 +323,14 @@ class _Trial:
     def _round(self, targets: Sequence[str], variables: Shapes) -> SizeProof:
         """Compare the targets of both models once, with whatever error bound that has."""
         models, table = self.models, self.tables[0]
-        proof_of = partial(SizeProof, shapes=self.shapes)
+        size_proof = partial(SizeProof, shapes=self.shapes)
         names = models.old.names & models.new.names
         if lone_names := [name for name in targets if name not in names]:
-            return proof_of("different", f"only one model computes {printable(lone_names[0])}")
-        agreed = models.agreed(table)
-        side = partial(Evaluation, shapes=self.shapes, agreed=agreed, variables=variables)
+            return size_proof("different", f"only one model computes {printable(lone_names[0])}")
+        types = models.agreed_types(table)
+        side = partial(Evaluation, shapes=self.shapes, agreed_types=types, variables=variables)
         old = partial(side, models.old, table)
-        new = partial(side, models.new, self.tables[1], forced=self.forced)
+        new = partial(side, models.new, self.tables[1], forced_ifs=self.forced_ifs)
         try:
             old_run = old().run(targets)
         except UnevaluableError as error:
@@ -340,7 +340,7 @@ class _Trial:
         except UnevaluableError as error:
             # On empty inputs an allowed failure of one target may hide the failure of another.
             failures = _failures(new, targets) if _is_empty(self.shapes) else [str(error)]
-            return proof_of("different", "; ".join(failures), is_computed=False)
+            return size_proof("different", "; ".join(failures), is_computed=False)
         doubt, is_opaque = "", False
         for name in targets:
             if old_run.digests[name] == new_run.digests[name]:
@@ -352,15 +352,15 @@ class _Trial:
             statement = f"{printable(name)}{node}: {_difference(old_value, new_value)}"
             reason = doubt_of(name, kept_old, kept_new)
             if not reason:
-                return proof_of("different", statement)
+                return size_proof("different", statement)
             doubt = doubt or f"{statement}; {reason}"
             is_opaque = is_opaque or isinstance(old_value, OpaqueValue)
         if doubt:
-            ifs = frozenset(new_run.undecided - old_run.undecided if is_opaque else ())
-            return proof_of("not provable", doubt, is_opaque=is_opaque, unseen=ifs)
-        return proof_of(
+            ifs = frozenset(new_run.undecided_ifs - old_run.undecided_ifs if is_opaque else ())
+            return size_proof("not provable", doubt, is_opaque=is_opaque, unseen=ifs)
+        return size_proof(
             "equal",
-            values=len(models.shared) + len(targets),
+            values=len(models.shared_values) + len(targets),
             error_bits=_error_bits(old_run, new_run),
             functions=frozenset(old_run.unknown_operators | new_run.unknown_operators),
             branches=frozenset(new_run.branches),

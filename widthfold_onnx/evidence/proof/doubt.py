@@ -56,9 +56,11 @@ def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     variables = {**old.shapes, **old.variables}
     values = [run.values[target] for run in runs]
     is_opaque = any(isinstance(value, OpaqueValue) for value in values)
-    old_only, new_only = _exchanged(old.functions, new.functions)
-    merged, _ = _exchanged(*(_operators(run.program, target, variables) for run in runs))
-    is_merged = bool(merged) and values[0].constants > values[1].constants
+    old_only, new_only = _operator_differences(old.functions, new.functions)
+    merged_operators, _ = _operator_differences(
+        *(_operators(run.program, target, variables) for run in runs)
+    )
+    is_merged = bool(merged_operators) and values[0].constants > values[1].constants
     chooses = any(name == "If" for name, _ in old.functions)  # numbers reach one branch only
     if not is_opaque and (chooses or not (old_only or new_only or is_merged)):
         return ""
@@ -77,11 +79,11 @@ def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     if (old_only or new_only or is_opaque) and (distance <= SAME * largest).all():
         return f"the numbers agree{_operators_text(old_only, new_only)}"
     if is_merged and (distance <= UNITS * digits * largest).all():
-        return f"the new model has rounded what {', '.join(merged)} make of constants"
+        return f"the new model has rounded what {', '.join(merged_operators)} make of constants"
     return ""
 
 
-def _exchanged(old: Operators, new: Operators) -> tuple[list[str], list[str]]:
+def _operator_differences(old: Operators, new: Operators) -> tuple[list[str], list[str]]:
     """Name the operators that only one of two models applies, or that it applies more often."""
     rests = old - new, new - old
     ambiguous = set.intersection(*({name for name, _ in rest} for rest in rests))
@@ -93,7 +95,7 @@ def _exchanged(old: Operators, new: Operators) -> tuple[list[str], list[str]]:
 
 
 def _operators(program: Program, target: str, variables: Mapping[str, Shape]) -> Operators:
-    nodes = [program.scope.nodes[i] for i in program.scope.behind([target], variables)]
+    nodes = [program.scope.nodes[i] for i in program.scope.ancestors([target], variables)]
     return Counter((operator(node), program.version(node)) for node in nodes)
 
 
@@ -111,10 +113,10 @@ def _numbers(
 ) -> Array | None:
     """Compute a value in float64; None where the reference implementation cannot."""
     scope = program.scope
-    indices = scope.behind([target], variables)
+    indices = scope.ancestors([target], variables)
     operands = {target, *(name for i in indices for name in scope.reads[i])}
     names = variables_of(program, target, variables)
-    arrays = {name: program.stored(name) for name in operands - names}
+    arrays = {name: program.initializer(name) for name in operands - names}
     constants = [numpy_helper.from_array(a, name) for name, a in arrays.items() if a is not None]
     inputs = [helper.make_tensor_value_info(name, FLOATS[3], None) for name in sorted(names)]
     outputs = [helper.make_tensor_value_info(target, FLOATS[3], None)]

@@ -67,28 +67,28 @@ class Evaluation:
         program: the model.
         table: extents and element types of the values of the model.
         shapes: extents of the inputs.
-        agreed: extents and element types, by another model that has these values, too. They are
-            used for the variables, and for values that the table lacks.
+        agreed_types: extents and element types, by another model that has these values, too. They
+            are used for the variables, and for values that the table lacks.
         variables: values of the main graph that are variables for all that reads them.
-        forced: first outputs of Ifs whose else branch is computed, whatever their condition is.
+        forced_ifs: first outputs of Ifs whose else branch is computed, whatever their condition is.
         is_kept: whether the values of the targets are kept, and not only their digests.
-        digests: of the targets.
-        values: the targets.
-        degree: of the polynomials, at most.
-        size: elements of all values.
+        digests: digests of the targets.
+        values: values of the targets, if they are kept.
+        degree: highest degree of the polynomials.
+        size: number of elements of all values.
         functions: how often each operator was treated as a random function, by its name and the
             version since which it is unchanged.
         unknown_operators: operators that were treated as functions of all that they read.
-        branches: branches that were computed, by the first output of the If and their name.
-        undecided: first outputs of Ifs whose condition is not known, and whose branches differ.
+        branches: the first output of the If and the name of each branch that was computed.
+        undecided_ifs: first outputs of Ifs whose condition is not known, and whose branches differ.
     """
 
     program: Program
     table: ShapeTable
     shapes: Mapping[str, Shape]
-    agreed: Mapping[str, TensorType]
+    agreed_types: Mapping[str, TensorType]
     variables: Mapping[str, Shape]
-    forced: frozenset[str] = frozenset()
+    forced_ifs: frozenset[str] = frozenset()
     is_kept: bool = False
     digests: dict[str, bytes] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Evaluation:
     functions: Counter[tuple[str, int]] = field(default_factory=Counter)
     unknown_operators: set[str] = field(default_factory=set)
     branches: set[tuple[str, str]] = field(default_factory=set)
-    undecided: set[str] = field(default_factory=set)
+    undecided_ifs: set[str] = field(default_factory=set)
 
     def run(self, targets: Sequence[str]) -> Self:
         """Compute values of the main graph and all that they are computed from.
@@ -127,17 +127,17 @@ class Evaluation:
     def _graph(self, frame: _Frame, outputs: Sequence[str]) -> None:
         """Evaluate what some values of a graph need."""
         scope, values = frame.scope, frame.values
-        fixed, targets = self.variables, frozenset(outputs)
+        variable_shapes, targets = self.variables, frozenset(outputs)
         if frame.path:
-            fixed, targets = {}, frozenset()
-        nodes = scope.behind(outputs, fixed)
-        touched = {i: {*scope.reads[i], *scope.nodes[i].output} for i in nodes}
-        last = {name: i for i in nodes for name in touched[i]}
+            variable_shapes, targets = {}, frozenset()
+        nodes = scope.ancestors(outputs, variable_shapes)
+        names_of_node = {i: {*scope.reads[i], *scope.nodes[i].output} for i in nodes}
+        last_reader = {name: i for i in nodes for name in names_of_node[i]}
         for index in nodes:
             node = scope.nodes[index]
             for name in scope.reads[index]:
-                if name in fixed and name not in values:
-                    values[name] = self._drawn(key_of("variable", name), *self.agreed[name])
+                if name in variable_shapes and name not in values:
+                    values[name] = self._drawn(key_of("variable", name), *self.agreed_types[name])
             try:
                 results = self._node(frame, index)
             except UnevaluableError as error:
@@ -148,10 +148,10 @@ class Evaluation:
                 if isinstance(value, Elements):
                     self.degree = max(self.degree, value.degree)
                     self.size += value.draws[0].size
-                if name and name not in fixed:
+                if name and name not in variable_shapes:
                     values[name] = value
-            for name in touched[index].difference(outputs):
-                if last[name] == index:
+            for name in names_of_node[index].difference(outputs):
+                if last_reader[name] == index:
                     values.pop(name, None)
 
     def _read(self, name: str, frame: _Frame) -> Value:
@@ -176,8 +176,8 @@ class Evaluation:
             UnevaluableError: it is too large to be evaluated.
         """
         extents = self.table.extents(path, name)
-        if extents is None and name in self.agreed and not path:
-            extents = self.agreed[name][0]
+        if extents is None and name in self.agreed_types and not path:
+            extents = self.agreed_types[name][0]
         if extents is not None and math.prod(extents) > MOST_ELEMENTS:
             raise UnevaluableError(f"{list(extents)} are too many elements")
         return extents
@@ -200,9 +200,9 @@ class Evaluation:
         if bodies and is_default(node, "If"):
             return self._if(call, bodies, frame)
         if bodies:
-            returned = [self._body(call, body, frame, number) for number, body in enumerate(bodies)]
+            outputs = [self._body(call, body, frame, number) for number, body in enumerate(bodies)]
             results = unknown_function(
-                call, *(_digest(value).hex() for values in returned for value in values)
+                call, *(_digest(value).hex() for values in outputs for value in values)
             )
         else:
             results = evaluate(call)
@@ -247,7 +247,7 @@ class Evaluation:
         """
         condition = call.inputs[0]
         branch_names = {"then_branch", "else_branch"}
-        if call.node.output[0] in self.forced:
+        if call.node.output[0] in self.forced_ifs:
             branch_names = {"else_branch"}
         elif isinstance(condition, Constant):
             branch_names = {"then_branch" if condition.array.any() else "else_branch"}
@@ -258,13 +258,13 @@ class Evaluation:
         if len(results) < 2:
             return next(iter(results.values()))
         branches = zip(results["then_branch"], results["else_branch"], strict=True)
-        return [self._either(call, first, second, i) for i, (first, second) in enumerate(branches)]
+        return [self._choice(call, first, second, i) for i, (first, second) in enumerate(branches)]
 
-    def _either(self, call: Call, first: Value, second: Value, index: int) -> Value:
+    def _choice(self, call: Call, first: Value, second: Value, index: int) -> Value:
         if _digest(first) == _digest(second):
             return first
         self.functions["If", call.version] += 1
-        self.undecided.add(call.node.output[0])
+        self.undecided_ifs.add(call.node.output[0])
         self.unknown_operators.add("If")
         condition = call.inputs[0]
         key = key_of("If", None if condition is None else condition.digest())

@@ -25,7 +25,12 @@ from onnx.reference.op_run import OpRun
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.proof.geometry import conv, conv_transpose, spread, windows
+from widthfold_onnx.evidence.proof.geometry import (
+    conv,
+    conv_transpose,
+    read_transposed_windows,
+    read_windows,
+)
 from widthfold_onnx.evidence.proof.values import FLOATS
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.model.proto.walk import all_tensors, model_nodes
@@ -41,18 +46,18 @@ class _Op(OpRun):
 class Conv(_Op):
     """Conv in float64."""
 
-    place, compute = staticmethod(windows), staticmethod(conv)
+    place, compute = staticmethod(read_windows), staticmethod(conv)
 
     def _run(self, x: Array, w: Array, b: Array | None = None, **attributes: Any) -> tuple[Array]:
-        at = self.place(attributes, w.shape[2:], x.shape[2:])
-        y = self.compute(x, w, attributes["group"], at, None)
+        windows = self.place(attributes, w.shape[2:], x.shape[2:])
+        y = self.compute(x, w, attributes["group"], windows, None)
         return (y if b is None else np.asarray(y + b.reshape(-1, *[1] * (y.ndim - 2))),)
 
 
 class ConvTranspose(Conv):
     """ConvTranspose in float64."""
 
-    place, compute = staticmethod(spread), staticmethod(conv_transpose)
+    place, compute = staticmethod(read_transposed_windows), staticmethod(conv_transpose)
 
 
 class MaxPool(_Op):
@@ -61,21 +66,23 @@ class MaxPool(_Op):
     def _run(self, x: Array, **attributes: Any) -> tuple[Array]:
         if len(self.onnx_node.output) > 1:
             raise UnverifiedError("the places that MaxPool returns are not computed in float64")
-        at = windows(attributes, attributes["kernel_shape"], x.shape[2:])
-        data = at.padded(x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
-        return (reduce(np.maximum, (data[:, :, *at.tap(t)] for t in np.ndindex(*at.kernel))),)
+        windows = read_windows(attributes, attributes["kernel_shape"], x.shape[2:])
+        data = windows.padded(x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
+        taps = (data[:, :, *windows.tap(place)] for place in np.ndindex(*windows.kernel))
+        return (reduce(np.maximum, taps),)
 
 
 class Softmax(_Op):
     """Softmax; before opset 13 over all axes from `axis` on (ONNX operator text)."""
 
     def _run(self, x: Array, **_: object) -> tuple[Array]:
-        old = self.run_params["opsets"][self.op_domain] < SOFTMAX_OF_ONE_AXIS
-        axes = [entry.i for entry in self.onnx_node.attribute if entry.name == "axis"]
-        axis = (axes[0] if axes else 1 if old else -1) % x.ndim
-        over = tuple(range(axis, x.ndim)) if old else axis
-        powers = np.exp(x - x.max(over, keepdims=True))
-        return (powers / powers.sum(over, keepdims=True),)
+        is_old = self.run_params["opsets"][self.op_domain] < SOFTMAX_OF_ONE_AXIS
+        default = 1 if is_old else -1
+        entries = (entry.i for entry in self.onnx_node.attribute if entry.name == "axis")
+        axis = next(entries, default) % x.ndim
+        axes = tuple(range(axis, x.ndim)) if is_old else axis
+        powers = np.exp(x - x.max(axes, keepdims=True))
+        return (powers / powers.sum(axes, keepdims=True),)
 
 
 class LogSoftmax(Softmax):

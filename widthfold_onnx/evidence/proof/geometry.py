@@ -80,15 +80,15 @@ class Windows:
         taps = (data[*lead, *self.tap(place)] for place in np.ndindex(*self.kernel))
         return np.asarray(sum(taps, np.zeros((), data.dtype)))
 
-    def tap(self, at: Sequence[int]) -> tuple[slice, ...]:
+    def tap(self, place: Sequence[int]) -> tuple[slice, ...]:
         """Return the positions of one tap of every window in padded data."""
         return tuple(
             slice(k * d, k * d + (n - 1) * s + 1, s)
-            for k, d, s, n in zip(at, self.dilations, self.strides, self.counts, strict=True)
+            for k, d, s, n in zip(place, self.dilations, self.strides, self.counts, strict=True)
         )
 
 
-def windows(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]) -> Windows:
+def read_windows(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]) -> Windows:
     """Read strides, dilations, pads, auto_pad and ceil_mode of Conv or a pooling operator.
 
     Args:
@@ -142,7 +142,9 @@ def _steps(
     return strides, dilations, pads[:rank], pads[rank:]
 
 
-def spread(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]) -> Windows:
+def read_transposed_windows(
+    attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]
+) -> Windows:
     """Read the attributes of a ConvTranspose: its data lies in windows of its result.
 
     Args:
@@ -162,8 +164,8 @@ def spread(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]
     output_shape = attributes.get("output_shape")
     if not output_shape and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         output_shape = [n * s for n, s in zip(extents, strides, strict=True)]
-    at = Windows(tuple(kernel), strides, dilations, (), (), tuple(extents))
-    for i, full in enumerate(at.reach):
+    windows = Windows(tuple(kernel), strides, dilations, (), (), tuple(extents))
+    for i, full in enumerate(windows.reach):
         if output_shape:
             result = output_shape[len(output_shape) - rank + i]
             if result - full >= strides[i]:
@@ -175,7 +177,7 @@ def spread(attributes: Attributes, kernel: Sequence[int], extents: Sequence[int]
         if result < 1:
             raise UnevaluableError(f"its result would have {result} positions")
         ends[i] = full - begins[i] - result
-    return replace(at, begins=tuple(begins), ends=tuple(ends))
+    return replace(windows, begins=tuple(begins), ends=tuple(ends))
 
 
 SLICE_BYTES = 1 << 21
@@ -184,7 +186,7 @@ SLICE_BYTES = 1 << 21
 _BYTES = 8
 
 
-def conv(data: Array, weight: Array, group: int, at: Windows, prime: Modulus) -> Array:
+def conv(data: Array, weight: Array, group: int, windows: Windows, prime: Modulus) -> Array:
     """Convolve [N, C, *extents] with [O, C / group, *kernel] to [N, O, *counts].
 
     The data is laid out as columns (im2col), some positions at a time, and multiplied by the
@@ -195,41 +197,43 @@ def conv(data: Array, weight: Array, group: int, at: Windows, prime: Modulus) ->
     """
     outputs, channels = weight.shape[:2]
     check_groups(data.shape[1], outputs, group, channels)
-    rows = weight.reshape(group, outputs // group, channels, *at.kernel)
+    rows = weight.reshape(group, outputs // group, channels, *windows.kernel)
     mask = rows.any(axis=(0, 1))  # [C / G, *kernel]: columns that meet only zeros are left out
     rows = rows[:, :, mask]
     # To [N, G, C / G, *kernel, *counts], where runs along the last axis stay runs.
-    rank = len(at.counts)
-    views = np.moveaxis(at.of(at.padded(data)), range(2, 2 + rank), range(-rank, 0))
+    rank = len(windows.counts)
+    views = np.moveaxis(windows.of(windows.padded(data)), range(2, 2 + rank), range(-rank, 0))
     views = views.reshape(len(data), group, channels, *views.shape[2:])
-    result = np.empty((len(data), group, outputs // group, *at.counts), number_type(prime))
+    result = np.empty((len(data), group, outputs // group, *windows.counts), number_type(prime))
     tallest = max(rows.shape[2], outputs // group)
-    per_line = group * tallest * math.prod(at.counts[1:]) * _BYTES
+    per_line = group * tallest * math.prod(windows.counts[1:]) * _BYTES
     step = max(1, SLICE_BYTES // max(per_line, 1))
     for sample in range(len(data)):
-        for start in range(0, at.counts[0], step):
+        for start in range(0, windows.counts[0], step):
             part = result[sample, :, :, start : start + step]
             lines = views[sample][..., start : start + step, *[slice(None)] * (rank - 1)]
             columns = lines[:, mask].reshape(group, rows.shape[2], math.prod(part.shape[2:]))
             part[...] = dot(rows, columns, prime).reshape(part.shape)
-    return result.reshape(len(data), outputs, *at.counts)
+    return result.reshape(len(data), outputs, *windows.counts)
 
 
-def conv_transpose(data: Array, weight: Array, group: int, at: Windows, prime: Modulus) -> Array:
+def conv_transpose(
+    data: Array, weight: Array, group: int, windows: Windows, prime: Modulus
+) -> Array:
     """Convolve [N, C, *extents] with [C, O / group, *kernel], transposed, to [N, O, *extents'].
 
     Raises:
         UnevaluableError: the channels do not fit.
     """
-    outputs, positions = weight.shape[1] * group, math.prod(at.counts)
+    outputs, count = weight.shape[1] * group, math.prod(windows.counts)
     check_groups(data.shape[1], outputs, group, weight.shape[0] // max(group, 1))
-    columns = data.reshape(len(data), group, data.shape[1] // group, positions)
+    columns = data.reshape(len(data), group, data.shape[1] // group, count)
     rows = weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]).swapaxes(1, 2)
-    result = np.zeros((len(data), group, weight.shape[1], *at.reach))
-    for place in np.ndindex(*at.kernel):  # a tap adds less than 2^23, so fewer than 2^29 are exact
-        part = result[:, :, :, *at.tap(place)]
+    result = np.zeros((len(data), group, weight.shape[1], *windows.reach))
+    for place in np.ndindex(*windows.kernel):  # each adds less than 2^23: fewer than 2^29 are exact
+        part = result[:, :, :, *windows.tap(place)]
         part += dot(rows[:, :, :, *place], columns, prime).reshape(part.shape)
-    result = at.cut(reduced(result, prime))
+    result = windows.cut(reduced(result, prime))
     return result.reshape(len(data), outputs, *result.shape[3:])
 
 

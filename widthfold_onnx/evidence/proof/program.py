@@ -75,9 +75,9 @@ class Program:
         return [value.name for value in self.proto.graph.output]
 
     @cached_property
-    def needed(self) -> list[int]:
+    def needed_nodes(self) -> list[int]:
         """Nodes on which outputs depend."""
-        return self.scope.behind(self.outputs)
+        return self.scope.ancestors(self.outputs)
 
     @cached_property
     def names(self) -> set[str]:
@@ -96,15 +96,15 @@ class Program:
         return digests
 
     @cached_property
-    def constant(self) -> set[str]:
-        """Values that depend on constants alone."""
+    def constant_values(self) -> set[str]:
+        """Names of the values that depend on constants alone."""
         constants = set(self.scope.initializers) - {value.name for value in self.inputs}
         for node, operands in zip(self.scope.nodes, self.scope.reads, strict=True):
             if constants.issuperset(operands):
                 constants.update(name for name in node.output if name)
         return constants
 
-    def stored(self, name: str) -> Array | None:
+    def initializer(self, name: str) -> Array | None:
         """Read an initializer of the main graph, None where there is none of that name."""
         tensor = self.scope.initializers.get(name)
         return None if tensor is None else self.read(tensor)
@@ -211,11 +211,11 @@ class Correspondence:
     def _shared_nodes(self) -> list[int]:
         """The shared nodes of the new model."""
         nodes = self.old.scope.nodes
-        computed = {name for index in self.old.needed for name in nodes[index].output if name}
-        return [index for index in self.new.needed if self._is_shared(index, computed)]
+        names = {name for index in self.old.needed_nodes for name in nodes[index].output if name}
+        return [index for index in self.new.needed_nodes if self._is_shared(index, names)]
 
     @cached_property
-    def shared(self) -> set[str]:
+    def shared_values(self) -> set[str]:
         """Names of the values that shared nodes return."""
         nodes = self.new.scope.nodes
         return {name for index in self._shared_nodes for name in nodes[index].output if name}
@@ -226,11 +226,12 @@ class Correspondence:
         old, new = self.old.scope, self.new.scope
         operands = {name for index in self._shared_nodes for name in new.reads[index]}
         operands.update(self.new.outputs)
-        results = [n for i in self.new.needed for n in new.nodes[i].output if n in operands]
-        targets = [name for name in results if name not in self.shared]
+        results = [n for i in self.new.needed_nodes for n in new.nodes[i].output if n in operands]
+        targets = [name for name in results if name not in self.shared_values]
         # Values that only the original computes and something reads, and constant outputs.
         removed_names = (old.writers.keys() - new.writers.keys()) & operands
-        return targets + sorted({*removed_names, *self.new.outputs} - self.shared - {*targets})
+        rest = {*removed_names, *self.new.outputs} - self.shared_values
+        return targets + sorted(rest - {*targets})
 
     def changed_defaults(self) -> list[str]:
         """Return common inputs whose default value is not the same in both models."""
@@ -252,16 +253,16 @@ class Correspondence:
     def _is_alike(self, name: str) -> bool:
         """Check whether a name is the same constant in both models, or a computed value in both."""
         if name not in self._likeness:
-            old, new = self.old.stored(name), self.new.stored(name)
+            old, new = self.old.initializer(name), self.new.initializer(name)
             self._likeness[name] = old is new or (
                 old is not None and new is not None and _is_equal(old, new)
             )
         return self._likeness[name]
 
-    def agreed(self, table: ShapeTable) -> dict[str, TensorType]:
+    def agreed_types(self, table: ShapeTable) -> dict[str, TensorType]:
         """Return extents and element types, in the original, of values that both models compute."""
         facts = {}
-        for name in self.shared | set(self.targets):
+        for name in self.shared_values | set(self.targets):
             extents = table.extents("", name)
             if extents is not None:
                 facts[name] = extents, table.element("", name)
@@ -278,9 +279,9 @@ class Correspondence:
         """
         extents = {
             name: dims
-            for name, (dims, kind) in self.agreed(table).items()
+            for name, (dims, kind) in self.agreed_types(table).items()
             if (writer := self.old.scope.writer(name)) is not None
-            and name not in self.old.constant
+            and name not in self.old.constant_values
             and not is_default(writer, *_CHEAP)
             and kind in (*FLOATS, *_INTEGERS)
         }
@@ -298,7 +299,7 @@ class Correspondence:
 def variables_of(program: Program, target: str, variables: Collection[str]) -> set[str]:
     """Return the variables from which a value is computed."""
     scope = program.scope
-    operands = (name for i in scope.behind([target], variables) for name in scope.reads[i])
+    operands = (name for i in scope.ancestors([target], variables) for name in scope.reads[i])
     return {name for name in operands if name in variables}
 
 

@@ -60,13 +60,13 @@ def open_dimensions(program: Program, fixed: Shapes) -> dict[Key, bool]:
     """
     dimensions: dict[Key, bool] = {}
     sizes = _sizes(program, fixed)
-    for _, axis, key in _open(program):
+    for _, axis, key in _open_axes(program):
         if key not in sizes:
             dimensions[key] = dimensions.get(key, True) and axis == 0
     return dimensions
 
 
-def _open(program: Program) -> Iterator[tuple[str, int, Key]]:
+def _open_axes(program: Program) -> Iterator[tuple[str, int, Key]]:
     """Yield the open dimensions of all inputs: the input, the axis and the key."""
     for value in program.inputs:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
@@ -74,25 +74,26 @@ def _open(program: Program) -> Iterator[tuple[str, int, Key]]:
                 yield value.name, axis, symbol_of(dim.dim_param) or (value.name, axis)
 
 
-def first_tries(program: Program, fixed: Shapes, ran_at: Shapes) -> Iterator[Shapes]:
+def first_tries(program: Program, fixed: Shapes, run_shapes: Shapes) -> Iterator[Shapes]:
     """Yield extents of all inputs at which the model may run.
 
     Args:
         program: the original.
         fixed: extents that the caller demands.
-        ran_at: extents at which it ran, if it did.
+        run_shapes: extents at which it ran, if it did.
     """
-    if ran_at:
+    if run_shapes:
         # A run leaves out an input that has a default, and the default tells its extents.
         defaults = {tensor.name: tuple(tensor.dims) for tensor in program.proto.graph.initializer}
         by_default = {v.name: defaults[v.name] for v in program.inputs if v.name in defaults}
-        yield {**ran_at, **_at(program, fixed, _sizes(program, ran_at)), **by_default, **fixed}
+        shapes = _shapes_at(program, fixed, _sizes(program, run_shapes))
+        yield {**run_shapes, **shapes, **by_default, **fixed}
     dims = open_dimensions(program, fixed)
     guesses = [{key: BATCH if leads else size for key, leads in dims.items()} for size in LADDER]
     if any(dims.values()):  # the first axis may be no batch
         guesses += [dict.fromkeys(dims, size) for size in LADDER]
     for sizes in guesses if dims else [{}]:
-        shapes = _at(program, fixed, sizes)
+        shapes = _shapes_at(program, fixed, sizes)
         if not sizes or elements(shapes) <= MOST_GUESSED:
             yield shapes
 
@@ -106,7 +107,7 @@ def second_tries(program: Program, fixed: Shapes, first: Shapes) -> Iterator[Sha
     for factor, step in OTHER_SIZES if keys else ((1, 0),):
         extents = {key: factor * sizes[key] + step for key in keys}
         if batches or (factor, step) != (1, 0):
-            yield _at(program, fixed, {**sizes, **batches, **extents})
+            yield _shapes_at(program, fixed, {**sizes, **batches, **extents})
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     unit = math.lcm(*moduli)
     fitting_sizes = dict.fromkeys(dims, unit * PRIME)
     seen_outcomes = {_outcomes(old, tests, first)}
-    for shapes, is_always in _near(old, sizes, dims, fitting_sizes, sorted(offsets)):
+    for shapes, is_always in _shapes_near_tests(old, sizes, dims, fitting_sizes, sorted(offsets)):
         if elements(shapes) <= max(MOST_ELEMENTS, elements(first)):
             outcomes = () if is_always else _outcomes(old, tests, shapes)
             if is_always or outcomes not in seen_outcomes:
@@ -174,7 +175,7 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
                 yield shapes
 
 
-def _near(
+def _shapes_near_tests(
     old: Program,
     first: Mapping[Key, int],
     dims: Mapping[Key, bool],
@@ -183,22 +184,22 @@ def _near(
 ) -> Iterator[tuple[Shapes, bool]]:
     """Yield extents for `tested_tries`, and whether to try them whatever the tests make of them."""
     sizes = {key: min(n, fitting_sizes[key]) for key, n in first.items()}
-    yield _at(old, {}, {key: n + 1 for key, n in sizes.items()}), True
+    yield _shapes_at(old, {}, {key: n + 1 for key, n in sizes.items()}), True
     unfit_sizes = {key: n + 1 for key, n in fitting_sizes.items()}
-    yield _at(old, {}, unfit_sizes), True  # a remainder of 1 is below other extents
+    yield _shapes_at(old, {}, unfit_sizes), True  # a remainder of 1 is below other extents
     for key in dims:
-        yield _at(old, {}, {**sizes, key: 0}), True  # a remainder of 0, but no elements
+        yield _shapes_at(old, {}, {**sizes, key: 0}), True  # a remainder of 0, but no elements
         for fit in (fitting_sizes[key], *offsets):  # one fits, and another one is broadcast
-            yield _at(old, {}, {**dict.fromkeys(dims, fit), key: 1}), True
+            yield _shapes_at(old, {}, {**dict.fromkeys(dims, fit), key: 1}), True
         if len(dims) > 1:
-            yield _at(old, {}, {**unfit_sizes, key: fitting_sizes[key]}), True
+            yield _shapes_at(old, {}, {**unfit_sizes, key: fitting_sizes[key]}), True
     tries = [
-        {key: sizes[key] if dims[key] else n << doubled for key, n in fitting_sizes.items()}
-        for doubled in range(DOUBLINGS)
+        {key: sizes[key] if dims[key] else n << power for key, n in fitting_sizes.items()}
+        for power in range(DOUBLINGS)
     ]
     tries += [{**sizes, key: offset} for key in dims for offset in offsets]
     for item in (fitting_sizes, *tries):
-        yield _at(old, {}, item), False
+        yield _shapes_at(old, {}, item), False
 
 
 def branch_tries(
@@ -220,7 +221,7 @@ def branch_tries(
     largest = min(MOST_TIMES, max((modulus for _, _, modulus in terms), default=1))
     sizes, most = _sizes(old, first), max(MOST_ELEMENTS, 2 * elements(first))
     tries = [
-        _at(old, {}, {**sizes, **{key: times * sizes[key] + offset for key in keys}})
+        _shapes_at(old, {}, {**sizes, **{key: times * sizes[key] + offset for key in keys}})
         for keys in _groups(sizes, open_dimensions(old, {}))
         for times, offset in (
             *((factor, 0) for factor in range(2, largest + 1)),
@@ -279,7 +280,7 @@ def _size_tests(program: Program, scope: NameScope, path: str) -> Iterator[SizeT
         for place, body in bodies:
             yield from _size_tests(program, body, body_path(path, node, place))
         if is_default(node, "If"):
-            for position in scope.behind(node.input[:1]):
+            for position in scope.ancestors(node.input[:1]):
                 choosers.setdefault(position, set()).add(node.output[0])
     for position, node in enumerate(scope.nodes):
         constants, name = [], node.output[0] if node.output else ""
@@ -303,14 +304,14 @@ def _size_tests(program: Program, scope: NameScope, path: str) -> Iterator[SizeT
 
 
 def _sizes(program: Program, shapes: Shapes) -> dict[Key, int]:
-    dims = _open(program)
+    dims = _open_axes(program)
     return {key: shapes[name][axis] for name, axis, key in dims if name in shapes}
 
 
-def _at(program: Program, fixed: Shapes, sizes: Mapping[Key, int]) -> Shapes:
+def _shapes_at(program: Program, fixed: Shapes, sizes: Mapping[Key, int]) -> Shapes:
     """Return the extents of every input whose rank is known."""
     sizes = {**sizes, **_sizes(program, fixed)}
-    numbers = {(name, axis): sizes[key] for name, axis, key in _open(program) if key in sizes}
+    numbers = {(name, axis): sizes[key] for name, axis, key in _open_axes(program) if key in sizes}
     shapes: dict[str, Shape] = {}
     for value in program.inputs:
         if value.name in fixed:

@@ -219,14 +219,14 @@ class Call:
         while types and not types[-1]:
             types.pop()
         attributes = sorted(
-            (name, self._counted(value) if name == "axis" else _plain(value))
+            (name, self._from_first(value) if name == "axis" else _attribute_key(value))
             for name, value in self.attributes.items()
             if not isinstance(value, onnx.GraphProto)
         )
         domain = domain_name(self.node.domain)
         return key_of(domain, self.node.op_type, version, attributes, types, *parts)
 
-    def _counted(self, axis: Any) -> Any:
+    def _from_first(self, axis: Any) -> Any:
         """Return an axis counted from the first one, where the rank of the data is known."""
         value = self.inputs[0] if self.inputs else None
         rank = len(value.shape) if isinstance(value, Constant | Elements) else 0
@@ -270,10 +270,10 @@ def common(shapes: Sequence[Shape]) -> Shape:
         raise UnevaluableError(f"extents {extents} do not fit together") from error
 
 
-def _plain(value: object) -> object:
+def _attribute_key(value: object) -> object:
     """Return an attribute as a value whose text identifies it."""
     if isinstance(value, onnx.TensorProto | onnx.SparseTensorProto):
         return value.SerializeToString(deterministic=True)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_plain(item) for item in value if not isinstance(item, onnx.GraphProto)]
+        return [_attribute_key(item) for item in value if not isinstance(item, onnx.GraphProto)]
     return value

@@ -97,9 +97,9 @@ def _nodes(events: list[dict[str, Any]], runs: int, least: LeastTime) -> list[No
         mean = total / max(len(warm) / per_run, 1)
         floors = [seconds for _, seconds in warm if seconds is not None]
         is_known = len(floors) == len(warm) and mean >= SHORTEST
-        reached = round(sum(floors) * 1e6 / total, 4) if is_known else None
+        fraction = round(sum(floors) * 1e6 / total, 4) if is_known else None
         results.append(
-            NodeTime(name=name, op=op, provider=provider, us=round(mean, 2), reached=reached)
+            NodeTime(name=name, op=op, provider=provider, us=round(mean, 2), reached=fraction)
         )
     return results
 
@@ -147,27 +147,27 @@ def alarms(sides: dict[str, Side], provider: str) -> list[str]:
         sides: the timed models by name.
         provider: the provider that the caller asked for.
     """
-    return [f"FALLBACK {line}" for line in _fallen(sides, provider, heavy=True)]
+    return [f"FALLBACK {line}" for line in _fallback_lines(sides, provider, heavy=True)]
 
 
 def remarks(sides: dict[str, Side], provider: str) -> list[str]:
     """Return the same for the other nodes that fell back."""
-    return _fallen(sides, provider, heavy=False)
+    return _fallback_lines(sides, provider, heavy=False)
 
 
-def _fallen(sides: dict[str, Side], provider: str, *, heavy: bool) -> list[str]:
-    fallen = {
+def _fallback_lines(sides: dict[str, Side], provider: str, *, heavy: bool) -> list[str]:
+    fallback_nodes = {
         name: [n for n in side.fallbacks if any(word in n.op for word in HEAVY) is heavy]
         for name, side in sides.items()
     }
     return [
-        f"in the {name} model: {_named(nodes)}, not on {provider}"
-        for name, nodes in fallen.items()
+        f"in the {name} model: {_node_text(nodes)}, not on {provider}"
+        for name, nodes in fallback_nodes.items()
         if nodes
     ]
 
 
-def _named(nodes: Sequence[NodeTime]) -> str:
+def _node_text(nodes: Sequence[NodeTime]) -> str:
     names = [f"{node.op} {printable(node.name, 80)}" for node in nodes[:MOST_NAMED]]
     if remainder := len(nodes) - len(names):
         names.append(f"{remainder} more")
@@ -233,7 +233,7 @@ class Roofline:
     def of(self, model: Path, setting: Setting) -> LeastTime:
         """Return the function of the least seconds of each node of a model; on the CPU only."""
         if setting.options.provider is not Provider.CPU:
-            return unknown
+            return no_time
         weights = self._weights(model, setting)
         return lambda name, details: self._least(weights, name, details)
 
@@ -244,7 +244,7 @@ class Roofline:
         return speeds | {f"operations on {dtype}": v for dtype, v in self.operations.items()}
 
     def _least(self, weights: Weights, name: str, details: Mapping[str, Any]) -> float | None:
-        op, size = details["op_name"], moved(details)
+        op, size = details["op_name"], moved_bytes(details)
         if size is None or op in UNKNOWN:
             return None
         # Nothing is copied faster because it is larger, so the speed is not too low.
@@ -283,11 +283,11 @@ class Roofline:
         return weights_by_name
 
 
-def unknown(name: str, details: Mapping[str, Any]) -> None:
+def no_time(name: str, details: Mapping[str, Any]) -> None:
     """Return None: the least seconds of the node are not known."""
 
 
-def moved(details: Mapping[str, Any]) -> int | None:
+def moved_bytes(details: Mapping[str, Any]) -> int | None:
     """Return the bytes that a node reads and writes; None if a type is not known."""
     inputs, outputs = (_bytes(details[f"{side}_type_shape"]) for side in ("input", "output"))
     if inputs is None or outputs is None:

@@ -68,19 +68,19 @@ def read_report(path: Path) -> VerifyReport:
     Raises:
         UsageError: the file holds no such report.
     """
-    refused = f"{quoted(str(path))} is no JSON report of verify"
+    refusal = f"{quoted(str(path))} is no JSON report of verify"
     try:
         report = msgspec.json.decode(path.read_bytes(), type=VerifyReport)
     except (OSError, UnicodeDecodeError, RecursionError, msgspec.DecodeError) as error:
-        raise UsageError(f"{refused}: {error}") from error
+        raise UsageError(f"{refusal}: {error}") from error
     if report.schema != VERIFY_SCHEMA:
-        raise UsageError(f"{refused}: its schema is {quoted(report.schema)}, not {VERIFY_SCHEMA}")
-    if report.timing is not None and not _plausible(report.timing):
-        raise UsageError(f"{refused}: a clock measures no such speed-up as it holds")
+        raise UsageError(f"{refusal}: its schema is {quoted(report.schema)}, not {VERIFY_SCHEMA}")
+    if report.timing is not None and not _is_plausible(report.timing):
+        raise UsageError(f"{refusal}: a clock measures no such speed-up as it holds")
     return report
 
 
-def _plausible(timing: Timing) -> bool:
+def _is_plausible(timing: Timing) -> bool:
     """Return whether a clock can have measured the figures; a file may hold any."""
     interval = 1 / LARGEST <= timing.low <= timing.speedup <= timing.high <= LARGEST
     return interval and 0 <= timing.control <= LARGEST
@@ -102,7 +102,7 @@ def with_baseline(
     """
     if now.timing is None:
         return now
-    baseline, relative = _compared(saved, now, now.timing, name)
+    baseline, relative = _comparison(saved, now, now.timing, name)
     if least is None:
         return msgspec.structs.replace(
             now, timing=msgspec.structs.replace(now.timing, baseline=baseline)
@@ -115,17 +115,17 @@ def with_baseline(
     timing = msgspec.structs.replace(
         now.timing, baseline=baseline, fail_under=least, fail_under_verdict=outcome
     )
-    verdict = _worse(now.verdict, outcome)
+    verdict = _worse_verdict(now.verdict, outcome)
     reasons = [*now.reasons, f"beside {name}, {reason}"] if reason else now.reasons
     return msgspec.structs.replace(now, timing=timing, verdict=verdict, reasons=reasons)
 
 
-def _worse(first: Verdict, second: Verdict) -> Verdict:
+def _worse_verdict(first: Verdict, second: Verdict) -> Verdict:
     order: tuple[Verdict, ...] = ("pass", "unverified", "fail")
     return max(first, second, key=order.index)
 
 
-def _compared(
+def _comparison(
     saved: VerifyReport, now: VerifyReport, timing: Timing, name: str
 ) -> tuple[Baseline, Timing | None]:
     """Return the comparison, and a timing in which the saved speed-up takes the place of 1.
@@ -141,30 +141,30 @@ def _compared(
     rise = math.hypot(math.log(timing.high / timing.speedup), math.log(base.speedup / base.low))
     ratio, low, high = math.exp(middle), math.exp(middle - fall), math.exp(middle + rise)
     control = max(timing.control, base.control)
-    hindered = timing if timing.hindered else base
+    source = timing if timing.hindered else base
     baseline = Baseline(
         report=name,
         speedup=base.speedup,
         ratio=ratio,
         low=low,
         high=high,
-        verdict="inconclusive" if hindered.hindered else judge(low, high, control),
+        verdict="inconclusive" if source.hindered else judge(low, high, control),
     )
     figures = {"speedup": ratio, "low": low, "high": high, "control": control}
     relative = msgspec.structs.replace(timing, **figures)
-    return baseline, msgspec.structs.replace(relative, crowded=hindered.crowded, note=hindered.note)
+    return baseline, msgspec.structs.replace(relative, crowded=source.crowded, note=source.note)
 
 
 def differences(saved: VerifyReport, now: VerifyReport) -> list[str]:
     """Return what two reports must share and do not, with both values."""
     names = ("machine", "cores", "onnxruntime", "provider", "provider_options", "session_options")
-    lines = _changed(saved.environment, now.environment, *names)
-    lines += _changed(saved, now, "original")
+    lines = _changes(saved.environment, now.environment, *names)
+    lines += _changes(saved, now, "original")
     if saved.timing is not None and now.timing is not None:
-        lines += _changed(saved.timing, now.timing, "threads", "clock", "shapes")
+        lines += _changes(saved.timing, now.timing, "threads", "clock", "shapes")
     return lines
 
 
-def _changed(saved: Result, now: Result, *names: str) -> list[str]:
+def _changes(saved: Result, now: Result, *names: str) -> list[str]:
     pairs = ((name, getattr(saved, name), getattr(now, name)) for name in names)
     return [f"{name}: {old} became {new}" for name, old, new in pairs if old != new]

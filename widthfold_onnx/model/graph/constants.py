@@ -90,7 +90,7 @@ class Constants:
             return onnx.numpy_helper.to_array(message, base_dir=str(self._folder))
         return np.asarray(tensor.numpy())
 
-    def behind(self, value: ir.Value) -> Constant | Refusal:
+    def find(self, value: ir.Value) -> Constant | Refusal:
         """Return the constant behind a value, or why there is none."""
         stack = [value]
         while stack:
@@ -101,11 +101,11 @@ class Constants:
                 stack.pop()
                 if top not in self._known:
                     self._known[top] = self._resolved(top)
-        resolved = self._known[value]
-        if isinstance(resolved, Refusal) and computed_from(value):
+        result = self._known[value]
+        if isinstance(result, Refusal) and computed_from(value):
             name = printable(value.name or "")
-            return Refusal(resolved.code, f"{name} is no constant: {resolved.reason}")
-        return resolved
+            return Refusal(result.code, f"{name} is no constant: {result.reason}")
+        return result
 
     def _resolved(self, value: ir.Value) -> Constant | Refusal:
         """Return the constant behind a value; the values that it is computed from are known."""

@@ -108,7 +108,7 @@ class Document:
 
     def constant(self, value: Value) -> Constant | Refusal:
         """Return the constant behind a value; see `model.graph.constants`."""
-        return self._constants.behind(value)
+        return self._constants.find(value)
 
     def is_annotated(self, value: Value) -> bool:
         """Check whether a quantization annotation of the model names the value."""

@@ -51,19 +51,19 @@ class NameScope:
         index = self.writers.get(name)
         return None if index is None else self.nodes[index]
 
-    def behind(self, names: Iterable[str], stops: Container[str] = ()) -> list[int]:
+    def ancestors(self, names: Iterable[str], stops: Container[str] = ()) -> list[int]:
         """Return the positions of the nodes that values are computed from, in running order.
 
         Args:
             names: the values.
             stops: values behind which no node is sought.
         """
-        waiting, positions = list(names), set[int]()
-        while waiting:
-            index = self.writers.get(waiting.pop())
+        stack, positions = list(names), set[int]()
+        while stack:
+            index = self.writers.get(stack.pop())
             if index is not None and index not in positions:
                 positions.add(index)
-                waiting += [name for name in self.reads[index] if name not in stops]
+                stack += [name for name in self.reads[index] if name not in stops]
         return sorted(positions)
 
 
@@ -111,8 +111,8 @@ def graph_scope(graph: onnx.GraphProto) -> NameScope:
     dense = (tensor.name for tensor in graph.initializer)
     sparse = (tensor.values.name for tensor in graph.sparse_initializer)
     initializers = _unique([*dense, *sparse], "initializer")
-    returned = [value.name for value in graph.output]
-    return _scope(graph, {**inputs, **initializers}, graph.node, returned)
+    outputs = [value.name for value in graph.output]
+    return _scope(graph, {**inputs, **initializers}, graph.node, outputs)
 
 
 def function_scope(function: onnx.FunctionProto) -> NameScope:
@@ -134,15 +134,15 @@ def _scope(
     graph: onnx.GraphProto | None,
     declared: dict[str, None],
     nodes: Iterable[onnx.NodeProto],
-    returned: Iterable[str],
+    outputs: Iterable[str],
 ) -> NameScope:
-    listed = list(nodes)
-    writers = _writers(listed, declared)
+    node_list = list(nodes)
+    writers = _writers(node_list, declared)
     inner: dict[int, tuple[tuple[str, NameScope], ...]] = {}
     reads: list[list[str]] = []
     captured: dict[str, str] = {}
     in_order = True
-    for index, node in enumerate(listed):
+    for index, node in enumerate(node_list):
         readers: dict[str, str] = {}
         if scopes := tuple((place, graph_scope(g)) for place, g in subgraphs(node.attribute)):
             inner[index] = scopes
@@ -156,15 +156,15 @@ def _scope(
                 in_order = in_order and source < index
             elif name not in declared and name not in captured:
                 captured[name] = readers.get(name) or describe_node(node)
-    for name in returned:
+    for name in outputs:
         if name not in writers and name not in declared:
             captured.setdefault(name, "a graph output")
-    order = range(len(listed)) if in_order else _sorted(listed, reads, writers)
+    order = range(len(node_list)) if in_order else _sorted(node_list, reads, writers)
     place = {old: new for new, old in enumerate(order)}
     return NameScope(
         graph,
         tuple(declared),
-        tuple(listed[i] for i in order),
+        tuple(node_list[i] for i in order),
         {place[i]: scopes for i, scopes in inner.items()},
         {name: place[i] for name, i in writers.items()},
         [reads[i] for i in order],

@@ -77,13 +77,13 @@ def computed(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None]) ->
         return []
     try:
         if all(fact is None or fact.is_whole for fact in inputs):
-            return _of_all(node, opset, [None if f is None else f.numbers for f in inputs])
+            return _compute_all(node, opset, [None if f is None else f.numbers for f in inputs])
         places = MOVES.get(name, ())
         move_flags = [places is None or i in places for i in range(len(inputs))]
         pairs = zip(inputs, move_flags, strict=True)
         if all(moves or fact is None or fact.is_whole for fact, moves in pairs):
             return [] if _reduces(node) else _move(node, opset, inputs, move_flags)
-        return _of_some(node, opset, inputs) if name in ELEMENTWISE else []
+        return _compute_known(node, opset, inputs) if name in ELEMENTWISE else []
     except (LookupError, ValueError):  # it lacks an input, or they do not fit
         return []
 
@@ -92,7 +92,9 @@ def _reduces(node: onnx.NodeProto) -> bool:
     return any(a.name == "reduction" and a.s not in (b"", b"none") for a in node.attribute)
 
 
-def _of_all(node: onnx.NodeProto, opset: int, arguments: Sequence[Array | None]) -> list[Array]:
+def _compute_all(
+    node: onnx.NodeProto, opset: int, arguments: Sequence[Array | None]
+) -> list[Array]:
     """Compute a node on numbers; [] where a runtime may return others, or end."""
     arrays = [array for array in arguments if array is not None]
     has_floats = any(array.dtype.kind == "f" for array in arrays)
@@ -116,17 +118,17 @@ def _move(
         if fact is None or not moves:
             arrays.append(None if fact is None else fact.numbers)
             continue
-        listed = _listed(fact)
-        if listed is None:
+        new_elements = _elements_of(fact)
+        if new_elements is None:
             return []
-        places = np.arange(len(elements), len(elements) + len(listed))
+        places = np.arange(len(elements), len(elements) + len(new_elements))
         arrays.append(places.reshape([n or 0 for n in fact.dims or ()]))
-        elements += listed
+        elements += new_elements
     results = run_reference(node, arrays, opset) or []
     return [np.array([elements[i] for i in p.ravel()], object).reshape(p.shape) for p in results]
 
 
-def _listed(fact: Fact) -> list[object] | None:
+def _elements_of(fact: Fact) -> list[object] | None:
     """Return the elements of a tensor, also if none is known but there are few."""
     if fact.numbers is not None:
         return list(fact.numbers.ravel().tolist())
@@ -134,20 +136,20 @@ def _listed(fact: Fact) -> list[object] | None:
     return None if size is None or size > MOST_UNKNOWN else [None] * size
 
 
-def _of_some(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None]) -> list[Array]:
+def _compute_known(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None]) -> list[Array]:
     """Compute the elements that follow; the number 1 stands in for unknown elements."""
-    filled: list[Array | None] = []
-    open_places = []
+    arguments: list[Array | None] = []
+    masks = []
     for fact in inputs:
         if fact is None or fact.numbers is None:
             return []
         is_open = np.array([n is None for n in fact.numbers.ravel()]).reshape(fact.numbers.shape)
         kind = helper.tensor_dtype_to_np_dtype(fact.kind)
-        filled.append(np.where(is_open, 1, fact.numbers).astype(kind))
-        open_places.append(is_open)
-    results = _of_all(node, opset, filled)
+        arguments.append(np.where(is_open, 1, fact.numbers).astype(kind))
+        masks.append(is_open)
+    results = _compute_all(node, opset, arguments)
     for i, result in enumerate(results):
         results[i] = result.astype(object)
-        for is_open in open_places:
+        for is_open in masks:
             results[i][np.broadcast_to(is_open, result.shape)] = None
     return results

@@ -43,7 +43,7 @@ class Fact:
         """Check whether all elements are known."""
         return self.numbers is not None and self.numbers.dtype != object
 
-    def typed(self) -> Fact:
+    def without_numbers(self) -> Fact:
         """Return the fact without the numbers."""
         return Fact(*self.type)
 
@@ -64,13 +64,13 @@ class Fact:
         pairs = zip(self.dims, numbers.shape, strict=True)
         return is_typed and all(extent in (None, size) for extent, size in pairs)
 
-    def having(self, numbers: Array) -> Fact:
+    def with_numbers(self, numbers: Array) -> Fact:
         """Return the fact with numbers, if they are few enough to be kept."""
         if numbers.dtype == object:
-            listed = numbers.ravel().tolist()
-            if None not in listed:
+            elements = numbers.ravel().tolist()
+            if None not in elements:
                 numbers = numbers.astype(helper.tensor_dtype_to_np_dtype(self.kind))
-            elif len(listed) > LARGEST["i"] or not any(n is not None for n in listed):
+            elif len(elements) > LARGEST["i"] or not any(n is not None for n in elements):
                 return self
         elif numbers.size > LARGEST.get(numbers.dtype.kind, 0):
             return self
@@ -90,10 +90,10 @@ def of_tensor(tensor: onnx.TensorProto) -> Fact:
     is_text = tensor.data_type == onnx.TensorProto.STRING
     if is_text or is_external(tensor) or math.prod(tensor.dims) > max(LARGEST.values()):
         return fact
-    return fact.having(numpy_helper.to_array(tensor))
+    return fact.with_numbers(numpy_helper.to_array(tensor))
 
 
-def either(first: Fact, second: Fact) -> Fact:
+def common_fact(first: Fact, second: Fact) -> Fact:
     """Return the common part of two facts: it holds if either of them holds."""
     dims = None
     if first.dims is not None and second.dims is not None and len(first.dims) == len(second.dims):

@@ -49,7 +49,7 @@ _TERM = rb"[A-Za-z]*(\.{3}[A-Za-z]*)?"
 EQUATION = re.compile(rb"%b(,%b)*(->%b)?" % (_TERM, _TERM, _TERM))
 """What an Einsum computes, without spaces. Inference does not end at some other characters."""
 
-Given = tuple[int, Dims | None, bytes, bytes | None]
+Argument = tuple[int, Dims | None, bytes, bytes | None]
 """An input: its type as in `Fact`, and its numbers as they lie in memory, if they are read."""
 
 
@@ -101,7 +101,7 @@ def _inferred(
     version: int,
     attributes: Sequence[bytes],
     outputs: Sequence[bool],
-    inputs: Sequence[Given | None],
+    inputs: Sequence[Argument | None],
 ) -> Sequence[Fact]:
     """Infer a node that stands alone in a model."""
     model = onnx.ModelProto(ir_version=onnx.IR_VERSION)
@@ -180,7 +180,7 @@ def _dims(fact: Fact | None, rank: int) -> Dims:
     return dims if dims is not None and len(dims) == rank else (None,) * rank
 
 
-def _reshaped(attributes: Attributes, inputs: Inputs) -> Dims | None:
+def _reshape_dims(attributes: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a Reshape; a single unknown extent follows from the element count."""
     data, target = inputs[0], _numbers(inputs[1])
     if target is None:
@@ -197,7 +197,7 @@ def _reshaped(attributes: Attributes, inputs: Inputs) -> Dims | None:
     return tuple(target)
 
 
-def _expanded(_: Attributes, inputs: Inputs) -> Dims | None:
+def _expand_dims(_: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of an Expand: an extent of 1 gives way, another one is the result."""
     data, target = inputs[0], _numbers(inputs[1])
     if target is None or data is None or data.dims is None:
@@ -212,13 +212,13 @@ def _expanded(_: Attributes, inputs: Inputs) -> Dims | None:
     )
 
 
-def _filled(_: Attributes, inputs: Inputs) -> Dims | None:
+def _constant_of_shape_dims(_: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a ConstantOfShape."""
     target = _numbers(inputs[0])
     return None if target is None else tuple(target)
 
 
-def _pooled(attributes: Attributes, inputs: Inputs) -> Dims | None:
+def _pool_dims(attributes: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a pool with ceil_mode.
 
     A window that would begin in the pad behind the data is left out (ONNX operator text,
@@ -247,19 +247,19 @@ def _pooled(attributes: Attributes, inputs: Inputs) -> Dims | None:
     return (batch, channels, *spatial) if len(spatial) == len(kernel) else None
 
 
-def _resized(attributes: Attributes, inputs: Inputs) -> Dims | None:
+def _resize_dims(attributes: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a Resize to sizes of all axes."""
     target = _numbers(inputs[3])
     is_complete = {"axes", "keep_aspect_ratio_policy"}.isdisjoint(attributes)
     return tuple(target) if target and is_complete else None
 
 
-def _unchanged(_: Attributes, inputs: Inputs) -> Dims | None:
+def _data_dims(_: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of the data: inference derives none for some operators."""
     return inputs[0].dims if inputs[0] else None
 
 
-def _cut(_: Attributes, inputs: Inputs) -> Dims | None:
+def _slice_dims(_: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a Slice: an axis that it does not name keeps its extent."""
     data, axes = inputs[0], _numbers(inputs[3])
     if data is None or not data.dims or axes is None or None in axes:
@@ -268,7 +268,7 @@ def _cut(_: Attributes, inputs: Inputs) -> Dims | None:
     return tuple(None if i in changed_axes else n for i, n in enumerate(data.dims))
 
 
-def _transposed(attributes: Attributes, inputs: Inputs) -> Dims | None:
+def _conv_transpose_dims(attributes: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of a ConvTranspose with an output_shape, or with output_padding.
 
     SAME padding keeps stride times the input's extent (ONNX operator text, ConvTranspose-11). So
@@ -296,7 +296,7 @@ def _transposed(attributes: Attributes, inputs: Inputs) -> Dims | None:
     return (data[0], channels, *spatial)
 
 
-def _transformed(attributes: Attributes, inputs: Inputs) -> Dims | None:
+def _stft_dims(attributes: Attributes, inputs: Inputs) -> Dims | None:
     """Return the extents of an STFT: [batch, frames, bins, 2] (ONNX operator text, STFT-17).
 
     Inference returns no rank if the length of the signal is open, on which only the frames depend.
@@ -313,16 +313,16 @@ def _transformed(attributes: Attributes, inputs: Inputs) -> Dims | None:
 
 
 SHAPE_FUNCTIONS: Mapping[str, Callable[[Attributes, Inputs], Dims | None]] = {
-    "AveragePool": _pooled,
-    "ConstantOfShape": _filled,
-    "ConvTranspose": _transposed,
-    "Expand": _expanded,
-    "GroupNormalization": _unchanged,
-    "LpPool": _pooled,
-    "MaxPool": _pooled,
-    "MeanVarianceNormalization": _unchanged,
-    "Reshape": _reshaped,
-    "Resize": _resized,
-    "STFT": _transformed,
-    "Slice": _cut,
+    "AveragePool": _pool_dims,
+    "ConstantOfShape": _constant_of_shape_dims,
+    "ConvTranspose": _conv_transpose_dims,
+    "Expand": _expand_dims,
+    "GroupNormalization": _data_dims,
+    "LpPool": _pool_dims,
+    "MaxPool": _pool_dims,
+    "MeanVarianceNormalization": _data_dims,
+    "Reshape": _reshape_dims,
+    "Resize": _resize_dims,
+    "STFT": _stft_dims,
+    "Slice": _slice_dims,
 }

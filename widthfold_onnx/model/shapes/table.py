@@ -28,7 +28,14 @@ from widthfold_onnx.model.proto.functions import FunctionKey, call_key, function
 from widthfold_onnx.model.proto.scope import NameScope, function_scope, graph_scope
 from widthfold_onnx.model.proto.walk import body_path, inputs, is_default, opsets_of, subgraphs
 from widthfold_onnx.model.shapes.arithmetic import EVALUATED, computed
-from widthfold_onnx.model.shapes.fact import LARGEST, Fact, completed, either, of_tensor, of_type
+from widthfold_onnx.model.shapes.fact import (
+    LARGEST,
+    Fact,
+    common_fact,
+    completed,
+    of_tensor,
+    of_type,
+)
 from widthfold_onnx.model.shapes.inference import infer_node, rank_by_weight
 from widthfold_onnx.options import Shapes
 from widthfold_onnx.text import printable
@@ -182,7 +189,7 @@ class Derivation:
         # Below 0 the visits of bodies ended before their facts were steady.
         return self._facts if self._repeated >= 0 else {"": self._facts[""]}
 
-    def _graph(self, scope: NameScope, input_facts: Facts, around: _Frame) -> Facts:
+    def _graph(self, scope: NameScope, input_facts: Facts, outer_frame: _Frame) -> Facts:
         """Return the facts of the values of a graph or function, and of the graphs around it."""
         if id(scope) in self._visited:
             self._repeated -= len(scope.nodes)
@@ -190,9 +197,9 @@ class Derivation:
                 return {}
         self._visited.add(id(scope))
         graph = scope.graph or onnx.GraphProto()  # a function declares nothing
-        declarations = _declared(graph, is_repeated=around.is_repeated)
-        facts = {**_stored(graph, declarations), **input_facts}
-        frame = replace(around, facts=around.facts.new_child(facts))
+        declarations = _declarations(graph, is_repeated=outer_frame.is_repeated)
+        facts = {**_stored_facts(graph, declarations), **input_facts}
+        frame = replace(outer_frame, facts=outer_frame.facts.new_child(facts))
         if frame.path is not None:
             owner = self._owners.setdefault(frame.path, scope)
             # Nodes without outputs and names share a path: their bodies have no facts.
@@ -212,7 +219,7 @@ class Derivation:
     ) -> Sequence[Fact]:
         """Return the facts of the outputs of a node."""
         if frame.calls:
-            node = _bound(node, frame.attributes)
+            node = _bound_node(node, frame.attributes)
         inputs = [frame.facts.get(name, UNKNOWN) if name else None for name in node.input]
         if self._functions and call_key(node) in self._functions:
             return self._call(node, frame, inputs)
@@ -222,14 +229,14 @@ class Derivation:
         if is_default(node, "Constant") and (constant := _constant(node)) is not None:
             return [constant]
         if is_default(node, "Shape", "Size") and inputs:
-            return [_measured(node, inputs[0] or UNKNOWN)]
+            return [_extents_fact(node, inputs[0] or UNKNOWN)]
         types = infer_node(node, frame.opsets, inputs)
         if is_default(node, *EVALUATED) and any(f and f.numbers is not None for f in inputs):
             element_count = sum(f.numbers.size for f in inputs if f and f.numbers is not None)
             pays = self._pays(types, element_count)
             results = computed(node, frame.opsets.get("", 1), inputs) if pays else []
             if len(results) == len(types) and all(map(Fact.fits, types, results)):
-                return [fact.having(numbers) for fact, numbers in zip(types, results, strict=True)]
+                return list(map(Fact.with_numbers, types, results))
         return types
 
     def _pays(self, types: Sequence[Fact], element_count: int) -> bool:
@@ -283,7 +290,7 @@ class Derivation:
             return []
         if inputs[0].is_whole and inputs[0].numbers is not None:
             return results["then_branch" if inputs[0].numbers.any() else "else_branch"]
-        return [either(*pair) for pair in zip(*results.values(), strict=False)]
+        return [common_fact(*pair) for pair in zip(*results.values(), strict=False)]
 
     def _body(self, scope: NameScope, frame: _Frame, input_facts: Sequence[Fact]) -> list[Fact]:
         """Return the facts of the outputs of a graph, derived from the facts of its inputs."""
@@ -293,7 +300,7 @@ class Derivation:
         return [facts.get(value.name, UNKNOWN) for value in scope.graph.output]
 
 
-def _declared(graph: onnx.GraphProto, *, is_repeated: bool) -> dict[str, Fact]:
+def _declarations(graph: onnx.GraphProto, *, is_repeated: bool) -> dict[str, Fact]:
     """Return the declared facts of the values of a graph."""
     declarations = {}
     for value in (*graph.input, *graph.output, *graph.value_info):
@@ -302,7 +309,7 @@ def _declared(graph: onnx.GraphProto, *, is_repeated: bool) -> dict[str, Fact]:
     return declarations
 
 
-def _stored(graph: onnx.GraphProto, declarations: Facts) -> dict[str, Fact]:
+def _stored_facts(graph: onnx.GraphProto, declarations: Facts) -> dict[str, Fact]:
     """Return the facts of the inputs and constants of a graph."""
     facts = {value.name: declarations[value.name] for value in graph.input}
     facts |= {tensor.name: of_tensor(tensor) for tensor in graph.initializer}
@@ -311,7 +318,9 @@ def _stored(graph: onnx.GraphProto, declarations: Facts) -> dict[str, Fact]:
     return facts
 
 
-def _bound(node: onnx.NodeProto, attributes: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+def _bound_node(
+    node: onnx.NodeProto, attributes: Mapping[str, onnx.AttributeProto]
+) -> onnx.NodeProto:
     """Return a node of a function whose attributes are bound to the attributes of the call."""
     if not any(entry.ref_attr_name for entry in node.attribute):
         return node
@@ -333,11 +342,11 @@ def _constant(node: onnx.NodeProto) -> Fact | None:
     if isinstance(content, TensorProto):
         return of_tensor(content)
     if isinstance(content, np.ndarray):
-        return Fact(helper.np_dtype_to_tensor_dtype(content.dtype)).having(content)
+        return Fact(helper.np_dtype_to_tensor_dtype(content.dtype)).with_numbers(content)
     return None
 
 
-def _measured(node: onnx.NodeProto, fact: Fact) -> Fact:
+def _extents_fact(node: onnx.NodeProto, fact: Fact) -> Fact:
     """Return the fact of the result of a Shape or Size."""
     numbers = Fact(TensorProto.INT64, () if node.op_type == "Size" else (None,))
     if fact.dims is None:
@@ -346,9 +355,9 @@ def _measured(node: onnx.NodeProto, fact: Fact) -> Fact:
     bounds = {entry.name: entry.i for entry in node.attribute}
     dims = fact.dims[bounds.get("start", 0) : bounds.get("end", len(fact.dims))]
     if node.op_type == "Shape":
-        return replace(numbers, dims=(len(dims),)).having(np.array(dims, object))
+        return replace(numbers, dims=(len(dims),)).with_numbers(np.array(dims, object))
     sizes = [n for n in dims if n is not None]
-    return numbers if len(sizes) < len(dims) else numbers.having(np.array(math.prod(sizes)))
+    return numbers if len(sizes) < len(dims) else numbers.with_numbers(np.array(math.prod(sizes)))
 
 
 def _loop(body: Body, inputs: Sequence[Fact]) -> list[Fact]:
@@ -358,24 +367,24 @@ def _loop(body: Body, inputs: Sequence[Fact]) -> list[Fact]:
     def turn(states: Sequence[Fact]) -> list[Fact]:
         return body([*counters, *states])[1:]
 
-    states, stacked = _invariant(turn, inputs[2:])
-    return [*states, *(_with_axis(fact, 0, None) for fact in stacked)]
+    states, rows = _invariant(turn, inputs[2:])
+    return [*states, *(_with_axis(fact, 0, None) for fact in rows)]
 
 
 def _scan(body: Body, node: onnx.NodeProto, inputs: Sequence[Fact]) -> list[Fact]:
     """Return the facts of the outputs of a Scan (since operator set 9)."""
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    carried = max(len(inputs) - attributes.get("num_scan_inputs", 0), 0)
+    state_count = max(len(inputs) - attributes.get("num_scan_inputs", 0), 0)
     axes = attributes.get("scan_input_axes") or [0] * len(inputs)
-    cut = [_without_axis(*pair) for pair in zip(inputs[carried:], axes, strict=False)]
-    length = next((n for _, n in cut if n is not None), None)
+    slices = [_without_axis(*pair) for pair in zip(inputs[state_count:], axes, strict=False)]
+    length = next((n for _, n in slices if n is not None), None)
 
     def turn(states: Sequence[Fact]) -> list[Fact]:
-        return body([*states, *(fact for fact, _ in cut)])
+        return body([*states, *(fact for fact, _ in slices)])
 
-    states, stacked = _invariant(turn, inputs[:carried])
-    axes = attributes.get("scan_output_axes") or [0] * len(stacked)
-    pairs = zip(stacked, axes, strict=False)
+    states, rows = _invariant(turn, inputs[:state_count])
+    axes = attributes.get("scan_output_axes") or [0] * len(rows)
+    pairs = zip(rows, axes, strict=False)
     return [*states, *(_with_axis(fact, axis, length) for fact, axis in pairs)]
 
 
@@ -383,11 +392,11 @@ def _invariant(
     turn: Callable[[Sequence[Fact]], list[Fact]], first: Sequence[Fact]
 ) -> tuple[list[Fact], list[Fact]]:
     """Return the facts of the carried values in every turn, and of the other results of a turn."""
-    states, turns = [fact.typed() for fact in first], 0
+    states, turns = [fact.without_numbers() for fact in first], 0
     while True:
         results = turn(states)
         turns += 1
-        next_states = [either(*pair) for pair in zip(states, results, strict=False)]
+        next_states = [common_fact(*pair) for pair in zip(states, results, strict=False)]
         next_states += [Fact()] * (len(states) - len(next_states))
         if [fact.type for fact in next_states] == [fact.type for fact in states]:
             return states, results[len(states) :]

@@ -11,13 +11,13 @@ import numpy as np
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.proof.field import PRIMES, Draws, fingerprints, function, key_of
-from widthfold_onnx.evidence.proof.geometry import windows
+from widthfold_onnx.evidence.proof.geometry import read_windows
 from widthfold_onnx.evidence.proof.operators.arithmetic import applied, plus, reshaped, times
 from widthfold_onnx.evidence.proof.operators.polynomials import (
     axes_of,
     convolved,
+    reduced_extents,
     with_bias,
-    without,
 )
 from widthfold_onnx.evidence.proof.values import (
     FLOATS,
@@ -114,8 +114,8 @@ def _commutative(call: Call) -> list[Value]:
     shape = common([value.shape for value in call.tensors])
     for value in call.tensors:
         if isinstance(value, Constant) and _decides(call.node.op_type, value.array):
-            decided = np.full(shape, call.node.op_type == "Or")
-            return [Constant(decided)]
+            array = np.full(shape, call.node.op_type == "Or")
+            return [Constant(array)]
     total = sum(fingerprints(0, [value.draws], shape) for value in call.tensors)
     return [_of_multiset(call, np.asarray(total), call.tensors)]
 
@@ -124,21 +124,21 @@ def _is_less(first: Tensor, second: Tensor) -> Elements:
     return applied(key_of("less"), [first, second])
 
 
-def _chosen(condition: Tensor, first: Tensor, second: Tensor) -> Elements:
+def _selection(condition: Tensor, first: Tensor, second: Tensor) -> Elements:
     return applied(key_of("where"), [condition, first, second])
 
 
 def _leaky_relu(call: Call) -> list[Value]:
-    return [_leaky(call.tensor(0), Constant(np.array(call.attributes["alpha"])))]
+    return [_leaky_product(call.tensor(0), Constant(np.array(call.attributes["alpha"])))]
 
 
-def _leaky(data: Tensor, slope: Tensor) -> Elements:
+def _leaky_product(data: Tensor, slope: Tensor) -> Elements:
     """Multiply negative elements by a slope, and all others by 1."""
-    return times(data, _chosen(_is_less(data, _ZERO), slope, _ONE))
+    return times(data, _selection(_is_less(data, _ZERO), slope, _ONE))
 
 
 def _extremum(call: Call) -> list[Value]:
-    """Return Max or Min; of x and slope * x it is `_leaky` for certain slopes.
+    """Return Max or Min; of x and slope * x it is `_leaky_product` for certain slopes.
 
     If slope <= 1, slope * x is at most x for a positive x, and at least x for a negative x. If
     slope >= 1, it is the other way round. A slope of 0 makes an Inf a NaN.
@@ -149,7 +149,7 @@ def _extremum(call: Call) -> list[Value]:
             if slope is not None and _is_between(call.node.op_type, slope.array):
                 with suppress(UnevaluableError):  # the product was moved, and fits no longer
                     if times(data, slope).digest() == scaled.digest():
-                        return [_leaky(data, slope)]
+                        return [_leaky_product(data, slope)]
     return _commutative(call)
 
 
@@ -183,10 +183,10 @@ def _max_pool(call: Call) -> list[Value] | None:
     if any(call.node.output[1:]):
         return None
     data = call.tensor(0)
-    at = windows(call.attributes, call.attributes.get("kernel_shape", ()), data.shape[2:])
-    total = at.sums(fingerprints(0, [data.draws], data.shape))
+    windows = read_windows(call.attributes, call.attributes.get("kernel_shape", ()), data.shape[2:])
+    total = windows.sums(fingerprints(0, [data.draws], data.shape))
     result = _of_multiset(call, total, [data])
-    result = _zero_where(at.sums(_is_nonzero(data)) == 0, result)  # pads are below everything
+    result = _zero_where(windows.sums(_is_nonzero(data)) == 0, result)  # pads are below everything
     return [replace(result, grid=data.grid) if isinstance(data, Elements) else result]
 
 
@@ -197,7 +197,7 @@ def _reduction(call: Call) -> list[Value] | None:
         return None
     state = fingerprints(0, [data.draws], data.shape)
     total = state.sum(tuple(axis + 1 for axis in axes), dtype=np.uint64)
-    return [_of_multiset(call, total.reshape(2, *without(call, data.shape, axes)), [data])]
+    return [_of_multiset(call, total.reshape(2, *reduced_extents(call, data.shape, axes)), [data])]
 
 
 def _fused_conv(call: Call) -> list[Value]:
@@ -215,15 +215,15 @@ def _resize(call: Call) -> list[Value] | None:
     data, attributes = call.tensor(0), call.attributes
     scales, sizes = (call.numbers(i) for i in (2 if call.opset >= 11 else 1, 3))
     rank = len(data.shape)
-    plain = (
+    is_plain = (
         attributes.get("coordinate_transformation_mode") != "tf_crop_and_resize"
         and attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch"
         and not attributes.get("axes")
     )
-    if plain and sizes is not None and sizes.shape == (rank,):
+    if is_plain and sizes is not None and sizes.shape == (rank,):
         extents, factors = [int(n) for n in sizes], [0.0] * rank
         axes = [i for i in range(rank) if extents[i] != data.shape[i]]
-    elif plain and scales is not None and scales.shape == (rank,):
+    elif is_plain and scales is not None and scales.shape == (rank,):
         factors = [float(scale) for scale in scales]
         ends = zip(data.shape, scales, strict=True)
         extents = [int(np.floor(np.float32(extent) * scale)) for extent, scale in ends]
@@ -256,13 +256,13 @@ def _of_lines(call: Call) -> list[Value] | None:
         extents = [1]
     elif count is not None:
         extents = [int(np.asarray(count).reshape(()))]
-    plain = replace(call, attributes=attributes, inputs=[data])
+    line_call = replace(call, attributes=attributes, inputs=[data])
     results: list[Tensor] = [
-        _along_lines(plain, data, axes, extents, (i, count is not None and extents))
+        _along_lines(line_call, data, axes, extents, (i, count is not None and extents))
         for i in range(len(call.node.output))
     ]
     if keepdims == 0:
-        results = [reshaped(result, without(call, data.shape, axes)) for result in results]
+        results = [reshaped(result, reduced_extents(call, data.shape, axes)) for result in results]
     return list(results)
 
 
@@ -280,13 +280,15 @@ def _along_lines(
     """
     other_axes = [i for i in range(len(data.shape)) if i not in axes]
     lengths = [n if i in axes else 1 for i, n in enumerate(data.shape)]
-    at = np.arange(math.prod(lengths), dtype=np.float64).reshape(lengths)
-    state = fingerprints(0, [data.draws, (at,) * len(PRIMES)], data.shape)
+    positions = np.arange(math.prod(lengths), dtype=np.float64).reshape(lengths)
+    state = fingerprints(0, [data.draws, (positions,) * len(PRIMES)], data.shape)
     total = state.sum(tuple(i + 1 for i in axes), dtype=np.uint64)
-    place = np.arange(math.prod(extents), dtype=np.float64).reshape(tuple(extents))
+    result_positions = np.arange(math.prod(extents), dtype=np.float64).reshape(tuple(extents))
     states = total.reshape(*total.shape, *[1] * len(axes))
     shape = (*total.shape[1:], *extents)
-    draws = function(call.key(description), [*_words(states), (place,) * len(PRIMES)], shape)
+    draws = function(
+        call.key(description), [*_words(states), (result_positions,) * len(PRIMES)], shape
+    )
     order = np.argsort([*other_axes, *axes])
     return applied(0, [data], draws=tuple(draw.transpose(*order) for draw in draws))
 
@@ -303,7 +305,7 @@ FUNCTIONS: Mapping[str, Meaning] = {
     "Max": _extremum,
     "MaxPool": _max_pool,
     "Min": _extremum,
-    "PRelu": of_tensors(_leaky),
+    "PRelu": of_tensors(_leaky_product),
     "Resize": _resize,
-    "Where": of_tensors(_chosen),
+    "Where": of_tensors(_selection),
 }

@@ -16,8 +16,8 @@ from widthfold_onnx.evidence.proof.geometry import (
     Windows,
     conv,
     conv_transpose,
-    spread,
-    windows,
+    read_transposed_windows,
+    read_windows,
 )
 from widthfold_onnx.evidence.proof.operators.arithmetic import (
     along,
@@ -54,7 +54,7 @@ Compute = Callable[[Array, Array, int, Windows, Modulus], Array]
 
 
 def convolved(
-    call: Call, data: Tensor, weight: Tensor, place: Place = windows, compute: Compute = conv
+    call: Call, data: Tensor, weight: Tensor, place: Place = read_windows, compute: Compute = conv
 ) -> Elements:
     """Convolve data [N, C, ...] with a weight [O, C / group, ...] as the attributes say.
 
@@ -70,9 +70,9 @@ def convolved(
     """
     if len(data.shape) != len(weight.shape) or len(weight.shape) < 3:
         raise UnevaluableError(f"a weight of {list(weight.shape)} for data of {list(data.shape)}")
-    at = place(call.attributes, weight.shape[2:], data.shape[2:])
+    windows = place(call.attributes, weight.shape[2:], data.shape[2:])
     group = call.attributes.get("group", 1)
-    draws = each(lambda x, w, p: compute(x, w, group, at, p), data, weight)
+    draws = each(lambda x, w, p: compute(x, w, group, windows, p), data, weight)
     return combined(draws, data, weight, product=True)
 
 
@@ -89,7 +89,7 @@ def with_bias(result: Elements, bias: Tensor | None) -> Elements:
     return plus(result, along(bias, 1, len(result.shape)))
 
 
-def _conv(call: Call, place: Place = windows, compute: Compute = conv) -> list[Value]:
+def _conv(call: Call, place: Place = read_windows, compute: Compute = conv) -> list[Value]:
     result = convolved(call, call.tensor(0), call.tensor(1), place, compute)
     return [with_bias(result, call.optional(2))]
 
@@ -118,15 +118,15 @@ def _einsum(call: Call) -> list[Value] | None:
         return None
     a, b = call.tensor(0), call.tensor(1)
     first, second, result = _labels(equation, (len(a.shape), len(b.shape)))
-    shared = [label for label in first if label in second]
-    batches = [label for label in shared if label in result]
-    summed = [label for label in shared if label not in result]
+    common_labels = [label for label in first if label in second]
+    batches = [label for label in common_labels if label in result]
+    summed_labels = [label for label in common_labels if label not in result]
     rows = [label for label in first if label not in second]
     columns = [label for label in second if label not in first]
     sizes = dict(zip(first, a.shape, strict=False)) | dict(zip(second, b.shape, strict=False))
     is_plain = all(len({*term}) == len(term) for term in (first, second, result))
     fits = (len(first), len(second)) == (len(a.shape), len(b.shape))
-    fits = fits and all(a.shape[first.index(n)] == b.shape[second.index(n)] for n in shared)
+    fits = fits and all(a.shape[first.index(n)] == b.shape[second.index(n)] for n in common_labels)
     if not is_plain or not fits or {*result} != {*batches, *rows, *columns}:
         return None
 
@@ -137,8 +137,8 @@ def _einsum(call: Call) -> list[Value] | None:
         return lambda x: x.transpose(order).reshape(extents)
 
     product = matrix_product(
-        mapped(a, matrices(first, batches, rows, summed)),
-        mapped(b, matrices(second, batches, summed, columns)),
+        mapped(a, matrices(first, batches, rows, summed_labels)),
+        mapped(b, matrices(second, batches, summed_labels, columns)),
     )
     labels = [*batches, *rows, *columns]
     extents, order = [sizes[n] for n in labels], [labels.index(label) for label in result]
@@ -243,7 +243,7 @@ def axes_of(call: Call, rank: int) -> list[int] | None:
     return sorted({axis % rank for axis in axes})
 
 
-def without(call: Call, shape: Sequence[int], axes: Sequence[int]) -> list[int]:
+def reduced_extents(call: Call, shape: Sequence[int], axes: Sequence[int]) -> list[int]:
     """Return the extents that a reduction leaves."""
     keeps = call.attributes.get("keepdims", 1)
     return [1 if i in axes else n for i, n in enumerate(shape) if keeps or i not in axes]
@@ -260,7 +260,7 @@ def _reduce(call: Call) -> list[Value] | None:
         array = widened(array)
         for axis in reversed(axes):  # 2^29 elements near 2^23 stay exact
             array = reduced(array.sum(axis), prime)
-        return array.reshape(without(call, data.shape, axes))
+        return array.reshape(reduced_extents(call, data.shape, axes))
 
     count = math.prod(data.shape[axis] for axis in axes)
     result = combined(each(compute, data), data)
@@ -269,16 +269,16 @@ def _reduce(call: Call) -> list[Value] | None:
 
 def _average_pool(call: Call) -> list[Value] | None:
     data = call.tensor(0)
-    at = windows(call.attributes, call.attributes.get("kernel_shape", ()), data.shape[2:])
+    windows = read_windows(call.attributes, call.attributes.get("kernel_shape", ()), data.shape[2:])
     if call.attributes.get("count_include_pad"):
         if call.attributes.get("ceil_mode"):
             return None  # whether positions behind the pads count differs between versions
-        counts = np.array(math.prod(at.kernel))
+        counts = np.array(math.prod(windows.kernel))
     else:
-        counts = at.sums(np.ones((1, 1, *data.shape[2:])))
+        counts = windows.sums(np.ones((1, 1, *data.shape[2:])))
     if not counts.all():
         return None
-    draws = each(lambda x, p: reduced(at.sums(widened(x)), p), data)
+    draws = each(lambda x, p: reduced(windows.sums(widened(x)), p), data)
     return [divided(combined(draws, data), counts.astype(np.int64))]
 
 
@@ -292,7 +292,7 @@ POLYNOMIALS: Mapping[str, Meaning] = {
     "BatchNormalization": _batch_normalization,
     "Cast": _cast,
     "Conv": _conv,
-    "ConvTranspose": lambda call: _conv(call, spread, conv_transpose),
+    "ConvTranspose": lambda call: _conv(call, read_transposed_windows, conv_transpose),
     "Div": of_tensors(_quotient),
     "Dropout": _dropout,
     "Einsum": _einsum,

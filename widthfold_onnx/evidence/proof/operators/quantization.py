@@ -80,7 +80,7 @@ def _requantized(call: Call, total: Elements, data_scale: Tensor, weight_scale: 
     return applied(key_of("requantize", call.kind(7)), operands)
 
 
-def _fitted(call: Call, value: Tensor, shape: Shape) -> Tensor:
+def _parameter(call: Call, value: Tensor, shape: Shape) -> Tensor:
     """Return a scale or zero point, per tensor, axis or block, for data of these extents."""
     axis, block = call.attributes.get("axis", 1), call.attributes.get("block_size", 0)
     if math.prod(value.shape) == 1 or not block:
@@ -98,8 +98,8 @@ def _grid(scale: Tensor, zero: Tensor | None, kind: int) -> bytes:
 
 def _dequantize(call: Call) -> list[Value]:
     data, scale, zero = call.tensor(0), call.tensor(1), call.optional(2)
-    factor = _fitted(call, scale, data.shape)
-    shifted = data if zero is None else minus(data, _fitted(call, zero, data.shape))
+    factor = _parameter(call, scale, data.shape)
+    shifted = data if zero is None else minus(data, _parameter(call, zero, data.shape))
     return [replace(times(shifted, factor), grid=_grid(scale, zero, call.kind(0)))]
 
 
@@ -112,7 +112,7 @@ def _quantize(call: Call) -> list[Value]:
         inverse_scale = Elements(each(_inverses, reshaped(scale, ())))
         quotient = replace(data, draws=times(data, inverse_scale).draws, grid=b"")
         return [quotient if zero is None else plus(quotient, reshaped(zero, ()))]
-    operands = [data, *(_fitted(call, value, data.shape) for value in (scale, zero or _ZERO))]
+    operands = [data, *(_parameter(call, value, data.shape) for value in (scale, zero or _ZERO))]
     return [applied(key_of("QuantizeLinear", kind, call.attributes.get("saturate", 1)), operands)]
 
 
