@@ -95,7 +95,7 @@ def saturating_files(
     """Return why folds may not be deployed on this CPU, whose kernels saturate.
 
     Returns:
-        For each fold the objections if it saturates further than the original; else none.
+        For each fold its objections, which are empty unless it saturates further than the original.
 
     Raises:
         UnverifiedError: the original does not run.

@@ -52,11 +52,11 @@ TRIES = 64
 def run_on_inputs(
     original: Path, session: Session, options: VerifyOptions, report: Say
 ) -> tuple[InputSets, list[Outputs]]:
-    """Choose input sets, and return them with what the model returns on each.
+    """Choose input sets, and return them with the outputs of the model on each.
 
     Args:
         original: file of the model.
-        session: of it.
+        session: a session of the model.
         options: stored inputs, shapes, seeds, and whether random sets are varied.
         report: gets a line of text before each run.
 

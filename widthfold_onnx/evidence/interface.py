@@ -67,7 +67,7 @@ def interface_differences(
         rewritten: model file.
         freeze_weights: whether initializers of the original may be no inputs any more.
         sizes: extents that the caller demands of inputs, one or more assignments; the rewritten
-            model may declare what all of them agree on.
+            model may declare an extent that is the same in all of them.
 
     Returns:
         Differences that may break a caller, and other differences: names for anonymous extents of

@@ -176,7 +176,7 @@ def numbers_of(value: Any) -> Array | None:
 
 
 def decide(layers: Sequence[Layer], options: FoldOptions) -> list[Decision]:
-    """Return one decision for each layer: the cheapest legal form, or why there is none.
+    """Return one decision for each layer: the cheapest legal form, or a refusal.
 
     Raises:
         UsageError: a node pattern that matches no layer.
@@ -259,7 +259,7 @@ def to_canonical(letters: str, shape: Dims, lifted: int = 0) -> tuple[Move, ...]
 
     Args:
         letters: its axes, in which groups stand directly before their channels; none for a product,
-            which stays as it is.
+            which needs no moves.
         shape: its extents.
         lifted: first spatial axes to leave out, which have extent 1.
     """

@@ -136,9 +136,9 @@ _LIMITS = {"NodeProto": MAX_NODES, "TensorProto": MAX_TENSORS}
 
 @cache
 def _schema() -> tuple[list[str], list[dict[int, int]]]:
-    """Return the messages that a ModelProto may hold, and by tag what each of them may hold.
+    """Return the names of messages, and for each message its child messages by tag.
 
-    They are numbered, itself first: the scan looks one up for every field.
+    A message is a number: an index into both lists. ModelProto is the first one.
     """
     from onnx import ModelProto  # only for a file worth scanning
 

@@ -1,4 +1,4 @@
-"""Compare what two whole models return on the runtime, on the same inputs.
+"""Compare the outputs of two whole models on the runtime, on the same inputs.
 
 `models` has the order of the steps: `reference` runs the original, also as a copy (`shaken`), and
 finds where it overflows; `truth` runs it in float64; `judgement` says how far both may be apart

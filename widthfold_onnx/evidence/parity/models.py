@@ -1,7 +1,7 @@
 """Compares two whole models on the same inputs, output by output.
 
-Both run without the runtime's own optimizations, which have faults of their own, and as they
-would be deployed, with all of them on.
+Both run without the optimizations of the runtime, as these have faults, and with all of them on, as
+they would be deployed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ModelParity:
         outputs: one row per output and level.
         input_sets: how many sets were judged.
         provider: where both models ran, None if none did.
-        sizes: of the random input sets, empty if there is none.
+        sizes: sizes of the random input sets, empty if there is no random set.
         saturates_further: as `VerifyReport.saturates_further`.
         unrun: why the runtime can run neither model: which kernel is missing; "" if none is.
     """

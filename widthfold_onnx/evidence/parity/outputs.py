@@ -112,7 +112,7 @@ def measure(reference: Array, candidate: Array) -> Figures:
 
 
 def _real_parts(array: Array) -> Array:
-    """Return complex numbers as pairs, everything else as it is."""
+    """Return complex numbers as pairs, and other arrays unchanged."""
     if array.dtype.kind != "c":
         return array
     return np.ascontiguousarray(array)[..., None].view(f"f{array.dtype.itemsize // 2}")

@@ -61,7 +61,7 @@ def shaken(array: Array, steps: Steps) -> Array:
 def shake(model: onnx.ModelProto, steps: Steps) -> onnx.ModelProto:
     """Move the weights of all linear layers of a model, in place.
 
-    Weights between integers and a DequantizeLinear move behind it: a node multiplies each of them.
+    A weight that is stored as integers moves behind its DequantizeLinear, by a Mul node.
     """
     _shake(model.graph, {}, steps, (f"widthfold/shaken/{i}" for i in count()))
     return model

@@ -1,7 +1,7 @@
 """Prove that two ONNX graphs are the same function, by evaluating both over finite fields.
 
-`program` reads a model, `values` and `geometry` describe what `evaluate` computes in the `field` by
-the definitions in `operators`. `compare` compares two models, at `sizes`; `doubt` decides by
-`float64` what a difference shows. It imports `model` and the files below, so it shares no code with
+`program` reads a model. `evaluate` computes its values (`values`, `geometry`) in the `field`, by
+the definitions in `operators`. `compare` compares two models at `sizes`, and `doubt` explains a
+difference by `float64`. The package imports `model` and the files below, so it shares no code with
 the rewriting; `api` and `evidence` import it.
 """

@@ -321,7 +321,7 @@ class _Trial:
         return proof
 
     def _round(self, targets: Sequence[str], variables: Shapes) -> SizeProof:
-        """Compare the targets of both models once, with whatever error bound that has."""
+        """Compare the targets of both models once, by one round of draws."""
         models, table = self.models, self.tables[0]
         size_proof = partial(SizeProof, shapes=self.shapes)
         names = models.old.names & models.new.names

@@ -68,7 +68,7 @@ def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     if numbers[0] is None or numbers[1] is None:
         foreign = [name for name in new_only if "." in name]  # of a domain that is not onnx's own
         if foreign:
-            return f"what {', '.join(foreign)} computes is not known"
+            return f"the definition of {', '.join(foreign)} is not known"
         return "its extents are not known" if is_opaque else ""
     if numbers[0].shape != numbers[1].shape:
         return ""
@@ -79,7 +79,7 @@ def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     if (old_only or new_only or is_opaque) and (distance <= SAME * largest).all():
         return f"the numbers agree{_operators_text(old_only, new_only)}"
     if is_merged and (distance <= UNITS * digits * largest).all():
-        return f"the new model has rounded what {', '.join(merged_operators)} make of constants"
+        return f"the new model has rounded results of {', '.join(merged_operators)} on constants"
     return ""
 
 

@@ -47,7 +47,7 @@ class _Frame:
     Attributes:
         scope: its nodes and initializers.
         path: its place in the model.
-        values: by name, as far as they are computed, and as long as something reads them.
+        values: computed values by name; a value is dropped behind its last reader.
         outer: the graph around it.
         loops: how many loops are around it.
     """
@@ -125,7 +125,7 @@ class Evaluation:
         return Elements(variables(key, shape), kind=kind)
 
     def _graph(self, frame: _Frame, outputs: Sequence[str]) -> None:
-        """Evaluate what some values of a graph need."""
+        """Evaluate the nodes of a graph that some values need."""
         scope, values = frame.scope, frame.values
         variable_shapes, targets = self.variables, frozenset(outputs)
         if frame.path:

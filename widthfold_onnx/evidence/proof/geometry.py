@@ -23,7 +23,7 @@ Attributes = Mapping[str, Any]
 def padded(
     array: Array, begins: Sequence[int], ends: Sequence[int], mode: Any = "constant", **fill: Any
 ) -> Array:
-    """Pad an array before and behind, and cut it where a number is negative."""
+    """Pad an array at both ends of its axes, and cut it where a number is negative."""
     sides = [(max(b, 0), max(e, 0)) for b, e in zip(begins, ends, strict=True)]
     wide = np.pad(array, sides, mode, **fill)
     cuts = zip(begins, ends, wide.shape, strict=True)
@@ -74,7 +74,7 @@ class Windows:
         return np.asarray(views[*[slice(None)] * (array.ndim - len(reach)), *steps])
 
     def sums(self, array: Array) -> Array:
-        """Add what lies in each window of [..., *spatial] to [..., *counts]."""
+        """Return the sums [..., *counts] of the elements in each window of [..., *spatial]."""
         data = self.padded(array)
         lead = [slice(None)] * (data.ndim - len(self.kernel))
         taps = (data[*lead, *self.tap(place)] for place in np.ndindex(*self.kernel))

@@ -105,7 +105,7 @@ class Program:
         return constants
 
     def initializer(self, name: str) -> Array | None:
-        """Read an initializer of the main graph, None where there is none of that name."""
+        """Read an initializer of the main graph, None if there is no such initializer."""
         tensor = self.scope.initializers.get(name)
         return None if tensor is None else self.read(tensor)
 
@@ -191,7 +191,8 @@ _INTEGERS = tuple(
     onnx.TensorProto.DataType.Value(name) for name in ("INT8", "UINT8", "INT16", "UINT16", "INT32")
 )
 _CHEAP = frozenset({*MOVES, "DequantizeLinear", "Identity", "MaxPool", "Pad"})
-"""Always evaluated: a move costs little, and what was dequantized must be seen to be."""
+"""Operators whose results are never variables: a move costs little, and a QuantizeLinear must see
+that its data was dequantized."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -182,7 +182,7 @@ def _shapes_near_tests(
     fitting_sizes: Mapping[Key, int],
     offsets: Sequence[int],
 ) -> Iterator[tuple[Shapes, bool]]:
-    """Yield extents for `tested_tries`, and whether to try them whatever the tests make of them."""
+    """Yield extents for `tested_tries`, and whether to try them with any outcome of the tests."""
     sizes = {key: min(n, fitting_sizes[key]) for key, n in first.items()}
     yield _shapes_at(old, {}, {key: n + 1 for key, n in sizes.items()}), True
     unfit_sizes = {key: n + 1 for key, n in fitting_sizes.items()}

@@ -31,7 +31,7 @@ class Cost(NamedTuple):
 
 
 def cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
-    """Return what a process of its own takes that loads and runs a model.
+    """Return the memory and energy of a process that only loads and runs a model.
 
     Args:
         model: the file.

@@ -90,7 +90,7 @@ def _nodes(events: list[dict[str, Any]], runs: int, least: LeastTime) -> list[No
         samples[key].append((duration, least(name, details)))
     results = []
     for (name, op, provider), times in samples.items():
-        # A node of a loop body runs several times in a run: the sum of a run is what counts.
+        # A node of a loop body runs several times in a run of the model: its times are added.
         per_run = max(len(times) // runs, 1)
         warm = times[WARM_RUNS * per_run :]
         total = sum(duration for duration, _ in warm)
@@ -151,7 +151,7 @@ def alarms(sides: dict[str, Side], provider: str) -> list[str]:
 
 
 def remarks(sides: dict[str, Side], provider: str) -> list[str]:
-    """Return the same for the other nodes that fell back."""
+    """Return a line for each model in which nodes fell back that are not `HEAVY`."""
     return _fallback_lines(sides, provider, heavy=False)
 
 
@@ -216,7 +216,7 @@ UNKNOWN = (
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Size"),
     *("If", "Loop", "Scan"),
 )
-"""Operators that may copy nothing, and those whose bodies do the work."""
+"""Operators that may copy nothing, and operators whose bodies do the work."""
 
 PARTLY_READ = ("Gather", "GatherElements", "GatherND", "Slice", "Resize", "Upsample")
 """Operators that may read no more than they write."""

@@ -76,7 +76,7 @@ def read_report(path: Path) -> VerifyReport:
     if report.schema != VERIFY_SCHEMA:
         raise UsageError(f"{refusal}: its schema is {quoted(report.schema)}, not {VERIFY_SCHEMA}")
     if report.timing is not None and not _is_plausible(report.timing):
-        raise UsageError(f"{refusal}: a clock measures no such speed-up as it holds")
+        raise UsageError(f"{refusal}: no clock can have measured its speed-ups")
     return report
 
 
@@ -156,7 +156,7 @@ def _comparison(
 
 
 def differences(saved: VerifyReport, now: VerifyReport) -> list[str]:
-    """Return what two reports must share and do not, with both values."""
+    """Return the facts that two reports must share and do not share, with both values."""
     names = ("machine", "cores", "onnxruntime", "provider", "provider_options", "session_options")
     lines = _changes(saved.environment, now.environment, *names)
     lines += _changes(saved, now, "original")

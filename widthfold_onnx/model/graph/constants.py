@@ -91,7 +91,7 @@ class Constants:
         return np.asarray(tensor.numpy())
 
     def find(self, value: ir.Value) -> Constant | Refusal:
-        """Return the constant behind a value, or why there is none."""
+        """Return the constant that a value holds, or the reason why it holds no constant."""
         stack = [value]
         while stack:
             top = stack[-1]
@@ -112,7 +112,7 @@ class Constants:
         name = printable(value.name or "")
         producer = value.producer()
         if value.name in self._trained:
-            return Refusal(Code.TRAINED, f"{name} is what training changes")
+            return Refusal(Code.TRAINED, f"{name} is changed by training")
         if value.is_initializer() and value.const_value is not None:
             if value.is_graph_input() and self._overridable:
                 return Refusal(

@@ -52,7 +52,7 @@ def inlined(model: onnx.ModelProto, sites: Operators) -> tuple[onnx.ModelProto, 
     """Inline the functions that hold sites, and their callers.
 
     Args:
-        model: a checked model; it stays as it is.
+        model: a checked model; it is not changed.
         sites: the operators of sites.
 
     Returns:
@@ -80,7 +80,7 @@ def inlined(model: onnx.ModelProto, sites: Operators) -> tuple[onnx.ModelProto, 
 def inline(
     model: onnx.ModelProto, names: Collection[tuple[str, str]] | None = None
 ) -> onnx.ModelProto:
-    """Inline the local functions of a model, which stays as it is.
+    """Inline the local functions of a model, which is not changed.
 
     Args:
         model: a checked model, so that its size is bounded.

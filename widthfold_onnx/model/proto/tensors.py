@@ -185,7 +185,7 @@ def check_external(tensor: TensorProto, folder: Path | None) -> ExternalData:
 
     Args:
         tensor: one for which `is_external` holds.
-        folder: the folder of the model file; None where there is none, which allows no such data.
+        folder: the folder of the model file; None allows no external data.
 
     Returns:
         Where the data are.

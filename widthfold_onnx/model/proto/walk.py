@@ -162,7 +162,7 @@ def frozen(model: onnx.ModelProto, retained: Collection[str] = ()) -> onnx.Model
     with it.
 
     Args:
-        model: the model; it stays as it is.
+        model: the model; it is not changed.
         retained: names of inputs that stay.
     """
     names = overridable(model) - set(retained)

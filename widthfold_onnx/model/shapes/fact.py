@@ -18,7 +18,7 @@ LARGEST = {"b": 1 << 16, "i": 1 << 16, "u": 1 << 16, "f": 1 << 10}
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Fact:
-    """Type and numbers of a value, as far as they are known.
+    """The known part of the type and the numbers of a value.
 
     Attributes:
         kind: the element type of a tensor; 0 if unknown.

@@ -1,12 +1,13 @@
-"""Infers the types of what one node returns, by onnx's shape inference and functions of our own.
+"""Infers the types of the outputs of one node, by onnx's shape inference and functions of our own.
 
-A node is inferred alone, so that no extent below zero reaches another one: a Slice of onnx 1.23.2
-ends the process there. Inference also indexes by two attributes unchecked: a model with values that
-no runtime takes is refused.
+A node is inferred alone, so that no extent below zero reaches another node: a Slice of onnx 1.23.2
+ends the process there. Inference also indexes by two attributes without a check, so a model is
+refused if these have values that no runtime takes.
 
 Inference needs shapes whose numbers are all known. A function in `SHAPE_FUNCTIONS` gives extents
-that a shape with some open elements leaves known. For some operators inference says too much:
-measured on onnx 1.23.2 and onnxruntime 1.31.1 (tests/model/shapes/test_inference_gaps.py).
+that a shape with some open elements leaves known. For some operators inference returns wrong
+extents: measured on onnx 1.23.2 and onnxruntime 1.31.1
+(tests/model/shapes/test_inference_gaps.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Infers the extents and element type of every value of a model.
 
 A dimension is a number, or None where the model leaves it open. With `pins` the given input
-shapes are assumed: that table serves planning only, the model itself is never changed.
+shapes are assumed: such a table serves planning only, and the model is never changed.
 
 Nodes are visited in order. Inference gives each output its type (`inference`). An output has
 numbers where the numbers of the inputs are known (`arithmetic`). A declaration fills gaps, and
@@ -78,9 +78,10 @@ class ShapeTable:
         return extents if len(extents) == len(dims) else None
 
     def numbers(self, path: str, name: str) -> Array | None:
-        """Return the elements of a value that no input changes, None for the others.
+        """Return the elements of a value that no input changes, None for other values.
 
-        An array of objects if some are unknown; None if all are unknown, or there are many.
+        The array holds objects if some elements are unknown. The result is also None if all
+        elements are unknown, or there are many.
         """
         return self._fact(path, name).numbers
 
@@ -135,7 +136,7 @@ MOST_CALLS = 32
 """Depth of functions that call each other."""
 
 LOOPING_SCAN = 9
-"""Operator set since which a Scan has no batches of its own."""
+"""Operator set since which a Scan has no batch axis."""
 
 Body = Callable[[Sequence[Fact]], list[Fact]]
 """Returns the facts of the outputs of a body for the facts of its inputs."""

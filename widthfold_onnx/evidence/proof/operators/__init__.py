@@ -68,7 +68,7 @@ BROADCASTING = (
 """Operators whose operands are broadcast as in numpy; before opset 7 they may be otherwise."""
 
 OF_FLOATS = frozenset({"Div", "Less", "PRelu"})
-"""On whole numbers these are functions of their own: a quotient is truncated, a product wraps."""
+"""Operators that are other functions on whole numbers: a quotient is truncated, a product wraps."""
 
 COMPUTED = frozenset(
     {
@@ -79,8 +79,8 @@ COMPUTED = frozenset(
         *("Sin", "Sqrt", "Sub", "Sum", "Tanh", "Xor"),
     }
 )
-"""Operators that are computed on constants, beside those that are exact: onnx's reference
-implementation (1.23) knows all their versions."""
+"""Operators that are computed on constants, beside `EXACT`: onnx's reference implementation (1.23)
+knows all their versions."""
 
 EXACT = frozenset(
     {
@@ -89,7 +89,7 @@ EXACT = frozenset(
         *("Min", "Neg", "OneHot", "Pad", "Relu", "ScatterElements", "ScatterND", "Sign", "Where"),
     }
 )
-"""Operators on constants that round nothing, or once and always alike."""
+"""Operators that are computed on constants, and round nothing, or once and always alike."""
 
 
 _ZERO_IF_LEFT_OUT = {"GRU": (3, 5), "LSTM": (3, 5, 6, 7), "RNN": (3, 5)}
@@ -108,7 +108,7 @@ def is_function(node: onnx.NodeProto) -> bool:
 
 
 def evaluate(call: Call) -> list[Value]:
-    """Compute what a node returns.
+    """Compute the outputs of a node.
 
     Raises:
         UnevaluableError: no runtime could compute it on these inputs.

@@ -159,7 +159,7 @@ def _is_between(op_type: str, slope: Array) -> bool:
 
 
 def _decides(op_type: str, array: Array) -> bool:
-    """Check whether one operand alone determines what And or Or returns."""
+    """Check whether one operand alone determines the result of And or Or."""
     if op_type == "And":
         return not array.any()
     return op_type == "Or" and bool(array.all())
@@ -237,7 +237,7 @@ def _resize(call: Call) -> list[Value] | None:
 
 
 def _of_lines(call: Call) -> list[Value] | None:
-    """Return functions of the line along an axis, whichever axis that is."""
+    """Return random functions of the lines along an axis; the number of the axis has no effect."""
     data, attributes = call.tensor(0), dict(call.attributes)
     rank, name, operand = len(data.shape), call.node.op_type, call.numbers(1)
     axis, count, keepdims = (attributes.pop(key, None) for key in ("axis", "k", "keepdims"))
