@@ -110,7 +110,7 @@ def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -
     names = _fresh_names(model)
     # Inner graphs first: a node that holds one is copied when its own graph is written.
     for path, graph in reversed(list(placed_graphs(model.graph))):
-        elements = partial(shapes.element, path)
+        elements = partial(shapes.element_type, path)
         moves = [
             new
             for reader, places, kind in _mixed_operands(graph, elements, signed_stays)

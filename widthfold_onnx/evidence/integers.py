@@ -173,7 +173,7 @@ def _integers(
     kinds: list[np.dtype[Any]] = []
     for name in node.input:
         extents = table.extents(path, name) if name else ()
-        kind = table.element(path, name) if name else onnx.TensorProto.FLOAT
+        kind = table.element_type(path, name) if name else onnx.TensorProto.FLOAT
         if extents is None or not kind:
             raise UnverifiedError(f"the extents of {name} are not known")
         shapes.append(extents)

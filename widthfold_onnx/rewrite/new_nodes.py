@@ -146,7 +146,7 @@ class Series(NewNodes):
         self.append("Pad", suffix, {**inputs, **value}, attributes)
 
     def _is_shuffled(self) -> bool:
-        return self._document.element(self._graph, self._origin) in SHUFFLED
+        return self._document.element_type(self._graph, self._origin) in SHUFFLED
 
     def extend(self, axis_ends: Mapping[int, int], rank: int, zero: Value | None) -> None:
         """Append zeros, or `zero`: `axis_ends` maps an axis to the number of positions."""

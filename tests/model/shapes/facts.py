@@ -46,15 +46,15 @@ def exposures(
         ]
         for own, (_, branch), (_, other) in zip(inside, branches, branches[::-1], strict=True):
             for value, (where, name) in own:
-                if kind := facts[where][name].kind:
+                if element_type := facts[where][name].element_type:
                     label = f"{where}:{name}"
-                    empty = onnx.helper.make_tensor("", kind, [0], [])
+                    empty = onnx.helper.make_tensor("", element_type, [0], [])
                     branch.node.append(onnx.helper.make_node("Identity", [value], [f"is {label}"]))
                     none = onnx.helper.make_node("Constant", [], [f"no {label}"], value=empty)
                     other.node.append(none)
                     for body, word in ((branch, "is"), (other, "no")):
                         declaration = onnx.helper.make_tensor_value_info(
-                            f"{word} {label}", kind, None
+                            f"{word} {label}", element_type, None
                         )
                         body.output.append(declaration)
                     node.output.append(label)
@@ -62,8 +62,8 @@ def exposures(
 
 
 def agree(fact: Fact, array: Array, where: str) -> None:
-    if fact.kind:
-        assert onnx.helper.np_dtype_to_tensor_dtype(array.dtype) == fact.kind, where
+    if fact.element_type:
+        assert onnx.helper.np_dtype_to_tensor_dtype(array.dtype) == fact.element_type, where
     if fact.dims is not None:
         assert len(fact.dims) == array.ndim, f"{where}: {fact.dims} {array.shape}"
         pairs = zip(fact.dims, array.shape, strict=True)

@@ -398,6 +398,6 @@ def _difference(old: Value, new: Value) -> str:
     mask = unequal(old.draws, new.draws)
     places = np.argwhere(mask)
     if not len(places):
-        names = [onnx.TensorProto.DataType.Name(value.kind) for value in (new, old)]
+        names = [onnx.TensorProto.DataType.Name(value.element_type) for value in (new, old)]
         return f"elements of type {names[0]} instead of {names[1]}"
     return f"{len(places)} of {mask.size} elements differ, the first at {places[0].tolist()}"

@@ -19,8 +19,10 @@ from widthfold_onnx.evidence.proof.values import FLOATS, OpaqueValue, Shape
 from widthfold_onnx.model.proto.walk import model_nodes, retain
 from widthfold_onnx.model.shapes.table import ShapeTable
 
-DIGITS = {kind: 2.0**-bits for kind, bits in zip(FLOATS, (10, 7, 23, 52), strict=True)}
-"""Distance from 1 to the next float of a type."""
+DIGITS: Mapping[int, float] = dict(
+    zip(FLOATS, (2.0**-10, 2.0**-7, 2.0**-23, 2.0**-52), strict=True)
+)
+"""Distance from 1 to the next float, by element type."""
 
 UNITS = 64
 """Largest error of a result by rounded constants, in units of `DIGITS` times the largest result."""
@@ -75,7 +77,7 @@ def doubt_of(target: str, old: Evaluation, new: Evaluation) -> str:
     axes = tuple(axis for axis in range(numbers[0].ndim) if axis != 1)  # each channel by itself
     largest = np.abs(numbers[0]).max(axes, initial=0)
     distance = np.abs(numbers[0] - numbers[1]).max(axes, initial=0)
-    digits = DIGITS.get(table.element("", target), DIGITS[FLOATS[2]])
+    digits = DIGITS.get(table.element_type("", target), DIGITS[FLOATS[2]])
     if (old_only or new_only or is_opaque) and (distance <= SAME * largest).all():
         return f"the numbers agree{_operators_text(old_only, new_only)}"
     if is_merged and (distance <= UNITS * digits * largest).all():
@@ -124,7 +126,7 @@ def _numbers(
     segment = helper.make_graph(nodes, "segment", inputs, outputs, constants)
     model = helper.make_model(segment, opset_imports=program.proto.opset_import)
     _seed(model)
-    feeds = {name: _random(name, variables[name], table.element("", name)) for name in names}
+    feeds = {name: _random(name, variables[name], table.element_type("", name)) for name in names}
     try:
         with np.errstate(all="ignore"):
             (result,) = evaluator(model).run(None, feeds)
@@ -145,10 +147,10 @@ def _seed(model: onnx.ModelProto) -> None:
             node.attribute.extend([helper.make_attribute("seed", key_of(*node.output) % 2**24)])
 
 
-def _random(name: str, shape: Shape, kind: int) -> Array:
+def _random(name: str, shape: Shape, element_type: int) -> Array:
     """Draw the numbers of a variable: the same in both models."""
     rng = np.random.default_rng(key_of("numbers", name))
     numbers = rng.standard_normal(shape) * 2.0 ** rng.integers(-SPREAD, SPREAD, shape)
-    if kind in (*FLOATS, onnx.TensorProto.UNDEFINED):
+    if element_type in (*FLOATS, onnx.TensorProto.UNDEFINED):
         return numbers
-    return np.floor(np.abs(numbers)).astype(helper.tensor_dtype_to_np_dtype(kind))
+    return np.floor(np.abs(numbers)).astype(helper.tensor_dtype_to_np_dtype(element_type))

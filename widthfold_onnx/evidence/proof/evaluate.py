@@ -114,15 +114,15 @@ class Evaluation:
 
     def _input(self, value: onnx.ValueInfoProto) -> Value:
         is_tensor = value.type.HasField("tensor_type")
-        shape, kind = self.shapes.get(value.name), value.type.tensor_type.elem_type
-        return self._drawn(key_of("input", value.name), shape if is_tensor else None, kind)
+        shape, element_type = self.shapes.get(value.name), value.type.tensor_type.elem_type
+        return self._drawn(key_of("input", value.name), shape if is_tensor else None, element_type)
 
-    def _drawn(self, key: int, shape: Shape | None, kind: int) -> Value:
+    def _drawn(self, key: int, shape: Shape | None, element_type: int) -> Value:
         """Draw a variable; of one without extents only equality is known."""
         if shape is None:
             return OpaqueValue(key)
         self.size += math.prod(shape)
-        return Elements(variables(key, shape), kind=kind)
+        return Elements(variables(key, shape), element_type=element_type)
 
     def _graph(self, frame: _Frame, outputs: Sequence[str]) -> None:
         """Evaluate the nodes of a graph that some values need."""
@@ -165,7 +165,7 @@ class Evaluation:
         return self._read(name, frame.outer)
 
     def _note(self, name: str, value: Value) -> None:
-        self.digests[name] = _digest(value, self.table.element("", name))
+        self.digests[name] = _digest(value, self.table.element_type("", name))
         if self.is_kept:
             self.values[name] = value
 
@@ -194,7 +194,7 @@ class Evaluation:
             version=self.program.version(node),
             shapes=[self._shape(path, name) if name else None for name in node.output],
             unknown_operators=self.unknown_operators,
-            output_kinds=[self.table.element(path, name) for name in node.output],
+            output_types=[self.table.element_type(path, name) for name in node.output],
         )
         bodies = frame.scope.inner.get(index, ())
         if bodies and is_default(node, "If"):
@@ -212,8 +212,10 @@ class Evaluation:
         ):
             self.functions[operator(node), call.version] += 1
         return [
-            replace(value, kind=kind) if kind and isinstance(value, Elements) else value
-            for value, kind in zip(results, call.output_kinds, strict=False)
+            replace(value, element_type=known_type)
+            if known_type and isinstance(value, Elements)
+            else value
+            for value, known_type in zip(results, call.output_types, strict=False)
         ]
 
     def _body(self, call: Call, body: Body, frame: _Frame, number: int = -1) -> list[Value]:
@@ -231,8 +233,9 @@ class Evaluation:
         body_frame = _Frame(scope, path, {}, frame, frame.loops + (number >= 0))
         for i, value in enumerate(scope.graph.input):
             key = key_of("body", frame.loops, number, i)
-            shape, kind = self._shape(path, value.name), self.table.element(path, value.name)
-            body_frame.values[value.name] = self._drawn(key, shape, kind)
+            element_type = self.table.element_type(path, value.name)
+            variable = self._drawn(key, self._shape(path, value.name), element_type)
+            body_frame.values[value.name] = variable
         outputs = [value.name for value in scope.graph.output]
         try:
             self._graph(body_frame, outputs)
@@ -271,12 +274,12 @@ class Evaluation:
         if (
             isinstance(first, OpaqueValue)
             or isinstance(second, OpaqueValue)
-            or (first.shape, first.kind) != (second.shape, second.kind)
+            or (first.shape, first.element_type) != (second.shape, second.element_type)
         ):
             return OpaqueValue(key_of(key, first.digest(), second.digest(), index))
-        return replace(applied(key, [first, second]), kind=first.kind)
+        return replace(applied(key, [first, second]), element_type=first.element_type)
 
 
-def _digest(value: Value, default_kind: int = 0) -> bytes:
+def _digest(value: Value, default_type: int = 0) -> bytes:
     """Digest a value with its element type, or with a default where that is not known."""
-    return value.digest() + bytes([value.kind or default_kind])
+    return value.digest() + bytes([value.element_type or default_type])

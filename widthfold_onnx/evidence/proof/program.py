@@ -266,7 +266,7 @@ class Correspondence:
         for name in self.shared_values | set(self.targets):
             extents = table.extents("", name)
             if extents is not None:
-                facts[name] = extents, table.element("", name)
+                facts[name] = extents, table.element_type("", name)
         return facts
 
     def variables(self, table: ShapeTable) -> dict[str, Shape]:
@@ -280,11 +280,11 @@ class Correspondence:
         """
         extents = {
             name: dims
-            for name, (dims, kind) in self.agreed_types(table).items()
+            for name, (dims, element_type) in self.agreed_types(table).items()
             if (writer := self.old.scope.writer(name)) is not None
             and name not in self.old.constant_values
             and not is_default(writer, *_CHEAP)
-            and kind in (*FLOATS, *_INTEGERS)
+            and element_type in (*FLOATS, *_INTEGERS)
         }
         while True:
             unshared = set[str]()

@@ -59,7 +59,7 @@ class Constant:
         return self.array.shape
 
     @property
-    def kind(self) -> int:
+    def element_type(self) -> int:
         """The element type."""
         return helper.np_dtype_to_tensor_dtype(self.array.dtype)
 
@@ -99,7 +99,7 @@ class Elements:
         constants: how many constants are multiplied in one product, at most.
         grid: scale and zero point, digested, of the integers from which all elements were
             dequantized; empty where there are none.
-        kind: element type of the tensor, 0 where it is not known.
+        element_type: element type of the tensor, 0 where it is not known.
         factor: numbers that may be a factor of the tensor: check it before use.
     """
 
@@ -107,7 +107,7 @@ class Elements:
     degree: int = 1
     constants: int = 0
     grid: bytes = b""
-    kind: int = 0
+    element_type: int = 0
     factor: Constant | None = None
 
     @property
@@ -126,7 +126,7 @@ class OpaqueValue:
 
     key: int
 
-    kind = constants = 0
+    element_type = constants = 0
     """As of a tensor of which neither is known."""
 
     def digest(self) -> bytes:
@@ -163,7 +163,7 @@ class Call:
         opset: version of the operator set of the node's domain.
         version: version since which the operator is unchanged, 0 if no schema is known.
         shapes: extents of the outputs; None where shape inference does not know them.
-        output_kinds: element types of the outputs, 0 where unknown.
+        output_types: element types of the outputs, 0 where unknown.
         unknown_operators: collects operators that are treated as functions of all that they read.
     """
 
@@ -173,7 +173,7 @@ class Call:
     opset: int
     version: int
     shapes: Sequence[Shape | None]
-    output_kinds: Sequence[int] = ()
+    output_types: Sequence[int] = ()
     unknown_operators: set[str] = field(default_factory=set)
 
     def tensor(self, index: int) -> Tensor:
@@ -203,10 +203,10 @@ class Call:
         """All inputs that are there."""
         return [value for value in self.inputs if isinstance(value, Constant | Elements)]
 
-    def kind(self, index: int) -> int:
+    def element_type(self, index: int) -> int:
         """Return the element type of an input, 0 where it is left out or unknown."""
         value = self.inputs[index] if index < len(self.inputs) else None
-        return 0 if value is None else value.kind
+        return 0 if value is None else value.element_type
 
     def key(self, *parts: object, version: int = 0) -> int:
         """Return a key for the function that this operator is, with all attributes but graphs.
@@ -214,8 +214,8 @@ class Call:
         On whole numbers an operator may be another function than on floats, and wrap around where
         their type ends. Floats of all types are treated as real numbers.
         """
-        kinds = [self.kind(i) for i in range(len(self.inputs))]
-        types = [FLOATS[0] if kind in FLOATS else kind for kind in kinds]
+        types = [self.element_type(i) for i in range(len(self.inputs))]
+        types = [FLOATS[0] if item in FLOATS else item for item in types]
         while types and not types[-1]:
             types.pop()
         attributes = sorted(

@@ -187,9 +187,9 @@ class Document:
         """Return the path of a graph of the model."""
         return next(scope.path for scope in self.scopes if scope.graph is graph)
 
-    def element(self, graph: ir.Graph, name: str) -> int:
+    def element_type(self, graph: ir.Graph, name: str) -> int:
         """Return the element type of a value of the model, as ONNX numbers it; 0 if unknown."""
-        return self.shapes.element(self.path_of(graph), name)
+        return self.shapes.element_type(self.path_of(graph), name)
 
     def replace(
         self,

@@ -144,8 +144,8 @@ def _compute_known(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | Non
         if fact is None or fact.numbers is None:
             return []
         is_open = np.array([n is None for n in fact.numbers.ravel()]).reshape(fact.numbers.shape)
-        kind = helper.tensor_dtype_to_np_dtype(fact.kind)
-        arguments.append(np.where(is_open, 1, fact.numbers).astype(kind))
+        dtype = helper.tensor_dtype_to_np_dtype(fact.element_type)
+        arguments.append(np.where(is_open, 1, fact.numbers).astype(dtype))
         masks.append(is_open)
     results = _compute_all(node, opset, arguments)
     for i, result in enumerate(results):

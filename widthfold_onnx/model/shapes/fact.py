@@ -21,14 +21,14 @@ class Fact:
     """The known part of the type and the numbers of a value.
 
     Attributes:
-        kind: the element type of a tensor; 0 if unknown.
+        element_type: the element type of a tensor; 0 if unknown.
         dims: the extents of a tensor; None if not even the rank is known.
         other_type: the serialized type of a sequence, map or optional; empty for a tensor.
         numbers: the elements of a tensor, if known. An array of objects has None for each element
             that is not known.
     """
 
-    kind: int = 0
+    element_type: int = 0
     dims: Dims | None = None
     other_type: bytes = b""
     numbers: Array | None = None
@@ -36,7 +36,7 @@ class Fact:
     @property
     def type(self) -> tuple[int, Dims | None, bytes]:
         """The type alone, in a form that can be compared."""
-        return self.kind, self.dims, self.other_type
+        return self.element_type, self.dims, self.other_type
 
     @property
     def is_whole(self) -> bool:
@@ -50,17 +50,17 @@ class Fact:
     def proto(self) -> onnx.TypeProto:
         """Return the type as a message."""
         if self.other_type:
-            kind = onnx.TypeProto.FromString(self.other_type)
+            message = onnx.TypeProto.FromString(self.other_type)
         else:
-            kind = helper.make_tensor_type_proto(self.kind, self.dims)
-        assert isinstance(kind, onnx.TypeProto)
-        return kind
+            message = helper.make_tensor_type_proto(self.element_type, self.dims)
+        assert isinstance(message, onnx.TypeProto)
+        return message
 
     def fits(self, numbers: Array) -> bool:
         """Check whether a tensor of this type can have these elements."""
         if self.dims is None or len(self.dims) != numbers.ndim:
             return False
-        is_typed = numbers.dtype in (object, helper.tensor_dtype_to_np_dtype(self.kind))
+        is_typed = numbers.dtype in (object, helper.tensor_dtype_to_np_dtype(self.element_type))
         pairs = zip(self.dims, numbers.shape, strict=True)
         return is_typed and all(extent in (None, size) for extent, size in pairs)
 
@@ -69,7 +69,7 @@ class Fact:
         if numbers.dtype == object:
             elements = numbers.ravel().tolist()
             if None not in elements:
-                numbers = numbers.astype(helper.tensor_dtype_to_np_dtype(self.kind))
+                numbers = numbers.astype(helper.tensor_dtype_to_np_dtype(self.element_type))
             elif len(elements) > LARGEST["i"] or not any(n is not None for n in elements):
                 return self
         elif numbers.size > LARGEST.get(numbers.dtype.kind, 0):
@@ -77,11 +77,11 @@ class Fact:
         return replace(self, dims=numbers.shape, numbers=numbers)
 
 
-def of_type(kind: onnx.TypeProto) -> Fact:
+def of_type(message: onnx.TypeProto) -> Fact:
     """Return the fact that a value has a type."""
-    if kind.WhichOneof("value") in ("tensor_type", None):
-        return Fact(kind.tensor_type.elem_type, dims_of_type(kind))
-    return Fact(other_type=kind.SerializeToString())
+    if message.WhichOneof("value") in ("tensor_type", None):
+        return Fact(message.tensor_type.elem_type, dims_of_type(message))
+    return Fact(other_type=message.SerializeToString())
 
 
 def of_tensor(tensor: onnx.TensorProto) -> Fact:
@@ -98,8 +98,11 @@ def common_fact(first: Fact, second: Fact) -> Fact:
     dims = None
     if first.dims is not None and second.dims is not None and len(first.dims) == len(second.dims):
         dims = tuple(a if a == b else None for a, b in zip(first.dims, second.dims, strict=True))
-    kind = first.kind if first.kind == second.kind else 0
-    return Fact(kind, dims, first.other_type if first.other_type == second.other_type else b"")
+    return Fact(
+        element_type=first.element_type if first.element_type == second.element_type else 0,
+        dims=dims,
+        other_type=first.other_type if first.other_type == second.other_type else b"",
+    )
 
 
 def completed(fact: Fact, declaration: Fact) -> Fact:
@@ -107,5 +110,9 @@ def completed(fact: Fact, declaration: Fact) -> Fact:
     dims = declaration.dims if fact.dims is None else fact.dims
     if dims and declaration.dims and len(dims) == len(declaration.dims):
         dims = tuple(b if a is None else a for a, b in zip(dims, declaration.dims, strict=True))
-    kind, other_type = fact.kind or declaration.kind, fact.other_type or declaration.other_type
-    return replace(fact, kind=kind, dims=dims, other_type=other_type)
+    return replace(
+        fact,
+        element_type=fact.element_type or declaration.element_type,
+        dims=dims,
+        other_type=fact.other_type or declaration.other_type,
+    )

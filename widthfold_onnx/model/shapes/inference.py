@@ -84,7 +84,8 @@ def infer_node(
     attributes = {entry.name: helper.get_attribute_value(entry) for entry in node_attributes}
     dims = shape_function(attributes, [*inputs, *[None] * 4])
     extents = dims and tuple(None if n is None or n < 0 else n for n in dims)
-    return [completed(Fact(facts[0].kind or inputs[0].kind, extents), facts[0]), *facts[1:]]
+    element_type = facts[0].element_type or inputs[0].element_type
+    return [completed(Fact(element_type, extents), facts[0]), *facts[1:]]
 
 
 def _read(fact: Fact, op_type: str) -> bytes | None:
@@ -115,11 +116,13 @@ def _inferred(
         name = "" if argument is None else f"i{i}"
         node.input.append(name)
         if argument is not None:
-            kind, dims, other_type, numbers = argument
+            element_type, dims, other_type, numbers = argument
             if numbers is None:
-                graph.input.add(name=name, type=Fact(kind, dims, other_type).proto())
+                graph.input.add(name=name, type=Fact(element_type, dims, other_type).proto())
             else:
-                graph.initializer.add(name=name, data_type=kind, dims=dims, raw_data=numbers)
+                graph.initializer.add(
+                    name=name, data_type=element_type, dims=dims, raw_data=numbers
+                )
     try:
         inferred = shape_inference.infer_shapes(model)
     except (shape_inference.InferenceError, RuntimeError, ValueError):

@@ -85,9 +85,9 @@ class ShapeTable:
         """
         return self._fact(path, name).numbers
 
-    def element(self, path: str, name: str) -> int:
+    def element_type(self, path: str, name: str) -> int:
         """Return the element type of a value seen from a scope, as ONNX number; 0 if unknown."""
-        return self._fact(path, name).kind
+        return self._fact(path, name).element_type
 
 
 def inputs_of(proto: onnx.ModelProto, pins: Shapes) -> dict[str, Fact]:
@@ -114,7 +114,7 @@ def inputs_of(proto: onnx.ModelProto, pins: Shapes) -> dict[str, Fact]:
                 f"--input-shape: {printable(name)} is declared "
                 f"{_shown(declared(values[name]))}, not {_shown(shape)}"
             )
-        facts[name] = Fact(facts[name].kind, tuple(shape))
+        facts[name] = Fact(facts[name].element_type, tuple(shape))
     return facts
 
 
@@ -245,7 +245,7 @@ class Derivation:
         # An extent that inference leaves open depends on elements. All of them are read.
         sizes = [math.prod(element_count if n is None else n for n in f.dims or ()) for f in types]
         cost = element_count + sum(sizes) + NODE_ELEMENTS
-        is_typed = all(f.dims is not None and f.kind for f in types)
+        is_typed = all(f.dims is not None and f.element_type for f in types)
         if not is_typed or max(sizes, default=0) > LARGEST["i"] or cost > self._elements:
             return False
         self._elements -= cost
@@ -306,7 +306,7 @@ def _declarations(graph: onnx.GraphProto, *, is_repeated: bool) -> dict[str, Fac
     declarations = {}
     for value in (*graph.input, *graph.output, *graph.value_info):
         fact = of_type(value.type)
-        declarations[value.name] = Fact(fact.kind) if is_repeated else fact
+        declarations[value.name] = Fact(fact.element_type) if is_repeated else fact
     return declarations
 
 
@@ -403,7 +403,9 @@ def _invariant(
             return states, results[len(states) :]
         if turns >= TURNS:
             pairs = zip(states, next_states, strict=True)
-            next_states = [new if new.type == old.type else Fact(new.kind) for old, new in pairs]
+            next_states = [
+                new if new.type == old.type else Fact(new.element_type) for old, new in pairs
+            ]
         states = next_states
 
 
@@ -411,9 +413,9 @@ def _without_axis(fact: Fact, axis: int) -> tuple[Fact, int | None]:
     """Return the fact of a slice of a value along an axis, and the number of slices."""
     dims = fact.dims
     if dims is None or not -len(dims) <= axis < len(dims):
-        return Fact(fact.kind), None
+        return Fact(fact.element_type), None
     axis %= len(dims)
-    return Fact(fact.kind, (*dims[:axis], *dims[axis + 1 :])), dims[axis]
+    return Fact(fact.element_type, (*dims[:axis], *dims[axis + 1 :])), dims[axis]
 
 
 def _with_axis(fact: Fact, axis: int, length: int | None) -> Fact:
@@ -422,4 +424,4 @@ def _with_axis(fact: Fact, axis: int, length: int | None) -> Fact:
     if dims is not None:
         axis = axis % (len(dims) + 1)
         dims = (*dims[:axis], length, *dims[axis:])
-    return Fact(fact.kind, dims)
+    return Fact(fact.element_type, dims)

@@ -200,7 +200,7 @@ def element_type(document: Document, node: Node, *values: Value | None) -> str |
     Data and zero point have one type; the type of the zero point may be known alone.
     """
     for value in values:
-        kind = 0 if value is None else document.element(graph_of(node), value.name or "")
+        kind = 0 if value is None else document.element_type(graph_of(node), value.name or "")
         if kind:
             return str(onnx.TensorProto.DataType.Name(kind))
     return Refusal(Code.UNKNOWN_TYPE, "the element type of the data is not known")

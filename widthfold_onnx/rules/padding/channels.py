@@ -198,7 +198,7 @@ class LaidOp(RelatedOp):
         """A zero of the element type of input 0."""
         value = self.node.inputs[0]
         assert value is not None
-        kind = self.document.element(self.document.main, value.name or "")
+        kind = self.document.element_type(self.document.main, value.name or "")
         return np.zeros((), helper.tensor_dtype_to_np_dtype(kind) if kind else np.float32)
 
     def apply_to_padding(self, operands: Sequence[Array | None]) -> Array | Refusal:

@@ -224,7 +224,7 @@ def excerpt(
         table: element types, and extents of computed inputs other than the data.
     """
     path, start = site.scope.path, site.data.name or ""
-    element = table.element(path, start)
+    element = table.element_type(path, start)
     makers: list[Node] = []
     nodes: list[onnx.NodeProto] = []
     maker = _dequantizer(site)
@@ -244,7 +244,7 @@ def excerpt(
         if (name := value.name or "") not in computed:
             constants[name] = _number(document, value, table, path)
     last, end = nodes[-1].output[0], document.fresh("end")
-    node, output = ending(last, end, table.element(path, last))
+    node, output = ending(last, end, table.element_type(path, last))
     graph = helper.make_graph(
         [*nodes, node],
         "workload",
@@ -278,5 +278,5 @@ def _number(document: Document, value: Value, table: ShapeTable, path: str) -> A
     if not isinstance(constant, Refusal):
         return document.read(constant)
     extents = table.get(path, value.name or "") or ()
-    kind = helper.tensor_dtype_to_np_dtype(table.element(path, value.name or ""))
+    kind = helper.tensor_dtype_to_np_dtype(table.element_type(path, value.name or ""))
     return np.ones([extent or 1 for extent in extents], kind)

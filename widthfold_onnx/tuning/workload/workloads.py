@@ -161,9 +161,9 @@ def _core(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     end = packed[-1] if folded.output[0] in packed else model.graph.output[0].name
     table = ShapeTable(model, {})
     for name in (start, end):
-        kind, dims = table.element("", name), table.get("", name)
+        kind, dims = table.element_type("", name), table.get("", name)
         model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, kind, dims))
-    return Extractor(model).extract_model([start], [end]), table.element("", end)
+    return Extractor(model).extract_model([start], [end]), table.element_type("", end)
 
 
 def _has(node: onnx.NodeProto, key: str) -> bool:

@@ -23,7 +23,7 @@ LARGE = 1 << 40
 
 
 def elements(array: np.ndarray, kind: int = 0) -> Elements:
-    return Elements(of_numbers(np.asarray(array)), kind=kind)
+    return Elements(of_numbers(np.asarray(array)), element_type=kind)
 
 
 def evaluated(
@@ -61,7 +61,7 @@ def evaluated(
         opset=opset,
         version=given.version(node),
         shapes=[None] * outputs,
-        output_kinds=list(kinds[len(names) :]),
+        output_types=list(kinds[len(names) :]),
     )
     return evaluate(call)[0]
 

@@ -136,7 +136,7 @@ def _of_elements(call: Call) -> list[Value] | None:
     """Compute a node on elements; None where no entry of `MEANINGS` describes it."""
     name = operator(call.node)
     meaning = MEANINGS.get(name)
-    if name in OF_FLOATS and call.kind(0) not in FLOATS:
+    if name in OF_FLOATS and call.element_type(0) not in FLOATS:
         meaning = elementwise
     if meaning is None or (name in BROADCASTING and not call.broadcasts()):
         return None
@@ -145,8 +145,8 @@ def _of_elements(call: Call) -> list[Value] | None:
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         # Invalid attributes and extents, for which numpy raises errors of its own.
         raise UnevaluableError(f"it makes no sense ({error})") from error
-    if result is not None and name in WRAPPING and call.kind(0) not in (*FLOATS, 0):
-        key = key_of("whole numbers", call.kind(0))
+    if result is not None and name in WRAPPING and call.element_type(0) not in (*FLOATS, 0):
+        key = key_of("whole numbers", call.element_type(0))
         return [applied(key, [value]) for value in result if isinstance(value, Elements)]
     return result
 

@@ -143,7 +143,7 @@ def _extremum(call: Call) -> list[Value]:
     If slope <= 1, slope * x is at most x for a positive x, and at least x for a negative x. If
     slope >= 1, it is the other way round. A slope of 0 makes an Inf a NaN.
     """
-    if len(call.tensors) == 2 and call.kind(0) in FLOATS:
+    if len(call.tensors) == 2 and call.element_type(0) in FLOATS:
         for data, scaled in (call.tensors, reversed(call.tensors)):
             slope = scaled.factor if isinstance(scaled, Elements) else None
             if slope is not None and _is_between(call.node.op_type, slope.array):
@@ -207,7 +207,8 @@ def _fused_conv(call: Call) -> list[Value]:
     total = result if addend is None else plus(result, addend)
     activation = [call.attributes.get(name) for name in ("activation", "activation_params")]
     # The operator has no schema, and onnx infers no type for a Conv with negative pads.
-    return [replace(applied(key_of("activation", activation), [total]), kind=call.kind(0))]
+    result = applied(key_of("activation", activation), [total])
+    return [replace(result, element_type=call.element_type(0))]
 
 
 def _resize(call: Call) -> list[Value] | None:

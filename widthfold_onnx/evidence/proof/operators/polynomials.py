@@ -217,7 +217,7 @@ def _dropout(call: Call) -> list[Value] | None:
 
 def _cast(call: Call) -> list[Value]:
     """Return the data if the cast keeps every number, else a function of it."""
-    data_type, target_type = call.kind(0), call.attributes.get("to", 0)
+    data_type, target_type = call.element_type(0), call.attributes.get("to", 0)
     if data_type and (data_type == target_type or (data_type, target_type) in _KEEPS):
         return [call.tensor(0)]
     return [applied(call.key(), [call.tensor(0)])]
@@ -253,7 +253,7 @@ def _reduce(call: Call) -> list[Value] | None:
     """Compute sums over axes, and means of floats: a mean of integers is truncated."""
     data = call.tensor(0)
     axes, is_mean = axes_of(call, len(data.shape)), call.node.op_type != "ReduceSum"
-    if axes is None or (is_mean and call.kind(0) not in FLOATS):
+    if axes is None or (is_mean and call.element_type(0) not in FLOATS):
         return None
 
     def compute(array: Array, prime: int) -> Array:

@@ -77,7 +77,7 @@ def _qlinear_matmul(call: Call) -> list[Value]:
 def _requantized(call: Call, total: Elements, data_scale: Tensor, weight_scale: Tensor) -> Elements:
     """Round an exact sum to the scale and zero point of the output: an unknown function of them."""
     operands = [total, data_scale, weight_scale, call.tensor(6), call.tensor(7)]
-    return applied(key_of("requantize", call.kind(7)), operands)
+    return applied(key_of("requantize", call.element_type(7)), operands)
 
 
 def _parameter(call: Call, value: Tensor, shape: Shape) -> Tensor:
@@ -88,32 +88,33 @@ def _parameter(call: Call, value: Tensor, shape: Shape) -> Tensor:
     return mapped(value, lambda a: np.repeat(a, block, axis)[tuple(map(slice, shape))])
 
 
-def _grid(scale: Tensor, zero: Tensor | None, kind: int) -> bytes:
+def _grid(scale: Tensor, zero: Tensor | None, element_type: int) -> bytes:
     """Name the grid of one scale, one zero point and a type; empty where there are several."""
     if math.prod(scale.shape) != 1 or (zero is not None and math.prod(zero.shape) != 1):
         return b""
     point = reshaped(zero, ()) if zero is not None else _ZERO
-    return repr((reshaped(scale, ()).digest(), point.digest(), kind)).encode()
+    return repr((reshaped(scale, ()).digest(), point.digest(), element_type)).encode()
 
 
 def _dequantize(call: Call) -> list[Value]:
     data, scale, zero = call.tensor(0), call.tensor(1), call.optional(2)
     factor = _parameter(call, scale, data.shape)
     shifted = data if zero is None else minus(data, _parameter(call, zero, data.shape))
-    return [replace(times(shifted, factor), grid=_grid(scale, zero, call.kind(0)))]
+    return [replace(times(shifted, factor), grid=_grid(scale, zero, call.element_type(0)))]
 
 
 def _quantize(call: Call) -> list[Value]:
     """Quantize; a value that was dequantized with the same numbers gives the integers back."""
     data, scale, zero = call.tensor(0), call.tensor(1), call.optional(2)
-    kind = call.output_kinds[0]
-    grid = _grid(scale, zero, kind)
+    element_type = call.output_types[0]
+    grid = _grid(scale, zero, element_type)
     if isinstance(data, Elements) and grid and data.grid == grid:
         inverse_scale = Elements(each(_inverses, reshaped(scale, ())))
         quotient = replace(data, draws=times(data, inverse_scale).draws, grid=b"")
         return [quotient if zero is None else plus(quotient, reshaped(zero, ()))]
     operands = [data, *(_parameter(call, value, data.shape) for value in (scale, zero or _ZERO))]
-    return [applied(key_of("QuantizeLinear", kind, call.attributes.get("saturate", 1)), operands)]
+    saturate = call.attributes.get("saturate", 1)
+    return [applied(key_of("QuantizeLinear", element_type, saturate), operands)]
 
 
 def _inverses(array: Array, prime: int) -> Array:
