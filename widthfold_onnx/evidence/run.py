@@ -145,7 +145,7 @@ def _findings(
 
 
 def _unexplained(parity: ModelParity) -> list[str]:
-    """Name outputs, one line each, that passed beyond the tolerance, as rounding moves them so far.
+    """Name outputs, one line each, that passed beyond the tolerance because rounding moves them.
 
     Rounding explains a difference only if something shows that both compute the same function.
     """

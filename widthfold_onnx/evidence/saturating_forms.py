@@ -38,12 +38,12 @@ class Trial:
 
 
 def usable_forms(
-    loaded: LoadedModel, options: FoldOptions, verify_options: VerifyOptions
+    model: LoadedModel, options: FoldOptions, verify_options: VerifyOptions
 ) -> tuple[FoldOptions, dict[str, str]]:
     """Exclude forms, or else layers, that saturate further than the original.
 
     Args:
-        loaded: the model, on which kernels of this CPU saturate.
+        model: the model, on which kernels of this CPU saturate.
         options: the forms to search.
         verify_options: how the result will be verified.
 
@@ -54,7 +54,7 @@ def usable_forms(
     excluded: dict[str, str] = {}
     while True:
         remaining_options = replace(options, skip=(*options.skip, *map(escape, excluded)))
-        trials = _trials(loaded, _forms(remaining_options), verify_options)
+        trials = _trials(model, _forms(remaining_options), verify_options)
         passed = [trial.form for trial in trials if not trial.objection]
         failed = [trial.form for trial in trials if trial.objection]
         if not failed:
@@ -64,11 +64,11 @@ def usable_forms(
             return (
                 replace(remaining_options, layout=min(layouts)) if layouts else passed[0]
             ), excluded
-        excluded |= _failing_layers(loaded, trials, verify_options)
+        excluded |= _failing_layers(model, trials, verify_options)
 
 
 def _failing_layers(
-    loaded: LoadedModel, trials: Iterable[Trial], verify_options: VerifyOptions
+    model: LoadedModel, trials: Iterable[Trial], verify_options: VerifyOptions
 ) -> dict[str, str]:
     """Map the layers that fail alone to the reason, in the form in which the fewest fail."""
     by_form: list[dict[str, str]] = []
@@ -76,27 +76,27 @@ def _failing_layers(
     for trial in trials:
         all_layers |= dict.fromkeys(trial.names, trial.objection)
         single_forms = [replace(trial.form, nodes=(escape(name),)) for name in trial.names]
-        singles = _trials(loaded, single_forms, verify_options)
+        singles = _trials(model, single_forms, verify_options)
         by_form.append({s.names[0]: s.objection for s in singles if s.objection})
     return min(filter(None, by_form), key=len, default=all_layers)
 
 
 def _trials(
-    loaded: LoadedModel, forms: Iterable[FoldOptions], verify_options: VerifyOptions
+    model: LoadedModel, forms: Iterable[FoldOptions], verify_options: VerifyOptions
 ) -> list[Trial]:
     """Return one trial for every form that folds something."""
     trials: list[Trial] = []
     with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
         files: list[Path] = []
         for form in forms:
-            plan = decide_fixed(loaded.proto, loaded.folder, replace(form, factor=2)).plan
+            plan = decide_fixed(model.proto, model.folder, replace(form, factor=2)).plan
             names = [layer.node for layer in plan.layers]
             if names:
-                proto = apply(loaded.proto, loaded.folder, plan)
+                proto = apply(model.proto, model.folder, plan)
                 trials.append(Trial(form, names, ""))
                 files.append(Path(folder) / f"{len(files)}.onnx")
-                write_model(proto, files[-1], source_folder=loaded.folder, check=lambda path: None)
-        reasons = saturating_files(loaded.path, files, verify_options) if files else []
+                write_model(proto, files[-1], source_folder=model.folder, check=lambda path: None)
+        reasons = saturating_files(model.path, files, verify_options) if files else []
     return [
         replace(trial, objection=f"left alone, as its fold is {'; '.join(lines)}" if lines else "")
         for trial, lines in zip(trials, reasons, strict=True)

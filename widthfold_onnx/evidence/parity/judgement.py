@@ -118,9 +118,10 @@ class Judgement:
         }
 
     def _cell(self, key: Key, candidate: Outputs, truth: Outputs) -> OutputParity:
-        """Compare with the original, or its truth; as deployed also with the original as deployed.
+        """Compare an output with the truth if that is usable, else with the original.
 
-        The second comparison is needed because the runtime's optimizations change some models.
+        At level `all` it may match the original at that level instead: the runtime's optimizations
+        change some models.
         """
         level, name, number = key
         multiple = MULTIPLE if self.is_proved else STRICT
@@ -150,13 +151,13 @@ class Judgement:
                 if self.reference.options.tolerance.is_chosen(name):  # it compares both models
                     continue
                 with np.errstate(over="ignore"):
-                    rounded = values.astype(outputs[name].dtype)
+                    rounded_values = values.astype(outputs[name].dtype)
                 row = self._comparison(
-                    ("disabled", name, number), {name: rounded}, outputs, MULTIPLE
+                    ("disabled", name, number), {name: rounded_values}, outputs, MULTIPLE
                 )
-                gap = distance(rounded, outputs[name])
+                gap = distance(rounded_values, outputs[name])
                 if row.passed and gap is not None:
-                    usable[number][name] = rounded
+                    usable[number][name] = rounded_values
                     if name in movements:
                         movements[name] = movements[name].joined(gap)
                 else:

@@ -37,19 +37,20 @@ def compare_as_deployed(
     if isinstance(reference.optimized_outputs, str) or isinstance(exact, str):
         return [], []
     reference.report("integers of 8 bits as deployed")
-    first, second = (
+    original_runs, rewritten_runs = (
         attempt(model, reference.options, Level.ALL, reference.sets, open_model=open_chosen)
         for model in (reference.model, rewritten)
     )
-    if isinstance(first, str):
-        return [], [f"as deployed the original does not run: {first}"]
-    if isinstance(second, str):
-        return [f"as deployed the original runs, the rewritten model does not: {second}"], []
+    if isinstance(original_runs, str):
+        return [], [f"as deployed the original does not run: {original_runs}"]
+    if isinstance(rewritten_runs, str):
+        failure = f"as deployed the original runs, the rewritten model does not: {rewritten_runs}"
+        return [failure], []
     failed_names: list[str] = []
     deviations: dict[str, float] = {}
     sides = [
         [pairs(*run) for run in zip(*runs, strict=True)]
-        for runs in ((reference.optimized_outputs, first), (exact, second))
+        for runs in ((reference.optimized_outputs, original_runs), (exact, rewritten_runs))
     ]
     arrays = {name: array for run in sides[0] for name, (array, _) in run.items()}
     for name, array in arrays.items():

@@ -139,10 +139,10 @@ def prove_at_sizes(
         proofs.append(_first_proof(models, first_tries(old, shapes, run_shapes)))
         if proofs[-1].verdict == "different":
             return proofs
-    fixed = sizes[0]
-    if open_dimensions(old, fixed):
+    fixed_shapes = sizes[0]
+    if open_dimensions(old, fixed_shapes):
         with suppress(UnverifiedError):  # the original may take one size alone
-            proofs.append(_first_proof(models, second_tries(old, fixed, proofs[0].shapes)))
+            proofs.append(_first_proof(models, second_tries(old, fixed_shapes, proofs[0].shapes)))
     # Guards must be right at all extents, also if the caller planned with some. Another tool may
     # have stated the extents of the caller, so that the new model fails with an error at others.
     tries = _tries_of_branches(models, proofs) if open_dimensions(old, {}) else ()
@@ -153,7 +153,7 @@ def prove_at_sizes(
             proof = prove(models, shapes)
         except UnverifiedError:
             continue
-        is_planned = all(shapes.get(name) == tuple(fixed[name]) for name in fixed)
+        is_planned = all(shapes.get(name) == tuple(fixed_shapes[name]) for name in fixed_shapes)
         is_counted = is_planned or (proof.is_computed and not proof.is_opaque)
         if is_counted and not _is_of_empty_tensors(models, proof):
             proofs.append(proof)

@@ -53,13 +53,13 @@ MOST_GUESSED = 1 << 20
 """Elements of all inputs at extents that nobody named: each takes forty bytes and more."""
 
 
-def open_dimensions(program: Program, fixed: Shapes) -> dict[Key, bool]:
+def open_dimensions(program: Program, fixed_shapes: Shapes) -> dict[Key, bool]:
     """Return the dimensions that a model leaves open, and whether each is the first of an input.
 
     A symbol in a fixed shape is known everywhere.
     """
     dimensions: dict[Key, bool] = {}
-    sizes = _sizes(program, fixed)
+    sizes = _sizes(program, fixed_shapes)
     for _, axis, key in _open_axes(program):
         if key not in sizes:
             dimensions[key] = dimensions.get(key, True) and axis == 0
@@ -74,40 +74,40 @@ def _open_axes(program: Program) -> Iterator[tuple[str, int, Key]]:
                 yield value.name, axis, symbol_of(dim.dim_param) or (value.name, axis)
 
 
-def first_tries(program: Program, fixed: Shapes, run_shapes: Shapes) -> Iterator[Shapes]:
+def first_tries(program: Program, fixed_shapes: Shapes, run_shapes: Shapes) -> Iterator[Shapes]:
     """Yield extents of all inputs at which the model may run.
 
     Args:
         program: the original.
-        fixed: extents that the caller demands.
+        fixed_shapes: extents that the caller demands.
         run_shapes: extents at which it ran, if it did.
     """
     if run_shapes:
         # A run leaves out an input that has a default, and the default tells its extents.
         defaults = {tensor.name: tuple(tensor.dims) for tensor in program.proto.graph.initializer}
         by_default = {v.name: defaults[v.name] for v in program.inputs if v.name in defaults}
-        shapes = _shapes_at(program, fixed, _sizes(program, run_shapes))
-        yield {**run_shapes, **shapes, **by_default, **fixed}
-    dims = open_dimensions(program, fixed)
+        shapes = _shapes_at(program, fixed_shapes, _sizes(program, run_shapes))
+        yield {**run_shapes, **shapes, **by_default, **fixed_shapes}
+    dims = open_dimensions(program, fixed_shapes)
     guesses = [{key: BATCH if leads else size for key, leads in dims.items()} for size in LADDER]
     if any(dims.values()):  # the first axis may be no batch
         guesses += [dict.fromkeys(dims, size) for size in LADDER]
     for sizes in guesses if dims else [{}]:
-        shapes = _shapes_at(program, fixed, sizes)
+        shapes = _shapes_at(program, fixed_shapes, sizes)
         if not sizes or elements(shapes) <= MOST_GUESSED:
             yield shapes
 
 
-def second_tries(program: Program, fixed: Shapes, first: Shapes) -> Iterator[Shapes]:
+def second_tries(program: Program, fixed_shapes: Shapes, first: Shapes) -> Iterator[Shapes]:
     """Yield other extents of the open dimensions: another batch, and `OTHER_SIZES` elsewhere."""
-    dims = open_dimensions(program, fixed)
+    dims = open_dimensions(program, fixed_shapes)
     sizes = _sizes(program, first)
     batches = {key: 5 if sizes[key] == 3 else 3 for key, leads in dims.items() if leads}
     keys = [key for key, leads in dims.items() if not leads]
     for factor, step in OTHER_SIZES if keys else ((1, 0),):
         extents = {key: factor * sizes[key] + step for key in keys}
         if batches or (factor, step) != (1, 0):
-            yield _shapes_at(program, fixed, {**sizes, **batches, **extents})
+            yield _shapes_at(program, fixed_shapes, {**sizes, **batches, **extents})
 
 
 @dataclass(frozen=True)
@@ -308,14 +308,14 @@ def _sizes(program: Program, shapes: Shapes) -> dict[Key, int]:
     return {key: shapes[name][axis] for name, axis, key in dims if name in shapes}
 
 
-def _shapes_at(program: Program, fixed: Shapes, sizes: Mapping[Key, int]) -> Shapes:
+def _shapes_at(program: Program, fixed_shapes: Shapes, sizes: Mapping[Key, int]) -> Shapes:
     """Return the extents of every input whose rank is known."""
-    sizes = {**sizes, **_sizes(program, fixed)}
+    sizes = {**sizes, **_sizes(program, fixed_shapes)}
     numbers = {(name, axis): sizes[key] for name, axis, key in _open_axes(program) if key in sizes}
     shapes: dict[str, Shape] = {}
     for value in program.inputs:
-        if value.name in fixed:
-            shapes[value.name] = tuple(fixed[value.name])
+        if value.name in fixed_shapes:
+            shapes[value.name] = tuple(fixed_shapes[value.name])
         elif value.type.tensor_type.HasField("shape"):
             dims = enumerate(value.type.tensor_type.shape.dim)
             extents = (numbers.get((value.name, i), dim.dim_value) for i, dim in dims)

@@ -120,9 +120,9 @@ def evaluate(call: Call) -> list[Value]:
     if is_default(node, "Shape", "Size"):
         return [_extents(call)]
     is_constant = not source and all(isinstance(value, Constant) for value in call.tensors)
-    computed = _of_constants(call) if is_constant else None
-    if computed is not None:
-        return computed
+    constants = _of_constants(call) if is_constant else None
+    if constants is not None:
+        return constants
     result = _of_elements(call)
     results = unknown_function(call, *source) if result is None else result
     # These constants are rounded when they are computed.

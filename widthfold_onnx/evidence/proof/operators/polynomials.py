@@ -154,18 +154,19 @@ def _labels(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str]:
     """
     operands, arrow, result = equation.partition("->")
     pairs = list(zip(operands.split(","), ranks, strict=True))
-    hidden = max(rank - len(text.replace("...", "")) for text, rank in pairs)
-    wide = "".join(chr(ord("\u0100") + i) for i in range(hidden))
+    hidden_count = max(rank - len(text.replace("...", "")) for text, rank in pairs)
+    hidden_labels = "".join(chr(ord("\u0100") + i) for i in range(hidden_count))
 
     def term(text: str, rank: int) -> str:
         count = rank - len(text.replace("...", ""))
-        return text.replace("...", wide[hidden - count :])
+        return text.replace("...", hidden_labels[hidden_count - count :])
 
     first, second = starmap(term, pairs)
     if not arrow:
-        singles = sorted(c for c in {*first, *second} - {*wide} if (first + second).count(c) == 1)
-        result = ("..." if "..." in operands else "") + "".join(singles)
-    return first, second, result.replace("...", wide)
+        labels = sorted({*first, *second} - {*hidden_labels})
+        singles = "".join(label for label in labels if (first + second).count(label) == 1)
+        result = ("..." if "..." in operands else "") + singles
+    return first, second, result.replace("...", hidden_labels)
 
 
 def _batch_normalization(call: Call) -> list[Value] | None:
