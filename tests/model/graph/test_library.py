@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from widthfold_onnx.model.graph.library import _put_off, ir
+from widthfold_onnx.model.graph.library import _deferred_imports, ir
 
 START = "import sys; from widthfold_onnx.model.graph.library import ir; n = ir.SymbolicDim('n'); "
 
@@ -78,7 +78,7 @@ def test_a_module_that_is_used_while_its_user_is_imported_is_imported_at_once(
     (tmp_path / "wf_user.py").write_text(
         "import wf_used, wf_unused\nVALUE = wf_used.VALUE\nlater = lambda: wf_unused.VALUE\n"
     )
-    with _put_off("wf_used", "wf_unused"):
+    with _deferred_imports("wf_used", "wf_unused"):
         import wf_user
     assert wf_user.VALUE == 7
     assert "wf_used" in sys.modules

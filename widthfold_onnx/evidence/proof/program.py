@@ -29,7 +29,7 @@ from widthfold_onnx.model.proto.functions import inline
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.model.proto.tensors import is_external
 from widthfold_onnx.model.proto.walk import (
-    Stored,
+    StoredTensor,
     all_nodes,
     all_tensors,
     domain_name,
@@ -109,7 +109,7 @@ class Program:
         tensor = self.scope.initializers.get(name)
         return None if tensor is None else self.read(tensor)
 
-    def read(self, tensor: Stored) -> Array:
+    def read(self, tensor: StoredTensor) -> Array:
         """Read the numbers of a stored tensor.
 
         Raises:
@@ -184,7 +184,7 @@ def constant(node: onnx.NodeProto, program: Program) -> Array | None:
         if attribute.name in ("value_string", "value_strings"):
             return np.array(_text(helper.get_attribute_value(attribute)), object)
     content = literal(node)
-    return program.read(content) if isinstance(content, Stored) else content
+    return program.read(content) if isinstance(content, StoredTensor) else content
 
 
 _INTEGERS = tuple(

@@ -13,7 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 import onnx
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.proto.walk import Stored, initializers, subgraphs
+from widthfold_onnx.model.proto.walk import StoredTensor, initializers, subgraphs
 from widthfold_onnx.text import printable, quoted
 
 
@@ -42,7 +42,7 @@ class NameScope:
     captured: dict[str, str]
 
     @cached_property
-    def initializers(self) -> dict[str, Stored]:
+    def initializers(self) -> dict[str, StoredTensor]:
         """Stored tensors by name."""
         return initializers(self.graph) if self.graph else {}
 

@@ -44,7 +44,7 @@ def opsets_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 M = TypeVar("M", bound=Message)
 
-Stored = onnx.TensorProto | onnx.SparseTensorProto
+StoredTensor = onnx.TensorProto | onnx.SparseTensorProto
 
 
 def subgraphs(attributes: Iterable[onnx.AttributeProto]) -> list[tuple[str, onnx.GraphProto]]:
@@ -100,7 +100,7 @@ def body_path(path: str, node: onnx.NodeProto, place: str) -> str:
     return f"{path}/{owner}/{place}".lstrip("/")
 
 
-def initializers(graph: onnx.GraphProto) -> dict[str, Stored]:
+def initializers(graph: onnx.GraphProto) -> dict[str, StoredTensor]:
     """Return the initializers of a graph by name, dense and sparse ones."""
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     return {tensor.name: tensor for tensor in graph.initializer} | sparse
