@@ -137,7 +137,7 @@ class Sidecar:
                 return True
         raise UsageError(f"{quoted(str(path))} exists and holds something else; remove it")
 
-    def point(self, path: Path) -> None:
+    def refer_to(self, path: Path) -> None:
         """Make the tensors of the model refer to the file."""
         for tensor, offset, length in self._places:
             tensor.ClearField("raw_data")
@@ -163,15 +163,15 @@ def write_model(
 ) -> None:
     """Write a model, and its external data into one file beside it.
 
-    The data go into ``<out name>.<16 hex digits of their SHA-256>.data``, so that the model that
-    was at `out` keeps its own. Whatever fails, an interrupt included, `out` stays as it was, and
-    only files made here are removed.
+    The data go into ``<out name>.<16 hex digits of their SHA-256>.data``, so that the old model at
+    `out` keeps its data. If anything fails, an interrupt included, `out` is not changed, and only
+    files made here are removed.
 
     Args:
         proto: the model; its external tensors are made to refer to the new file, also where a
             later step fails.
         out: where it goes; a file that is there is replaced in one step.
-        source_folder: folder to which the locations of its external data are relative now.
+        source_folder: folder to which the present locations of its external data are relative.
         check: called with the path of the written file before it is put in its place; an
             exception ends the writing.
         protected: files that must not be replaced. Sources of external data never are.
@@ -199,7 +199,7 @@ def copy_model(path: Path, out: Path, *, proto: onnx.ModelProto) -> None:
     """Copy a model file byte for byte, with the external data that it refers to.
 
     Data go to the same relative names below the folder of `out`, unless that is the folder of
-    `path`. A file that is there stays: it must hold the same.
+    `path`. A file that is there already must hold the same data, and is not replaced.
 
     Args:
         path: the model file.
@@ -229,9 +229,9 @@ def copy_model(path: Path, out: Path, *, proto: onnx.ModelProto) -> None:
 
 @contextmanager
 def _removing_unless(published: Callable[[], bool]) -> Iterator[list[Path]]:
-    """Yield a list for files and folders made on the way; they go unless it is published.
+    """Yield a list for new files and folders, and remove them unless the model is published.
 
-    An entry is made before the file is, so that an interrupt in between loses nothing.
+    A path is appended before its file is made, so that an interrupt in between leaves no file.
     """
     new_paths: list[Path] = []
     try:
@@ -269,7 +269,7 @@ def _place_sidecar(sidecar: Sidecar, out: Path, new_paths: list[Path]) -> None:
             new_paths.append(path)
             with writing(path):
                 data.publish(path)
-        sidecar.point(path)
+        sidecar.refer_to(path)
 
 
 def _copy(source: FileIO, copy: Temporary) -> None:

@@ -4,8 +4,9 @@ A `Program` is a model with functions inlined and nodes in running order.
 
 A node is shared if both models hold it: the same operator, attributes and constants, and the same
 names of inputs and outputs. All other nodes changed. Targets are the values that changed nodes
-return and that shared nodes or outputs read. Suppose that every target is equal in both models for
-all values that changed nodes read. Then both models are equal, by induction in running order.
+return and that shared nodes or outputs read. Values that changed nodes read are variables, or are
+evaluated from variables (`Correspondence.variables`). Suppose that every target is equal in both
+models for all variables. Then both models are equal, by induction in running order.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ DOUBLINGS = 4
 """How often multiples of tested moduli are doubled."""
 
 PRIME = 5
-"""Divides few factors of folds; the smallest extents that fit are multiples by it."""
+"""A prime that divides few factors of folds; the first extents that fit are multiples of it."""
 
 LARGEST_TESTED = 1 << 16
 """Moduli and offsets above this are not tried."""
