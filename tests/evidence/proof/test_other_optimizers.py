@@ -66,7 +66,7 @@ def test_our_models(model: Path, optimizer: Optimizer, tmp_path: Path) -> None:
         assert size_proof.reason.startswith(f"the new model has no input {sorted(lost)[0]}")
     elif model.stem in MERGED:
         assert size_proof.verdict == "not provable"
-        assert "rounded what BatchNormalization make of constants" in size_proof.reason
+        assert "rounded results of BatchNormalization on constants" in size_proof.reason
     else:
         assert size_proof.verdict == "equal"
         assert size_proof.error_bits >= 50
