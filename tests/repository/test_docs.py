@@ -77,7 +77,7 @@ def test_the_calls_that_a_page_shows_run(
         save(build(TWO_LAYERS.replace("[second]", "[head]")), tmp_path / name)
     monkeypatch.chdir(tmp_path)
     for effort, spending in SPENDING.items():
-        times = dict.fromkeys(("race", "probe", "trial", "lifting", "without", "final"), 0.1)
+        times = dict.fromkeys(("race", "probe", "trial", "lifting", "ablation", "final"), 0.1)
         monkeypatch.setitem(SPENDING, effort, replace(spending, forms=2, **times))
     monkeypatch.setattr(wf, "verify", partial(wf.verify, time_budget=0.1))
     proto = onnx.load("model.onnx")
