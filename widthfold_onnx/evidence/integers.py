@@ -60,7 +60,7 @@ def run_on_integers(
         shapes: extents of the inputs.
         options: where the nodes run.
     """
-    table = ShapeTable(new.proto, shapes)
+    table = new.shapes_at(shapes)
     shared_values = Correspondence(old, new).shared_values
     count, skip_reason = 0, ""
     for path, node, reader in _linear_nodes(new, new.scope, "", shared_values):

@@ -210,3 +210,134 @@ def test_numbers_that_a_caller_may_replace_are_not_known_since_they_may_be():
     text = "(float[6] x, int64[2] to) => (float[a, b] y) { y = Reshape (x, to) }"
     assert shape(parsed(text, ir=3, opset=8, to=np.int64([2, 3])), "y") == (2, 3)
     assert shape(parsed(text, to=np.int64([2, 3])), "y") == (None, None)
+
+
+AGAIN = {
+    "extents that shape a Reshape": (
+        """(float[n, 12] x) => (float[a, b] y) {
+          s = Shape (x)
+          n = Slice (s, zero, one)
+          half = Div (n, two)
+          target = Concat <axis = 0> (half, minus)
+          y = Reshape (x, target)
+        }""",
+        [(2, 12), (6, 12), (2, 12), (10, 12)],
+    ),
+    "a rank that follows from a weight": (
+        """(float[n, 2, m] x) => (float[a, b, c] y) <float[3, 2, 3] w> {
+          r = Relu (x)
+          y = Conv (r, w)
+        }""",
+        [(1, 2, 7), (1, 2, 11), (3, 2, 7)],
+    ),
+    "branches that read values around them": (
+        """(float[n, 4] x) => (float[a, b] y) {
+          s = Shape (x)
+          n = Gather (s, zero)
+          c = Less (n, two)
+          r = Relu (x)
+          y = If (c) <
+            then_branch = short () => (t) { k = Shape (r)  p = Add (k, k)  t = Expand (r, p) },
+            else_branch = long () => (e) { e = Concat <axis = 0> (r, x) }>
+        }""",
+        [(1, 4), (5, 4), (1, 4), (9, 4)],
+    ),
+    "a loop that grows": (
+        """(float[n, 3] x) => (float[a, b] y) {
+          y, z = Loop (two, yes, x) <
+            body = turn (int64 i, bool on, float[k, 3] p) => (on2, p2, q) {
+              on2 = Identity (on)
+              p2 = Concat <axis = 0> (p, x)
+              q = Shape (p)
+            }>
+        }""",
+        [(2, 3), (7, 3), (2, 3)],
+    ),
+}
+
+
+def described(facts) -> dict[str, dict[str, object]]:
+    """The facts of all values in a form that can be compared."""
+    return {
+        path: {
+            name: (fact.type, None if fact.numbers is None else fact.numbers.tolist())
+            for name, fact in inner.items()
+        }
+        for path, inner in facts.items()
+    }
+
+
+@pytest.mark.parametrize("case", AGAIN)
+def test_a_repeated_derivation_is_as_good_as_a_new_one(case: str) -> None:
+    text, sizes = AGAIN[case]
+    constants = {"zero": [0], "one": [1], "two": [2], "minus": [-1]}
+    scalars = {"yes": np.bool_(True)} if "loop" in case else {}
+    arrays = {name: np.int64(value) for name, value in constants.items()} | scalars
+    if "loop" in case:
+        arrays["two"] = np.int64(2)
+    model = parsed(text, **{name: array for name, array in arrays.items() if name in text})
+    derivation = table.Derivation(model)
+    tables = []
+    for dims in sizes:
+        again = table.ShapeTable(model, {"x": dims}, derivation)
+        assert described(again.facts) == described(table.ShapeTable(model, {"x": dims}).facts)
+        tables.append(described(again.facts))
+    assert tables[0] != tables[1]
+    for dims, facts in zip(sizes, tables, strict=True):
+        last = table.ShapeTable(model, {"x": dims}, derivation).facts
+        assert described(last) == facts
+
+
+def test_a_node_is_derived_again_only_if_its_inputs_differ(monkeypatch) -> None:
+    """Batches differ; what the model computes of the width stays, and all nodes behind it."""
+    model = parsed(
+        """(float[n, 12] x) => (float[a, b] y, int64[1] w) {
+          s = Shape (x)
+          width = Slice (s, one, two)
+          half = Div (width, two)
+          w = Mul (half, half)
+          y = Relu (x)
+        }""",
+        one=np.int64([1]),
+        two=np.int64([2]),
+    )
+    derived = []
+    node_of = table.Derivation._node
+
+    def spy(derivation, node, *arguments):
+        derived.append(node.op_type)
+        return node_of(derivation, node, *arguments)
+
+    monkeypatch.setattr(table.Derivation, "_node", spy)
+    derivation = table.Derivation(model)
+    expected = {
+        (2, 12): ["Shape", "Slice", "Div", "Mul", "Relu"],
+        (3, 12): ["Shape", "Slice", "Relu"],
+    }
+    for dims, ops in expected.items():
+        for repeated in (ops, []):
+            derived.clear()
+            facts = table.ShapeTable(model, {"x": dims}, derivation)
+            assert derived == repeated
+            assert facts.numbers("", "w").tolist() == [36]
+            assert facts.get("", "y") == dims
+
+
+def test_what_there_was_no_room_for_is_derived_again_where_there_is(monkeypatch) -> None:
+    """A large input leaves no room for the numbers of `k`, which depend on constants alone."""
+    model = parsed(
+        """(float[n] x) => (float[m] e, float[600] k) {
+          s = Shape (x)
+          e = ConstantOfShape (s)
+          k = ConstantOfShape (count)
+        }""",
+        count=np.int64([600]),
+    )
+    monkeypatch.setattr(table, "MOST_ELEMENTS", 1700)
+    derivation = table.Derivation(model)
+    has_numbers = []
+    for size in (900, 900, 3, 900):
+        again = table.ShapeTable(model, {"x": (size,)}, derivation)
+        assert described(again.facts) == described(table.ShapeTable(model, {"x": (size,)}).facts)
+        has_numbers.append(again.numbers("", "k") is not None)
+    assert has_numbers == [False, False, True, False]

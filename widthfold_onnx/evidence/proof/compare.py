@@ -269,9 +269,9 @@ def prove(
         name = printable(defaults[0])
         reason = f"another value stands for {name} where a caller leaves it out"
         return SizeProof("different", reason, shapes)
-    table = ShapeTable(models.old.proto, shapes)
+    table = models.old.shapes_at(shapes)
     try:
-        trial = _Trial(models, (table, ShapeTable(models.new.proto, shapes)), shapes, forced_ifs)
+        trial = _Trial(models, (table, models.new.shapes_at(shapes)), shapes, forced_ifs)
     except UsageError:
         reason = "the new model declares other extents of its inputs"
         return SizeProof("different", reason, shapes, is_computed=False)

@@ -38,7 +38,8 @@ from widthfold_onnx.model.proto.walk import (
     is_default,
     opsets_of,
 )
-from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.model.shapes.table import Derivation, ShapeTable
+from widthfold_onnx.options import Shapes
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.text import printable
 
@@ -74,6 +75,18 @@ class Program:
     def outputs(self) -> list[str]:
         """Names of the outputs."""
         return [value.name for value in self.proto.graph.output]
+
+    def shapes_at(self, shapes: Shapes) -> ShapeTable:
+        """Return the shapes of all values for extents of the inputs.
+
+        Raises:
+            UsageError: the extents contradict the model.
+        """
+        return ShapeTable(self.proto, shapes, self._derivation)
+
+    @cached_property
+    def _derivation(self) -> Derivation:
+        return Derivation(self.proto)
 
     @cached_property
     def needed_nodes(self) -> list[int]:

@@ -233,7 +233,7 @@ def branch_tries(
         ifs = unseen_ifs()
         if not ifs or elements(shapes) > most:
             return
-        table = ShapeTable(old.proto, shapes)
+        table = old.shapes_at(shapes)
         outcomes = {
             (name, tuple(test.outcome(table) for test in tests[name]) or str(shapes))
             for name in ifs
@@ -263,7 +263,7 @@ def elements(shapes: Shapes) -> int:
 
 
 def _outcomes(old: Program, tests: Sequence[SizeTest], shapes: Shapes) -> tuple[object, ...]:
-    table = ShapeTable(old.proto, shapes)
+    table = old.shapes_at(shapes)
     return tuple(test.outcome(table) for test in tests)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
@@ -42,6 +43,13 @@ class Fact:
     def is_whole(self) -> bool:
         """Check whether all elements are known."""
         return self.numbers is not None and self.numbers.dtype != object
+
+    def equals(self, other: Fact) -> bool:
+        """Check whether two facts have the same type and the same numbers."""
+        mine, theirs = self.numbers, other.numbers
+        if self.type != other.type or mine is None or theirs is None:
+            return self.type == other.type and mine is theirs
+        return mine.dtype == theirs.dtype and np.array_equal(mine, theirs)
 
     def without_numbers(self) -> Fact:
         """Return the fact without the numbers."""

@@ -15,6 +15,8 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, repeat
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -51,6 +53,7 @@ class ShapeTable:
     Args:
         proto: a checked model.
         pins: extents of inputs that are assumed.
+        derivation: of this model, where tables are made for several extents.
 
     Attributes:
         facts: by path of the graph and name; a graph sees the values of the graphs around it.
@@ -59,8 +62,11 @@ class ShapeTable:
         UsageError: a pin names no input, or contradicts the model.
     """
 
-    def __init__(self, proto: onnx.ModelProto, pins: Shapes) -> None:
-        self.facts: Mapping[str, Facts] = Derivation(proto).facts_for(inputs_of(proto, pins))
+    def __init__(
+        self, proto: onnx.ModelProto, pins: Shapes, derivation: Derivation | None = None
+    ) -> None:
+        derivation = derivation or Derivation(proto)
+        self.facts: Mapping[str, Facts] = derivation.facts_for(inputs_of(proto, pins))
 
     def _fact(self, path: str, name: str) -> Fact:
         return self.facts.get(path, {}).get(name, UNKNOWN)
@@ -167,26 +173,50 @@ class _Frame:
     attributes: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
 
 
+class _Step(NamedTuple):
+    """The last derivation of a node.
+
+    Attributes:
+        inputs: the facts of its inputs.
+        outputs: the facts of its outputs.
+        cost: how much of `MOST_ELEMENTS` it took.
+    """
+
+    inputs: Sequence[Fact | None]
+    outputs: Sequence[Fact]
+    cost: int
+
+
 class Derivation:
     """Derives the facts of all values of a model, visiting its nodes in order.
+
+    It may be repeated for other facts of the inputs. Then a node is derived again only if a fact of
+    its inputs differs. A fact that is derived again and is equal stays the same object, so that the
+    nodes behind it are not derived again either.
 
     Args:
         proto: a checked model.
     """
 
     def __init__(self, proto: onnx.ModelProto) -> None:
-        self._proto = proto
+        self._opsets = opsets_of(proto.opset_import)
         self._functions = {function_key(function): function for function in proto.functions}
-        self._facts: dict[str, Facts] = {}
+        self._main = graph_scope(proto.graph)
         self._scopes: dict[FunctionKey, NameScope] = {}
+        self._beginnings: dict[tuple[int, bool], tuple[Facts, Facts]] = {}
+        self._steps: dict[tuple[int, int], _Step] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self._facts: dict[str, Facts] = {}
         self._owners: dict[str, NameScope] = {}
         self._visited: set[int] = set()
-        self._elements, self._repeated = MOST_ELEMENTS, MOST_REPEATED
+        self._elements, self._repeated, self._declined = MOST_ELEMENTS, MOST_REPEATED, 0
 
     def facts_for(self, input_facts: Facts) -> Mapping[str, Facts]:
         """Return the facts by path and name, for facts of the inputs of the main graph."""
-        main = _Frame("", opsets_of(self._proto.opset_import))
-        self._graph(graph_scope(self._proto.graph), input_facts, main)
+        self._begin()
+        self._graph(self._main, input_facts, _Frame("", self._opsets))
         # Below 0 the visits of bodies ended before their facts were steady.
         return self._facts if self._repeated >= 0 else {"": self._facts[""]}
 
@@ -197,9 +227,8 @@ class Derivation:
             if self._repeated < 0:
                 return {}
         self._visited.add(id(scope))
-        graph = scope.graph or onnx.GraphProto()  # a function declares nothing
-        declarations = _declarations(graph, is_repeated=outer_frame.is_repeated)
-        facts = {**_stored_facts(graph, declarations), **input_facts}
+        declarations, stored_facts = self._beginning(scope, is_repeated=outer_frame.is_repeated)
+        facts = {**stored_facts, **input_facts}
         frame = replace(outer_frame, facts=outer_frame.facts.new_child(facts))
         if frame.path is not None:
             owner = self._owners.setdefault(frame.path, scope)
@@ -209,19 +238,58 @@ class Derivation:
             if (rank := rank_by_weight(node, frame.facts)) is not None:
                 data = frame.facts.get(node.input[0], UNKNOWN)
                 facts[node.input[0]] = replace(data, dims=(None,) * rank)
-            results = self._node(node, scope.inner.get(index, ()), frame)
-            for i, name in enumerate(node.output):
-                fact = results[i] if i < len(results) else UNKNOWN
-                facts[name] = completed(fact, declarations[name]) if name in declarations else fact
+            outputs = self._step(scope, index, frame, declarations)
+            facts.update(zip(node.output, outputs, strict=True))
         return frame.facts
 
+    def _beginning(self, scope: NameScope, *, is_repeated: bool) -> tuple[Facts, Facts]:
+        """Return the declared facts of a graph, and the facts of its inputs and constants."""
+        key = id(scope), is_repeated
+        if key not in self._beginnings:
+            graph = scope.graph or onnx.GraphProto()  # a function declares nothing
+            declarations = _declarations(graph, is_repeated=is_repeated)
+            self._beginnings[key] = declarations, _stored_facts(graph, declarations)
+        return self._beginnings[key]
+
+    def _step(
+        self, scope: NameScope, index: int, frame: _Frame, declarations: Facts
+    ) -> Sequence[Fact]:
+        """Return the facts of the outputs of a node, derived or as they were derived before."""
+        node, inner, key = scope.nodes[index], scope.inner.get(index, ()), (id(scope), index)
+        inputs = [frame.facts.get(name, UNKNOWN) if name else None for name in node.input]
+        earlier = self._steps.get(key)
+        if (
+            earlier is not None
+            and earlier.cost <= self._elements
+            and all(map(_is_same, inputs, earlier.inputs))
+        ):
+            self._elements -= earlier.cost
+            return earlier.outputs
+        elements, declined = self._elements, self._declined
+        results = chain(self._node(node, inner, frame, inputs), repeat(UNKNOWN))
+        outputs = [
+            completed(fact, declarations[name]) if name in declarations else fact
+            for name, fact in zip(node.output, results, strict=False)
+        ]
+        # A body reads values that are no inputs, and a call binds attributes.
+        is_alone = not inner and not frame.calls and call_key(node) not in self._functions
+        if is_alone and declined == self._declined:
+            if earlier is not None:
+                pairs = zip(earlier.outputs, outputs, strict=True)
+                outputs = [old if old.equals(new) else new for old, new in pairs]
+            self._steps[key] = _Step(inputs, outputs, elements - self._elements)
+        return outputs
+
     def _node(
-        self, node: onnx.NodeProto, inner: Sequence[tuple[str, NameScope]], frame: _Frame
+        self,
+        node: onnx.NodeProto,
+        inner: Sequence[tuple[str, NameScope]],
+        frame: _Frame,
+        inputs: Sequence[Fact | None],
     ) -> Sequence[Fact]:
         """Return the facts of the outputs of a node."""
         if frame.calls:
             node = _bound_node(node, frame.attributes)
-        inputs = [frame.facts.get(name, UNKNOWN) if name else None for name in node.input]
         if self._functions and call_key(node) in self._functions:
             return self._call(node, frame, inputs)
         if subgraphs(node.attribute):
@@ -246,7 +314,10 @@ class Derivation:
         sizes = [math.prod(element_count if n is None else n for n in f.dims or ()) for f in types]
         cost = element_count + sum(sizes) + NODE_ELEMENTS
         is_typed = all(f.dims is not None and f.element_type for f in types)
-        if not is_typed or max(sizes, default=0) > LARGEST["i"] or cost > self._elements:
+        if not is_typed or max(sizes, default=0) > LARGEST["i"]:
+            return False
+        if cost > self._elements:
+            self._declined += 1
             return False
         self._elements -= cost
         return True
@@ -299,6 +370,13 @@ class Derivation:
         inputs = {v.name: f for v, f in zip(scope.graph.input, input_facts, strict=False)}
         facts = self._graph(scope, inputs, frame)
         return [facts.get(value.name, UNKNOWN) for value in scope.graph.output]
+
+
+def _is_same(fact: Fact | None, earlier: Fact | None) -> bool:
+    """Check whether two facts are equal, without a look at each number."""
+    if fact is earlier or fact is None or earlier is None:
+        return fact is earlier
+    return fact.type == earlier.type and fact.numbers is earlier.numbers
 
 
 def _declarations(graph: onnx.GraphProto, *, is_repeated: bool) -> dict[str, Fact]:
