@@ -25,7 +25,7 @@ def compare_models(
     is_proved: bool = False,
     report: Say = quiet,
 ) -> ModelParity:
-    reference, parity = run_original(original, rewritten, options, report=report)
+    reference, parity = run_original(original, rewritten, options, progress=report)
     return parity if reference is None else judged(reference, rewritten, is_proved=is_proved)
 
 

@@ -102,7 +102,7 @@ def test_they_reach_the_run_on_integers(pair, opened):
 
 
 def test_they_reach_clock_profile_and_memory_where_tf32_stays_as_chosen(pair, opened):
-    timing = time_models(*pair, OPTIONS, (), load=0.0, report=quiet)
+    timing = time_models(*pair, OPTIONS, (), load=0.0, progress=quiet)
     assert math.isfinite(timing.speedup)
     # Two settings of both models, several sessions of each, a profile and the memory of both.
     assert len(opened) >= 4 + 4 + 4

@@ -17,7 +17,7 @@ from widthfold_onnx.text import quoted
 
 
 def verify_files(
-    original: Path, rewritten: Path, options: VerifyOptions, on_progress: Say
+    original: Path, rewritten: Path, options: VerifyOptions, progress: Say
 ) -> VerifyReport:
     """Compare two model files; the runtime runs in a child process that may crash or hang.
 
@@ -25,7 +25,7 @@ def verify_files(
         original: the model before.
         rewritten: the model after.
         options: what to run and where.
-        on_progress: gets a line of text per step.
+        progress: gets a line of text per step.
 
     Raises:
         UsageError: a path, an input, a shape, a value or an option of the provider that does not
@@ -47,14 +47,14 @@ def verify_files(
 
         saved_report, least = read_report(options.baseline), options.fail_under
         plain_options = dataclasses.replace(options, baseline=None, fail_under=None)
-        report = verify_files(original, rewritten, plain_options, on_progress)
+        report = verify_files(original, rewritten, plain_options, progress)
         return with_baseline(saved_report, report, options.baseline.name, least)
     from widthfold_onnx.runtime.inputs.cases import with_cases  # needs numpy
 
     options = with_cases(options, proto)
     state = Before()
     try:
-        return isolated(_run, original, rewritten, options, on_progress=on_progress)
+        return isolated(_run, original, rewritten, options, on_progress=progress)
     except UnverifiedError as error:
         # No runtime, or the child crashed: that is a result too, and goes into the report.
         return VerifyReport(
@@ -131,4 +131,4 @@ def _saturation_failures(
 def _run(original: Path, rewritten: Path, options: VerifyOptions, *, report: Say) -> VerifyReport:
     from widthfold_onnx.evidence.run import verified
 
-    return verified(original, rewritten, options, report=report)
+    return verified(original, rewritten, options, progress=report)

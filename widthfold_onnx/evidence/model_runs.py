@@ -51,20 +51,20 @@ def attempt(
     options: VerifyOptions,
     level: Level,
     sets: Iterable[InputSet],
-    report: Say = quiet,
+    progress: Say = quiet,
     open_model: Callable[[Path | onnx.ModelProto, VerifyOptions, Level], Session] = open_exact,
 ) -> list[Outputs] | str:
     """Return all outputs, by default computed with exact integers, or why there are none.
 
     A model is a file, or a function that copies the original in memory and is called before the
-    first set is read. `report` gets a line of text before each run.
+    first set is read. `progress` gets a line of text before each run.
     """
     name = printable(model.name) if isinstance(model, Path) else "copy of the original"
     runs = []
     try:
         session = open_model(model if isinstance(model, Path) else model(), options, level)
         for item in sets:
-            report(f"{name}, level {level}: {item.label}")
+            progress(f"{name}, level {level}: {item.label}")
             runs.append(run_once(session, item))
     except UnverifiedError as error:
         return str(error)

@@ -56,6 +56,6 @@ def measured(monkeypatch, tmp_path):
         monkeypatch.setattr(input_sets, "last_cache_bytes", lambda: cache)
         pair = (paths[0], paths[0]) if same_file else paths
         options = VerifyOptions(provider=provider, **options)
-        return time_models(*pair, options, ({"x": (1, 256)},), load=before, report=quiet), machine
+        return time_models(*pair, options, ({"x": (1, 256)},), load=before, progress=quiet), machine
 
     return measure

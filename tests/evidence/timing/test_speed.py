@@ -135,7 +135,7 @@ def test_progress_names_both_models(measured, monkeypatch, tmp_path):
         VerifyOptions(provider=Provider.CPU, time_budget=0.1),
         ({"x": (1, 256)},),
         load=0.0,
-        report=lines.append,
+        progress=lines.append,
     )
     assert lines == [
         "timing: choosing settings",

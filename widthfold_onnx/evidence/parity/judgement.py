@@ -28,8 +28,8 @@ MULTIPLE = 10.0
 by rounding."""
 
 STRICT = 4.0
-"""Allowed multiple for a model that is not proved equal. Its errors and those of the original have
-about the same distribution: over 580 pairs of outputs of small networks their ratio was 2.9 at
+"""Allowed multiple for a model that is not proved equal. Its errors and the errors of the original
+have about the same distribution: over 580 pairs of outputs of small networks their ratio was 2.9 at
 most."""
 
 SLACK = 2.0
@@ -62,7 +62,7 @@ def judge(
         The comparisons, and what limits them, one line each.
     """
     options = reference.options
-    reference.report("float64 truth")
+    reference.progress("float64 truth")
     budget = options.truth_budget if options.thorough else 0.0
     truths, remark = true_outputs(reference.model, reference.names, reference.sets, budget)
     judgement = Judgement(reference, truths, is_proved, [{} for _ in truths])

@@ -40,7 +40,7 @@ class Reference:
     Attributes:
         model: file of the original.
         options: where models run.
-        report: gets a line of text before each run.
+        progress: gets a line of text before each run.
         inputs: the input sets on which the original runs.
         outputs: by input set and name, without the runtime's own optimizations.
         names: of the outputs that the model declares.
@@ -49,7 +49,7 @@ class Reference:
 
     model: Path
     options: VerifyOptions
-    report: Say
+    progress: Say
     inputs: InputSets
     outputs: list[Outputs]
     names: list[str]
@@ -67,7 +67,7 @@ class Reference:
 
     def run(self, model: Path, level: Level) -> list[Outputs] | str:
         """Return the outputs of a model on each input set, or why there are none."""
-        return attempt(model, self.options, level, self.sets, self.report)
+        return attempt(model, self.options, level, self.sets, self.progress)
 
     @cached_property
     def optimized_outputs(self) -> list[Outputs] | str:
@@ -90,7 +90,7 @@ class Reference:
                 feeds = {name: shaken(array, steps) for name, array in item.feeds.items()}
                 yield InputSet(f"copy {number + 1}, {item.label}", feeds)
 
-        runs = attempt(copy, self.options, Level.DISABLED, sets(), self.report)
+        runs = attempt(copy, self.options, Level.DISABLED, sets(), self.progress)
         if isinstance(runs, str):
             return runs
         return [
@@ -121,7 +121,9 @@ class Reference:
                 model.graph.output.add().name = name
             return model
 
-        runs = attempt(showing_all, self.options, Level.DISABLED, [self.sets[number]], self.report)
+        runs = attempt(
+            showing_all, self.options, Level.DISABLED, [self.sets[number]], self.progress
+        )
         if isinstance(runs, str):
             return ""
         for node in nodes:
@@ -136,7 +138,7 @@ class Reference:
         return ""
 
 
-def reference_of(original: Path, options: VerifyOptions, report: Say) -> Reference:
+def reference_of(original: Path, options: VerifyOptions, progress: Say) -> Reference:
     """Run the original and close it again: at most two models are in memory at a time.
 
     Raises:
@@ -150,11 +152,11 @@ def reference_of(original: Path, options: VerifyOptions, report: Say) -> Referen
             open_chosen(original, options, Level.ALL)
     except UnverifiedError as error:  # no `NoKernelError`, which says that no options help
         raise UnverifiedError(f"with {printable(options_text)} {error}") from error
-    inputs, outputs = run_on_inputs(original, session, options, report)
+    inputs, outputs = run_on_inputs(original, session, options, progress)
     second_outputs = session.run(inputs.sets[0].feeds)
     unsteady = {
         name
         for name, pair in pairs(outputs[0], second_outputs).items()
         if not compare(name, *pair, options.tolerance).passed
     }
-    return Reference(original, options, report, inputs, outputs, session.outputs, unsteady)
+    return Reference(original, options, progress, inputs, outputs, session.outputs, unsteady)

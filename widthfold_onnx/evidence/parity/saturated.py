@@ -36,7 +36,7 @@ def compare_as_deployed(
     """
     if isinstance(reference.optimized_outputs, str) or isinstance(exact, str):
         return [], []
-    reference.report("integers of 8 bits as deployed")
+    reference.progress("integers of 8 bits as deployed")
     original_runs, rewritten_runs = (
         attempt(model, reference.options, Level.ALL, reference.sets, open_model=open_chosen)
         for model in (reference.model, rewritten)

@@ -34,7 +34,7 @@ Inputs = Sequence[Fact | None]
 
 FUSED_CONV = ("com.microsoft", "FusedConv")
 ACTIVATION = ("activation", "activation_params")
-"""Attributes that a FusedConv has beside those of a Conv."""
+"""Attributes that a FusedConv has and a Conv lacks."""
 
 CACHED = 1 << 14
 CACHED_BYTES = 1 << 12
