@@ -18,7 +18,7 @@ import widthfold_onnx as wf
 from tests.cli.tool import build, save, schema_of
 from tests.lacking import needs_prelu
 from tests.shared import ROOT
-from tests.tuning.search.three import ALL, THREE
+from tests.tuning.search.nets import ALL, THREE
 from tests.tuning.search.world import World, doubled, enter
 from widthfold_onnx import CheckFailedError, Plan, UsageError
 from widthfold_onnx.decide.fixed import decide_fixed

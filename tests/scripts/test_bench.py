@@ -15,7 +15,7 @@ import pytest
 from tests.cli.tool import build, save
 from tests.lacking import needs_prelu
 from tests.shared import ROOT
-from tests.tuning.search import prelu_net
+from tests.tuning.search import nets
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.pipeline import Optimized
@@ -179,9 +179,9 @@ def test_a_profile_is_summed_by_kind_of_node(scripts: Path, report: ModuleType) 
 def test_layers_are_compared_as_they_are_beside_companions(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    model = save(build(prelu_net.NET), tmp_path / "model.onnx")
+    model = save(build(nets.WITH_PRELU), tmp_path / "model.onnx")
     saved = {"first": 1.0, "prelu": 2.0, "second": 1.0}
-    report, _ = prelu_net.outcome(model, monkeypatch, saved)
+    report, _ = nets.outcome(model, monkeypatch, saved)
     search = bench.SearchOptions(store=model.with_name("store.sqlite"))
     layers = bench.compared(model, report, report.search, search)
     assert len(layers) == report.search.layers == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.tool import build, save
-from tests.tuning.search.three import THREE
+from tests.tuning.search.nets import THREE
 
 
 @pytest.fixture

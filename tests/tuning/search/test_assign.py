@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cli.tool import build, save
-from tests.tuning.search.three import ALL, THREE, found, status
+from tests.tuning.search.nets import ALL, THREE, found, status
 from tests.tuning.search.world import World, enter
 from tests.tuning.workload.tool import layers
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement, lost, now

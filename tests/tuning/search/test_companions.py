@@ -12,7 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 from tests.cli.tool import build, save
-from tests.tuning.search.prelu_net import NET, changed, outcome
+from tests.tuning.search.nets import WITH_PRELU, changed, outcome
 from tests.tuning.search.world import folded
 from widthfold_onnx.options import Companion, Effort
 from widthfold_onnx.rewrite import exchange
@@ -32,7 +32,7 @@ def slower(layer: dict[str, Any], form: dict[str, Any]) -> tuple[float, float]:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    return save(build(NET), tmp_path / "model.onnx")
+    return save(build(WITH_PRELU), tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize(

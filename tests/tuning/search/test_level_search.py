@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tuning.search.three import ALL, found
+from tests.tuning.search.nets import ALL, found
 from tests.tuning.search.world import World, doubled, enter
 from tests.tuning.workload.tool import search_text
 from widthfold_onnx.options import Effort

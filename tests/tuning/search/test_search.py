@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.folding import optimize
-from tests.tuning.search.three import (
+from tests.tuning.search.nets import (
     ALL,
     ONE_AXIS,
     found,

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.cli.tool import build, save
-from tests.tuning.search.three import ALL, FLAT, ONE_AXIS, found, options, status, two_then_four
+from tests.tuning.search.nets import ALL, FLAT, ONE_AXIS, found, options, status, two_then_four
 from tests.tuning.search.world import World, doubled, enter, folded
 from widthfold_onnx.options import Effort, FoldOptions, SearchOptions
 from widthfold_onnx.tuning.store import Store

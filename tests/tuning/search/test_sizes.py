@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.cli.tool import build, save
-from tests.tuning.search.three import ONE_AXIS, found
+from tests.tuning.search.nets import ONE_AXIS, found
 from tests.tuning.search.world import World, doubled, enter, folded
 from widthfold_onnx.runtime.measurement import Measurement, lost, timed
 from widthfold_onnx.tuning.search.trials import over_sizes, pays_at_all
