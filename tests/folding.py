@@ -42,9 +42,9 @@ def read(model: onnx.ModelProto, options: FoldOptions) -> Reading:
 def rewriting(reading: Reading, options: FoldOptions, choose: Choose) -> Rewriting:
     """Settle on the forms that `choose` returns; layers that it refuses stay."""
     layers = [
-        (decision.linear, decision.outcome)
+        (decision.layer, decision.outcome)
         for decision in decide(reading, options, choose)
-        if decision.linear is not None and isinstance(decision.outcome, Reformulation)
+        if decision.layer is not None and isinstance(decision.outcome, Reformulation)
     ]
     return Rewriting.of(reading.document, layers)
 

@@ -18,7 +18,7 @@ import onnx
 
 from widthfold_onnx import pipeline
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
-from widthfold_onnx.interop import Held, hold
+from widthfold_onnx.interop import ModelHandle, handle_of
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import FoldOptions, Form, RuntimeOptions, SearchOptions, VerifyOptions
 from widthfold_onnx.options.keywords import (
@@ -94,16 +94,16 @@ def optimize(
     """
     check_keywords("optimize", keywords, OptimizeKeywords)
     fold_options = options_from(FoldOptions, keywords)
-    held = hold(model)
+    handle = handle_of(model)
     in_memory = fold_options.fixed is not None and out is None
     if in_memory:
         _check_unused(RUN_ONLY, keywords, "compares a model that is written to `out`")
-        result = _fixed(held, fold_options, no_verify=no_verify, keywords=keywords)
+        result = _fixed(handle, fold_options, no_verify=no_verify, keywords=keywords)
         is_refused = require_fold and not result.plan.changes
         return replace(result, model=None) if is_refused else result
     verify_options = None if no_verify else _prove_only(keywords)
     search_options = options_from(SearchOptions, keywords)
-    with _files(held, out) as (source, target):
+    with _files(handle, out) as (source, target):
         report, plan = pipeline.optimize(
             source,
             target,
@@ -114,7 +114,7 @@ def optimize(
             on_progress=on_progress,
         )
         is_written = report.written is not None
-        return Result(_delivered(held, out, target, plan) if is_written else None, plan, report)
+        return Result(_delivered(handle, out, target, plan) if is_written else None, plan, report)
 
 
 def fold(
@@ -169,7 +169,7 @@ def plan(model: Any, *, on_progress: Progress = silent, **keywords: Unpack[PlanK
     """
     check_keywords("plan", keywords, PlanKeywords)
     search_options = options_from(SearchOptions, keywords)
-    with _files(hold(model), None) as (source, _):
+    with _files(handle_of(model), None) as (source, _):
         fold_options = options_from(FoldOptions, keywords)
         return pipeline.decide(source, fold_options, search_options, on_progress=on_progress)
 
@@ -204,16 +204,16 @@ def apply(
         UnverifiedError: the result cannot be shown to be equal.
     """
     check_keywords("apply", keywords, CheckKeywords)
-    held = hold(model)
+    handle = handle_of(model)
     if out is None:
         plan = plan if isinstance(plan, Plan) else read_plan(plan)
         _check_unused(CheckKeywords.__annotations__, keywords, "compares a file written to `out`")
-        fitting = fit(held.proto, held.folder, plan)
-        if fitting.misfits and not partial:
-            raise CheckFailedError(misfit_text(fitting.misfits))
-        return held.give(_carried_out(held, fitting, no_verify=no_verify))
+        fitted_plan = fit(handle.proto, handle.folder, plan)
+        if fitted_plan.misfits and not partial:
+            raise CheckFailedError(misfit_text(fitted_plan.misfits))
+        return handle.give(_carry_out(handle, fitted_plan, no_verify=no_verify))
     verify_options = None if no_verify else _prove_only(keywords)
-    with _files(held, out) as (source, target):
+    with _files(handle, out) as (source, target):
         report, _ = pipeline.apply(source, plan, target, verify_options, partial=partial)
     check_written(report)
     return target
@@ -244,7 +244,10 @@ def verify(
     """
     check_keywords("verify", keywords, VerifyKeywords)
     options = options_from(VerifyOptions, keywords)
-    with _files(hold(original), None) as (first, _), _files(hold(rewritten), None) as (second, _):
+    with (
+        _files(handle_of(original), None) as (first, _),
+        _files(handle_of(rewritten), None) as (second, _),
+    ):
         return pipeline.verify(first, second, options, on_progress=on_progress)
 
 
@@ -262,9 +265,9 @@ def inspect(model: Any, **keywords: Unpack[InspectKeywords]) -> InspectReport:
     """
     check_keywords("inspect", keywords, InspectKeywords)
     options = options_from(FoldOptions, keywords, factor=FACTOR)
-    how = options_from(RuntimeOptions, keywords)
-    with _files(hold(model), None) as (source, _):
-        return pipeline.inspect(source, options, how)
+    runtime_options = options_from(RuntimeOptions, keywords)
+    with _files(handle_of(model), None) as (source, _):
+        return pipeline.inspect(source, options, runtime_options)
 
 
 def tune(
@@ -318,23 +321,23 @@ def check_written(report: OptimizeReport) -> None:
 
 
 def _fixed(
-    held: Held, options: FoldOptions, *, no_verify: bool, keywords: Mapping[str, Any]
+    handle: ModelHandle, options: FoldOptions, *, no_verify: bool, keywords: Mapping[str, Any]
 ) -> Result:
     """Fold a model in memory at a fixed factor."""
     from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
     from widthfold_onnx.decide.report import optimize_report
 
     options = decide_layout(options, options_from(SearchOptions, keywords))
-    decided = decide_fixed(held.proto, held.folder, options)
-    fitting = decided.fit(held.proto, held.folder)
-    report = optimize_report(held.name, held.proto.ByteSize(), fitting, decided)
-    folded = _carried_out(held, fitting, no_verify=no_verify)
-    summary = msgspec.structs.replace(report.summary, bytes_after=folded.ByteSize())
+    decided = decide_fixed(handle.proto, handle.folder, options)
+    fitted_plan = decided.fit(handle.proto, handle.folder)
+    report = optimize_report(handle.name, handle.proto.ByteSize(), fitted_plan, decided)
+    new_model = _carry_out(handle, fitted_plan, no_verify=no_verify)
+    summary = msgspec.structs.replace(report.summary, bytes_after=new_model.ByteSize())
     report = msgspec.structs.replace(report, summary=summary)
-    return Result(held.give(folded), decided.plan, report)
+    return Result(handle.give(new_model), decided.plan, report)
 
 
-def _carried_out(held: Held, fitting: FittedPlan, *, no_verify: bool) -> onnx.ModelProto:
+def _carry_out(handle: ModelHandle, fitted_plan: FittedPlan, *, no_verify: bool) -> onnx.ModelProto:
     """Carry out a plan on a model in memory, and prove the result equal.
 
     Raises:
@@ -345,27 +348,27 @@ def _carried_out(held: Held, fitting: FittedPlan, *, no_verify: bool) -> onnx.Mo
     from widthfold_onnx.evidence.proof.program import program
     from widthfold_onnx.model.proto.walk import frozen
 
-    plan = fitting.plan
+    plan = fitted_plan.plan
     if not plan.changes:
-        return held.proto
-    folded = fitting.rewriting.carry_out()
+        return handle.proto
+    new_model = fitted_plan.rewriting.carry_out()
     if no_verify:
-        return folded
-    original = frozen(held.proto) if plan.frozen else held.proto
-    old, new = (program(each, held.folder) for each in (original, folded))
+        return new_model
+    original = frozen(handle.proto) if plan.frozen else handle.proto
+    old, new = (program(proto, handle.folder) for proto in (original, new_model))
     proof = proved(old, new, plan.sizes, {})
     if proof.verdict == "different":
         raise CheckFailedError(f"proof: different: {proof.reason}")
     if proof.verdict != "equal":
         raise UnverifiedError(f"proof: {proof.verdict}: {proof.reason}")
-    return folded
+    return new_model
 
 
 def _prove_only(keywords: Mapping[str, Any]) -> VerifyOptions:
     """Return the options with which a written model is verified; see `pipeline.PROVE_ONLY`."""
     names = CheckKeywords.__annotations__
-    chosen = {name: value for name, value in keywords.items() if name in names}
-    return options_from(VerifyOptions, chosen, thorough=False, timing=False)
+    values = {name: value for name, value in keywords.items() if name in names}
+    return options_from(VerifyOptions, values, thorough=False, timing=False)
 
 
 def _check_unused(names: Collection[str], keywords: Mapping[str, Any], purpose: str) -> None:
@@ -380,22 +383,22 @@ def _check_unused(names: Collection[str], keywords: Mapping[str, Any], purpose: 
 
 
 @contextmanager
-def _files(held: Held, out: Path | str | None) -> Iterator[tuple[Path, Path]]:
+def _files(handle: ModelHandle, out: Path | str | None) -> Iterator[tuple[Path, Path]]:
     """Give the paths of a model and of its result; files for a model in memory are temporary."""
-    if held.path is None and out is not None:
+    if handle.path is None and out is not None:
         raise UsageError("out is for a model that is given by its path")
     with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
-        source = held.path
+        source = handle.path
         if source is None:
-            source = Path(folder, held.name)
+            source = Path(folder, handle.name)
             copy = onnx.ModelProto()
-            copy.CopyFrom(held.proto)
-            write_model(copy, source, source_folder=held.folder, check=lambda path: None)
+            copy.CopyFrom(handle.proto)
+            write_model(copy, source, source_folder=handle.folder, check=lambda path: None)
         yield source, Path(folder, "out.onnx") if out is None else Path(out)
 
 
-def _delivered(held: Held, out: Path | str | None, target: Path, plan: Plan) -> Any:
+def _delivered(handle: ModelHandle, out: Path | str | None, target: Path, plan: Plan) -> Any:
     """Return a written model in the form in which its original was given."""
     if out is not None:
         return target
-    return held.give(onnx.load(target) if plan.changes else held.proto)
+    return handle.give(onnx.load(target) if plan.changes else handle.proto)

@@ -24,18 +24,18 @@ from widthfold_onnx.model.loader import load
 
 
 @dataclass(frozen=True)
-class Held:
+class ModelHandle:
     """A model in the form in which its owner holds it.
 
     Attributes:
-        read: returns the model as a checked message.
+        reader: returns the model as a checked message.
         give: returns another model in the same form; the owner's own object for `proto`.
         name: name of its file, or of a file for it.
         path: its file; None for a model in memory.
         folder: the folder of its external data; None where it has none.
     """
 
-    read: Callable[[], onnx.ModelProto]
+    reader: Callable[[], onnx.ModelProto]
     give: Callable[[onnx.ModelProto], Any]
     name: str = "model.onnx"
     path: Path | None = None
@@ -44,10 +44,10 @@ class Held:
     @cached_property
     def proto(self) -> onnx.ModelProto:
         """The model as a message, read on first use; it stays as it is."""
-        return self.read()
+        return self.reader()
 
 
-def hold(model: Any) -> Held:
+def handle_of(model: Any) -> ModelHandle:
     """Return a model of any kind as a message, and the way back.
 
     Args:
@@ -62,7 +62,7 @@ def hold(model: Any) -> Held:
         return _file(Path(model))
     if isinstance(model, onnx.ModelProto):
         check_model(model, None)
-        return Held(lambda: model, lambda proto: proto)
+        return ModelHandle(lambda: model, lambda proto: proto)
     if isinstance(model, ir.Model):
         return _ir_model(model)
     gs = sys.modules.get("onnx_graphsurgeon")
@@ -74,26 +74,26 @@ def hold(model: Any) -> Held:
     )
 
 
-def _file(path: Path) -> Held:
+def _file(path: Path) -> ModelHandle:
     """Hold a model file; it gives back a message with all data inside."""
 
     def give(proto: onnx.ModelProto) -> onnx.ModelProto:
         onnx.load_external_data_for_model(proto, str(path.parent))
         return proto
 
-    return Held(lambda: load(path).proto, give, path.name, path, path.parent)
+    return ModelHandle(lambda: load(path).proto, give, path.name, path, path.parent)
 
 
-def _ir_model(model: ir.Model) -> Held:
+def _ir_model(model: ir.Model) -> ModelHandle:
     """Hold an `onnx_ir.Model`.
 
     Tensors that are not folded are shared with the model that is given back, and the `meta` of all
     that stays is kept.
     """
     folders = {Path(t.base_dir) for t in _tensors(model) if isinstance(t, ir.ExternalTensor)}
-    whole = model if len(folders) < 2 else ir.external_data.load_to_model(model.clone())
+    loaded_model = model if len(folders) < 2 else ir.external_data.load_to_model(model.clone())
     folder = folders.pop() if len(folders) == 1 else None
-    original = ir.to_proto(whole)
+    original = ir.to_proto(loaded_model)
     check_model(original, folder)
 
     def give(proto: onnx.ModelProto) -> ir.Model:
@@ -107,16 +107,16 @@ def _ir_model(model: ir.Model) -> Held:
         new.meta.update(model.meta)
         return new
 
-    return Held(lambda: original, give, folder=folder)
+    return ModelHandle(lambda: original, give, folder=folder)
 
 
-def _gs_graph(graph: Any) -> Held:
+def _gs_graph(graph: Any) -> ModelHandle:
     """Hold an `onnx_graphsurgeon.Graph`."""
     import onnx_graphsurgeon as gs  # noqa: TID251 - this module is the door
 
     original = gs.export_onnx(graph)
     check_model(original, None)
-    return Held(
+    return ModelHandle(
         lambda: original,
         lambda proto: graph if proto is original else gs.import_onnx(proto),
     )
@@ -128,17 +128,17 @@ def _keep(old: ir.Graph, new: ir.Graph) -> None:
     for name, value in new.initializers.items():
         if name in old.initializers:
             value.const_value = old.initializers[name].const_value
-    before = {value.name: value for value in values_of(old)}
+    old_values = {value.name: value for value in values_of(old)}
     for value in values_of(new):
-        if value.name in before:
-            value.meta.update(before[value.name].meta)
+        if value.name in old_values:
+            value.meta.update(old_values[value.name].meta)
     nodes = {tuple(value.name for value in node.outputs): node for node in old}
     for node in new:
-        same = nodes.get(tuple(value.name for value in node.outputs))
-        if same is None or same.op_identifier() != node.op_identifier():
+        old_node = nodes.get(tuple(value.name for value in node.outputs))
+        if old_node is None or old_node.op_identifier() != node.op_identifier():
             continue
-        node.meta.update(same.meta)
-        for old_body, new_body in zip(bodies(same), bodies(node), strict=True):
+        node.meta.update(old_node.meta)
+        for old_body, new_body in zip(bodies(old_node), bodies(node), strict=True):
             _keep(old_body, new_body)
 
 

@@ -53,7 +53,7 @@ class WidthFold(Pass):  # type: ignore[misc] # mypy does not read Olive
 
     @classmethod
     def _default_config(cls, accelerator_spec: AcceleratorSpec) -> dict[str, PassConfigParam]:
-        own = {
+        parameters = {
             name: PassConfigParam(
                 type_=Shapes | Sizes if hint == Sizes else hint,  # one assignment needs no list
                 default_value=getattr(options, name),
@@ -68,35 +68,35 @@ class WidthFold(Pass):  # type: ignore[misc] # mypy does not read Olive
             default_value="auto",
             description="Positions per channel that become channels; auto: chosen by measurement.",
         )
-        return {**common.get_external_data_config(), **own, "factor": factor}
+        return {**common.get_external_data_config(), **parameters, "factor": factor}
 
     def _run_for_config(
         self, model: ONNXModelHandler, config: type[BasePassConfig], output_model_path: str
     ) -> ONNXModelHandler:
         out = resolve_onnx_path(output_model_path, Path(model.model_path).name)
-        chosen = {
+        options = {
             name: value
             for name, value in config.model_dump().items()
             if value is not None and (name, value) != ("factor", "auto")
         }
         spec = self.accelerator_spec
-        named = spec.execution_provider or DEVICES.get(spec.accelerator_type, Provider.CPU)
-        chosen["provider"] = Provider(named)
+        provider = spec.execution_provider or DEVICES.get(spec.accelerator_type, Provider.CPU)
+        options["provider"] = Provider(provider)
         with TemporaryDirectory() as folder:
-            written = Path(folder, Path(out).name)
+            new_file = Path(folder, Path(out).name)
             try:
-                report = _fold(Path(model.model_path), written, chosen)
+                report = _fold(Path(model.model_path), new_file, options)
             except WidthfoldError as error:
                 # After most other errors Olive ends well, and keeps the failure in its cache.
                 raise ValueError(f"widthfold: {error}") from error
-            result = common.model_proto_to_olive_model(onnx.load(written), out, chosen)
+            result = common.model_proto_to_olive_model(onnx.load(new_file), out, options)
         result.inference_settings = _settings(model, report)
         return result
 
 
-def _fold(model: Path, out: Path, chosen: dict[str, Any]) -> OptimizeReport:
+def _fold(model: Path, out: Path, options: dict[str, Any]) -> OptimizeReport:
     """Fold a file into another one, or copy it where nothing folds, and print the report."""
-    fold, search = options_from(FoldOptions, chosen), options_from(SearchOptions, chosen)
+    fold, search = options_from(FoldOptions, options), options_from(SearchOptions, options)
     verify = search.to(VerifyOptions, inputs=search.inputs, thorough=False, timing=False)
     log = get_olive_logger()
 

@@ -26,7 +26,7 @@ class WidthFold(ir.passes.FunctionalPass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Return a new model, and whether anything was folded."""
-        folded = fold(model, no_verify=self.no_verify, **self.keywords)
-        if folded is model:
+        result = fold(model, no_verify=self.no_verify, **self.keywords)
+        if result is model:
             return ir.passes.PassResult(model.clone(), modified=False)
-        return ir.passes.PassResult(folded, modified=True)
+        return ir.passes.PassResult(result, modified=True)

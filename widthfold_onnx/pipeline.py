@@ -30,7 +30,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
 if TYPE_CHECKING:
-    from widthfold_onnx.decide.decisions import Decided
+    from widthfold_onnx.decide.decisions import DecidedPlan
     from widthfold_onnx.model.graph.messages import NodeName
     from widthfold_onnx.rewrite.apply import FittedPlan
     from widthfold_onnx.rewrite.plan import Plan
@@ -47,7 +47,7 @@ PROVE_ONLY = VerifyOptions(thorough=False, timing=False)
 """Default verification of `optimize`: checks that a wrong fold cannot pass; `verify` does more."""
 
 
-class Optimized(NamedTuple):
+class CommandResult(NamedTuple):
     """The report of a command, and the plan that was carried out."""
 
     report: OptimizeReport
@@ -63,7 +63,7 @@ def optimize(
     *,
     require_fold: bool = False,
     on_progress: Progress = silent,
-) -> Optimized:
+) -> CommandResult:
     """Fold the layers where it pays, or at a fixed factor every layer that the rules allow.
 
     Args:
@@ -102,16 +102,16 @@ def optimize(
 
     size, values = model.stat().st_size, reported(cases(loaded.proto, search_options.values))
     while True:
-        fitting = decided.fit(loaded.proto, loaded.folder)
-        report = optimize_report(model.name, size, fitting, decided)
+        fitted_plan = decided.fit(loaded.proto, loaded.folder)
+        report = optimize_report(model.name, size, fitted_plan, decided)
         report = msgspec.structs.replace(report, values=values)
         if out is None or (require_fold and not decided.plan.changes):
-            return Optimized(report, decided.plan)
-        delivery = Delivery(loaded, fitting, report, by_measurement=options.fixed is None)
+            return CommandResult(report, decided.plan)
+        delivery = Delivery(loaded, fitted_plan, report, by_measurement=options.fixed is None)
         report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
-        unproved = _unproved(fitting, report)
+        unproved = _unproved(fitted_plan, report)
         if not unproved:
-            return Optimized(report, decided.plan)
+            return CommandResult(report, decided.plan)
         on_progress(Step(f"leaving out {len(unproved)} folds whose guards cannot be proved"))
         decided = decided.without(unproved, NOT_PROVED, loaded.proto, loaded.folder)
 
@@ -143,7 +143,7 @@ def apply(
     *,
     partial: bool = False,
     on_progress: Progress = silent,
-) -> Optimized:
+) -> CommandResult:
     """Carry out a plan on a model; measure nothing.
 
     Args:
@@ -177,16 +177,16 @@ def apply(
     if out is not None:
         check_target(out, protected)
     on_progress(Step("applying the plan"))
-    fitting = fit(loaded.proto, loaded.folder, plan)
+    fitted_plan = fit(loaded.proto, loaded.folder, plan)
     size = model.stat().st_size
-    report = optimize_report(model.name, size, fitting, applied(fitting, plan))
-    measured = plan.origin.runtime if plan.origin else ""
-    report = msgspec.structs.replace(report, note=other_runtime(measured))
-    if out is None or (fitting.misfits and not partial):
-        return Optimized(report, fitting.plan)
-    delivery = Delivery(loaded, fitting, report, by_measurement=False)
+    report = optimize_report(model.name, size, fitted_plan, applied(fitted_plan, plan))
+    runtime = plan.origin.runtime if plan.origin else ""
+    report = msgspec.structs.replace(report, note=other_runtime(runtime))
+    if out is None or (fitted_plan.misfits and not partial):
+        return CommandResult(report, fitted_plan.plan)
+    delivery = Delivery(loaded, fitted_plan, report, by_measurement=False)
     report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
-    return Optimized(report, fitting.plan)
+    return CommandResult(report, fitted_plan.plan)
 
 
 def verify(
@@ -217,14 +217,14 @@ def verify(
 
 
 def inspect(
-    model: Path | str, options: FoldOptions, how: RuntimeOptions | None = None
+    model: Path | str, options: FoldOptions, runtime_options: RuntimeOptions | None = None
 ) -> InspectReport:
     """List every site with its shapes, cost, legal forms and refusals.
 
     Args:
         model: the model file.
         options: as for `optimize`.
-        how: values of its inputs.
+        runtime_options: values of its inputs.
 
     Raises:
         UsageError: an option or path that does not fit.
@@ -239,11 +239,11 @@ def inspect(
     from widthfold_onnx.decide.survey import survey
     from widthfold_onnx.runtime.inputs.cases import cases
 
-    values = cases(loaded.proto, (how or RuntimeOptions()).values)
+    values = cases(loaded.proto, (runtime_options or RuntimeOptions()).values)
     return survey(loaded, options, options.fixed, values)
 
 
-def _unproved(fitting: FittedPlan, report: OptimizeReport) -> set[NodeName]:
+def _unproved(fitted_plan: FittedPlan, report: OptimizeReport) -> set[NodeName]:
     """Return the layers in a branch that the proof reached at no extents; empty if OUT was written.
 
     The branch is of the layers' guard, or of an If around them.
@@ -251,9 +251,9 @@ def _unproved(fitting: FittedPlan, report: OptimizeReport) -> set[NodeName]:
     checks = report.verification
     if report.written is not None or checks is None or checks.proof is None:
         return set()
-    guarded, unseen = fitting.rewriting.guarded(), checks.proof.unseen
+    guarded, unseen = fitted_plan.rewriting.guarded(), checks.proof.unseen
     bodies = [f"/{name}/{place}/" for name in unseen for place in ("then_branch", "else_branch")]
-    names = [layer.name for layer in fitting.plan.layers]
+    names = [layer.name for layer in fitted_plan.plan.layers]
     return {name for value in unseen for name in guarded.get(value, ())} | {
         name for name in names if any(body in f"/{name.graph}/" for body in bodies)
     }
@@ -281,13 +281,13 @@ def _decided(
     search_options: SearchOptions,
     excluded: Mapping[str, str],
     on_progress: Progress,
-) -> Decided:
+) -> DecidedPlan:
     """Decide the plan of a model, by measurement or at a fixed factor.
 
     `excluded` says by name of a layer why it is left alone though the caller did not ask for it.
     """
     from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
-    from widthfold_onnx.decide.hints import ran
+    from widthfold_onnx.decide.hints import runnable_sizes
     from widthfold_onnx.runtime.inputs.cases import with_cases
     from widthfold_onnx.tuning.search.search import search
     from widthfold_onnx.tuning.store import Store
@@ -299,7 +299,7 @@ def _decided(
         with Store(search_options.store) as store:
             decided = search(loaded, options, search_options, store, on_progress)
     else:
-        runs = partial(ran, loaded.path, search_options.cases)
+        runs = partial(runnable_sizes, loaded.path, search_options.cases)
         decided = decide_fixed(loaded.proto, loaded.folder, options, runs)
     sites = [
         msgspec.structs.replace(site, reason=excluded.get(site.node, site.reason))
@@ -348,14 +348,14 @@ class Delivery:
 
     Attributes:
         loaded: the original model.
-        fitting: the plan at this model; carrying it out consumes it.
+        fitted_plan: the plan at this model; carrying it out consumes it.
         report: the report, so far without file and verification.
         by_measurement: whether the plan was decided by measurement just now; a model that cannot be
             run is written only if it was not.
     """
 
     loaded: LoadedModel
-    fitting: FittedPlan
+    fitted_plan: FittedPlan
     report: OptimizeReport
     by_measurement: bool
 
@@ -382,21 +382,21 @@ class Delivery:
         """
         from widthfold_onnx.model.writer import copy_model, write_model
 
-        if not self.fitting.plan.changes:
+        if not self.fitted_plan.plan.changes:
             copy_model(self.loaded.path, out, proto=self.loaded.proto)
             return msgspec.structs.replace(self.report, written=out.name)
         verification: list[VerifyReport] = []
 
-        def check(written: Path) -> None:
+        def check(file: Path) -> None:
             if verify_options is None:
-                load(written)  # verification does that itself
+                load(file)  # verification does that itself
                 return
-            result = self._verified(written, out.name, verify_options, on_progress)
+            result = self._verified(file, out.name, verify_options, on_progress)
             verification.append(result)
             if result.verdict != "pass" and (self.by_measurement or not result.unrun):
                 raise CheckFailedError(result.verdict)
 
-        rewriting = self.fitting.rewriting
+        rewriting = self.fitted_plan.rewriting
         proto = rewriting.carry_out()
         on_progress(Step("writing"))
         try:
@@ -419,20 +419,20 @@ class Delivery:
         )
 
     def _verified(
-        self, written: Path, final: str, options: VerifyOptions, on_progress: Progress
+        self, file: Path, final: str, options: VerifyOptions, on_progress: Progress
     ) -> VerifyReport:
         """Verify a temporary file, and return the report under its final name."""
         options = replace(
             options,
-            input_shapes=self.fitting.plan.sizes,
+            input_shapes=self.fitted_plan.plan.sizes,
             needs_proof=True,
-            freeze_weights=bool(self.fitting.plan.frozen),
+            freeze_weights=bool(self.fitted_plan.plan.frozen),
         )
         report = verify_files(
             self.loaded.path,
-            written,
+            file,
             options,
-            lambda line: on_progress(Step(line.replace(written.name, final))),
+            lambda line: on_progress(Step(line.replace(file.name, final))),
         )
-        reasons = [reason.replace(written.name, final) for reason in report.reasons]
+        reasons = [reason.replace(file.name, final) for reason in report.reasons]
         return msgspec.structs.replace(report, rewritten=final, reasons=reasons)

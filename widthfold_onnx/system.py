@@ -197,15 +197,15 @@ def limit_memory(size: int) -> bool:
 
 
 @contextlib.contextmanager
-def memory_at_most(more: int) -> Iterator[None]:
-    """Limit the address space of this process for a while to `more` bytes beyond its present size.
+def memory_at_most(extra_bytes: int) -> Iterator[None]:
+    """Limit the address space of this process for a while to `extra_bytes` beyond its present size.
 
     Where the system cannot, there is no limit.
     """
     import psutil
 
     limits = resource.getrlimit(resource.RLIMIT_AS) if hasattr(resource, "RLIMIT_AS") else None
-    is_limited = limit_memory(psutil.Process().memory_info().vms + more)
+    is_limited = limit_memory(psutil.Process().memory_info().vms + extra_bytes)
     try:
         yield
     finally:
@@ -222,11 +222,11 @@ def end_tree(pid: int) -> None:
 
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
-        others = root.children(recursive=True)
-        for process in [*others, root]:
+        children = root.children(recursive=True)
+        for process in [*children, root]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(others, timeout=_END_SECONDS)
+        psutil.wait_procs(children, timeout=_END_SECONDS)
 
 
 def interrupt(thread: int) -> None:

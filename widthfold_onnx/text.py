@@ -44,9 +44,9 @@ def printable(text: str | bytes, limit: int = 200) -> str:
         # A character takes at most four bytes; the rest of a long string is never shown.
         text = text[: 4 * (limit + 1)].decode("utf-8", errors="backslashreplace")
     head = text[: limit + 1]
-    shown = _visible(head)
-    if len(shown) <= limit:
-        return shown
+    visible_head = _visible(head)
+    if len(visible_head) <= limit:
+        return visible_head
     room = limit - len(_ELLIPSIS)
     pieces: list[str] = []
     for piece in map(_visible, head):

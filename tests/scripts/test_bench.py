@@ -18,7 +18,7 @@ from tests.shared import ROOT
 from tests.tuning.search import nets
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import RuntimeOptions
-from widthfold_onnx.pipeline import Optimized
+from widthfold_onnx.pipeline import CommandResult
 from widthfold_onnx.results import NodeTime
 from widthfold_onnx.rewrite.plan import EMPTY
 
@@ -140,10 +140,10 @@ def test_figures_that_cannot_be_read_are_named_in_one_line(
 def test_a_model_changed_in_one_way_alone_is_timed(
     bench: ModuleType, report: ModuleType, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    def optimize(*args: object, **more: object) -> Optimized:
+    def optimize(*args: object, **more: object) -> CommandResult:
         counts = SimpleNamespace(**{"folded": 0, "exchanged": 0, "padded": 0} | {kind: 3})
         report = SimpleNamespace(sites=[1], summary=counts, written="out.onnx", search=None)
-        return Optimized(report, EMPTY)
+        return CommandResult(report, EMPTY)
 
     def timed(model: Path, out: Path, changed: int | None, options: object):
         return report.Cell(note="faster", folded=changed)

@@ -56,10 +56,10 @@ class Sectioned(click.Command):
         """Write the options section by section."""
         records = {max(p.opts, key=len): p.get_help_record(ctx) for p in self.get_params(ctx)}
         for title, names in SECTIONS.items():
-            own = [records.get(f"--{name}") for name in names.split()]
-            if any(own):
+            section_records = [records.get(f"--{name}") for name in names.split()]
+            if any(section_records):
                 with formatter.section(title):
-                    formatter.write_dl([record for record in own if record])
+                    formatter.write_dl([record for record in section_records if record])
 
 
 class ModelType(click.Path):
@@ -120,13 +120,13 @@ def _repeated_interrupts() -> Iterator[None]:
     """
     usual = sys.unraisablehook
 
-    def again(lost: sys.UnraisableHookArgs) -> None:
+    def again(unraisable: sys.UnraisableHookArgs) -> None:
         main = threading.main_thread().ident
-        if lost.exc_type is KeyboardInterrupt and main:
+        if unraisable.exc_type is KeyboardInterrupt and main:
             # Later, not here, where it would be dropped like the first.
             threading.Timer(_AGAIN_SECONDS, interrupt, (main,)).start()
         else:
-            usual(lost)
+            usual(unraisable)
 
     sys.unraisablehook = again
     try:

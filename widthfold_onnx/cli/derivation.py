@@ -81,15 +81,18 @@ def sizes(pairs: Iterable[tuple[str, list[tuple[int, ...]]]]) -> Sizes:
     An input with a single shape has it in every assignment.
     """
     shapes: dict[str, list[tuple[int, ...]]] = {}
-    for name, several in pairs:
-        shapes.setdefault(name, []).extend(several)
-    counts = {len(several) for several in shapes.values()} - {1}
+    for name, input_shapes in pairs:
+        shapes.setdefault(name, []).extend(input_shapes)
+    counts = {len(input_shapes) for input_shapes in shapes.values()} - {1}
     if len(counts) > 1:
         times = ", ".join(f"{printable(name)} {len(s)} times" for name, s in shapes.items())
         raise click.BadParameter(f"it names {times}: equally many, or once")
     count = max(counts, default=1)
     return tuple(
-        {name: several[min(at, len(several) - 1)] for name, several in shapes.items()}
+        {
+            name: input_shapes[min(at, len(input_shapes) - 1)]
+            for name, input_shapes in shapes.items()
+        }
         for at in range(count)
     )
 
@@ -184,13 +187,13 @@ def _derived(hint: Any, default: Any) -> dict[str, Any]:
     if hint is bool:
         return {"is_flag": True, "flag_value": not default, "default": default}
     if hint in COLLECTIONS:
-        read, join = COLLECTIONS[hint]
-        return {"multiple": True, "type": read, "callback": lambda ctx, param, pairs: join(pairs)}
+        parse, join = COLLECTIONS[hint]
+        return {"multiple": True, "type": parse, "callback": lambda ctx, param, pairs: join(pairs)}
     value_type = TYPES.get(hint)
     if value_type is None:  # a tuple of words or paths, an optional value, or an enumeration
-        alone = next(iter(get_args(hint)), hint)
-        value_type = TYPES.get(alone) or Word(alone)
+        item_type = next(iter(get_args(hint)), hint)
+        value_type = TYPES.get(item_type) or Word(item_type)
     if get_origin(hint) is tuple:
         return {"multiple": True, "type": value_type}
-    shown = default.value if isinstance(default, Enum) else default
-    return {"type": value_type, "default": shown, "show_default": shown is not None}
+    default_value = default.value if isinstance(default, Enum) else default
+    return {"type": value_type, "default": default_value, "show_default": default_value is not None}

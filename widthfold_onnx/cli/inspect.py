@@ -18,10 +18,10 @@ from widthfold_onnx.results import InspectReport
 @guarded
 @click.argument("model", type=MODEL)
 @fold_options(default_factor="8")
-@options_of("how", RuntimeOptions, VALUE)
+@options_of("runtime_options", RuntimeOptions, VALUE)
 @report_arguments
 def inspect_command(
-    model: Path, fold: FoldOptions, how: RuntimeOptions, destinations: Destinations
+    model: Path, fold: FoldOptions, runtime_options: RuntimeOptions, destinations: Destinations
 ) -> None:
     """List the layers of MODEL, and what a fold would make of each.
 
@@ -31,5 +31,5 @@ def inspect_command(
     from widthfold_onnx.pipeline import inspect
 
     destinations.check(InspectReport, [model])
-    result = inspect(model, fold, how)
+    result = inspect(model, fold, runtime_options)
     destinations.deliver(result, model)

@@ -49,6 +49,6 @@ def mlir_command(source: Path, out: Path, fold: FoldOptions, groups: bool) -> No
     from widthfold_onnx.reports.words import kinds
 
     sites = fold_file(source, out, fold, groups=groups)
-    folded = sum(site.status == "folded" for site in sites)
-    head = f"{folded} of {len(sites)} {kinds(sites)} layers folded; wrote {out.name}"
+    count = sum(site.status == "folded" for site in sites)
+    head = f"{count} of {len(sites)} {kinds(sites)} layers folded; wrote {out.name}"
     show(Description(Line("", head), tables=tabulated("layers", SITES, sites)))

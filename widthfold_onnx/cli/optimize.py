@@ -140,11 +140,11 @@ def _conclude(result: OptimizeReport, *, check: bool) -> None:
 def leave_unwritten(verification: VerifyReport) -> NoReturn:
     """Exit for a result that did not pass, and say why."""
     error = CheckFailedError if verification.verdict == "fail" else UnverifiedError
-    why = "; ".join(verification.reasons) or "no reason given"
+    reasons = "; ".join(verification.reasons) or "no reason given"
     proof = verification.proof
     guilty = verification.saturates_further or (proof is not None and proof.verdict == "different")
     hint = "; --skip NODE leaves a node alone" if guilty else ""
-    leave(f"OUT is not written: {why}{hint}", error.exit_code)
+    leave(f"OUT is not written: {reasons}{hint}", error.exit_code)
 
 
 def _advise_timing(

@@ -26,13 +26,13 @@ def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
     from widthfold_onnx.pipeline import optimize
     from widthfold_onnx.reports.described.layers import changes
 
-    changed = []
+    findings = []
     for model in models:
         counts = optimize(model, None, fold, None).report.summary
         if counts.changes:
-            changed.append(f"{quoted(str(model))}: {changes(counts)}")
-    if changed:
-        leave("; ".join(changed), CheckFailedError.exit_code)
+            findings.append(f"{quoted(str(model))}: {changes(counts)}")
+    if findings:
+        leave("; ".join(findings), CheckFailedError.exit_code)
 
 
 if __name__ == "__main__":

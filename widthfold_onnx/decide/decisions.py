@@ -129,11 +129,11 @@ class Decision:
     """A site and its outcome.
 
     Attributes:
-        linear: the same site as it was read; None where it could not or need not be read.
+        layer: the same site as it was read; None where it could not or need not be read.
     """
 
     site: Site
-    linear: LinearSite | None
+    layer: LinearSite | None
     outcome: Reformulation | Refusal
 
     @property
@@ -143,7 +143,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Decided:
+class DecidedPlan:
     """A plan, and the outcome of every layer.
 
     Attributes:
@@ -170,10 +170,10 @@ class Decided:
         Raises:
             InternalError: a part of the plan does not fit: a fault of widthfold.
         """
-        fitting = fit(proto, folder, self.plan, self.reading)
-        if fitting.misfits:
-            raise InternalError(misfit_text(fitting.misfits))
-        return fitting
+        fitted_plan = fit(proto, folder, self.plan, self.reading)
+        if fitted_plan.misfits:
+            raise InternalError(misfit_text(fitted_plan.misfits))
+        return fitted_plan
 
     def without(
         self,
@@ -181,7 +181,7 @@ class Decided:
         refusal: Refusal,
         proto: onnx.ModelProto,
         folder: Path | None,
-    ) -> Decided:
+    ) -> DecidedPlan:
         """Return the same with some layers refused; the model is read anew."""
         remaining = tuple(layer for layer in self.plan.layers if layer.name not in layers)
         plan = msgspec.structs.replace(self.plan, layers=remaining)
@@ -254,11 +254,11 @@ def with_layers(draft: Plan, decisions: Iterable[Decision]) -> Plan:
         LayerPlan(
             graph=decision.name.graph,
             node=decision.name.node,
-            structure=structure_of(decision.linear),
+            structure=structure_of(decision.layer),
             form=decision.outcome.spec,
         )
         for decision in decisions
-        if decision.linear is not None and isinstance(decision.outcome, Reformulation)
+        if decision.layer is not None and isinstance(decision.outcome, Reformulation)
     ]
     return msgspec.structs.replace(draft, layers=tuple(sorted(layers, key=lambda p: p.name)))
 

@@ -10,12 +10,12 @@ import msgspec
 import onnx
 
 from widthfold_onnx.decide.decisions import (
-    Decided,
+    DecidedPlan,
     Drafting,
     decide,
     with_layers,
 )
-from widthfold_onnx.decide.hints import Hints, Ran, all_run
+from widthfold_onnx.decide.hints import Hints, SizeCheck, all_run
 from widthfold_onnx.decide.report import companion_reports, padding_report, site_report
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import STRIDES_ALONE, FoldOptions, Layout, Provider, RuntimeOptions
@@ -32,8 +32,8 @@ def decide_fixed(
     proto: onnx.ModelProto,
     folder: Path | None,
     options: FoldOptions,
-    run: Ran = all_run,
-) -> Decided:
+    run: SizeCheck = all_run,
+) -> DecidedPlan:
     """Return the plan that folds every layer that the rules allow, by the factor of the options.
 
     Args:
@@ -62,30 +62,32 @@ def decide_fixed(
     sites = [site_report(decision, hints.of(decision)) for decision in decisions]
     name = "strides" if factor == STRIDES_ALONE else f"factor {factor}"
     origin = Origin(widthfold=version("widthfold-onnx"), decision=name)
-    return Decided(
+    return DecidedPlan(
         plan=msgspec.structs.replace(with_layers(draft, decisions), origin=origin),
         reading=reading,
         sites=sites,
         companions=companion_reports(matches, options.exchanges, ""),
-        padding=padding_report(draft.padding, stops, done=True),
+        padding=padding_report(draft.padding, stops, is_padded=True),
     )
 
 
-def decide_layout(fold: FoldOptions, how: RuntimeOptions) -> FoldOptions:
+def decide_layout(fold: FoldOptions, runtime_options: RuntimeOptions) -> FoldOptions:
     """Return the options with AUTO decided, unless forms are measured, where both layouts compete.
 
     Args:
         fold: the options.
-        how: where the model will run; AUTO has the options of CUDA.
+        runtime_options: where the model will run; AUTO has the options of CUDA.
 
     >>> decide_layout(FoldOptions(factor=8), RuntimeOptions(provider=Provider.CUDA)).layout
     <Layout.NCHW: 'nchw'>
-    >>> how = RuntimeOptions(provider=Provider.CUDA, provider_options={"prefer_nhwc": "1"})
-    >>> decide_layout(FoldOptions(factor=8), how).layout
+    >>> nhwc = RuntimeOptions(provider=Provider.CUDA, provider_options={"prefer_nhwc": "1"})
+    >>> decide_layout(FoldOptions(factor=8), nhwc).layout
     <Layout.NHWC: 'nhwc'>
     """
     if fold.layout is not Layout.AUTO or fold.fixed is None:
         return fold
-    provider = description_of(Provider.CUDA if how.provider is Provider.AUTO else how.provider)
-    last = how.provider_options.get(provider.channels_last, "0").lower() not in OFF
+    provider = description_of(
+        Provider.CUDA if runtime_options.provider is Provider.AUTO else runtime_options.provider
+    )
+    last = runtime_options.provider_options.get(provider.channels_last, "0").lower() not in OFF
     return replace(fold, layout=Layout.NHWC if last else provider.layout)

@@ -43,11 +43,11 @@ MIX = "--mix-samples"
 ROUND = 32
 """Suggested extents divided by the factor: behind five strides of 2 a multiple of it is left."""
 
-Ran = Callable[[Sizes], Sizes]
+SizeCheck = Callable[[Sizes], Sizes]
 """Takes sizes; returns the sizes at which the model runs, then sizes that a search found."""
 
 
-def ran(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:
+def runnable_sizes(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:
     """Return the sizes at which a model file runs (`runtime.inputs.sizes.runs_at`).
 
     A child process runs the model; without a runtime there are no sizes.
@@ -77,7 +77,7 @@ class Hints:
         run: tells at which sizes the model runs.
     """
 
-    def __init__(self, reading: Reading, options: FoldOptions, run: Ran = all_run) -> None:
+    def __init__(self, reading: Reading, options: FoldOptions, run: SizeCheck = all_run) -> None:
         self._reading = reading
         self._run = run
         self._options = replace(options, ragged=True) if options.fixed is None else options
@@ -85,40 +85,40 @@ class Hints:
 
     def of(self, decision: Decision) -> str:
         """Return the options that would fold a refused site; "" where none that was tried does."""
-        site, linear, refusal = decision.site, decision.linear, decision.outcome
+        site, layer, refusal = decision.site, decision.layer, decision.outcome
         if not isinstance(refusal, Refusal):
             return ""
         if refusal.code in OVERRIDABLE:
             return f"{FREEZE} makes it a constant, which the runtime packs and fuses, too"
-        may_fold = refusal.code in UNREAD if linear is None else refusal.code.is_of_a_form
+        may_fold = refusal.code in UNREAD if layer is None else refusal.code.is_of_a_form
         if not may_fold:
             return ""
-        is_open = linear is None or None in linear.planned
+        is_open = layer is None or None in layer.planned
         hints = self._shapes(site, self._options) if is_open else []
-        mixed = replace(self._options, mix_samples=True)
+        mixing_options = replace(self._options, mix_samples=True)
         if refusal.code == Code.FACTOR_DOES_NOT_DIVIDE:
             if self._folds(site, self._reading.planned, replace(self._options, ragged=True)):
                 hints.append(RAGGED)
         elif refusal.code == Code.MIXES_SAMPLES:
-            if self._folds(site, self._reading.planned, mixed):
+            if self._folds(site, self._reading.planned, mixing_options):
                 hints.append(MIX)
-        elif is_open and not hints and isinstance(linear, ProductSite):
-            hints = self._shapes(site, mixed, f" {MIX}")
+        elif is_open and not hints and isinstance(layer, ProductSite):
+            hints = self._shapes(site, mixing_options, f" {MIX}")
         return f"{' or '.join(hints)} folds it" if hints else ""
 
-    def _shapes(self, site: Site, options: FoldOptions, more: str = "") -> list[str]:
+    def _shapes(self, site: Site, options: FoldOptions, suffix: str = "") -> list[str]:
         """Return the first suggested shapes that fold a site, as options; [] where none does.
 
-        `more` names the options that are tried.
+        `suffix` names the other options that are tried.
         """
         fit = (s for s, table in self._suggested if self._folds(site, table, options))
-        return [_shown(shapes) + more for shapes in islice(fit, 1)]
+        return [_as_options(shapes) + suffix for shapes in islice(fit, 1)]
 
     def _folds(self, site: Site, planned: ShapeTable, options: FoldOptions) -> bool:
-        read = self._reading.layer(site, planned)
-        if isinstance(read, Refusal):
+        layer = self._reading.layer(site, planned)
+        if isinstance(layer, Refusal):
             return False
-        return not isinstance(reformulate(read, options, self._factor), Refusal)
+        return not isinstance(reformulate(layer, options, self._factor), Refusal)
 
     @cached_property
     def _suggested(self) -> list[tuple[Shapes, ShapeTable]]:
@@ -126,23 +126,25 @@ class Hints:
 
         They are suggested for one input at a time, then for all: with one sample, then `factor`.
         """
-        chosen_shapes = self._options.input_shapes[0]
+        given_shapes = self._options.input_shapes[0]
         proto = self._reading.document.proto
-        opened = {
+        open_inputs = {
             value.name: dims
             for value in inputs(proto)
             if (dims := dims_of(value)) is not None
             and None in dims
-            and value.name not in chosen_shapes
+            and value.name not in given_shapes
         }
-        chosen = [[name] for name in opened] + ([list(opened)] if len(opened) > 1 else [])
-        suggested = tuple(
-            {**chosen_shapes, **{name: self._sized(opened[name], samples) for name in names}}
-            for samples, names in product((1, self._factor), chosen)
+        name_groups = [[name] for name in open_inputs] + (
+            [list(open_inputs)] if len(open_inputs) > 1 else []
         )
-        sizes = self._run(suggested) if opened else ()
+        suggested = tuple(
+            {**given_shapes, **{name: self._sized(open_inputs[name], samples) for name in names}}
+            for samples, names in product((1, self._factor), name_groups)
+        )
+        sizes = self._run(suggested) if open_inputs else ()
         return [
-            ({n: s for n, s in shapes.items() if n in opened}, ShapeTable(proto, shapes))
+            ({n: s for n, s in shapes.items() if n in open_inputs}, ShapeTable(proto, shapes))
             for at, shapes in enumerate(sizes)
             if shapes not in sizes[:at]
         ]
@@ -152,7 +154,7 @@ class Hints:
         return tuple(size if e is None else e for e, size in zip(dims, sizes, strict=True))
 
 
-def _shown(shapes: Shapes) -> str:
+def _as_options(shapes: Shapes) -> str:
     """Return shapes as options that a shell takes."""
     words = [f"{printable(name)}:{','.join(map(str, shape))}" for name, shape in shapes.items()]
     return " ".join(f"--input-shape {quote(word)}" for word in words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
-from widthfold_onnx.decide.decisions import Decided, Decision, left_alone
+from widthfold_onnx.decide.decisions import DecidedPlan, Decision, left_alone
 from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
@@ -39,22 +39,24 @@ NOT_PLANNED = "not-planned"
 """Code of a layer that a plan does not name."""
 
 
-def optimize_report(model: str, size: int, fitting: FittedPlan, decided: Decided) -> OptimizeReport:
+def optimize_report(
+    model: str, size: int, fitted_plan: FittedPlan, decided: DecidedPlan
+) -> OptimizeReport:
     """Return the report of a command before anything is written.
 
     Args:
         model: name of the file.
         size: its bytes.
-        fitting: the plan at this model.
+        fitted_plan: the plan at this model.
         decided: the outcome of every layer and companion, and the measurements.
     """
-    names = {site.node: site.name for site in fitting.reading.sites}
-    sites, plan = decided.sites, fitting.plan
+    names = {site.node: site.name for site in fitted_plan.reading.sites}
+    sites, plan = decided.sites, fitted_plan.plan
     counts = {status: sum(site.status == status for site in sites) for status in STATUSES}
     return OptimizeReport(
         model=model,
         sites=list(sites),
-        regions=fitting.rewriting.region_reports(names),
+        regions=fitted_plan.rewriting.region_reports(names),
         companions=list(decided.companions),
         padding=decided.padding,
         summary=OptimizeSummary(
@@ -77,23 +79,23 @@ def optimize_report(model: str, size: int, fitting: FittedPlan, decided: Decided
     )
 
 
-def applied(fitting: FittedPlan, plan: Plan) -> Decided:
+def applied(fitted_plan: FittedPlan, plan: Plan) -> DecidedPlan:
     """Return the outcome of every layer of a model to which a plan is applied.
 
     Layers and other parts of the plan that do not fit come last.
     """
     planned = {layer.name for layer in plan.layers}
-    folded = {site.node: (site, form) for site, form in fitting.layers}
+    layers = {site.node: (site, form) for site, form in fitted_plan.layers}
     sites = [
-        _folded(*folded[site.node])
-        if site.node in folded
+        _folded(*layers[site.node])
+        if site.node in layers
         else left_alone(name, site.op, "kept", NOT_PLANNED, "the plan does not name it")
-        for site in fitting.reading.sites
-        if (name := NodeName(site.scope.path, site.name)) not in planned or site.node in folded
+        for site in fitted_plan.reading.sites
+        if (name := NodeName(site.scope.path, site.name)) not in planned or site.node in layers
     ]
-    sites += [left_alone(m.name, m.op, "refused", MISFIT, m.reason) for m in fitting.misfits]
-    padding = padding_report(fitting.plan.padding, (), done=True)
-    return Decided(fitting.plan, fitting.reading, sites, padding=padding)
+    sites += [left_alone(m.name, m.op, "refused", MISFIT, m.reason) for m in fitted_plan.misfits]
+    padding = padding_report(fitted_plan.plan.padding, (), is_padded=True)
+    return DecidedPlan(fitted_plan.plan, fitted_plan.reading, sites, padding=padding)
 
 
 def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) -> SiteReport:
@@ -109,8 +111,8 @@ def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) ->
         status: Literal["kept", "refused"] = "kept" if outcome.code in KEPT else "refused"
         reason = "; ".join(filter(None, (outcome.reason, hint)))
         return left_alone(decision.name, decision.site.op, status, outcome.code.value, reason, gain)
-    assert decision.linear is not None
-    return _folded(decision.linear, outcome, gain)
+    assert decision.layer is not None
+    return _folded(decision.layer, outcome, gain)
 
 
 def _folded(layer: LinearSite, form: Reformulation, gain: Gain | None = None) -> SiteReport:
@@ -137,49 +139,49 @@ def _folded(layer: LinearSite, form: Reformulation, gain: Gain | None = None) ->
 
 def companion_reports(
     matches: Sequence[Match],
-    done: Collection[Companion],
-    why: str,
+    exchanged_companions: Collection[Companion],
+    default_reason: str,
     gains: Mapping[Companion, Sequence[Gain]] | None = None,
 ) -> list[CompanionReport]:
     """Return one report for each companion that matches a node.
 
     Args:
         matches: the nodes that they match.
-        done: the companions that were exchanged.
-        why: reason for leaving other nodes alone, where that was not measured.
+        exchanged_companions: the companions that were exchanged.
+        default_reason: why other nodes are left alone, where that was not measured.
         gains: measured gains: on random inputs, and on smooth ones.
     """
     reports = []
     for name in dict.fromkeys(match.companion for match in matches):
-        own = [(match, match.outcome) for match in matches if match.companion is name]
-        equal = [(m.name.node, ops) for m, ops in own if not isinstance(ops, Refusal)]
-        timed = (gains or {}).get(name, ())
-        is_done = name in done
-        reason = _not_taken(timed) if timed else why
+        outcomes = [(match, match.outcome) for match in matches if match.companion is name]
+        exchanges = [(m.name.node, ops) for m, ops in outcomes if not isinstance(ops, Refusal)]
+        companion_gains = (gains or {}).get(name, ())
+        is_done = name in exchanged_companions
+        reason = _not_taken(companion_gains) if companion_gains else default_reason
         reports.append(
             CompanionReport(
                 name=name.value,
-                status="refused" if not equal else "exchanged" if is_done else "kept",
-                nodes=[node for node, _ in equal],
-                replacements=list(dict.fromkeys(", ".join(ops) for _, ops in equal)),
+                status="refused" if not exchanges else "exchanged" if is_done else "kept",
+                nodes=[node for node, _ in exchanges],
+                replacements=list(dict.fromkeys(", ".join(ops) for _, ops in exchanges)),
                 refused=[
                     Stop(node=m.name.node, op=m.op, code=refusal.code, reason=refusal.reason)
-                    for m, refusal in own
+                    for m, refusal in outcomes
                     if isinstance(refusal, Refusal)
                 ],
-                reason="" if is_done or not equal else reason,
-                gain=timed[0] if timed else None,
-                gain_on_smooth=timed[1] if len(timed) > 1 else None,
+                reason="" if is_done or not exchanges else reason,
+                gain=companion_gains[0] if companion_gains else None,
+                gain_on_smooth=companion_gains[1] if len(companion_gains) > 1 else None,
             )
         )
     return reports
 
 
-def _not_taken(timed: Sequence[Gain]) -> str:
+def _not_taken(gains: Sequence[Gain]) -> str:
     """Return why a companion was left alone, by its gains on random and smooth inputs."""
-    if timed[0].low <= 1:
+    if gains[0].low <= 1:
         return "not surely faster"
-    if any(gain.high < 1 for gain in timed):
+    if any(gain.high < 1 for gain in gains):
         return "slower on smooth inputs"
     return "not surely faster in every trial"
 
@@ -188,7 +190,7 @@ def padding_report(
     plan: PaddingPlan | None,
     stops: Sequence[Stop],
     *,
-    done: bool,
+    is_padded: bool,
     reason: str = "",
     gain: Gain | None = None,
 ) -> PaddingReport | None:
@@ -197,20 +199,20 @@ def padding_report(
     Args:
         plan: the layers.
         stops: what ends channels that are not padded.
-        done: whether the plan is carried out.
+        is_padded: whether the plan is carried out.
         reason: why it is not, where that was not measured.
         gain: of the whole model with it, where that was measured.
     """
     if plan is None:
         return None
     return PaddingReport(
-        status="padded" if done else "kept",
+        status="padded" if is_padded else "kept",
         multiple=plan.multiple,
         layers=[
             PaddedChannels(node=layer.node, channels=layer.channels, padded=layer.padded)
             for layer in plan.layers
         ],
         stops=list(stops),
-        reason="" if done else reason,
+        reason="" if is_padded else reason,
         gain=gain,
     )

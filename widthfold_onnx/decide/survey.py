@@ -8,7 +8,7 @@ from typing import Any
 
 from widthfold_onnx.arrays import Dims
 from widthfold_onnx.decide.decisions import Decision, Drafting, decide
-from widthfold_onnx.decide.hints import Hints, none_runs, ran
+from widthfold_onnx.decide.hints import Hints, none_runs, runnable_sizes
 from widthfold_onnx.decide.report import KEPT, companion_reports, padding_report
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.graph.document import Node
@@ -59,7 +59,7 @@ def survey(
     reading = drafting.reading(draft)
     chains, stops = drafting.chains(reading, options.pad_channels or MULTIPLES[0])
     assumed = _assumed(loaded, options, cases)
-    run = partial(ran, loaded.path, cases) if assumed is not None else none_runs
+    run = partial(runnable_sizes, loaded.path, cases) if assumed is not None else none_runs
     hints = Hints(reading, options, run)
     choose = partial(reformulate, options=options, factor=factor)
     return InspectReport(
@@ -72,7 +72,7 @@ def survey(
             for decision in decide(reading, options, choose)
         ],
         companions=companion_reports(matches, options.exchanges, LEFT_ALONE),
-        padding=padding_report(joined(chains), stops, done=False),
+        padding=padding_report(joined(chains), stops, is_padded=False),
         assumed=assumed,
         values=reported(cases),
     )
@@ -85,9 +85,9 @@ def _assumed(
     ports = ports_of(loaded.proto)
     if not Dimensions.of(ports, options.input_shapes[0]).open_inputs:
         return None
-    how = RuntimeOptions(provider=Provider.CPU, cases=tuple(cases))
+    runtime_options = RuntimeOptions(provider=Provider.CPU, cases=tuple(cases))
     try:
-        _, sizes = isolated(running, loaded.path, how, options.input_shapes)
+        _, sizes = isolated(running, loaded.path, runtime_options, options.input_shapes)
     except UnverifiedError:
         return None
     return assumed_sizes(ports, options.input_shapes, sizes)
@@ -97,17 +97,17 @@ def _site(
     decision: Decision, reading: Reading, hint: str, options: FoldOptions, factor: int
 ) -> InspectSite:
     """Describe a site, which is read if the decision left it unread."""
-    site, linear, outcome = decision.site, decision.linear, decision.outcome
+    site, layer, outcome = decision.site, decision.layer, decision.outcome
     folded_as = _folded_as(site.node) if FOLD_KEY in site.node.metadata_props else None
     choices, refusals = ([], {}) if folded_as is not None else _outcomes(decision, options, factor)
-    if linear is None and isinstance(outcome, Refusal) and outcome.code in KEPT:
-        read = reading.layer(site)
-        linear = None if isinstance(read, Refusal) else read
+    if layer is None and isinstance(outcome, Refusal) and outcome.code in KEPT:
+        result = reading.layer(site)
+        layer = None if isinstance(result, Refusal) else result
     return InspectSite(
         node=site.name,
         graph=site.scope.path,
         op=site.op,
-        **(UNREAD if linear is None else _geometry(linear, options)),
+        **(UNREAD if layer is None else _geometry(layer, options)),
         folded_as=folded_as,
         choices=choices,
         refusals={axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()},
@@ -122,20 +122,20 @@ UNREAD: dict[str, Any] = {
 """The geometry of a site that cannot be read."""
 
 
-def _geometry(linear: LinearSite, options: FoldOptions) -> dict[str, Any]:
+def _geometry(layer: LinearSite, options: FoldOptions) -> dict[str, Any]:
     """Return shapes, attributes, channels and cost of a site."""
-    inputs, outputs = linear.channels
-    falls = ""
-    if width_problem(linear, options) is None and linear.groups != linear.group:
-        falls = f", falls into {linear.groups} groups"
+    inputs, outputs = layer.channels
+    suffix = ""
+    if width_problem(layer, options) is None and layer.groups != layer.group:
+        suffix = f", falls into {layer.groups} groups"
     return {
-        "input_shape": _shown(linear.planned),
-        "weight_shape": list(linear.weight.shape),
-        "output_shape": _shown(linear.output),
-        "attributes": linear.attributes + falls,
+        "input_shape": _shown(layer.planned),
+        "weight_shape": list(layer.weight.shape),
+        "output_shape": _shown(layer.output),
+        "attributes": layer.attributes + suffix,
         "channels": f"{inputs} -> {outputs}",
         "alignment": f"{inputs} of {_padded(inputs)} -> {outputs} of {_padded(outputs)}",
-        "flops": linear.macs,
+        "flops": layer.macs,
     }
 
 
@@ -143,21 +143,21 @@ def _outcomes(
     decision: Decision, options: FoldOptions, factor: int
 ) -> tuple[list[FormChoice], dict[str, Refusal]]:
     """Return the preferred form of each axis, best first, and the refusals of the other axes."""
-    linear, outcome = decision.linear, decision.outcome
-    if isinstance(outcome, Refusal) and (linear is None or not outcome.code.is_of_a_form):
+    layer, outcome = decision.layer, decision.outcome
+    if isinstance(outcome, Refusal) and (layer is None or not outcome.code.is_of_a_form):
         return [], {ANY: outcome}
-    assert linear is not None
+    assert layer is not None
     forms: list[tuple[str, Reformulation]] = []
     refused: list[tuple[str, Refusal]] = []
-    for axis, form in forms_at_factor(linear, options, factor):
+    for axis, form in forms_at_factor(layer, options, factor):
         if isinstance(form, Refusal):
             refused.append((axis, form))
         else:
             forms.append((axis, form))
     preferred: dict[str, Reformulation] = {}
-    for axis, form in sorted(forms, key=lambda item: preference(linear, item[1], factor)):
+    for axis, form in sorted(forms, key=lambda item: preference(layer, item[1], factor)):
         preferred.setdefault(axis, form)
-    choices = [_choice(linear, form) for form in preferred.values()]
+    choices = [_choice(layer, form) for form in preferred.values()]
     return choices, {axis: r for axis, r in furthest(refused).items() if axis not in preferred}
 
 
@@ -168,8 +168,8 @@ def _folded_as(node: Node) -> str:
         return "its record cannot be read"
 
 
-def _choice(linear: LinearSite, outcome: Reformulation) -> FormChoice:
-    inputs, outputs = linear.channels
+def _choice(layer: LinearSite, outcome: Reformulation) -> FormChoice:
+    inputs, outputs = layer.channels
     fold = outcome.fold
     return FormChoice(
         axis=outcome.spec.axis,

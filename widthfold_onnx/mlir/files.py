@@ -70,8 +70,8 @@ def fold_module(
         layers = find_layers(parsed)
         decisions = decide(layers, options) if layers else []
         for layer, decision in zip(layers, decisions, strict=True):
-            if isinstance(decision.outcome, Reformulation) and decision.linear is not None:
-                replace_layer(layer, decision.linear, decision.outcome, groups=groups)
+            if isinstance(decision.outcome, Reformulation) and decision.layer is not None:
+                replace_layer(layer, decision.layer, decision.outcome, groups=groups)
         parsed.operation.verify()
         return str(parsed), list(map(site_report, decisions))
 

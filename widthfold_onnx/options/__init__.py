@@ -212,9 +212,9 @@ class FoldOptions:
     @property
     def exchanges(self) -> tuple[Companion, ...]:
         """The companions to exchange where nothing is measured, or else to measure."""
-        named = self.companions or (() if self.fixed else tuple(Companion))
-        every = (Companion(name) for name in dict.fromkeys(named))
-        return tuple(name for name in every if name is not Companion.NONE)
+        names = self.companions or (() if self.fixed else tuple(Companion))
+        companions = (Companion(name) for name in dict.fromkeys(names))
+        return tuple(name for name in companions if name is not Companion.NONE)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_shapes", sizes_of(self.input_shapes))
@@ -299,9 +299,9 @@ class Provider(StrEnum):
         for member in cls:
             if member == name[1].lower():
                 return member
-        other = str.__new__(cls, value)
-        other._name_ = other._value_ = value
-        return other
+        provider = str.__new__(cls, value)
+        provider._name_ = provider._value_ = value
+        return provider
 
 
 class Effort(StrEnum):
@@ -380,15 +380,15 @@ class RuntimeOptions:
         in_range = 1 <= self.threads <= MAX_THREADS
         require(in_range, "threads", self.threads, f"lie in 1..{MAX_THREADS}")
 
-    def to(self, kind: type[Kind], **others: Any) -> Kind:
+    def to(self, kind: type[Kind], **values: Any) -> Kind:
         """Return options of another kind with which models run as with these.
 
         Args:
             kind: the dataclass.
-            others: values of its other fields.
+            values: values of its other fields.
         """
         common = {item.name: getattr(self, item.name) for item in fields(RuntimeOptions)}
-        return kind(**common, **others)
+        return kind(**common, **values)
 
 
 @dataclass(frozen=True, kw_only=True)

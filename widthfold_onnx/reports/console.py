@@ -64,8 +64,8 @@ def show(description: Description) -> None:
     """Print a description: assumptions, tables, facts, summary, remarks."""
     for line in map(str, description.assumptions):
         say(line)
-    for each in description.tables:
-        table(each)
+    for content in description.tables:
+        table(content)
     lines = (*description.facts, description.head, *description.remarks)
     for line in filter(None, map(str, lines)):
         say(line)
@@ -114,9 +114,9 @@ def _abbreviated(names: Sequence[str], width: int) -> list[str]:
     paths = [name.split("/") for name in names]
     head, tail = _shared(paths), _shared([path[::-1] for path in paths])
     if max(map(cell_len, names)) > width and all(head + tail < len(path) for path in paths):
-        before, after = "…/" if head else "", "/…" if tail else ""
+        prefix, suffix = "…/" if head else "", "/…" if tail else ""
         inner = ["/".join(path[head : len(path) - tail]) for path in paths]
-        names = [f"{before}{name}{after}" for name in inner]
+        names = [f"{prefix}{name}{suffix}" for name in inner]
     return [short(name, width) for name in names]
 
 

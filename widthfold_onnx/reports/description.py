@@ -109,9 +109,9 @@ def tabulated(
     """Return a table without the columns that are empty everywhere; none if nothing remains."""
     columns = [column for column in columns if column.detail <= detail]
     cells = [[column.cell(row) for column in columns] for row in rows]
-    used = [i for i in range(len(columns)) if any(row[i] for row in cells)]
-    if not used:
+    indices = [i for i in range(len(columns)) if any(row[i] for row in cells)]
+    if not indices:
         return []
-    headings = [columns[i].heading for i in used]
-    shown = [[row[i] for i in used] for row in cells]
-    return [Table(title, headings, shown, columns[used[-1]].sentences)]
+    headings = [columns[i].heading for i in indices]
+    visible_cells = [[row[i] for i in indices] for row in cells]
+    return [Table(title, headings, visible_cells, columns[indices[-1]].sentences)]

@@ -121,32 +121,32 @@ def kernel(axis: AxisPattern, key: str) -> Markup:
     rows, columns = min(axis.out_tile, _ROWS), tiles * axis.kernel
     cut = rows < axis.out_tile or tiles < axis.in_tile
     by_tile = axis.blocked or 1 in (axis.kernel, tiles)  # else one line for each kernel position
-    groups, each = (tiles, axis.kernel) if by_tile else (axis.kernel, tiles)
+    groups, group_size = (tiles, axis.kernel) if by_tile else (axis.kernel, tiles)
 
     def paint(axes: Axes) -> None:
         cells: dict[int, list[tuple[int, int]]] = {}
         for out_digit, in_digit, place, tap in axis.taps:
             if in_digit < tiles and out_digit < rows:
-                x = in_digit * each + place if by_tile else place * each + in_digit
+                x = in_digit * group_size + place if by_tile else place * group_size + in_digit
                 cells.setdefault(tap, []).append((x, out_digit))
-        written = sum(map(len, cells.values())) <= _MOST_NUMBERS
+        has_numbers = sum(map(len, cells.values())) <= _MOST_NUMBERS
         for tap, corners in cells.items():
             squares = [[(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1)] for x, y in corners]
             axes.add_collection(
                 PolyCollection(squares, facecolor=colour(-1 - tap), lw=0), autolim=False
             )
-            for x, y in corners if written else []:
+            for x, y in corners if has_numbers else []:
                 _number(axes, x, y, str(tap), _LETTER if columns <= _CELLS * 1.5 else 5)
-        axes.vlines(range(0, columns + 1, each), 0, rows, color=MUTED, lw=0.7)
+        axes.vlines(range(0, columns + 1, group_size), 0, rows, color=MUTED, lw=0.7)
         axes.hlines(range(rows + 1), 0, columns, color=RULE, lw=0.5, zorder=0)
         ticks = range(0, groups, -(-groups // 12))
-        axes.set_xticks([(tick + 0.5) * each for tick in ticks], list(map(str, ticks)))
+        axes.set_xticks([(tick + 0.5) * group_size for tick in ticks], list(map(str, ticks)))
         ticks = range(0, rows, -(-rows // 12))
         axes.set_yticks([tick + 0.5 for tick in ticks], list(map(str, ticks)))
         axes.set(xlim=(0, columns), ylim=(rows, 0))
         names = ("input tile", "kernel position")
         group, member = names if by_tile else names[::-1]
-        inner = f", each with {member}s 0..{each - 1}" if each > 1 else ""
+        inner = f", each with {member}s 0..{group_size - 1}" if group_size > 1 else ""
         part = f" (the first {rows} by {tiles} tiles)" if cut else ""
         axes.set_xlabel(f"{group}{inner}{part}")
         axes.set_ylabel("output tile")

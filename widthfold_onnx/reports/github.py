@@ -35,11 +35,13 @@ def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
         title = "pass, but" if checks.verdict == "pass" else str(checks.verdict)
         findings = [(title, reason) for reason in checks.reasons]
     elif isinstance(report, OptimizeReport) and report.written is None:
-        folded = [site for site in report.sites if site.status == "folded"]
-        findings = [(f"{short(site.node, _NAME)} can be folded", _reason(site)) for site in folded]
+        folded_sites = [site for site in report.sites if site.status == "folded"]
+        findings = [
+            (f"{short(site.node, _NAME)} can be folded", _reason(site)) for site in folded_sites
+        ]
     if len(findings) > MOST:
-        rest = len(findings) - MOST + 1
-        findings[MOST - 1 :] = [(f"{rest} more", "the report lists them")]
+        remainder = len(findings) - MOST + 1
+        findings[MOST - 1 :] = [(f"{remainder} more", "the report lists them")]
     lines = [
         f"::{kind} file={_property(str(file))},title={_property(title)}::{_data(message)}\n"
         for title, message in findings

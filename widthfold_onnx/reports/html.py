@@ -67,12 +67,12 @@ def _pictures(report: Report) -> list[tuple[str, Markup]]:
     search = report.search if isinstance(report, OptimizeReport) else None
     if isinstance(checks, VerifyReport) and (timing := checks.timing) is not None:
         interval = (timing.speedup, timing.low, timing.high)
-        drawn = [("Speed-up", pictures.speed(*interval, timing.control, f"{key}speed"))]
+        drawings = [("Speed-up", pictures.speed(*interval, timing.control, f"{key}speed"))]
         if timing.original.nodes or timing.rewritten.nodes:
-            drawn.append(("Where the time goes", pictures.nodes(timing, f"{key}nodes")))
-        return drawn
-    if search is not None and (whole := search.whole) is not None and whole.pairs:
-        interval = (whole.ratio, whole.low, whole.high)
+            drawings.append(("Where the time goes", pictures.nodes(timing, f"{key}nodes")))
+        return drawings
+    if search is not None and (model_gain := search.whole) is not None and model_gain.pairs:
+        interval = (model_gain.ratio, model_gain.low, model_gain.high)
         picture = pictures.speed(*interval, search.control, f"{key}speed")
         return [("Speed-up of the whole model", picture)]
     return []

@@ -96,10 +96,10 @@ def _timing(timing: Timing) -> TestCase:
 
 
 def _verdict(report: VerifyReport) -> TestCase:
-    why = printable(clauses(verdict(report), *report.reasons), _LONGEST)
+    reason = printable(clauses(verdict(report), *report.reasons), _LONGEST)
     outcomes: dict[str, Outcome] = {
-        "fail": Failure(why, "fail"),
-        "unverified": Error(why, "unverified"),
-        "pass": why,
+        "fail": Failure(reason, "fail"),
+        "unverified": Error(reason, "unverified"),
+        "pass": reason,
     }
     return _case("verdict", "verdict", outcomes[report.verdict])

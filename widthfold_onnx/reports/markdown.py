@@ -48,11 +48,11 @@ def code(text: str, limit: int = 80) -> str:
 def _page(description: Description, most: int) -> str:
     """Return all parts, with at most `most` rows or lines in each."""
     lines = [description.head, *description.assumptions, *description.remarks, *description.facts]
-    shown = [f"- {_line(line)}" for line in lines[:most] if line.text]
+    items = [f"- {_line(line)}" for line in lines[:most] if line.text]
     if len(lines) > most:
-        shown.append(f"- {len(lines) - most} more are not shown.")
+        items.append(f"- {len(lines) - most} more are not shown.")
     tables = [_table(table, most) for table in description.tables]
-    return "\n\n".join(filter(None, [_verdict(description), "\n".join(shown), *tables]))
+    return "\n\n".join(filter(None, [_verdict(description), "\n".join(items), *tables]))
 
 
 def _verdict(description: Description) -> str:
@@ -74,8 +74,8 @@ def _table(table: Table, most: int) -> str:
     rows = [[*map(_cell, row)] for row in table.rows[:most]]
     lines = [table.columns, ["---"] * len(table.columns), *rows]
     grid = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    if (rest := len(table.rows) - most) > 0:
-        grid += f"\n\n{rest} more {table.title} are not shown."
+    if (hidden_count := len(table.rows) - most) > 0:
+        grid += f"\n\n{hidden_count} more {table.title} are not shown."
     if len(table.rows) <= _OPEN_ROWS:
         return grid
     return f"<details><summary>{len(table.rows)} {table.title}</summary>\n\n{grid}\n\n</details>"

@@ -142,12 +142,12 @@ def nodes(timing: Timing, key: str) -> Markup:
             (0.3, AFTER, "rewritten", 2),
         ):
             axes.barh(where + offset, [row[at] for row in rows], 0.25, color=colour, label=name)
-        for y, (name, before, after) in zip(where, rows, strict=True):
+        for y, (name, original, rewritten) in zip(where, rows, strict=True):
             axes.text(0, y - 0.12, f" {name}", va="bottom", ha="left", fontsize=7)
-            for offset, value in ((0.05, before), (0.3, after)):
+            for offset, value in ((0.05, original), (0.3, rewritten)):
                 if value:
                     axes.text(value, y + offset, f" {value:.1f}", va="center", fontsize=6)
-        widest = max(max(before, after) for _, before, after in rows)
+        widest = max(max(original, rewritten) for _, original, rewritten in rows)
         axes.set(xlim=(0, widest * 1.12 or 1), ylim=(len(rows) - 0.4, -0.6), yticks=[])
         axes.set_xlabel("µs per run, from the runtime's profile")
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, fontsize=7)
@@ -157,11 +157,11 @@ def nodes(timing: Timing, key: str) -> Markup:
 
 
 def _slowest(
-    before: Sequence[NodeTime], after: Sequence[NodeTime]
+    original: Sequence[NodeTime], rewritten: Sequence[NodeTime]
 ) -> list[tuple[str, float, float]]:
     """Label and time in both models, slowest first; a node of one model has 0 in the other."""
     times: dict[tuple[str, str], list[float]] = {}
-    for side, profile in enumerate((before, after)):
+    for side, profile in enumerate((original, rewritten)):
         for node in profile:
             times.setdefault((node.name, node.op), [0.0, 0.0])[side] += node.us
     ranked = sorted(times.items(), key=lambda item: (-max(item[1]), item[0]))[:MOST_NODES]

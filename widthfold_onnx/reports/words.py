@@ -47,26 +47,26 @@ def shapes(inputs: Mapping[str, Sequence[int]], limit: int | None = None) -> str
         limit: number of inputs that are named, if not all are.
     """
     texts = [f"{printable(n)} {'x'.join(map(str, d)) or 'scalar'}" for n, d in inputs.items()]
-    more = f" and {len(texts) - limit} more" if limit is not None and len(texts) > limit else ""
-    return ", ".join(texts[:limit]) + more
+    suffix = f" and {len(texts) - limit} more" if limit is not None and len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + suffix
 
 
 def kinds(sites: Sequence[SiteReport | InspectSite]) -> str:
     """List the operators of sites: "Conv and Gemm"; "linear" if there is no site."""
-    *others, last = sorted({site.op for site in sites}) or ["linear"]
-    return f"{', '.join(others)} and {last}" if others else last
+    *other_operators, last = sorted({site.op for site in sites}) or ["linear"]
+    return f"{', '.join(other_operators)} and {last}" if other_operators else last
 
 
 def short(name: str, limit: int) -> str:
     """Shorten a name to both ends, escaped; exporters write long names that start alike."""
-    shown = printable(name, 10_000)
-    if len(shown) <= limit:
-        return shown
-    return f"{shown[: limit // 2 - 1]}…{shown[-(limit // 2) :]}"
+    text = printable(name, 10_000)
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 2 - 1]}…{text[-(limit // 2) :]}"
 
 
 def first(names: Sequence[str], limit: int) -> str:
     """List the first names, each of at most `limit` characters, and count the others."""
-    shown = ", ".join(short(name, limit) for name in names[:_NAMES])
-    more = len(names) - _NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
+    text = ", ".join(short(name, limit) for name in names[:_NAMES])
+    hidden_count = len(names) - _NAMES
+    return f"{text} and {hidden_count} more" if hidden_count > 0 else text

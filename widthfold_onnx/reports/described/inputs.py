@@ -42,9 +42,11 @@ def assumptions(
     lines = [] if sizes is None else [Line("sizes", _assumed_sizes(sizes))]
     texts = [", ".join(valued(name, value) for name, value in case.items()) for case in cases]
     if any(texts):
-        others = "; ".join(texts[1:])
-        also = f"; compared with {others}, too; --value fixes one" if others else ""
-        lines.append(Line("values", f"{texts[0]}{also}"))
+        other_values = "; ".join(texts[1:])
+        comparison = (
+            f"; compared with {other_values}, too; --value fixes one" if other_values else ""
+        )
+        lines.append(Line("values", f"{texts[0]}{comparison}"))
     return lines
 
 
@@ -52,7 +54,9 @@ def _assumed_sizes(sizes: AssumedSizes) -> str:
     """Name the assumed sizes by input, and the open dimensions."""
     by_input = [
         f"{name} "
-        + " and ".join(dict.fromkeys("x".join(map(str, each[name])) for each in sizes.sizes))
+        + " and ".join(
+            dict.fromkeys("x".join(map(str, assignment[name])) for assignment in sizes.sizes)
+        )
         for name in sizes.open
     ]
     symbols = dict.fromkeys(dim for dims in sizes.open.values() for dim in dims)

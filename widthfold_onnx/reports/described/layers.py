@@ -103,7 +103,7 @@ def _gains(sites: Sequence[SiteReport]) -> str:
     gains = sorted((site.gain for site in sites if site.gain is not None), key=lambda g: g.ratio)
     if len(gains) < 2:
         return gain(gains[0]) if gains else ""
-    predicted = " predicted" if any(each.predicted for each in gains) else ""
+    predicted = " predicted" if any(item.predicted for item in gains) else ""
     return f"{gains[0].ratio:.2f}x to {gains[-1].ratio:.2f}x{predicted}"
 
 
@@ -210,13 +210,18 @@ def _unlisted(report: OptimizeReport) -> list[Line]:
     """Count the sites that no brief table lists, and name unchanged other parts."""
     listed = Counter(site.code for group in _groups(report) for site in group)
     codes = Counter(site.code for site in report.sites) - listed
-    folded = codes.pop("folded", 0)
+    folded_count = codes.pop("folded", 0)
     parts = [f"{count} {code}" for code, count in codes.most_common()]
     parts += [f"companion {c.name}" for c in report.companions if c.status != "exchanged"]
     if report.padding is not None and report.padding.status == "kept":
         parts.append("channels to pad")
     lines = [
-        Line("", f"{folded} of the folded nodes are not listed; see --details" if folded else ""),
+        Line(
+            "",
+            f"{folded_count} of the folded nodes are not listed; see --details"
+            if folded_count
+            else "",
+        ),
         Line("left alone", f"{', '.join(parts)}; --details says why" if parts else ""),
     ]
     return [line for line in lines if line.text]
@@ -243,18 +248,18 @@ def _cautions(report: OptimizeReport) -> list[Line]:
 def _summary(report: OptimizeReport) -> str:
     """Count the folded layers, and name the written file."""
     counts = report.summary
-    written = f"{report.written} is a copy of {report.model}"
+    delivery = f"{report.written} is a copy of {report.model}"
     if report.written is None:
-        written = "nothing written"
+        delivery = "nothing written"
     elif counts.changes:
         growth = counts.bytes_after / max(1, counts.bytes_before)
-        written = (
+        delivery = (
             f"wrote {report.written} ({size(counts.bytes_before)} -> {size(counts.bytes_after)}"
             f"{f', {growth:.1f} times as many bytes' if growth > LARGE_GROWTH else ''})"
         )
-    kept = f", {counts.kept} kept" if counts.kept else ""
+    kept_count = f", {counts.kept} kept" if counts.kept else ""
     nodes = f"{len(report.sites)} {kinds(report.sites)} nodes"
-    return f"{counts.folded} of {nodes} folded{kept}; {written}"
+    return f"{counts.folded} of {nodes} folded{kept_count}; {delivery}"
 
 
 def _already_folded(model: str) -> Line:
@@ -305,15 +310,15 @@ def companion(report: CompanionReport, detail: Detail = Detail.FULL) -> Line:
 def padding(report: PaddingReport, detail: Detail = Detail.FULL) -> Line:
     """Describe padded channels in one line; briefly, without their gain and their ends."""
     layers = [f"{layer.node} {layer.channels} -> {layer.padded}" for layer in report.layers]
-    can, timed, stops = "" if report.status == "padded" else "could be ", "", ""
+    can, speed, stops = "" if report.status == "padded" else "could be ", "", ""
     if detail >= Detail.FULL:
         stops = first([_stop(stop) for stop in report.stops], _REASON)
-        timed = "" if report.gain is None else f"the whole model ran at {gain(report.gain)} with it"
+        speed = "" if report.gain is None else f"the whole model ran at {gain(report.gain)} with it"
     return Line(
         f"channels {can}padded to multiples of {report.multiple}",
         clauses(
             f"{counted(len(layers), 'layer')}: {first(layers, _NAME)}",
-            timed,
+            speed,
             report.reason,
             f"other channels end at {stops}" if stops else "",
         ),
@@ -328,7 +333,7 @@ def changes(counts: OptimizeSummary) -> str:
         (counts.frozen, "weight", "frozen"),
         (counts.padded, "layer", "padded"),
     )
-    return ", ".join(f"{counted(n, kind)} would be {done}" for n, kind, done in parts if n)
+    return ", ".join(f"{counted(n, kind)} would be {change}" for n, kind, change in parts if n)
 
 
 def frozen(counts: OptimizeSummary) -> str:

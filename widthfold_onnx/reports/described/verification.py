@@ -139,10 +139,10 @@ def _outputs(rows: Sequence[OutputParity], detail: Detail) -> tuple[list[Table],
     if detail < Detail.FULL:
         count = max(_BRIEF_OUTPUTS, sum(not row.passed for row in rows))
     nearest = sorted(rows, key=_margin)[:count]
-    shown = [row for row in rows if row in nearest]
-    rest = len(rows) - len(shown)
-    hidden = [f"{rest} more outputs pass, see --details"] if rest else []
-    return tabulated("outputs", OUTPUTS, shown, detail), hidden
+    visible_rows = [row for row in rows if row in nearest]
+    hidden_count = len(rows) - len(visible_rows)
+    notes = [f"{hidden_count} more outputs pass, see --details"] if hidden_count else []
+    return tabulated("outputs", OUTPUTS, visible_rows, detail), notes
 
 
 def _margin(row: OutputParity) -> tuple[bool, float]:

@@ -90,7 +90,7 @@ class Outcomes:
         """Return the plan of decisions with its origin, and with the gains of its layers."""
         options, context = self._options, self.context
         planned, final = {layer.name for layer in plan.layers}, self.finals[0]
-        gains = {d.name: self.gain(d.linear) for d in decisions if d.name in planned}
+        gains = {d.name: self.gain(d.layer) for d in decisions if d.name in planned}
         return msgspec.structs.replace(
             plan,
             origin=Origin(

@@ -49,10 +49,10 @@ class TimedPadding:
 
     def report(self, accepted: PaddingPlan | None) -> PaddingReport | None:
         """Return its report; `accepted` is the padding of the model that is written."""
-        is_done = accepted is not None
+        is_padded = accepted is not None
         reason = "not in the fastest model" if self.is_taken else "not surely faster"
         plan = accepted or joined(self.chains)
-        return padding_report(plan, self.stops, done=is_done, reason=reason, gain=self.gain)
+        return padding_report(plan, self.stops, is_padded=is_padded, reason=reason, gain=self.gain)
 
 
 @dataclass(frozen=True)

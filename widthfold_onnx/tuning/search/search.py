@@ -26,8 +26,8 @@ from pathlib import Path
 
 import msgspec
 
-from widthfold_onnx.decide.decisions import Decided, decide, with_layers
-from widthfold_onnx.decide.hints import Hints, ran
+from widthfold_onnx.decide.decisions import DecidedPlan, decide, with_layers
+from widthfold_onnx.decide.hints import Hints, runnable_sizes
 from widthfold_onnx.decide.report import companion_reports, site_report
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, SearchOptions
@@ -64,7 +64,7 @@ def search(
     options: SearchOptions,
     store: Store,
     on_progress: Progress,
-) -> Decided:
+) -> DecidedPlan:
     """Measure, choose, try, and return the plan with the outcome of every layer.
 
     Args:
@@ -93,7 +93,7 @@ class _Search:
     context: SearchContext
     on_progress: Progress
 
-    def run(self) -> Decided:
+    def run(self) -> DecidedPlan:
         """Draft companions, race the layers, settle on their forms, and try the plan."""
         trials, drafting = self.trials, self.trials.drafting
         loaded, options = trials.loaded, drafting.options
@@ -119,13 +119,13 @@ class _Search:
         outcomes = Outcomes(level, forms, candidate, finals, self.context)
         reading = drafting.reading(draft)
         decisions = decide(reading, options, outcomes.choose)
-        hints = Hints(reading, options, partial(ran, loaded.path, trials.options.cases))
+        hints = Hints(reading, options, partial(runnable_sizes, loaded.path, trials.options.cases))
         plan = with_layers(draft, decisions)
-        return Decided(
+        return DecidedPlan(
             plan=outcomes.with_origin(plan, decisions),
             reading=reading,
             sites=[
-                site_report(decision, hints.of(decision), outcomes.gain(decision.linear))
+                site_report(decision, hints.of(decision), outcomes.gain(decision.layer))
                 for decision in decisions
             ],
             companions=companion_reports(
