@@ -114,7 +114,7 @@ def optimize(
             on_progress=on_progress,
         )
         is_written = report.written is not None
-        return Result(_delivered(handle, out, target, plan) if is_written else None, plan, report)
+        return Result(_deliver(handle, out, target, plan) if is_written else None, plan, report)
 
 
 def fold(
@@ -397,7 +397,7 @@ def _files(handle: ModelHandle, out: Path | str | None) -> Iterator[tuple[Path, 
         yield source, Path(folder, "out.onnx") if out is None else Path(out)
 
 
-def _delivered(handle: ModelHandle, out: Path | str | None, target: Path, plan: Plan) -> Any:
+def _deliver(handle: ModelHandle, out: Path | str | None, target: Path, plan: Plan) -> Any:
     """Return a written model in the form in which its original was given."""
     if out is not None:
         return target

@@ -90,13 +90,13 @@ def optimize(
     model, out = Path(model), None if out is None else Path(out)
     loaded = load(model)
     options = with_stored_sizes(options, search_options.inputs, loaded)
-    protected = _protected(loaded)
+    protected = _protected_files(loaded)
     excluded: Mapping[str, str] = {}
     if out is not None:  # before minutes of measuring
         check_target(out, protected)
         if verify_options is not None and options.fixed is None:
             options, excluded = _usable_forms(loaded, options, verify_options, on_progress)
-    decided = _decided(loaded, options, search_options, excluded, on_progress)
+    decided = _decide_plan(loaded, options, search_options, excluded, on_progress)
     from widthfold_onnx.decide.report import optimize_report
     from widthfold_onnx.runtime.inputs.cases import cases, reported
 
@@ -109,11 +109,11 @@ def optimize(
             return CommandResult(report, decided.plan)
         delivery = Delivery(loaded, fitted_plan, report, by_measurement=options.fixed is None)
         report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
-        unproved = _unproved(fitted_plan, report)
+        unproved = _unproved_layers(fitted_plan, report)
         if not unproved:
             return CommandResult(report, decided.plan)
         on_progress(Step(f"leaving out {len(unproved)} folds whose guards cannot be proved"))
-        decided = decided.without(unproved, NOT_PROVED, loaded.proto, loaded.folder)
+        decided = decided.excluding(unproved, NOT_PROVED, loaded.proto, loaded.folder)
 
 
 def decide(
@@ -132,7 +132,7 @@ def decide(
     """
     loaded = load(Path(model))
     options = with_stored_sizes(options, search_options.inputs, loaded)
-    return _decided(loaded, options, search_options, {}, on_progress).plan
+    return _decide_plan(loaded, options, search_options, {}, on_progress).plan
 
 
 def apply(
@@ -163,7 +163,7 @@ def apply(
         InvalidModelError: the model is broken or not supported.
         CheckFailedError: the model carries folds, or a size of the plan does not fit an input.
     """
-    from widthfold_onnx.decide.report import applied, optimize_report
+    from widthfold_onnx.decide.report import applied_plan, optimize_report
     from widthfold_onnx.rewrite.apply import fit
     from widthfold_onnx.rewrite.plan import Plan, read_plan
     from widthfold_onnx.runtime.environment import other_runtime
@@ -173,13 +173,13 @@ def apply(
     plan = plan if isinstance(plan, Plan) else read_plan(plan)
     on_progress(Step("reading the model"))
     loaded = load(model)
-    protected = [*sources, *_protected(loaded)]
+    protected = [*sources, *_protected_files(loaded)]
     if out is not None:
         check_target(out, protected)
     on_progress(Step("applying the plan"))
     fitted_plan = fit(loaded.proto, loaded.folder, plan)
     size = model.stat().st_size
-    report = optimize_report(model.name, size, fitted_plan, applied(fitted_plan, plan))
+    report = optimize_report(model.name, size, fitted_plan, applied_plan(fitted_plan, plan))
     runtime = plan.origin.runtime if plan.origin else ""
     report = msgspec.structs.replace(report, note=other_runtime(runtime))
     if out is None or (fitted_plan.misfits and not partial):
@@ -243,7 +243,7 @@ def inspect(
     return survey(loaded, options, options.fixed, values)
 
 
-def _unproved(fitted_plan: FittedPlan, report: OptimizeReport) -> set[NodeName]:
+def _unproved_layers(fitted_plan: FittedPlan, report: OptimizeReport) -> set[NodeName]:
     """Return the layers in a branch that the proof reached at no extents; empty if OUT was written.
 
     The branch is of the layers' guard, or of an If around them.
@@ -275,7 +275,7 @@ def with_stored_sizes(
     return replace(options, input_shapes=stored_sizes(inputs, ports_of(loaded.proto)))
 
 
-def _decided(
+def _decide_plan(
     loaded: LoadedModel,
     options: FoldOptions,
     search_options: SearchOptions,
@@ -335,7 +335,7 @@ def _usable_forms(
     return usable_forms(loaded, options, judged)
 
 
-def _protected(loaded: LoadedModel) -> list[Path]:
+def _protected_files(loaded: LoadedModel) -> list[Path]:
     """Return the files of a model, which must stay as they are."""
     from widthfold_onnx.model.proto.tensors import data_files
 
@@ -391,7 +391,7 @@ class Delivery:
             if verify_options is None:
                 load(file)  # verification does that itself
                 return
-            result = self._verified(file, out.name, verify_options, on_progress)
+            result = self._verify(file, out.name, verify_options, on_progress)
             verification.append(result)
             if result.verdict != "pass" and (self.by_measurement or not result.unrun):
                 raise CheckFailedError(result.verdict)
@@ -418,7 +418,7 @@ class Delivery:
             verification=verification[0] if verification else None,
         )
 
-    def _verified(
+    def _verify(
         self, file: Path, final: str, options: VerifyOptions, on_progress: Progress
     ) -> VerifyReport:
         """Verify a temporary file, and return the report under its final name."""

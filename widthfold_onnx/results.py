@@ -35,9 +35,9 @@ SpeedVerdict = Literal["faster", "slower", "no difference", "inconclusive"]
 
 
 class Gain(Result, kw_only=True, frozen=True):
-    """Time as it is / time rewritten, with its bootstrap 95 % interval, from so many pairs.
+    """Time of the original / time of the new one, with a bootstrap 95 % interval over `pairs`.
 
-    Where it is `predicted` nothing was timed: there are no pairs and no interval.
+    A `predicted` gain was not timed: it has no pairs and no interval.
     """
 
     ratio: float
@@ -446,7 +446,7 @@ class VerifyReport(Report, kw_only=True, frozen=True):
         timing: None where nothing was timed.
         assumed: sizes that were assumed; None where nothing was left open.
         verdict: what the exit code says.
-        reasons: why, where it is not pass.
+        reasons: of the verdict, where it is not pass.
         input_sets: how many were compared.
         environment: machine, versions and settings.
         saturates_further: the rewritten model is further from its definition than the original, on
@@ -500,8 +500,8 @@ class SearchReport(Result, kw_only=True, frozen=True):
         original_setting: of the runtime, such as its level, at which the original is fastest; ""
             where that was not timed.
         folded_setting: the same for the folded model.
-        accepted: whether that is faster beyond the noise at one size and slower at none, or was
-            not timed; if not, nothing is folded.
+        accepted: whether the folded model is faster beyond the noise at one size and slower at
+            none, or was not timed; if not, nothing is folded.
     """
 
     provider: str
@@ -606,8 +606,7 @@ class SiteReport(Result, kw_only=True, frozen=True):
             None unless folded.
         guard: "extents" where the nodes of the original compute at sizes that the fold does not
             support; else "".
-        gain: of its best form, measured alone, or predicted, which it says; None where nothing
-            is known.
+        gain: of its best form, measured alone or predicted; None where neither is known.
     """
 
     node: str
@@ -641,7 +640,7 @@ class RegionReport(Result, kw_only=True, frozen=True):
         graph: where they are: "" for the main graph, else the path of names to it.
         folded: the folded nodes.
         carried: the operators that run on folded tensors, each as its type and its name.
-        stops: where it ends, in the order in which the nodes before return.
+        stops: the nodes at which it ends, in the order in which the nodes before them return.
     """
 
     graph: str
@@ -651,14 +650,14 @@ class RegionReport(Result, kw_only=True, frozen=True):
 
 
 class CompanionReport(Result, kw_only=True, frozen=True):
-    """The outcome of a companion: ops that an equal one may replace.
+    """The outcome of a companion: nodes that equal new nodes may replace.
 
     Attributes:
         name: its name.
         status: exchanged; kept (they could be, but are left alone); refused (none of them can be).
-        nodes: names of the nodes that have an equal.
-        replacements: the operators of their equals, one line each.
-        refused: the nodes that have none, with the reason.
+        nodes: names of the nodes that can be exchanged.
+        replacements: the operators of their new nodes, one line for each different list.
+        refused: the nodes that match and cannot be exchanged, with the reason.
         reason: why they are kept; else "".
         gain: of the whole model with this companion alone, where that was measured.
         gain_on_smooth: the same on inputs with neighbours alike, where branches cost less.

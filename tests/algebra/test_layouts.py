@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from widthfold_onnx.algebra.layouts import ConvLayout, RowLayout, applied
+from widthfold_onnx.algebra.layouts import ConvLayout, RowLayout, apply_moves
 
 CONVS = [
     (ConvLayout(1, ((3, False),)), (2, 5, 21)),
@@ -22,7 +22,7 @@ CONVS = [
 
 @pytest.mark.parametrize(("layout", "shape"), CONVS)
 def test_every_element_lies_where_its_tiles_say(layout: ConvLayout, shape: tuple[int, ...]) -> None:
-    packed = layout.packed(np.arange(np.prod(shape)).reshape(shape))
+    packed = layout.pack_array(np.arange(np.prod(shape)).reshape(shape))
     rests = [extent // count for extent, (count, _) in zip(shape[2:], layout.tiles, strict=True)]
     assert packed.shape == (shape[0] // layout.batch, shape[1] * math.prod(layout.factors), *rests)
     rng = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def test_every_element_lies_where_its_tiles_say(layout: ConvLayout, shape: tuple
 @pytest.mark.parametrize(("layout", "shape"), CONVS)
 def test_conv_layouts_there_and_back(layout: ConvLayout, shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape)).reshape(shape)
-    back = applied(layout.packed(array), layout.steps(shape, inverse=True))
+    back = apply_moves(layout.pack_array(array), layout.steps(shape, inverse=True))
     np.testing.assert_array_equal(back, array)
     assert layout.fits(shape)
     opened = tuple(
@@ -54,7 +54,7 @@ def test_conv_layouts_there_and_back(layout: ConvLayout, shape: tuple[int, ...])
         for i, (e, factor) in enumerate(zip(shape, layout.factors, strict=True))
     )
     assert layout.fits(opened)
-    back = applied(layout.packed(array), layout.steps(opened, inverse=True))
+    back = apply_moves(layout.pack_array(array), layout.steps(opened, inverse=True))
     np.testing.assert_array_equal(back, array)
 
 
@@ -64,7 +64,7 @@ def test_what_fits_no_conv_layout_is_an_error() -> None:
             wrong = [extent + (i == axis) for i, extent in enumerate(shape)]
             assert not layout.fits(wrong)
             with pytest.raises(ValueError, match="reshape"):
-                layout.packed(np.zeros(wrong))
+                layout.pack_array(np.zeros(wrong))
 
 
 ROWS = [
@@ -80,7 +80,7 @@ ROWS = [
 
 @pytest.mark.parametrize(("layout", "shape"), ROWS)
 def test_every_element_lies_where_its_digit_says(layout: RowLayout, shape: tuple[int, ...]) -> None:
-    packed = layout.packed(np.arange(np.prod(shape)).reshape(shape))
+    packed = layout.pack_array(np.arange(np.prod(shape)).reshape(shape))
     axes = 1 if layout.weight_on_left else layout.merged
     kept, channels = shape[: -1 - axes], shape[layout.channel_axis]
     extents = shape[-1:] if layout.weight_on_left else shape[-1 - axes : -1]
@@ -109,7 +109,7 @@ def test_row_layouts_there_and_back(layout: RowLayout, shape: tuple[int, ...]) -
     for extents in (shape, opened):
         assert layout.fits(extents)
         assert layout.is_view(extents)
-        back = applied(layout.packed(array), layout.steps(extents, inverse=True))
+        back = apply_moves(layout.pack_array(array), layout.steps(extents, inverse=True))
         np.testing.assert_array_equal(back, array)
 
 
@@ -120,7 +120,7 @@ def test_a_constant_meets_the_same_channels(layout: RowLayout, shape: tuple[int,
     logical = np.broadcast_to(numbers[:, None] if layout.weight_on_left else numbers, shape)
     constant = layout.constant(numbers, len(shape))
     assert constant.ndim == (2 if layout.weight_on_left else 1)
-    packed = layout.packed(logical)
+    packed = layout.pack_array(logical)
     np.testing.assert_array_equal(np.broadcast_to(constant, packed.shape), packed)
 
 

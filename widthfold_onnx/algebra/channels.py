@@ -64,19 +64,19 @@ class Regrouping:
         return self.result.size / self.original.size
 
     @property
-    def kept(self) -> float:
+    def kept_share(self) -> float:
         """Share of the original elements that are kept."""
         return _shares(self)[0]
 
     @property
-    def met(self) -> float:
+    def met_share(self) -> float:
         """Elements of the new weight that join two original channels / elements before."""
         return _shares(self)[1]
 
     @property
     def leaves_out(self) -> bool:
         """True if elements are left out, which must then be zero."""
-        return self.kept < 1
+        return self.kept_share < 1
 
     def shape(self, outputs: int, per_group: int) -> tuple[int, int]:
         """Return the extents [O', C'/G'] of the new weight for the original extents."""
@@ -140,7 +140,7 @@ def most_groups(weight: Array, grouping: Grouping) -> int:
 
 @cache
 def _shares(regrouping: Regrouping) -> tuple[float, float]:
-    """Return `Regrouping.kept` and `Regrouping.met`."""
+    """Return `Regrouping.kept_share` and `Regrouping.met_share`."""
     original, result = regrouping.original, regrouping.result
     if original == result:
         return 1.0, 1.0

@@ -144,7 +144,7 @@ class ConvFold:
 
     def structural_zeros(self) -> float:
         """Return the share of structural zeros in the folded weight, 0 to 1."""
-        return 1.0 - self._placed * self.regrouping.kept / self.weight_growth()
+        return 1.0 - self._live_copies * self.regrouping.kept_share / self.weight_growth()
 
     def spread(self) -> float:
         """Return the number of outputs that Inf or NaN in one input may reach, after / before.
@@ -153,8 +153,8 @@ class ConvFold:
         without zeros at padded channels, which spread nothing. If the kernel reads padding only,
         no output was reached before, and the ratio is `out_factor`.
         """
-        met = self._copies * self.regrouping.met
-        return met / self._placed if self._placed else float(self.out_factor)
+        met = self._copies * self.regrouping.met_share
+        return met / self._live_copies if self._live_copies else float(self.out_factor)
 
     @property
     def _copies(self) -> float:
@@ -163,7 +163,7 @@ class ConvFold:
         return self.batch * (self.batch * self.group if self.dense else 1) * math.prod(per_axis)
 
     @property
-    def _placed(self) -> float:
+    def _live_copies(self) -> float:
         """The part of `_copies` that is no structural zero."""
         return self.batch * math.prod(a.k.size / a.original_kernel for a in self.axes)
 
@@ -187,8 +187,8 @@ def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array
     tap_weights = np.empty((out, per_group, *slots), weight.dtype)
     tap_weights[...] = regroup_bias(zeros, fold.regrouping).reshape(out, *(1,) * (len(slots) + 1))
     # Axis i gets broadcasting dimension i, so that all combinations of taps are assigned at once.
-    at = [_along(t, i, rank) for i, a in enumerate(fold.axes) for t in (a.g, a.f, a.q)]
-    sources = [_along(a.k, i, rank) for i, a in enumerate(fold.axes)]
+    at = [_broadcastable(t, i, rank) for i, a in enumerate(fold.axes) for t in (a.g, a.f, a.q)]
+    sources = [_broadcastable(a.k, i, rank) for i, a in enumerate(fold.axes)]
     channels: tuple[Any, ...] = (slice(None), slice(None))
     tap_weights[(*channels, *at)] = weight[(*channels, *sources)]
 
@@ -227,7 +227,7 @@ def fold_per_channel(numbers: Array, fold: ConvFold) -> Array:
     return taps
 
 
-def _along(index: npt.NDArray[np.int64], axis: int, rank: int) -> npt.NDArray[np.int64]:
+def _broadcastable(index: npt.NDArray[np.int64], axis: int, rank: int) -> npt.NDArray[np.int64]:
     """Reshape a 1-D index array to lie along one of `rank` broadcasting dimensions."""
     return index.reshape([-1 if i == axis else 1 for i in range(rank)])
 

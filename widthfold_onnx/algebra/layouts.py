@@ -21,9 +21,9 @@ A padded layout (`PaddedLayout`) is an injection: channels with zeros behind or 
 channels form runs. A run of n channels takes m >= n positions, its channels the first n of them.
 Channel c of a run that starts at channel c0 and at position p0 lies at
 
-    kept[c] = p0 + (c - c0)
+    positions[c] = p0 + (c - c0)
 
-All other positions are padding. `kept` is strictly increasing, so channels keep their order.
+All other positions are padding. `positions` is strictly increasing, so channels keep their order.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class PackedLayout(ABC):
         """Check whether packing a tensor of logical extents `shape` moves no element in memory."""
         return all(isinstance(step, Reshape) for step in self.steps(shape))
 
-    def packed(self, array: Array) -> Array:
+    def pack_array(self, array: Array) -> Array:
         """Pack a logical array into this layout; its extents must be divisible."""
-        return applied(array, self.steps(array.shape))
+        return apply_moves(array, self.steps(array.shape))
 
     def names_channels(self, axis: int, rank: int) -> bool:
         """Check whether an axis holds the channels, both at logical rank `rank` and packed."""
@@ -96,7 +96,7 @@ class PackedLayout(ABC):
 
     def channels(self, count: int) -> npt.NDArray[np.int64]:
         """Return the original channel of every packed channel, for `count` channels."""
-        return self.packed(np.indices(self.least(count))[self.channel_axis]).ravel()
+        return self.pack_array(np.indices(self.least(count))[self.channel_axis]).ravel()
 
     def constant(self, numbers: Array, rank: int) -> Array:
         """Return one number per channel so that it broadcasts to packed tensors of a logical rank.
@@ -108,7 +108,7 @@ class PackedLayout(ABC):
         return numbers.ravel()[self.channels(numbers.size)].reshape(-1, *(1,) * trailing_axes)
 
 
-def applied(array: Array, steps: Sequence[Move]) -> Array:
+def apply_moves(array: Array, steps: Sequence[Move]) -> Array:
     """Apply the steps to an array."""
     for step in steps:
         if isinstance(step, Reshape):
@@ -294,14 +294,14 @@ class PaddedLayout:
         return self.width > self.channels
 
     @cached_property
-    def kept(self) -> npt.NDArray[np.intp]:
+    def positions(self) -> npt.NDArray[np.intp]:
         """The position of every channel."""
         counts, widths = (np.array(column, np.intp) for column in zip(*self.runs, strict=True))
         gaps = np.cumsum(widths) - widths - (np.cumsum(counts) - counts)
         positions: npt.NDArray[np.intp] = np.arange(self.channels) + np.repeat(gaps, counts)
         return positions
 
-    def expanded(self, array: Array, axis: int, fill: float = 0) -> Array:
+    def expand(self, array: Array, axis: int, fill: float = 0) -> Array:
         """Return an array with `fill` at the padding of an axis; it has an element per channel.
 
         Numbers are copied bit for bit.
@@ -309,14 +309,14 @@ class PaddedLayout:
         shape = list(array.shape)
         shape[axis] = self.width
         result = np.full(shape, fill, array.dtype)
-        result[(slice(None),) * axis + (self.kept,)] = array
+        result[(slice(None),) * axis + (self.positions,)] = array
         return result
 
     def of_each(self, groups: int) -> PaddedLayout | None:
         """Return the layout of one of equal groups of channels; None if the groups differ."""
         if self.channels % groups or self.width % groups:
             return None
-        parts = self.kept.reshape(groups, -1)
+        parts = self.positions.reshape(groups, -1)
         starts = np.arange(groups)[:, None] * (self.width // groups)
         places = parts - starts
         if (places != places[0]).any() or places.max() >= self.width // groups:

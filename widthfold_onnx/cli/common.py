@@ -118,21 +118,21 @@ def _repeated_interrupts() -> Iterator[None]:
     An exception in a callback of the import system or of the garbage collector is printed and
     dropped, and with it the Ctrl-C that arrived there: one of 200 during imports.
     """
-    usual = sys.unraisablehook
+    original_hook = sys.unraisablehook
 
-    def again(unraisable: sys.UnraisableHookArgs) -> None:
+    def resend(unraisable: sys.UnraisableHookArgs) -> None:
         main = threading.main_thread().ident
         if unraisable.exc_type is KeyboardInterrupt and main:
             # Later, not here, where it would be dropped like the first.
             threading.Timer(_AGAIN_SECONDS, interrupt, (main,)).start()
         else:
-            usual(unraisable)
+            original_hook(unraisable)
 
-    sys.unraisablehook = again
+    sys.unraisablehook = resend
     try:
         yield
     finally:
-        sys.unraisablehook = usual
+        sys.unraisablehook = original_hook
 
 
 @contextlib.contextmanager

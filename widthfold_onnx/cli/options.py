@@ -88,10 +88,10 @@ def fold_options(default_factor: str | None) -> Callable[[Command], Command]:
         + ("; auto: the forms that were measured to be faster." if auto else "."),
     }
     helps: Help = {f"--factor {'N|auto' if auto else 'N'}": factor, **FORM, **LIMITS}
-    return options_of("fold", FoldOptions, helps, _chosen)
+    return options_of("fold", FoldOptions, helps, _make_fold_options)
 
 
-def _chosen(**values: Any) -> FoldOptions:
+def _make_fold_options(**values: Any) -> FoldOptions:
     """Return the options; a factor by default is none where only strides are folded."""
     source = click.get_current_context().get_parameter_source("factor")
     if values["form"] == Form.STRIDES and source is ParameterSource.DEFAULT:

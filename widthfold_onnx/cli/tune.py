@@ -57,7 +57,7 @@ def tune_command(
     """
     if len(models) == 1:  # nothing else is tuned, so there is no table to name it in
         load(models[0])
-    from widthfold_onnx.reports.described.tuning import UNKEPT
+    from widthfold_onnx.reports.described.tuning import NOT_KEPT
     from widthfold_onnx.tuning.store import default_path
     from widthfold_onnx.tuning.tune import tune
 
@@ -67,7 +67,7 @@ def tune_command(
         result = tune(models, fold, options, jobs=jobs, dask=dask, on_progress=on_progress)
     destinations.deliver(result, models[0])
     if result.interrupted:
-        fate = UNKEPT if result.store_read_only else "kept"
+        fate = NOT_KEPT if result.store_read_only else "kept"
         leave(f"interrupted; the measurements are {fate}", INTERRUPTED)
     broken = [model for model in result.models if model.code]
     if broken:

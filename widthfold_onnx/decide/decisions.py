@@ -175,7 +175,7 @@ class DecidedPlan:
             raise InternalError(misfit_text(fitted_plan.misfits))
         return fitted_plan
 
-    def without(
+    def excluding(
         self,
         layers: Collection[NodeName],
         refusal: Refusal,

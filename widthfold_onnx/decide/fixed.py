@@ -20,7 +20,7 @@ from widthfold_onnx.decide.report import companion_reports, padding_report, site
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import STRIDES_ALONE, FoldOptions, Layout, Provider, RuntimeOptions
 from widthfold_onnx.results import Stop
-from widthfold_onnx.rewrite.padding import joined
+from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.plan import Origin
 from widthfold_onnx.rules.selection import reformulate
 from widthfold_onnx.runtime.environment import version
@@ -55,7 +55,7 @@ def decide_fixed(
     reading, stops = drafting.reading(draft), list[Stop]()
     if options.pad_channels:
         chains, stops = drafting.chains(reading, options.pad_channels)
-        draft = msgspec.structs.replace(draft, padding=joined(chains))
+        draft = msgspec.structs.replace(draft, padding=joined_plan(chains))
         reading = drafting.reading(draft)
     decisions = decide(reading, options, partial(reformulate, options=options, factor=factor))
     hints = Hints(reading, options, run)

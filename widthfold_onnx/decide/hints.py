@@ -139,7 +139,7 @@ class Hints:
             [list(open_inputs)] if len(open_inputs) > 1 else []
         )
         suggested = tuple(
-            {**given_shapes, **{name: self._sized(open_inputs[name], samples) for name in names}}
+            {**given_shapes, **{name: self._shape_of(open_inputs[name], samples) for name in names}}
             for samples, names in product((1, self._factor), name_groups)
         )
         sizes = self._run(suggested) if open_inputs else ()
@@ -149,7 +149,7 @@ class Hints:
             if shapes not in sizes[:at]
         ]
 
-    def _sized(self, dims: Dims, samples: int) -> tuple[int, ...]:
+    def _shape_of(self, dims: Dims, samples: int) -> tuple[int, ...]:
         sizes = (samples if i == 0 else ROUND * self._factor for i in range(len(dims)))
         return tuple(size if e is None else e for e, size in zip(dims, sizes, strict=True))
 

@@ -79,7 +79,7 @@ def optimize_report(
     )
 
 
-def applied(fitted_plan: FittedPlan, plan: Plan) -> DecidedPlan:
+def applied_plan(fitted_plan: FittedPlan, plan: Plan) -> DecidedPlan:
     """Return the outcome of every layer of a model to which a plan is applied.
 
     Layers and other parts of the plan that do not fit come last.
@@ -87,7 +87,7 @@ def applied(fitted_plan: FittedPlan, plan: Plan) -> DecidedPlan:
     planned = {layer.name for layer in plan.layers}
     layers = {site.node: (site, form) for site, form in fitted_plan.layers}
     sites = [
-        _folded(*layers[site.node])
+        _folded_site(*layers[site.node])
         if site.node in layers
         else left_alone(name, site.op, "kept", NOT_PLANNED, "the plan does not name it")
         for site in fitted_plan.reading.sites
@@ -112,10 +112,10 @@ def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) ->
         reason = "; ".join(filter(None, (outcome.reason, hint)))
         return left_alone(decision.name, decision.site.op, status, outcome.code.value, reason, gain)
     assert decision.layer is not None
-    return _folded(decision.layer, outcome, gain)
+    return _folded_site(decision.layer, outcome, gain)
 
 
-def _folded(layer: LinearSite, form: Reformulation, gain: Gain | None = None) -> SiteReport:
+def _folded_site(layer: LinearSite, form: Reformulation, gain: Gain | None = None) -> SiteReport:
     """Return the line of a layer that is replaced by a form."""
     inputs, outputs = layer.channels
     guard = EXTENTS if needed_extents(layer, form) else ""

@@ -17,7 +17,7 @@ from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AssumedSizes, FormChoice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.apply import Reading
-from widthfold_onnx.rewrite.padding import MULTIPLES, joined
+from widthfold_onnx.rewrite.padding import MULTIPLES, joined_plan
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.forms.enumeration import forms_at_factor
@@ -72,7 +72,7 @@ def survey(
             for decision in decide(reading, options, choose)
         ],
         companions=companion_reports(matches, options.exchanges, LEFT_ALONE),
-        padding=padding_report(joined(chains), stops, is_padded=False),
+        padding=padding_report(joined_plan(chains), stops, is_padded=False),
         assumed=assumed,
         values=reported(cases),
     )
@@ -129,12 +129,12 @@ def _geometry(layer: LinearSite, options: FoldOptions) -> dict[str, Any]:
     if width_problem(layer, options) is None and layer.groups != layer.group:
         suffix = f", falls into {layer.groups} groups"
     return {
-        "input_shape": _shown(layer.planned),
+        "input_shape": _extents(layer.planned),
         "weight_shape": list(layer.weight.shape),
-        "output_shape": _shown(layer.output),
+        "output_shape": _extents(layer.output),
         "attributes": layer.attributes + suffix,
         "channels": f"{inputs} -> {outputs}",
-        "alignment": f"{inputs} of {_padded(inputs)} -> {outputs} of {_padded(outputs)}",
+        "alignment": f"{inputs} of {_aligned(inputs)} -> {outputs} of {_aligned(outputs)}",
         "flops": layer.macs,
     }
 
@@ -182,9 +182,10 @@ def _choice(layer: LinearSite, outcome: Reformulation) -> FormChoice:
     )
 
 
-def _shown(dims: Dims) -> list[int | str]:
+def _extents(dims: Dims) -> list[int | str]:
     return ["?" if extent is None else extent for extent in dims]
 
 
-def _padded(channels: int) -> int:
+def _aligned(channels: int) -> int:
+    """Return the channels with padding up to whole tiles."""
     return -(-channels // TILE) * TILE

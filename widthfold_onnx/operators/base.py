@@ -160,7 +160,7 @@ class Operator(ABC):
         return 0
 
     @abstractmethod
-    def folded(self, node: Node, fold: ConvFold) -> FoldedOperator:
+    def folded_operator(self, node: Node, fold: ConvFold) -> FoldedOperator:
         """Return the operator of the folded node; it has no other attributes than these."""
 
 

@@ -83,7 +83,7 @@ class Conv(Operator):
         """Return the attribute."""
         return group_of(node)
 
-    def folded(self, node: Node, fold: ConvFold) -> FoldedOperator:
+    def folded_operator(self, node: Node, fold: ConvFold) -> FoldedOperator:
         """Return a Conv; without axes it is a product of matrices."""
         if not fold.kernel:
             return FoldedOperator("", "Gemm", {"transB": 1})
@@ -139,8 +139,8 @@ CONV_INTEGER = Conv(inputs=Inputs(data_zero=2, zero=3), integers=True)
 QLINEAR_CONV = Conv(inputs=replace(QLINEAR, bias=8), integers=True)
 
 
-ADDED = 3
-"""Index of Z."""
+ADDEND = 3
+"""Index of the input Z, a tensor that the node adds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,13 +151,13 @@ class FusedConv(Conv):
 
     def problem(self, node: Node) -> Refusal | None:
         """Refuse a node with an input Z."""
-        if len(node.inputs) > ADDED and node.inputs[ADDED] is not None:
+        if len(node.inputs) > ADDEND and node.inputs[ADDEND] is not None:
             return Refusal(Code.ADDS_A_TENSOR, "it adds another tensor before its activation")
         return None
 
-    def folded(self, node: Node, fold: ConvFold) -> FoldedOperator:
+    def folded_operator(self, node: Node, fold: ConvFold) -> FoldedOperator:
         """Return a FusedConv with the same activation."""
-        domain, op_type, attributes = super().folded(node, fold)
+        domain, op_type, attributes = super().folded_operator(node, fold)
         activation = {name: node.attributes[name] for name in ACTIVATION if name in node.attributes}
         return FoldedOperator(domain, op_type, {**attributes, **activation})
 

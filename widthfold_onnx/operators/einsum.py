@@ -172,9 +172,7 @@ class Einsum(Product):
         weight = tuple(label for label in weight if label != ELLIPSIS)
         if ELLIPSIS not in data:
             hidden = []
-        return Labels(
-            _expanded(data, hidden), weight, _expanded(result, hidden), self.weight_on_left
-        )
+        return Labels(_expand(data, hidden), weight, _expand(result, hidden), self.weight_on_left)
 
     def logical(self, node: Node, data: Dims, channels: int) -> Dims:
         """Return the extents of the data as the product reads it."""
@@ -184,7 +182,7 @@ class Einsum(Product):
         """Return the axis of the stored data for each axis that the product reads."""
         return self.labels(node, rank).order
 
-    def folded(self, node: Node, fold: ConvFold) -> FoldedOperator:
+    def folded_operator(self, node: Node, fold: ConvFold) -> FoldedOperator:
         """Return a MatMul."""
         return FoldedOperator("", "MatMul", {})
 
@@ -220,7 +218,7 @@ def _term(text: str) -> Term:
     return (*leading, *([ellipsis] if ellipsis else []), *trailing)
 
 
-def _expanded(term: Term, hidden: Sequence[str]) -> Term:
+def _expand(term: Term, hidden: Sequence[str]) -> Term:
     """Return a term with the axes that its ellipsis hides."""
     return tuple(chain.from_iterable(hidden if label == ELLIPSIS else [label] for label in term))
 

@@ -76,7 +76,7 @@ class Product(Operator):
 
     def weight_transposed(self, node: Node) -> bool:
         """Check whether the weight is stored with its two last axes exchanged; a vector has one."""
-        return flag(node, self._turned)
+        return flag(node, self._weight_flag)
 
     def stored_order(self, node: Node, rank: int) -> tuple[int, ...]:
         """Return the axis of the stored data for each axis that the product reads."""
@@ -106,11 +106,11 @@ class Product(Operator):
         """Return the last axis or the axis before it; a vector counts input channels alone."""
         return None if rank == 1 else rank - (2 if self._outputs_first(node) else 1)
 
-    def folded(self, node: Node, fold: ConvFold) -> FoldedOperator:
+    def folded_operator(self, node: Node, fold: ConvFold) -> FoldedOperator:
         """Return the same operator; a Transpose before it replaces transA or transB of the data."""
         attributes = {name: node.attributes[name] for name in SCALES if name in node.attributes}
-        turned = {self._turned: 1} if self.weight_transposed(node) else {}
-        return FoldedOperator(*operator_of(node), {**attributes, **turned})
+        transposed = {self._weight_flag: 1} if self.weight_transposed(node) else {}
+        return FoldedOperator(*operator_of(node), {**attributes, **transposed})
 
     def matrices(self, weight: Array, node: Node) -> Array:
         """Return a stored weight as matrices, the batches first: a vector is a row on the left."""
@@ -123,7 +123,7 @@ class Product(Operator):
         return self.matrices(np.broadcast_to(np.int8(0), shape), node).shape
 
     @property
-    def _turned(self) -> str:
+    def _weight_flag(self) -> str:
         """The attribute that says whether the weight is stored transposed."""
         return "transA" if self.weight_on_left else "transB"
 

@@ -112,7 +112,7 @@ def table(content: Table) -> None:
 def _abbreviated(names: Sequence[str], width: int) -> list[str]:
     """Shorten names to a width: without the folders that all share, then to both ends."""
     paths = [name.split("/") for name in names]
-    head, tail = _shared(paths), _shared([path[::-1] for path in paths])
+    head, tail = _shared_levels(paths), _shared_levels([path[::-1] for path in paths])
     if max(map(cell_len, names)) > width and all(head + tail < len(path) for path in paths):
         prefix, suffix = "…/" if head else "", "/…" if tail else ""
         inner = ["/".join(path[head : len(path) - tail]) for path in paths]
@@ -120,7 +120,7 @@ def _abbreviated(names: Sequence[str], width: int) -> list[str]:
     return [short(name, width) for name in names]
 
 
-def _shared(paths: Sequence[Sequence[str]]) -> int:
+def _shared_levels(paths: Sequence[Sequence[str]]) -> int:
     """Count the folders with which all paths begin."""
     levels = zip(*paths, strict=False)
     return len(list(takewhile(lambda folders: len(set(folders)) == 1, levels)))

@@ -26,7 +26,7 @@ def colour(index: int) -> str:
     return _PALE[index % len(_PALE)]
 
 
-def explained(axis: AxisPattern) -> str:
+def explanation(axis: AxisPattern) -> str:
     """Return a sentence that explains the drawings of an axis."""
     cells = axis.out_tile * axis.in_tile * axis.kernel
     kind = "blocks of positions" if axis.blocked else "neighbouring positions"

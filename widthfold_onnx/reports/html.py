@@ -80,7 +80,7 @@ def _pictures(report: Report) -> list[tuple[str, Markup]]:
 
 def _drawings(folds: list[FoldedNode]) -> list[Drawing]:
     """Draw the first folds, as many as fit; equal folds share a drawing."""
-    from widthfold_onnx.reports.folds import explained, kernel, positions
+    from widthfold_onnx.reports.folds import explanation, kernel, positions
 
     alike: dict[bytes, list[FoldedNode]] = {}
     for node in folds:
@@ -95,7 +95,7 @@ def _drawings(folds: list[FoldedNode]) -> list[Drawing]:
             (
                 positions(axis, f"{key}positions{place}"),
                 kernel(axis, f"{key}kernel{place}"),
-                explained(axis),
+                explanation(axis),
             )
             for place, axis in enumerate(nodes[0].axes)
         ]
@@ -114,10 +114,10 @@ def _template(name: str) -> Template:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_shown,
+        finalize=_escape,
     ).get_template(name)
 
 
-def _shown(value: object) -> object:
+def _escape(value: object) -> object:
     """Escape the control characters of what the template shows, which then escapes HTML."""
     return value if isinstance(value, Markup) else printable(str(value), _LONGEST)

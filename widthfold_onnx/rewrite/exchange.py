@@ -76,7 +76,7 @@ def exchanged(
             replaced[outcome.node] = outcome.nodes
         op_types = tuple(new.op_type for new in outcome.nodes)
         matches.append(Match(companion, name, node.op_type, op_types))
-    return _carried_out(document, replaced) if replaced else proto, matches
+    return _carry_out(document, replaced) if replaced else proto, matches
 
 
 def _outcome(
@@ -90,7 +90,7 @@ def _outcome(
     return outcome
 
 
-def _made(
+def _make_nodes(
     document: Document, node: Node, nodes: Sequence[NewNode], constants: SharedConstants
 ) -> list[Node]:
     """Make the nodes that replace a node; the last ones compute its outputs in order.
@@ -116,21 +116,19 @@ def _made(
         inputs, metadata = list(map(value_of, new_node.inputs)), {ORIGIN_KEY: output.name or ""}
         kind = new_node.op_type
         added_node = new.add(kind, kind.lower(), inputs, new_node.attributes, metadata=metadata)
-        if new_node.like is not None:
-            take_over(new_node.like, added_node)
-    if nodes[-1].like is None:
+        if new_node.original is not None:
+            take_over(new_node.original, added_node)
+    if nodes[-1].original is None:
         take_over(node, new.nodes[-1])
     return new.nodes
 
 
-def _carried_out(
-    document: Document, replaced: Mapping[Node, tuple[NewNode, ...]]
-) -> onnx.ModelProto:
+def _carry_out(document: Document, replaced: Mapping[Node, tuple[NewNode, ...]]) -> onnx.ModelProto:
     """Put new nodes in the place of others; the document is consumed."""
     constants = SharedConstants(document)
     replacements = defaultdict[Graph, dict[Node, list[Node]]](dict)
     for node, new_nodes in replaced.items():
-        replacements[graph_of(node)][node] = _made(document, node, new_nodes, constants)
+        replacements[graph_of(node)][node] = _make_nodes(document, node, new_nodes, constants)
     for graph, nodes in replacements.items():
         values = {
             output: new.outputs[0]

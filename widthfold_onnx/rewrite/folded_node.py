@@ -52,7 +52,7 @@ def append_folded(
     inputs = [
         _input(series, site, form, parameters, index) for index in range(len(site.node.inputs))
     ]
-    domain, op_type, attributes = site.operator.folded(site.node, form.fold)
+    domain, op_type, attributes = site.operator.folded_operator(site.node, form.fold)
     folded_node = series.append(
         op_type,
         "conv" if site.rank else "product",
@@ -136,12 +136,12 @@ class Parameters:
         constant, inputs = site.parameters[index].constant, site.operator.inputs
         numbers = self._document.read(constant)
         if index == inputs.weight:
-            return self._shared(site, fold, constant, folded_weight(site, numbers, fold))
+            return self._shared_constant(site, fold, constant, folded_weight(site, numbers, fold))
         if index == inputs.bias:
-            return self._shared(site, fold, constant, folded_bias(site, numbers, fold))
+            return self._shared_constant(site, fold, constant, folded_bias(site, numbers, fold))
         if is_single(constant.shape):
             return site.node.inputs[index]
-        return self._shared(site, fold, constant, folded_vector(site, numbers, fold))
+        return self._shared_constant(site, fold, constant, folded_vector(site, numbers, fold))
 
     def scale_and_zero(
         self, site: LinearSite, fold: ConvFold, parameter: Parameter
@@ -152,13 +152,13 @@ class Parameters:
         return [
             value
             if constant is None or is_single(constant.shape)
-            else self._shared(
+            else self._shared_constant(
                 site, fold, constant, folded_vector(site, self._document.read(constant), fold)
             )
             for value, constant in pairs
         ]
 
-    def _shared(
+    def _shared_constant(
         self, site: LinearSite, fold: ConvFold, constant: Constant, numbers: Array
     ) -> Value:
         origin = (site.op, site.axes, site.weight_shape, fold.key)
@@ -200,4 +200,4 @@ def folded_bias(site: LinearSite, numbers: Array, fold: ConvFold) -> Array:
     full = list(logical.shape)
     full[-2 if site.weight_on_left else -1] = site.channels[1]
     layout = RowLayout(fold.out_factor, site.weight_on_left)
-    return layout.packed(np.broadcast_to(logical, full))
+    return layout.pack_array(np.broadcast_to(logical, full))

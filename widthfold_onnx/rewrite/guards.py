@@ -1,11 +1,13 @@
 """Put guards around folded nodes: If(condition) folded nodes, else the nodes of the original.
 
-Nodes that share a packed tensor belong together, because the original nodes read logical tensors
-only. A group runs as one node, so no path may lead out of it and back into it. It tests the values
-that it reads. Where tiles divide these, a folded node returns what the tiles of its result divide,
-and ops between keep the folded extents. So a node inside must need no more than the layout in which
-it reads a tensor of the group. If this fails, or nothing reads what the group returns, every node
-of the group that needs a guard runs by itself, between logical tensors.
+Nodes that share a packed tensor form a group, because the original nodes read logical tensors only.
+A group has one guard and runs as one node, so no path may lead out of the group and back into it.
+
+The guard tests the extents of the values that the group reads. Where tiles divide these extents, a
+folded node returns extents that the tiles of its result divide, and ops between keep the folded
+extents. So a node may need of a tensor of its group only what the layout of the tensor needs. If
+this fails, or nothing reads a value that the group returns, each node of the group that needs a
+guard gets one of its own, between logical tensors.
 
 The folded nodes move into one branch, copies of the original nodes into the other.
 """
@@ -26,7 +28,7 @@ from widthfold_onnx.rewrite.new_nodes import NewNodes, base_name
 from widthfold_onnx.rewrite.regions import Regions
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import EXTENTS, needed_extents
-from widthfold_onnx.rules.match.quantization import is_dequantized_anew
+from widthfold_onnx.rules.match.quantization import runtime_moves_dequantizer
 from widthfold_onnx.rules.match.sites import LinearSite
 
 SiteForms = dict[Node, tuple[LinearSite, Reformulation]]
@@ -115,14 +117,14 @@ class _Grouping:
         if not any(self._is_returned(value, nodes) for value in outputs):
             return None  # an If has an output, and a folded node alone returns a logical tensor
         # A site alone is not planned with a guard there (`rules.forms.legality`).
-        if len(nodes) > 1 and any(map(is_dequantized_anew, extents)):
+        if len(nodes) > 1 and any(map(runtime_moves_dequantizer, extents)):
             return None
         return Group(nodes, {value: tuple(c) for value, c in extents.items() if c})
 
     def _reads(
         self, node: Node
     ) -> Iterator[tuple[Value, PackedLayout | None, Mapping[int, Extent]]]:
-        """Yield the data of a folded or packed node: in which layout, and what must hold of it."""
+        """Yield the data of a folded or packed node, with its layout and its conditions."""
         if node in self.forms:
             site, _ = self.forms[node]
             yield site.data, self.regions.input_layout(node, site.data_index), self._extents(node)
@@ -142,7 +144,7 @@ class _Grouping:
     def _is_implied(
         self, value: Value, layout: PackedLayout | None, conditions: Mapping[int, Extent]
     ) -> bool:
-        """Check whether a tensor inside of a group meets conditions, as it lies packed already."""
+        """Check whether the packed layout of a tensor of a group needs these conditions, too."""
         if layout is None or self.regions.home(value) != layout:
             return False
         met = layout.conditions(self.regions.shapes[value, layout])

@@ -27,7 +27,7 @@ MULTIPLES = (4, 8, 16)
 a block has 8 or 16 channels."""
 
 
-def joined(plans: Sequence[PaddingPlan]) -> PaddingPlan | None:
+def joined_plan(plans: Sequence[PaddingPlan]) -> PaddingPlan | None:
     """Return the plan that does what several do, of one multiple; None for none."""
     layers = tuple(sorted(layer for plan in plans for layer in plan.layers))
     return PaddingPlan(multiple=plans[0].multiple, layers=layers) if plans else None

@@ -320,7 +320,7 @@ AXIS = ("stride", "dilation", "pad_begin", "pad_end", "base_dilation")
 
 
 def structure_of(site: LinearSite) -> dict[str, Any]:
-    """Return what a layer is apart from its weights: operator, element type, extents, attributes.
+    """Return the structure of a layer: operator, element type, extents and attributes.
 
     Values are of JSON's types. Open extents are None, assumed ones numbers.
     """
@@ -342,11 +342,11 @@ def differences(planned: Mapping[str, Any], structure: Mapping[str, Any]) -> lis
     """Return how the structure of a layer differs from the planned one, a phrase for each field."""
     names = dict.fromkeys((*planned, *structure))
     return [
-        f"{name} is {_shown(structure.get(name))}, planned {_shown(planned.get(name))}"
+        f"{name} is {_value_text(structure.get(name))}, planned {_value_text(planned.get(name))}"
         for name in names
         if structure.get(name) != planned.get(name)
     ]
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     return "absent" if value is None else printable(json.dumps(value), 100)

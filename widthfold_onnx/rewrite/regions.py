@@ -295,9 +295,9 @@ class Regions:
         values = {value for value in (*node.inputs, *node.outputs) if value is not None}
         values |= {self.sources[value] for value in values if value in self.sources}
         original_op = self.propagated.get(node)
-        original_count = sum(map(self._moved, values))
+        original_count = sum(map(self._moved_elements, values))
         self._set(node, choice)
-        if sum(map(self._moved, values)) > original_count:
+        if sum(map(self._moved_elements, values)) > original_count:
             self._set(node, original_op)
 
     def _set(self, node: Node, choice: PropagatedOp | None) -> None:
@@ -308,7 +308,7 @@ class Regions:
         for value in node.outputs:
             self.homes[value] = None if choice is None else choice.layout
 
-    def _moved(self, value: Value) -> int:
+    def _moved_elements(self, value: Value) -> int:
         """Return the number of elements copied to provide a value in all layouts that are read."""
         home = self.home(value)
         layouts = self.needed_layouts(value) - {home}

@@ -163,7 +163,7 @@ class Emission:
         self._forms = forms
         self._parameters = parameters
         self._regions, self._groups = groups.regions, groups.groups
-        self._made: dict[tuple[Value, PackedLayout | None], Value] = {}
+        self._conversions: dict[tuple[Value, PackedLayout | None], Value] = {}
         self._logical: dict[Value, Value] = {}
         self._constants = SharedConstants(document)
         self._replacements: dict[Node, list[Node]] = {}
@@ -194,7 +194,7 @@ class Emission:
     def _fold(self, node: Node, site: LinearSite, form: Reformulation) -> None:
         """Emit the folded node with the moves that belong to it."""
         ends = self._regions.sites[node]
-        start = self._read(site.data, ends.input_layout, node)
+        start = self._value_in(site.data, ends.input_layout, node)
         series = Series(self._document, start, node, node.outputs[0].name or "")
         new = append_folded(series, site, form, ends, self._parameters)
         take_over(node, new)
@@ -214,13 +214,13 @@ class Emission:
             if value is None:
                 inputs.append(None)
             elif i in propagated_op.data:
-                inputs.append(self._read(value, propagated_op.layout, reader))
+                inputs.append(self._value_in(value, propagated_op.layout, reader))
             elif i in propagated_op.packed_op.constants:
                 array, name = propagated_op.packed_op.constants[i], f"{value.name}/widthfold"
                 origin = (value, propagated_op.layout)
                 inputs.append(self._constants.add(array, name, self._graph, origin=origin))
             else:
-                inputs.append(self._read(value, None, reader))
+                inputs.append(self._value_in(value, None, reader))
         metadata = {**PACKED, ORIGIN_KEY: node.outputs[0].name or ""}
         new = NewNodes(self._document, node).add(
             node.op_type,
@@ -234,9 +234,9 @@ class Emission:
         self._replacements[reader].append(new)
         return new
 
-    def _read(self, value: Value, layout: PackedLayout | None, reader: Node) -> Value:
+    def _value_in(self, value: Value, layout: PackedLayout | None, reader: Node) -> Value:
         """Return a value in a layout; it is converted before `reader` on the first such read."""
-        if (value, layout) not in self._made:
+        if (value, layout) not in self._conversions:
             logical = self._logical.get(value, value)
             if layout is None:
                 return logical
@@ -244,14 +244,16 @@ class Emission:
             maker = value.producer()
             if dequantization is not None and maker is not None:
                 new = self._packed_node(maker, dequantization, reader)
-                is_first = not any(converted_value is value for converted_value, _ in self._made)
+                is_first = not any(
+                    converted_value is value for converted_value, _ in self._conversions
+                )
                 if is_first and self._regions.is_superseded(maker):
                     take_over(maker, new)
-                self._made[value, layout] = new.outputs[0]
+                self._conversions[value, layout] = new.outputs[0]
             else:
                 converted = self._convert(value, logical, layout, reader, inverse=False)
-                self._made[value, layout] = converted
-        return self._made[value, layout]
+                self._conversions[value, layout] = converted
+        return self._conversions[value, layout]
 
     def _return(self, node: Node, results: Sequence[Value], layout: PackedLayout | None) -> None:
         """Record the outputs of a new node, and unfold outputs that are read in another layout."""
@@ -259,7 +261,7 @@ class Emission:
             if layout is None:
                 self._logical[value] = result
                 continue
-            self._made[value, layout] = result
+            self._conversions[value, layout] = result
             if self._regions.needed_layouts(value) - {layout}:
                 self._logical[value] = self._convert(value, result, layout, node, inverse=True)
 

@@ -329,7 +329,7 @@ ALONG: Mapping[str, Callable[[OpInLayout], Changes | Refusal]] = {
 """Functions that return the extents that an op changes, by operator."""
 
 
-def _along(op: OpInLayout) -> PackedOp | Refusal:
+def _along_axes(op: OpInLayout) -> PackedOp | Refusal:
     """Carry an op along axes that the layout does not fold; inputs other than 0 are parameters."""
     rank, function = len(op.data), ALONG[op.node.op_type]
     lift = op.layout.rank(rank) - rank
@@ -375,7 +375,7 @@ def _inserted(pads: list[int], axis: int, lift: int) -> list[int]:
 PROPAGATION: Mapping[str, PropagationRule] = {
     **dict.fromkeys(sorted(UNARY), _pointwise),
     **dict.fromkeys(sorted(BROADCASTING), _broadcasting),
-    **dict.fromkeys(ALONG, _along),
+    **dict.fromkeys(ALONG, _along_axes),
     "Mul": _product,
     "BatchNormalization": _normalization,
     "Clip": _pointwise,

@@ -53,8 +53,8 @@ def site_problem(site: LinearSite, options: FoldOptions) -> Refusal | None:
 
     A wide site may still gain by a lift, or an Einsum as a MatMul.
 
-    NaN and Inf in a weight make NaN of padding, and kernels differ in which products with padding
-    they compute, as a Conv and its fold do.
+    NaN or Inf times a zero of the padding is NaN. Kernels differ in which of these products they
+    compute, and so do a Conv and its fold.
     """
     has_other = is_of_one_axis(site) or is_einsum(site)
     wide = None if has_other else width_problem(site, options)

@@ -81,6 +81,6 @@ def check_inside(
     """A form between packed tensors reads and returns them packed."""
     model = reformed(replace(unit, inside=True), form.spec, fold)
     assert model is not None
-    data = x if form.input_layout is None else form.input_layout.packed(x)
-    result = expected if form.output_layout is None else form.output_layout.packed(expected)
+    data = x if form.input_layout is None else form.input_layout.pack_array(x)
+    result = expected if form.output_layout is None else form.output_layout.pack_array(expected)
     np.testing.assert_array_equal(run(model, data), result, err_msg=form.spec.text, strict=True)

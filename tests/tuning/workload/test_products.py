@@ -131,7 +131,8 @@ def test_a_form_keeps_fused_what_a_runtime_fuses(name: str) -> None:
         assert form.input_layout is not None
         assert form.input_layout == form.output_layout
         np.testing.assert_array_equal(
-            run(inside or b"", form.input_layout.packed(x)), form.input_layout.packed(expected)
+            run(inside or b"", form.input_layout.pack_array(x)),
+            form.input_layout.pack_array(expected),
         )
 
 

@@ -114,7 +114,7 @@ def _fold(site: SiteReport) -> str:
     return (site.form or "").partition(" ")[2]
 
 
-def _why(site: SiteReport) -> str:
+def _reason(site: SiteReport) -> str:
     return "" if site.status == "folded" else f"{site.code}: {site.reason}"
 
 
@@ -126,7 +126,7 @@ SITES: tuple[Column[SiteReport], ...] = (
     Column("form", lambda site: site.form or ""),
     Column("MACs", lambda site: "" if site.flops_ratio is None else f"{site.flops_ratio:.2f}x"),
     Column("alone", lambda site: _gains([site])),
-    Column("why", lambda site: _why(site) or site.reason, sentences=True),
+    Column("why", lambda site: _reason(site) or site.reason, sentences=True),
 )
 
 GROUPS: tuple[Column[Sequence[SiteReport]], ...] = (
@@ -135,7 +135,7 @@ GROUPS: tuple[Column[Sequence[SiteReport]], ...] = (
     Column("fold", lambda group: _fold(group[0])),
     Column("alone", _gains),
     Column("sizes", lambda group: "guarded" if group[0].guard else ""),
-    Column("why", lambda group: _why(group[0]), sentences=True),
+    Column("why", lambda group: _reason(group[0]), sentences=True),
 )
 """Sites with the same outcome, in one row."""
 

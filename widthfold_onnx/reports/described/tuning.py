@@ -7,7 +7,7 @@ from widthfold_onnx.reports.description import Column, Description, Detail, Line
 from widthfold_onnx.reports.words import clauses, counted, gain, shapes
 from widthfold_onnx.results import SearchReport, TunedModel, TuneReport
 
-UNKEPT = "not kept, because the store may only be read"
+NOT_KEPT = "not kept, because the store may only be read"
 
 
 def _count(name: str) -> Column[TunedModel]:
@@ -31,7 +31,7 @@ def describe(report: TuneReport) -> Description:
         for machine in report.machines
     ]
     if report.store_read_only and any(machine.measured for machine in report.machines):
-        lines.append(UNKEPT)
+        lines.append(NOT_KEPT)
     return Description(
         head=Line("", ""),
         tables=tabulated("models", MODELS, report.models),
@@ -71,7 +71,7 @@ def measurements(report: SearchReport) -> str:
         source = f"{counted(report.measured, 'measurement')} taken"
     parts = [
         f"{counted(report.forms, 'form')} of {counted(report.layers, 'layer')}",
-        source + (f" and {UNKEPT}" if report.measured and report.store_read_only else ""),
+        source + (f" and {NOT_KEPT}" if report.measured and report.store_read_only else ""),
         "ended early" if report.interrupted else "",
         f"{counted(report.pending, 'layer')} left to measure" if report.pending else "",
     ]

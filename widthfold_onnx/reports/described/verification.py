@@ -80,7 +80,7 @@ MODELS: tuple[Column[Side], ...] = (
     Column("GPU memory", lambda side: "" if side.gpu_mib is None else f"{side.gpu_mib:.0f} MiB"),
     Column("GPU mJ per run", lambda side: "" if side.gpu_mj is None else f"{side.gpu_mj:.3g}"),
     Column("file", lambda side: size(side.file_bytes)),
-    Column("ran on", lambda side: ", ".join(_placed(side))),
+    Column("ran on", lambda side: ", ".join(_placement(side))),
 )
 """Figures of a model. Each is a row of its table, so that the table fits a narrow terminal."""
 
@@ -94,7 +94,7 @@ NODES: tuple[Column[tuple[str, Side, NodeTime]], ...] = (
 )
 
 
-def _placed(side: Side) -> list[str]:
+def _placement(side: Side) -> list[str]:
     """Return how many nodes ran on each provider."""
     counts = side.providers.items()
     return [f"{count} on {name.removesuffix('ExecutionProvider')}" for name, count in counts]

@@ -22,13 +22,13 @@ class NewNode:
         op_type: an operator of ONNX.
         inputs: by position.
         attributes: by name.
-        like: the node whose name and documentation it keeps, if it is a changed copy of one.
+        original: the node whose name and documentation it keeps, if it is a changed copy of one.
     """
 
     op_type: str
     inputs: tuple[Operand, ...]
     attributes: Attributes = field(default_factory=dict)
-    like: Node | None = None
+    original: Node | None = None
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def crop(document: Document, node: Node) -> Exchange | Refusal | None:
     axes = conv_axes(lengths, node)
     if axes is None or integers(node, "output_shape", []):
         return None
-    signal, merged_axes = _merged(lengths, node, axes)
+    signal, merged_axes = _merge_pad(lengths, node, axes)
     windows = [_Window.of(axis, is_transposed=node.op_type != "Conv") for axis in merged_axes]
     tail = _tail(lengths, node, windows)
     if not isinstance(tail, _Tail):
@@ -113,13 +113,13 @@ class _Window:
         assert extent is not None
         return cls(axis, extent - 1, is_transposed)
 
-    def without(self, cut: Cut) -> tuple[_Window, Cut]:
+    def absorb(self, cut: Cut) -> tuple[_Window, Cut]:
         """Take positions away as far as the pads allow; return the remaining trim."""
         axis, stride = self.axis, self.axis.stride
         begin, end = min(cut.begin, self.spare), cut.end
         if not self.is_transposed:
             begin = min(begin, axis.pad_begin // stride)
-            end = min(end, (axis.pad_end + self._unread) // stride)
+            end = min(end, (axis.pad_end + self._unread_positions) // stride)
         end = min(end, self.spare - begin)
         pads = axis.pad_begin - stride * begin, axis.pad_end - stride * end
         last = pads[1] if self.is_transposed else max(0, pads[1])
@@ -128,7 +128,7 @@ class _Window:
         return replace(self, axis=new, spare=self.spare - begin - end), remaining
 
     @property
-    def _unread(self) -> int:
+    def _unread_positions(self) -> int:
         """Positions that could be added at the end before the result had one more."""
         if self.axis.length is None:
             return 0
@@ -159,10 +159,10 @@ def _tail(lengths: Lengths, conv: Node, windows: Sequence[_Window]) -> _Tail | R
     value, nodes, pending_slices = conv.outputs[0], list[NewNode](), set[Node]()
     while (reader := _reader(lengths.document, value, pending_slices)) is not None:
         if is_default(reader, "Slice"):
-            absorbed = _absorbed(lengths, reader, places, windows)
-            if absorbed is None or isinstance(absorbed, Refusal):
-                return result or absorbed
-            windows, remainders = absorbed
+            absorption = _absorb(lengths, reader, places, windows)
+            if absorption is None or isinstance(absorption, Refusal):
+                return result or absorption
+            windows, remainders = absorption
             if remainders:
                 nodes.append(_slice(lengths.document, len(nodes), reader, remainders))
             pending_slices.discard(reader)
@@ -206,7 +206,7 @@ def _reader(document: Document, value: Value, pending_slices: set[Node]) -> Node
 def _places(lengths: Lengths, node: Node, value: Value, places: list[int]) -> list[int]:
     """Return the axes behind an op that may stand between, [] for any other."""
     if is_default(node, "Squeeze", "Unsqueeze"):
-        return _reshaped(lengths, node, places)
+        return _reshape_axes(lengths, node, places)
     if not is_default(node, *POINTWISE):
         return []
     if node.op_type == "BatchNormalization":
@@ -222,7 +222,7 @@ def _places(lengths: Lengths, node: Node, value: Value, places: list[int]) -> li
     return places
 
 
-def _reshaped(lengths: Lengths, node: Node, places: list[int]) -> list[int]:
+def _reshape_axes(lengths: Lengths, node: Node, places: list[int]) -> list[int]:
     """Return the axes behind a Squeeze or Unsqueeze, [] if it does not say which it means."""
     numbers: Sequence[int | None] = integers(node, "axes", [])
     if lengths.document.opset >= AXES_INPUT:
@@ -238,7 +238,7 @@ def _reshaped(lengths: Lengths, node: Node, places: list[int]) -> list[int]:
     return [NEW_AXIS if i in new_axes else next(existing) for i in range(rank)]
 
 
-def _absorbed(
+def _absorb(
     lengths: Lengths, node: Node, places: Sequence[int], windows: Sequence[_Window]
 ) -> tuple[Sequence[_Window], Mapping[int, Cut]] | Refusal | None:
     """Take what pads can take of a Slice.
@@ -263,7 +263,7 @@ def _absorbed(
             return DEPENDS
         remainders[axis] = cut
         if (at := spatial.get(axis)) is not None:
-            new[at], remainders[axis] = new[at].without(cut)
+            new[at], remainders[axis] = new[at].absorb(cut)
     if new == list(windows):
         is_empty = any(windows[at].spare < 1 for at in spatial.values())
         return EMPTY if is_empty else NO_PADS
@@ -282,7 +282,7 @@ def _slice(document: Document, data: int, node: Node, remainders: Mapping[int, C
     return NewNode("Slice", (data, *numbers), attributes, node)
 
 
-def _merged(
+def _merge_pad(
     lengths: Lengths, conv: Node, axes: Sequence[ConvAxis]
 ) -> tuple[Operand, Sequence[ConvAxis]]:
     """Return what a Conv reads if a Pad of zeros before it becomes pads, and its axes then."""

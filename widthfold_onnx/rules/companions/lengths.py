@@ -1,8 +1,8 @@
 """Follow the extents that a model leaves open, and the bounds that it computes from them.
 
-An extent is `times` * an open extent + `offset`; `root` and `axis` name the open extent: the way
-upwards ends at this value. Two extents of one root can so be compared at all sizes. Every open
-extent counts as 1 at least.
+An extent is `times` * an open extent + `offset`. `root` and `axis` name the open extent, at which
+the way upwards ends. So two extents of one root can be compared at all sizes. Every open extent
+counts as 1 at least.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ Split = tuple[int, ...]
 """Factor per axis: the batch first, then every spatial axis; their product is the factor. The split
 (1, 2, 4) of an image folds the height by 2 and the width by 4."""
 
-Outcome = tuple[str, Reformulation | Refusal]
+AxisOutcome = tuple[str, Reformulation | Refusal]
 
 NO_SUCH_FORM = Refusal(Code.INCONSISTENT_ATTRIBUTES, "the layer has no such form")
 
@@ -58,11 +58,13 @@ def form_of(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Reformula
     Returns:
         The form; a refusal if the site has none like it, or it is not legal there.
     """
-    form = _like(site, spec, replace(options, ragged=True))
+    form = _nearest_form(site, spec, replace(options, ragged=True))
     return NO_SUCH_FORM if isinstance(form, Reformulation) and form.spec != spec else form
 
 
-def _like(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Reformulation | Refusal:
+def _nearest_form(
+    site: LinearSite, spec: FormSpec, options: FoldOptions
+) -> Reformulation | Refusal:
     """Return the form that is most like a spec: a plan may describe a form that a site lacks."""
     if isinstance(site, ProductSite):
         if spec.factor == 1 and site.labels is None:
@@ -80,7 +82,7 @@ def _window(site: ConvSite, options: FoldOptions, spec: FormSpec) -> Reformulati
     return proposal if isinstance(proposal, Refusal) else legal_form(proposal)
 
 
-def forms_at_factor(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[Outcome]:
+def forms_at_factor(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[AxisOutcome]:
     """Yield every form at a factor, legal or refused, each with the names of its axes.
 
     Args:
@@ -110,7 +112,7 @@ def forms_of_split(
     tile_major: bool = False,
     grouping: Grouping | None = None,
     one_sided: bool = False,
-) -> Iterator[Outcome]:
+) -> Iterator[AxisOutcome]:
     """Yield every form with a given factor per axis.
 
     Args:
@@ -162,7 +164,7 @@ def forms_of_split(
             yield label, _window(site, options, spec)
 
 
-def _of_strides(site: ConvSite, options: FoldOptions) -> Iterator[Outcome]:
+def _of_strides(site: ConvSite, options: FoldOptions) -> Iterator[AxisOutcome]:
     """Yield the forms that fold strides and nothing else; none if all strides are 1."""
     if not any(axis.stride > 1 or axis.base_dilation > 1 for axis in site.axes):
         return

@@ -203,7 +203,7 @@ class Proposal(ABC):
     fold: ConvFold
 
     @abstractmethod
-    def extended(self) -> tuple[Dims, Dims] | Refusal:
+    def extended_shapes(self) -> tuple[Dims, Dims] | Refusal:
         """Return the extents of input and output that the fold needs, or why it has none."""
 
     @abstractmethod
@@ -215,7 +215,7 @@ class Proposal(ABC):
         """Return the form of the fold; its Reshapes state no extent that the model leaves open.
 
         Args:
-            shapes: the planned extents of input and output (`extended`).
+            shapes: the planned extents of input and output (`extended_shapes`).
         """
 
 

@@ -16,7 +16,7 @@ from widthfold_onnx.arrays import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Proposal, Reformulation
-from widthfold_onnx.rules.match.quantization import is_dequantized_anew
+from widthfold_onnx.rules.match.quantization import runtime_moves_dequantizer
 from widthfold_onnx.rules.match.sites import LinearSite
 
 MAX_WEIGHT_BYTES = 256 << 20
@@ -25,7 +25,7 @@ MAX_WEIGHT_BYTES = 256 << 20
 def legal_form(proposal: Proposal) -> Reformulation | Refusal:
     """Return the form of a fold, or why it is not legal under policy and limits."""
     site, options = proposal.site, proposal.options
-    shapes = proposal.extended()
+    shapes = proposal.extended_shapes()
     if isinstance(shapes, Refusal):
         return shapes
     problem = _integers_problem(site, shapes)
@@ -115,7 +115,7 @@ def unguardable(site: LinearSite) -> Refusal | None:
         return Refusal(
             Code.OPSET_TOO_OLD, f"opset {site.opset} is below {LEAST_OPSET}, which the guard needs"
         )
-    if is_dequantized_anew(site.data):
+    if runtime_moves_dequantizer(site.data):
         return Refusal(
             Code.GUARD_NOT_LOADABLE,
             "it needs a guard, and its data comes from a DequantizeLinear through moves: "

@@ -71,7 +71,7 @@ class RowFold(Proposal):
         divided = [p for p in proposals if p._is_divided]
         return (*unguarded, *divided, *proposals)[0]
 
-    def extended(self) -> tuple[Dims, Dims] | Refusal:
+    def extended_shapes(self) -> tuple[Dims, Dims] | Refusal:
         """Return the extents of input and output, or why the factor does not divide them."""
         site, factor, name = self.site, self.spec.factor, self.spec.axis
         if self._is_divided:
@@ -105,7 +105,7 @@ class RowFold(Proposal):
 
     def form(self, shapes: tuple[Dims, Dims]) -> Reformulation:
         """Return the form of the fold, see `Proposal.form`."""
-        site, layout, shape, span = self.site, self._layout, self._written, self._span
+        site, layout, shape, span = self.site, self._layout, self._fixed_shape, self._span
         moves, back = _moves(site, layout, shape)
         return Reformulation(
             spec=self.spec,
@@ -132,7 +132,7 @@ class RowFold(Proposal):
         return RowLayout(self.spec.factor, self.site.weight_on_left, self.spec.merged)
 
     @property
-    def _written(self) -> Dims:
+    def _fixed_shape(self) -> Dims:
         """The extents of the data that the model fixes, the channels among them."""
         site = self.site
         channel = len(site.static) - (2 if site.weight_on_left else 1)
@@ -141,7 +141,7 @@ class RowFold(Proposal):
     @property
     def _conditions(self) -> dict[int, Extent]:
         """Return the conditions on the open axis of positions, by axis of the data."""
-        return self._layout.conditions(self._written)
+        return self._layout.conditions(self._fixed_shape)
 
     @property
     def _is_divided(self) -> bool:
@@ -152,7 +152,7 @@ class RowFold(Proposal):
         """
         if self.spec.factor == 1:
             return True
-        if not self._layout.fits(self._written):
+        if not self._layout.fits(self._fixed_shape):
             return False
         pairs = [(self.site.planned[axis], e) for axis, e in self._conditions.items()]
         if any(extent is None for extent, _ in pairs) and _varies(self.site):

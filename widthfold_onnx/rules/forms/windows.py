@@ -69,7 +69,7 @@ class SpatialFold(Proposal):
         )
         return cls(site, options, spec, fold)
 
-    def extended(self) -> tuple[Dims, Dims] | Refusal:
+    def extended_shapes(self) -> tuple[Dims, Dims] | Refusal:
         """Return the extents of input and output that the fold needs, or why it has none."""
         site, fold, options = self.site, self.fold, self.options
         for axis, tiles in enumerate(fold.layout(output=False).factors):
@@ -79,8 +79,8 @@ class SpatialFold(Proposal):
                     f"the extent of the {axis_names(site.rank)[axis]} is not known; {tiles} would "
                     "have to divide it",
                 )
-        in_shape = _extended(site, fold, output=False)
-        out_shape = _extended(site, fold, output=True)
+        in_shape = _extended_shape(site, fold, output=False)
+        out_shape = _extended_shape(site, fold, output=True)
         for actual, needed in ((site.planned, in_shape), (site.output, out_shape)):
             if actual != needed and not options.ragged:
                 axis = next(
@@ -108,7 +108,7 @@ class SpatialFold(Proposal):
             return self._summed(shapes)
         (in_shape, out_shape), logical = shapes, (site.planned, site.output)
         input_packing, output_packing = (
-            _packed(fold, _written(site, shape), output=output)
+            _packing(fold, _fixed_shape(site, shape), output=output)
             for shape, output in ((in_shape, False), (out_shape, True))
         )
         folding = input_packing.steps(tile_major=False)
@@ -153,7 +153,7 @@ class SpatialFold(Proposal):
         All extents but the number of samples are fixed (`enumeration.summed_taps`).
         """
         site, fold = self.site, self.fold
-        in_shape, out_shape = (_written(site, shape) for shape in shapes)
+        in_shape, out_shape = (_fixed_shape(site, shape) for shape in shapes)
         first = fold.axes[0]
         input_packing, _ = pack_positions(in_shape, first.in_tile)
         _, output_packing = pack_positions(out_shape, first.out_tile)
@@ -204,14 +204,14 @@ def _ends(
     return Ends(site.data_index, input_layout, output_layout, in_shape, out_shape, reason)
 
 
-def _packed(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:
+def _packing(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:
     """Return how the input or output of these extents is packed."""
     return pack(
         shape, fold.layout(output=output).tiles, group=fold.group, batch=fold.batch, lift=fold.lift
     )
 
 
-def _extended(site: ConvSite, fold: ConvFold, *, output: bool) -> Dims:
+def _extended_shape(site: ConvSite, fold: ConvFold, *, output: bool) -> Dims:
     """Return the shape of the input or output after extension to the extents of the fold."""
     shape = site.output if output else site.planned
     lengths = [a.out_length if output else a.in_length for a in fold.axes]
@@ -220,7 +220,7 @@ def _extended(site: ConvSite, fold: ConvFold, *, output: bool) -> Dims:
     return (batch, fold.regrouping.channels(*site.channels)[output], *spatial)
 
 
-def _written(site: ConvSite, shape: Dims) -> Dims:
+def _fixed_shape(site: ConvSite, shape: Dims) -> Dims:
     """Return the extents of input or output that the model fixes, the channels among them."""
     pairs = enumerate(zip(shape, site.static, strict=True))
     return tuple(e if i == 1 or fixed is not None else None for i, (e, fixed) in pairs)

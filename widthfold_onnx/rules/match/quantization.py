@@ -129,7 +129,7 @@ def data_dequantizer(value: Value | None) -> Node | None:
     return None if rounds_up or value is not node.outputs[0] else data_dequantizer(node.inputs[0])
 
 
-def is_dequantized_anew(value: Value | None) -> bool:
+def runtime_moves_dequantizer(value: Value | None) -> bool:
     """Check whether ONNX Runtime moves a DequantizeLinear to just before the readers of a value.
 
     ONNX Runtime aborts if an If, Loop or Scan captures such a value: it looks for the value among

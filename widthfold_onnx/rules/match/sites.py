@@ -273,15 +273,15 @@ class ConvSite(LinearSite):
     def attributes(self) -> str:
         """Kernel, strides, and all attributes that differ from their defaults, for reports."""
 
-        def each(values: Iterable[int]) -> str:
+        def joined(values: Iterable[int]) -> str:
             return "x".join(map(str, values))
 
         axes = self.axes
-        text = f"kernel {each(a.kernel for a in axes)}, stride {each(a.stride for a in axes)}"
+        text = f"kernel {joined(a.kernel for a in axes)}, stride {joined(a.stride for a in axes)}"
         if any(a.dilation > 1 for a in axes):
-            text += f", dilation {each(a.dilation for a in axes)}"
+            text += f", dilation {joined(a.dilation for a in axes)}"
         if any(a.base_dilation > 1 for a in axes):
-            text += f", base dilation {each(a.base_dilation for a in axes)}"
+            text += f", base dilation {joined(a.base_dilation for a in axes)}"
         if any((a.pad_begin, a.pad_end) != (0, 0) for a in axes):
             text += ", pads " + " ".join(f"{a.pad_begin},{a.pad_end}" for a in axes)
         return text if self.group == 1 else f"{text}, group {self.group}"
@@ -310,11 +310,11 @@ def axis_names(rank: int) -> tuple[str, ...]:
     return ("batch", "channel", *("depth", "height", "width")[3 - rank :])
 
 
-Counts = frozenset[int | None]
+SampleCounts = frozenset[int | None]
 """Possible numbers of samples; None is any number."""
 
 
-def samples_of(document: Document, data: Dims, order: Sequence[int]) -> tuple[Counts, ...]:
+def samples_of(document: Document, data: Dims, order: Sequence[int]) -> tuple[SampleCounts, ...]:
     """Return how many samples of a batch each axis of a product's data may count.
 
     Args:
@@ -329,10 +329,10 @@ def samples_of(document: Document, data: Dims, order: Sequence[int]) -> tuple[Co
     first, second = data[:2]
     later = frozenset({second} if first not in batches and second in batches else ())
     if len(data) > 2:
-        counts = (Counts() if later else Counts({first}), later)
+        counts = (SampleCounts() if later else SampleCounts({first}), later)
     else:
-        counts = (Counts({None} if first is None else batches - {None}), later)
-    return tuple(counts[axis] if axis < len(counts) else Counts() for axis in order)
+        counts = (SampleCounts({None} if first is None else batches - {None}), later)
+    return tuple(counts[axis] if axis < len(counts) else SampleCounts() for axis in order)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -347,7 +347,7 @@ class ProductSite(LinearSite):
     """
 
     operator: Product
-    samples: tuple[Counts, ...]
+    samples: tuple[SampleCounts, ...]
     stored_rank: int
 
     @property
@@ -451,7 +451,7 @@ class ProductSite(LinearSite):
 
     def problem(self) -> Refusal | None:
         """Say why data, weight and C do not fit together."""
-        if self.labels is not None and None in self._shared(self.labels):
+        if self.labels is not None and None in self._shared_extents(self.labels):
             return Refusal(
                 Code.UNKNOWN_EXTENT,
                 "a label of data and weight has an extent of the data that is not known; if it is "
@@ -482,7 +482,7 @@ class ProductSite(LinearSite):
                 return True
         return False
 
-    def _shared(self, labels: Labels) -> Dims:
+    def _shared_extents(self, labels: Labels) -> Dims:
         """Return the extents of the data that the model fixes for labels of the weight, too."""
         row = len(self.static) - (1 if self.weight_on_left else 2)
         first = len(labels.rows) - 1

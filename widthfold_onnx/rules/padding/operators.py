@@ -110,16 +110,16 @@ def _pad_linear(op: LaidOp) -> PaddedNode | Refusal:
     (rows,), columns = op.outputs, op.inputs[0] or PaddedLayout(((count, count),))
     attributes = {}
     if 1 < group == rows.channels == columns.channels:
-        weight, attributes = columns.expanded(weight, 0), {"group": columns.width}
+        weight, attributes = columns.expand(weight, 0), {"group": columns.width}
     else:
         all_groups, per_group = (columns, rows) if transposed else (rows, columns)
         part = per_group.of_each(group)
         if part is None or all_groups.of_each(group) is None:
             return Refusal(Code.UNEVEN_PARTS, f"its {group} groups would have unequal padding")
-        weight = part.expanded(all_groups.expanded(weight, 0), 1)
+        weight = part.expand(all_groups.expand(weight, 0), 1)
     constants = {1: weight}
     if op.has(2):
-        constants[2] = rows.expanded(op.array(2), 0)
+        constants[2] = rows.expand(op.array(2), 0)
     zero = np.zeros((), weight.dtype) if rows.is_padded else None
     return PaddedNode(zero, constants, attributes)
 
@@ -140,7 +140,7 @@ def _relate_normalization(op: RelatedOp) -> Sequence[Line] | Refusal:
 
 def _pad_normalization(op: LaidOp) -> PaddedNode | Refusal:
     (layout,) = op.outputs
-    constants = {i: layout.expanded(op.array(i), 0, fill) for i, fill in NORMALIZED.items()}
+    constants = {i: layout.expand(op.array(i), 0, fill) for i, fill in NORMALIZED.items()}
     return PaddedNode(None if op.padding is None else np.zeros_like(op.padding), constants)
 
 
@@ -191,7 +191,7 @@ def _pad_broadcast(op: LaidOp) -> PaddedNode | Refusal:
             operands.append(array.reshape(()))
             continue
         fill = 1 if op.node.op_type in FILLED_WITH_ONE else 0
-        constants[index] = layout.expanded(array, array.ndim - op.rank + CHANNELS, fill)
+        constants[index] = layout.expand(array, array.ndim - op.rank + CHANNELS, fill)
         operands.append(np.full((), fill, array.dtype))
     result = op.apply_to_padding(operands)
     return result if isinstance(result, Refusal) else PaddedNode(result, constants)
@@ -350,7 +350,10 @@ def _pad_pad(op: LaidOp) -> PaddedNode | Refusal:
         if data_layout.is_padded and not op.zeros[0]:
             return NO_CHANNELS
         appended = result_layout.width - data_layout.width
-        if appended < 0 or (result_layout.kept[: data_layout.channels] != data_layout.kept).any():
+        if (
+            appended < 0
+            or (result_layout.positions[: data_layout.channels] != data_layout.positions).any()
+        ):
             return Refusal(Code.UNEVEN_PARTS, "the padding of its result lies elsewhere")
         pads[ends] = appended
         padding = op.zero if result_layout.is_padded else None
@@ -398,7 +401,7 @@ def _relate_product(op: RelatedOp) -> Sequence[Line] | Refusal:
 def _pad_product(op: LaidOp) -> PaddedNode | Refusal:
     layout, axis = op.inputs[0], op.node.attributes.get_int("transB", 0)
     assert layout is not None
-    return PaddedNode(None, {1: layout.expanded(op.array(1), axis)})
+    return PaddedNode(None, {1: layout.expand(op.array(1), axis)})
 
 
 LINEAR = PaddingRule(_relate_linear, _pad_linear, slice(1, 3))

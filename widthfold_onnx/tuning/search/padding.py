@@ -16,7 +16,7 @@ from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, PaddingReport, Stop
-from widthfold_onnx.rewrite.padding import MULTIPLES, joined
+from widthfold_onnx.rewrite.padding import MULTIPLES, joined_plan
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan, structure_of
 from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import Reformulation
@@ -51,7 +51,7 @@ class TimedPadding:
         """Return its report; `accepted` is the padding of the model that is written."""
         is_padded = accepted is not None
         reason = "not in the fastest model" if self.is_taken else "not surely faster"
-        plan = accepted or joined(self.chains)
+        plan = accepted or joined_plan(self.chains)
         return padding_report(plan, self.stops, is_padded=is_padded, reason=reason, gain=self.gain)
 
 
@@ -97,7 +97,7 @@ class PaddingSearch:
 
     def _with(self, unpadded: Plan, chains: Sequence[PaddingPlan]) -> Plan:
         """Return the plan with padded chains; padded layers are lifted if they are of one axis."""
-        draft = msgspec.structs.replace(unpadded, layers=(), padding=joined(chains))
+        draft = msgspec.structs.replace(unpadded, layers=(), padding=joined_plan(chains))
         planned = {layer.name: layer for layer in unpadded.layers}
         options = self.trials.drafting.options
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import (
-    Outcome,
+    AxisOutcome,
     forms_at_factor,
     forms_of_split,
     groupings,
@@ -106,7 +106,7 @@ def _of_product(site: ProductSite, options: FoldOptions) -> Iterator[Reformulati
             return
 
 
-def _legal(outcomes: Iterable[Outcome]) -> Iterator[Reformulation]:
+def _legal(outcomes: Iterable[AxisOutcome]) -> Iterator[Reformulation]:
     """Yield the forms among outcomes."""
     for _, form in outcomes:
         if isinstance(form, Reformulation):
