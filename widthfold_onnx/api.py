@@ -328,13 +328,13 @@ def _fixed(
     from widthfold_onnx.decide.report import optimize_report
 
     options = decide_layout(options, options_from(SearchOptions, keywords))
-    decided = decide_fixed(handle.proto, handle.folder, options)
-    fitted_plan = decided.fit(handle.proto, handle.folder)
-    report = optimize_report(handle.name, handle.proto.ByteSize(), fitted_plan, decided)
+    decided_plan = decide_fixed(handle.proto, handle.folder, options)
+    fitted_plan = decided_plan.fit(handle.proto, handle.folder)
+    report = optimize_report(handle.name, handle.proto.ByteSize(), fitted_plan, decided_plan)
     new_model = _carry_out(handle, fitted_plan, no_verify=no_verify)
     summary = msgspec.structs.replace(report.summary, bytes_after=new_model.ByteSize())
     report = msgspec.structs.replace(report, summary=summary)
-    return Result(handle.give(new_model), decided.plan, report)
+    return Result(handle.give(new_model), decided_plan.plan, report)
 
 
 def _carry_out(handle: ModelHandle, fitted_plan: FittedPlan, *, no_verify: bool) -> onnx.ModelProto:

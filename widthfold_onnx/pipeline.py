@@ -91,29 +91,31 @@ def optimize(
     loaded = load(model)
     options = with_stored_sizes(options, search_options.inputs, loaded)
     protected = _protected_files(loaded)
-    excluded: Mapping[str, str] = {}
+    exclusions: Mapping[str, str] = {}
     if out is not None:  # before minutes of measuring
         check_target(out, protected)
         if verify_options is not None and options.fixed is None:
-            options, excluded = _usable_forms(loaded, options, verify_options, on_progress)
-    decided = _decide_plan(loaded, options, search_options, excluded, on_progress)
+            options, exclusions = _usable_forms(loaded, options, verify_options, on_progress)
+    decided_plan = _decide_plan(loaded, options, search_options, exclusions, on_progress)
     from widthfold_onnx.decide.report import optimize_report
     from widthfold_onnx.runtime.inputs.cases import cases, reported
 
     size, values = model.stat().st_size, reported(cases(loaded.proto, search_options.values))
     while True:
-        fitted_plan = decided.fit(loaded.proto, loaded.folder)
-        report = optimize_report(model.name, size, fitted_plan, decided)
+        fitted_plan = decided_plan.fit(loaded.proto, loaded.folder)
+        report = optimize_report(model.name, size, fitted_plan, decided_plan)
         report = msgspec.structs.replace(report, values=values)
-        if out is None or (require_fold and not decided.plan.changes):
-            return CommandResult(report, decided.plan)
+        if out is None or (require_fold and not decided_plan.plan.changes):
+            return CommandResult(report, decided_plan.plan)
         delivery = Delivery(loaded, fitted_plan, report, by_measurement=options.fixed is None)
         report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
-        unproved = _unproved_layers(fitted_plan, report)
-        if not unproved:
-            return CommandResult(report, decided.plan)
-        on_progress(Step(f"leaving out {len(unproved)} folds whose guards cannot be proved"))
-        decided = decided.excluding(unproved, NOT_PROVED, loaded.proto, loaded.folder)
+        unproved_layers = _unproved_layers(fitted_plan, report)
+        if not unproved_layers:
+            return CommandResult(report, decided_plan.plan)
+        on_progress(Step(f"leaving out {len(unproved_layers)} folds whose guards cannot be proved"))
+        decided_plan = decided_plan.excluding(
+            unproved_layers, NOT_PROVED, loaded.proto, loaded.folder
+        )
 
 
 def decide(
@@ -279,12 +281,12 @@ def _decide_plan(
     loaded: LoadedModel,
     options: FoldOptions,
     search_options: SearchOptions,
-    excluded: Mapping[str, str],
+    exclusions: Mapping[str, str],
     on_progress: Progress,
 ) -> DecidedPlan:
     """Decide the plan of a model, by measurement or at a fixed factor.
 
-    `excluded` says by name of a layer why it is left alone though the caller did not ask for it.
+    `exclusions` says by name of a layer why it is left alone though the caller did not ask for it.
     """
     from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
     from widthfold_onnx.decide.hints import runnable_sizes
@@ -297,15 +299,15 @@ def _decide_plan(
     search_options = with_cases(search_options, loaded.proto)
     if options.fixed is None:
         with Store(search_options.store) as store:
-            decided = search(loaded, options, search_options, store, on_progress)
+            decided_plan = search(loaded, options, search_options, store, on_progress)
     else:
         runs = partial(runnable_sizes, loaded.path, search_options.cases)
-        decided = decide_fixed(loaded.proto, loaded.folder, options, runs)
+        decided_plan = decide_fixed(loaded.proto, loaded.folder, options, runs)
     sites = [
-        msgspec.structs.replace(site, reason=excluded.get(site.node, site.reason))
-        for site in decided.sites
+        msgspec.structs.replace(site, reason=exclusions.get(site.node, site.reason))
+        for site in decided_plan.sites
     ]
-    return replace(decided, sites=sites)
+    return replace(decided_plan, sites=sites)
 
 
 def _usable_forms(
@@ -326,13 +328,15 @@ def _usable_forms(
     from widthfold_onnx.runtime.inputs.cases import with_cases
 
     on_progress(Step("running the model as its values are judged"))
-    judged = with_cases(replace(verify_options, input_shapes=options.input_shapes), loaded.proto)
-    if not check_file(loaded.path, judged):
+    judging_options = with_cases(
+        replace(verify_options, input_shapes=options.input_shapes), loaded.proto
+    )
+    if not check_file(loaded.path, judging_options):
         return options, {}
     from widthfold_onnx.evidence.saturating_forms import usable_forms
 
     on_progress(Step("trying which folds saturate no further than the model"))
-    return usable_forms(loaded, options, judged)
+    return usable_forms(loaded, options, judging_options)
 
 
 def _protected_files(loaded: LoadedModel) -> list[Path]:

@@ -262,12 +262,12 @@ def _fold_any(
     reach = axis.dilation * axis.kernel + abs(axis.pad_begin) + abs(axis.pad_end)
     folds = []
     for times in (reach + 2, reach + 3):
-        fixed = replace(axis, is_open=False, length=offset + times * period)
-        fold = fold_axis(fixed, out_tile, in_tile, blocked=blocked)
+        fixed_axis = replace(axis, is_open=False, length=offset + times * period)
+        fold = fold_axis(fixed_axis, out_tile, in_tile, blocked=blocked)
         if isinstance(fold, Refusal):
             return fold
-        extension = (fold.in_length or 0) - (fixed.length or 0)
-        surplus = (fold.out_length or 0) - (fixed.out_length or 0)
+        extension = (fold.in_length or 0) - (fixed_axis.length or 0)
+        surplus = (fold.out_length or 0) - (fixed_axis.out_length or 0)
         folds.append((fold, extension, surplus))
     (first, extension, surplus), (second, *second_growth) = folds
     if first.geometry != second.geometry or second_growth != [extension, surplus]:

@@ -223,8 +223,8 @@ class RowLayout(PackedLayout):
 
     def fits(self, shape: Dims) -> bool:
         """Check whether the factor divides the positions; one of their axes at most may be open."""
-        most = 1 if self.weight_on_left else len(shape) - 1
-        if len(shape) < 2 or self.factor < 2 or not 1 <= self.merged <= most:
+        most_axes = 1 if self.weight_on_left else len(shape) - 1
+        if len(shape) < 2 or self.factor < 2 or not 1 <= self.merged <= most_axes:
             return False
         if shape[self.channel_axis] is None:
             return False
@@ -235,8 +235,8 @@ class RowLayout(PackedLayout):
     def conditions(self, shape: Dims) -> dict[int, Extent]:
         """Return what the open axis of positions needs beside the fixed ones."""
         positions = self.positions(len(shape))
-        fixed = math.prod(extent for extent in shape[positions] if extent is not None)
-        modulus = self.factor // math.gcd(self.factor, fixed)
+        fixed_count = math.prod(extent for extent in shape[positions] if extent is not None)
+        modulus = self.factor // math.gcd(self.factor, fixed_count)
         open_axes = (i for i in range(positions.start, positions.stop) if shape[i] is None)
         return {axis: Extent(0, modulus) for axis in open_axes if modulus > 1}
 

@@ -243,7 +243,7 @@ def _ordered(atoms: Mapping[str, int | None], pieces: Arrangement, *order: str) 
     """Return the pieces in the order of their atoms; atoms of extent 1 do not count."""
 
     def place(piece: Axis) -> int:
-        moving = [a for a in piece if atoms[a] != 1]
-        return min(order.index(a) for a in moving or piece)
+        moving_atoms = [a for a in piece if atoms[a] != 1]
+        return min(order.index(a) for a in moving_atoms or piece)
 
     return tuple(sorted(pieces, key=place))

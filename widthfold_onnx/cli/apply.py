@@ -27,7 +27,7 @@ from widthfold_onnx.results import MISFIT, OptimizeReport
     help="Leave out the parts of PLAN that do not fit MODEL. Default: write nothing and exit 1.",
 )
 @click.option("--no-verify", is_flag=True, help="Write the result unverified.")
-@options_of("verifying", VerifyOptions, VERIFYING, TO_PROVE)
+@options_of("verify_options", VerifyOptions, VERIFYING, TO_PROVE)
 @report_arguments
 def apply_command(
     model: Path,
@@ -35,7 +35,7 @@ def apply_command(
     out: Path | None,
     partial: bool,
     no_verify: bool,
-    verifying: VerifyOptions,
+    verify_options: VerifyOptions,
     destinations: Destinations,
 ) -> None:
     """Carry out PLAN on MODEL, verify the result, and write it to OUT.
@@ -52,7 +52,7 @@ def apply_command(
             model,
             plan,
             out,
-            None if no_verify else verifying,
+            None if no_verify else verify_options,
             partial=partial,
             on_progress=on_progress,
         )

@@ -16,8 +16,8 @@ from widthfold_onnx.cli.options import (
     SEARCHING,
     VERIFYING,
     fold_options,
+    make_verify_options,
     report_arguments,
-    verify_options,
 )
 from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions, VerifyOptions
@@ -35,7 +35,7 @@ PREDICTING: Help = {
     "--no-measure": "Measure nothing: decide by the store, else fold where at least 1.25x is "
     "predicted.",
 }
-TO_PROVE = partial(verify_options, thorough=False, timing=False)
+TO_PROVE = partial(make_verify_options, thorough=False, timing=False)
 
 
 @click.command("optimize", cls=Sectioned)
@@ -43,7 +43,7 @@ TO_PROVE = partial(verify_options, thorough=False, timing=False)
 @click.argument("model", type=MODEL)
 @click.argument("out", type=MODEL, required=False)
 @fold_options(default_factor="auto")
-@options_of("searching", SearchOptions, {**SEARCHING, **PREDICTING})
+@options_of("search_options", SearchOptions, {**SEARCHING, **PREDICTING})
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything would be changed.")
 @click.option(
     "--require-fold",
@@ -58,7 +58,7 @@ TO_PROVE = partial(verify_options, thorough=False, timing=False)
     help="Write what was done as a plan, which `widthfold apply` carries out on MODEL when it was "
     "trained again, without measuring.",
 )
-@options_of("verifying", VerifyOptions, VERIFYING, TO_PROVE)
+@options_of("verify_options", VerifyOptions, VERIFYING, TO_PROVE)
 @report_arguments
 def optimize_command(
     model: Path,
@@ -68,8 +68,8 @@ def optimize_command(
     require_fold: bool,
     no_verify: bool,
     save_plan: Path | None,
-    searching: SearchOptions,
-    verifying: VerifyOptions,
+    search_options: SearchOptions,
+    verify_options: VerifyOptions,
     destinations: Destinations,
 ) -> None:
     """Fold layers of MODEL, verify the result, and write it to OUT.
@@ -90,8 +90,8 @@ def optimize_command(
 
     files = [model, *([out] if out else [])]
     destinations.check(OptimizeReport, [*files, *([save_plan] if save_plan else [])])
-    if searching.target is not None:
-        target(searching.target)  # refuse a wrong name at a fixed factor too
+    if search_options.target is not None:
+        target(search_options.target)  # refuse a wrong name at a fixed factor too
     if save_plan is not None:
         check_own_target(save_plan, files, "plan")
     with progress() as on_progress:
@@ -99,15 +99,15 @@ def optimize_command(
             model,
             None if check else out,
             fold,
-            None if no_verify else verifying,
+            None if no_verify else verify_options,
             replace(
-                searching,
-                provider=verifying.provider,
-                provider_options=verifying.provider_options,
-                session_options=verifying.session_options,
-                values=verifying.values,
-                inputs=verifying.inputs,
-                store=searching.store or default_path(),
+                search_options,
+                provider=verify_options.provider,
+                provider_options=verify_options.provider_options,
+                session_options=verify_options.session_options,
+                values=verify_options.values,
+                inputs=verify_options.inputs,
+                store=search_options.store or default_path(),
             ),
             require_fold=require_fold,
             on_progress=on_progress,
@@ -116,7 +116,7 @@ def optimize_command(
     _require_success(result, needs_fold=require_fold)
     if save_plan is not None and not check:
         plan.save(save_plan)
-    _advise_timing(result, model, out, fold, verifying)
+    _advise_timing(result, model, out, fold, verify_options)
     _conclude(result, check=check)
 
 
@@ -152,7 +152,7 @@ def _advise_timing(
     model: Path,
     out: Path | None,
     fold: FoldOptions,
-    verifying: VerifyOptions,
+    verify_options: VerifyOptions,
 ) -> None:
     """Print the command that times a changed model, if the search did not time it."""
     from widthfold_onnx.reports.console import printing, say
@@ -160,7 +160,7 @@ def _advise_timing(
     is_timed = result.search is not None and result.search.whole is not None
     if out is None or result.written is None or not result.summary.changes or is_timed:
         return
-    command = _timing(model, out, fold, verifying)
+    command = _timing(model, out, fold, verify_options)
     with printing():
         say(f"not timed; to see if it pays: {command}", command=True)
 

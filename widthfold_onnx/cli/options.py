@@ -156,7 +156,7 @@ SEARCHING: Help = {
 """Options of `SearchOptions` for both commands that measure layers."""
 
 
-def verify_options(
+def make_verify_options(
     *, rtol: tuple[tuple[str, float], ...], atol: float, **fields: Any
 ) -> VerifyOptions:
     """Return the options of the verifier, given the others by field.

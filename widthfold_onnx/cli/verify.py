@@ -16,7 +16,7 @@ from widthfold_onnx.cli.common import (
     typed_command,
 )
 from widthfold_onnx.cli.derivation import Help, options_of
-from widthfold_onnx.cli.options import VERIFYING, report_arguments, verify_options
+from widthfold_onnx.cli.options import VERIFYING, make_verify_options, report_arguments
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.reports.formats import Destinations
@@ -45,7 +45,7 @@ TIMING: Help = {
 @guarded
 @click.argument("original", type=MODEL)
 @click.argument("rewritten", type=MODEL)
-@options_of("options", VerifyOptions, {**VERIFYING, **TIMING}, verify_options)
+@options_of("options", VerifyOptions, {**VERIFYING, **TIMING}, make_verify_options)
 @report_arguments
 def verify_command(
     original: Path,

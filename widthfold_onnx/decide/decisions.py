@@ -112,12 +112,12 @@ class Drafting:
         if reading.is_folded or self.options.nonfinite is NonFinite.REFUSE:
             return [], []
         chains, stops = survey_padding(reading.document, multiple)
-        selected = [
+        selected_chains = [
             chain
             for chain in chains
             if all(is_selected(layer.node, self.options) for layer in chain.layers)
         ]
-        return selected, stops
+        return selected_chains, stops
 
     def plan(self, draft: Plan, choose: Choose) -> Plan:
         """Return a draft with the form that a function chooses for each layer."""

@@ -89,5 +89,7 @@ def decide_layout(fold: FoldOptions, runtime_options: RuntimeOptions) -> FoldOpt
     provider = description_of(
         Provider.CUDA if runtime_options.provider is Provider.AUTO else runtime_options.provider
     )
-    last = runtime_options.provider_options.get(provider.channels_last, "0").lower() not in OFF
-    return replace(fold, layout=Layout.NHWC if last else provider.layout)
+    prefers_nhwc = (
+        runtime_options.provider_options.get(provider.channels_last, "0").lower() not in OFF
+    )
+    return replace(fold, layout=Layout.NHWC if prefers_nhwc else provider.layout)

@@ -114,8 +114,8 @@ class Hints:
         fit = (s for s, table in self._suggested if self._folds(site, table, options))
         return [_as_options(shapes) + suffix for shapes in islice(fit, 1)]
 
-    def _folds(self, site: Site, planned: ShapeTable, options: FoldOptions) -> bool:
-        layer = self._reading.layer(site, planned)
+    def _folds(self, site: Site, table: ShapeTable, options: FoldOptions) -> bool:
+        layer = self._reading.layer(site, table)
         if isinstance(layer, Refusal):
             return False
         return not isinstance(reformulate(layer, options, self._factor), Refusal)

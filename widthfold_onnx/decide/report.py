@@ -40,7 +40,7 @@ NOT_PLANNED = "not-planned"
 
 
 def optimize_report(
-    model: str, size: int, fitted_plan: FittedPlan, decided: DecidedPlan
+    model: str, size: int, fitted_plan: FittedPlan, decided_plan: DecidedPlan
 ) -> OptimizeReport:
     """Return the report of a command before anything is written.
 
@@ -48,17 +48,17 @@ def optimize_report(
         model: name of the file.
         size: its bytes.
         fitted_plan: the plan at this model.
-        decided: the outcome of every layer and companion, and the measurements.
+        decided_plan: the outcome of every layer and companion, and the measurements.
     """
     names = {site.node: site.name for site in fitted_plan.reading.sites}
-    sites, plan = decided.sites, fitted_plan.plan
+    sites, plan = decided_plan.sites, fitted_plan.plan
     counts = {status: sum(site.status == status for site in sites) for status in STATUSES}
     return OptimizeReport(
         model=model,
         sites=list(sites),
         regions=fitted_plan.rewriting.region_reports(names),
-        companions=list(decided.companions),
-        padding=decided.padding,
+        companions=list(decided_plan.companions),
+        padding=decided_plan.padding,
         summary=OptimizeSummary(
             **counts,
             bytes_before=size,
@@ -67,8 +67,8 @@ def optimize_report(
             frozen=len(plan.frozen),
             padded=0 if plan.padding is None else len(plan.padding.layers),
         ),
-        assumed=decided.assumed,
-        search=decided.search,
+        assumed=decided_plan.assumed,
+        search=decided_plan.search,
         fixed_sizes=(
             {name: list(shape) for name, shape in plan.sizes[0].items()}
             if plan.limits.fixed_shapes and plan.changes
@@ -84,14 +84,14 @@ def applied_plan(fitted_plan: FittedPlan, plan: Plan) -> DecidedPlan:
 
     Layers and other parts of the plan that do not fit come last.
     """
-    planned = {layer.name for layer in plan.layers}
+    names = {layer.name for layer in plan.layers}
     layers = {site.node: (site, form) for site, form in fitted_plan.layers}
     sites = [
         _folded_site(*layers[site.node])
         if site.node in layers
         else left_alone(name, site.op, "kept", NOT_PLANNED, "the plan does not name it")
         for site in fitted_plan.reading.sites
-        if (name := NodeName(site.scope.path, site.name)) not in planned or site.node in layers
+        if (name := NodeName(site.scope.path, site.name)) not in names or site.node in layers
     ]
     sites += [left_alone(m.name, m.op, "refused", MISFIT, m.reason) for m in fitted_plan.misfits]
     padding = padding_report(fitted_plan.plan.padding, (), is_padded=True)

@@ -154,11 +154,13 @@ def _outcomes(
             refused.append((axis, form))
         else:
             forms.append((axis, form))
-    preferred: dict[str, Reformulation] = {}
+    preferred_forms: dict[str, Reformulation] = {}
     for axis, form in sorted(forms, key=lambda item: preference(layer, item[1], factor)):
-        preferred.setdefault(axis, form)
-    choices = [_choice(layer, form) for form in preferred.values()]
-    return choices, {axis: r for axis, r in furthest(refused).items() if axis not in preferred}
+        preferred_forms.setdefault(axis, form)
+    choices = [_choice(layer, form) for form in preferred_forms.values()]
+    return choices, {
+        axis: r for axis, r in furthest(refused).items() if axis not in preferred_forms
+    }
 
 
 def _folded_as(node: Node) -> str:

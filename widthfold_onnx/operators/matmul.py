@@ -94,8 +94,8 @@ class Product(Operator):
     def canonical(self, weight: Array, node: Node) -> Array:
         """Return all matrices as one [O, C, 1]."""
         matrices = self.matrices(weight, node)
-        oriented = matrices if self._outputs_first(node) else matrices.swapaxes(-1, -2)
-        return oriented.reshape(-1, oriented.shape[-1], 1)
+        ordered_matrices = matrices if self._outputs_first(node) else matrices.swapaxes(-1, -2)
+        return ordered_matrices.reshape(-1, ordered_matrices.shape[-1], 1)
 
     def stored(self, weight: Array, node: Node, shape: tuple[int, ...]) -> Array:
         """Return the matrices, with the batches that the original has."""
@@ -132,10 +132,10 @@ class Product(Operator):
         return self.weight_on_left != self.weight_transposed(node)
 
 
-def _sides(right: Product) -> tuple[Product, Product]:
+def _sides(product: Product) -> tuple[Product, Product]:
     """Return a description for a weight on the right, and the same for one on the left."""
-    at = right.inputs
-    mirrored = replace(
+    at = product.inputs
+    mirrored_inputs = replace(
         at,
         data=at.weight,
         data_scale=at.scale,
@@ -144,7 +144,7 @@ def _sides(right: Product) -> tuple[Product, Product]:
         scale=at.data_scale,
         zero=at.data_zero,
     )
-    return right, replace(right, inputs=mirrored)
+    return product, replace(product, inputs=mirrored_inputs)
 
 
 MATMUL = _sides(Product())

@@ -53,8 +53,8 @@ def printing() -> Iterator[None]:
         sys.stdout.flush()
     except OSError as error:
         # Buffered output would fail again when the interpreter ends.
-        with open(os.devnull, "wb") as nothing:  # noqa: PTH123 - os.devnull is no path of ours
-            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        with open(os.devnull, "wb") as null_device:  # noqa: PTH123 - os.devnull is no path of ours
+            os.dup2(null_device.fileno(), sys.stdout.fileno())
         if error.errno not in CLOSED_PIPE:
             raise UsageError(f"cannot write the table: {error.strerror}") from error
 

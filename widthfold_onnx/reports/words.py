@@ -21,10 +21,10 @@ def size(count: int) -> str:
     return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
 
 
-def counted(count: int, thing: str) -> str:
+def counted(count: int, noun: str) -> str:
     """Return a number with its noun."""
-    plural = "es" if thing.endswith("s") else "s"
-    return f"{count} {thing}{'' if count == 1 else plural}"
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{'' if count == 1 else plural}"
 
 
 def clauses(*texts: str) -> str:

@@ -60,14 +60,14 @@ class Reading:
             others, and sizes that were assumed for planning look like facts. So its layers are not
             folded again.
         matches: the nodes that companions match, with the equal nodes or the refusal.
-        unpadded: layers of the plan whose channels cannot be padded, and why.
+        padding_misfits: layers of the plan whose channels cannot be padded, and why.
     """
 
     document: Document
     sizes: Sizes = ANY_SIZE
     is_folded: bool = False
     matches: Sequence[Match] = ()
-    unpadded: Mapping[PaddedLayer, str] = field(default_factory=dict)
+    padding_misfits: Mapping[PaddedLayer, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, proto: onnx.ModelProto, folder: Path | None, plan: Plan) -> Reading:
@@ -86,15 +86,17 @@ class Reading:
         names = {companion for companion, _ in nodes}
         exchanged_proto, matches = exchanged(frozen_proto, folder, names, nodes)
         is_folded = carries_folds(exchanged_proto)
-        unpadded: Mapping[PaddedLayer, str] = {}
+        padding_misfits: Mapping[PaddedLayer, str] = {}
         if plan.padding is not None and not is_folded:
-            copy, unpadded = padded_model(exchanged_proto, folder, plan.padding)
+            copy, padding_misfits = padded_model(exchanged_proto, folder, plan.padding)
         else:
             copy = onnx.ModelProto()
             copy.CopyFrom(exchanged_proto)
         if plan.limits.fixed_shapes:
             declare(copy.graph.input, plan.sizes[0])
-        return cls(Document(copy, folder, OPERATORS), plan.sizes, is_folded, matches, unpadded)
+        return cls(
+            Document(copy, folder, OPERATORS), plan.sizes, is_folded, matches, padding_misfits
+        )
 
     @cached_property
     def sites(self) -> Sequence[Site]:
@@ -124,14 +126,14 @@ class Reading:
             inputs_of(self.document.proto, shapes)
         return ShapeTable(self.document.proto, first) if first else self.document.shapes
 
-    def layer(self, site: Site, planned: ShapeTable | None = None) -> LinearSite | Refusal:
+    def layer(self, site: Site, shapes: ShapeTable | None = None) -> LinearSite | Refusal:
         """Read a layer at the planned extents, or at the extents of another table."""
 
         def extents(table: ShapeTable) -> Extents:
             return lambda value: table.get(site.scope.path, value.name or "")
 
-        assumed = extents(self.planned if planned is None else planned)
-        return read_site(self.document, site, extents(self.document.shapes), assumed)
+        planned_extents = extents(self.planned if shapes is None else shapes)
+        return read_site(self.document, site, extents(self.document.shapes), planned_extents)
 
 
 @dataclass(frozen=True)
@@ -197,15 +199,16 @@ def fit(
     weights = {name: _weight_misfit(name, overridable(proto)) for name in plan.frozen}
     match_outcomes = {(match.companion, match.name): match.outcome for match in reading.matches}
     nodes = {part: _companion_misfit(part, match_outcomes) for part in plan.companions}
-    unpadded = {
-        layer: Misfit(layer.name, "Conv", reason) for layer, reason in reading.unpadded.items()
+    padding_misfits = {
+        layer: Misfit(layer.name, "Conv", reason)
+        for layer, reason in reading.padding_misfits.items()
     }
     options = plan.options
     layers = [(part, _layer(reading, shapes, part, options)) for part in plan.layers]
     outcomes = [
         *weights.values(),
         *nodes.values(),
-        *unpadded.values(),
+        *padding_misfits.values(),
         *(outcome for _, outcome in layers),
     ]
     replaced = [outcome for _, outcome in layers if not isinstance(outcome, Misfit)]
@@ -214,7 +217,7 @@ def fit(
             plan,
             frozen=tuple(name for name, misfit in weights.items() if misfit is None),
             companions=tuple(part for part, misfit in nodes.items() if misfit is None),
-            padding=_padding(plan.padding, reading.unpadded),
+            padding=_padding(plan.padding, reading.padding_misfits),
             layers=tuple(part for part, outcome in layers if not isinstance(outcome, Misfit)),
         ),
         reading=reading,
@@ -279,17 +282,17 @@ def _padding(plan: PaddingPlan | None, misfits: Collection[PaddedLayer]) -> Padd
 
 
 def _layer(
-    reading: Reading, shapes: ShapeTable, planned: LayerPlan, options: FoldOptions
+    reading: Reading, shapes: ShapeTable, layer_plan: LayerPlan, options: FoldOptions
 ) -> tuple[LinearSite, Reformulation] | Misfit:
     """Return a layer of a plan with its form at planned shapes, or why it does not fit."""
-    name, op = planned.name, str(planned.structure.get("op", ""))
+    name, op = layer_plan.name, str(layer_plan.structure.get("op", ""))
     site = reading.site_of.get(name)
     if site is None:
         return Misfit(name, op, "the model has no such layer")
     layer = reading.layer(site, shapes)
     if isinstance(layer, Refusal):
         return Misfit(name, op, layer.reason)
-    if changes := differences(planned.structure, structure_of(layer)):
+    if changes := differences(layer_plan.structure, structure_of(layer)):
         return Misfit(name, op, "; ".join(changes))
-    form = form_of(layer, planned.form, options)
+    form = form_of(layer, layer_plan.form, options)
     return Misfit(name, op, form.reason) if isinstance(form, Refusal) else (layer, form)

@@ -60,10 +60,12 @@ def exchanged(
         return proto, []
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    inlined = [operator for operator, name in operators.items() if COMPANIONS[name].inlines]
-    document = Document(copy, folder, inlined)
+    inlined_operators = [
+        operator for operator, name in operators.items() if COMPANIONS[name].inlines
+    ]
+    document = Document(copy, folder, inlined_operators)
     matches: list[Match] = []
-    replaced: dict[Node, tuple[NewNode, ...]] = {}
+    exchanges: dict[Node, tuple[NewNode, ...]] = {}
     for scope, node in document.nodes(operators):
         companion, name = operators[operator_of(node)], document.name_of(scope, node)
         outcome = _outcome(document, scope, node, COMPANIONS[companion])
@@ -73,10 +75,10 @@ def exchanged(
             matches.append(Match(companion, name, node.op_type, outcome))
             continue
         if nodes is None or (companion, name) in nodes:
-            replaced[outcome.node] = outcome.nodes
-        op_types = tuple(new.op_type for new in outcome.nodes)
+            exchanges[outcome.node] = outcome.nodes
+        op_types = tuple(new_node.op_type for new_node in outcome.nodes)
         matches.append(Match(companion, name, node.op_type, op_types))
-    return _carry_out(document, replaced) if replaced else proto, matches
+    return _carry_out(document, exchanges) if exchanges else proto, matches
 
 
 def _outcome(
@@ -101,13 +103,13 @@ def _make_nodes(
         nodes: the new nodes.
         constants: the constants that are added for all nodes.
     """
-    new, graph = NewNodes(document, node), graph_of(node)
+    builder, graph = NewNodes(document, node), graph_of(node)
 
     def value_of(item: Operand) -> Value | None:
         if item is None or isinstance(item, Value):
             return item
         if isinstance(item, int):
-            return new.nodes[item].outputs[0]
+            return builder.nodes[item].outputs[0]
         name = f"widthfold/{item.item()}" if item.size == 1 else "widthfold/weight"
         return constants.add(item, name, graph)
 
@@ -115,25 +117,27 @@ def _make_nodes(
     for new_node, output in zip(nodes, (*inner, *node.outputs), strict=True):
         inputs, metadata = list(map(value_of, new_node.inputs)), {ORIGIN_KEY: output.name or ""}
         kind = new_node.op_type
-        added_node = new.add(kind, kind.lower(), inputs, new_node.attributes, metadata=metadata)
+        added_node = builder.add(kind, kind.lower(), inputs, new_node.attributes, metadata=metadata)
         if new_node.original is not None:
             take_over(new_node.original, added_node)
     if nodes[-1].original is None:
-        take_over(node, new.nodes[-1])
-    return new.nodes
+        take_over(node, builder.nodes[-1])
+    return builder.nodes
 
 
-def _carry_out(document: Document, replaced: Mapping[Node, tuple[NewNode, ...]]) -> onnx.ModelProto:
+def _carry_out(
+    document: Document, exchanges: Mapping[Node, tuple[NewNode, ...]]
+) -> onnx.ModelProto:
     """Put new nodes in the place of others; the document is consumed."""
     constants = SharedConstants(document)
     replacements = defaultdict[Graph, dict[Node, list[Node]]](dict)
-    for node, new_nodes in replaced.items():
+    for node, new_nodes in exchanges.items():
         replacements[graph_of(node)][node] = _make_nodes(document, node, new_nodes, constants)
     for graph, nodes in replacements.items():
         values = {
-            output: new.outputs[0]
+            output: new_node.outputs[0]
             for node, new_nodes in nodes.items()
-            for output, new in zip(node.outputs, new_nodes[-len(node.outputs) :], strict=True)
+            for output, new_node in zip(node.outputs, new_nodes[-len(node.outputs) :], strict=True)
         }
         makers = _makers(nodes)
         document.replace(graph, nodes, values)

@@ -67,10 +67,10 @@ def append_folded(
         surplus = _differing(form.out_shape, site.output)
         if surplus:
             pairs = surplus.items()
-            fixed = {i: site.static[i] is not None for i in surplus}
+            is_static = {i: site.static[i] is not None for i in surplus}
             series.cut(
                 {
-                    i: extent if fixed[i] else extent - form_extent
+                    i: extent if is_static[i] else extent - form_extent
                     for i, (form_extent, extent) in pairs
                 }
             )
@@ -168,8 +168,8 @@ class Parameters:
 
 def folded_weight(site: LinearSite, numbers: Array, fold: ConvFold) -> Array:
     """Return the weight that the folded node stores, for the stored numbers of the original."""
-    wide = fold_weight(site.operator.canonical(numbers, site.node), fold, site.zero)
-    return site.operator.stored(wide, site.node, site.weight.shape)
+    conv_weight = fold_weight(site.operator.canonical(numbers, site.node), fold, site.zero)
+    return site.operator.stored(conv_weight, site.node, site.weight.shape)
 
 
 def folded_vector(site: LinearSite, numbers: Array, fold: ConvFold) -> Array:
@@ -197,7 +197,7 @@ def folded_bias(site: LinearSite, numbers: Array, fold: ConvFold) -> Array:
     logical = numbers.reshape((1,) * (2 - numbers.ndim) + numbers.shape)
     if logical.shape[-1 if site.weight_on_left else -2] == 1:
         return folded_vector(site, numbers, fold)
-    full = list(logical.shape)
-    full[-2 if site.weight_on_left else -1] = site.channels[1]
+    extents = list(logical.shape)
+    extents[-2 if site.weight_on_left else -1] = site.channels[1]
     layout = RowLayout(fold.out_factor, site.weight_on_left)
-    return layout.pack_array(np.broadcast_to(logical, full))
+    return layout.pack_array(np.broadcast_to(logical, extents))

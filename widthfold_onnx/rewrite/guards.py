@@ -147,8 +147,8 @@ class _Grouping:
         """Check whether the packed layout of a tensor of a group needs these conditions, too."""
         if layout is None or self.regions.home(value) != layout:
             return False
-        met = layout.conditions(self.regions.shapes[value, layout])
-        return all(met.get(axis) == extent for axis, extent in conditions.items())
+        layout_conditions = layout.conditions(self.regions.shapes[value, layout])
+        return all(layout_conditions.get(axis) == extent for axis, extent in conditions.items())
 
 
 def _on_a_cycle(

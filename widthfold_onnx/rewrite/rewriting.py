@@ -196,16 +196,16 @@ class Emission:
         ends = self._regions.sites[node]
         start = self._value_in(site.data, ends.input_layout, node)
         series = Series(self._document, start, node, node.outputs[0].name or "")
-        new = append_folded(series, site, form, ends, self._parameters)
-        take_over(node, new)
+        folded_node = append_folded(series, site, form, ends, self._parameters)
+        take_over(node, folded_node)
         self._replacements[node] += series.nodes
         self._return(node, [series.value], ends.output_layout)
 
     def _propagate(self, node: Node, propagated_op: PropagatedOp) -> None:
         """Emit the op on packed tensors."""
-        new = self._packed_node(node, propagated_op, node)
-        take_over(node, new)
-        self._return(node, new.outputs, propagated_op.layout)
+        packed_node = self._packed_node(node, propagated_op, node)
+        take_over(node, packed_node)
+        self._return(node, packed_node.outputs, propagated_op.layout)
 
     def _packed_node(self, node: Node, propagated_op: PropagatedOp, reader: Node) -> Node:
         """Emit a node that computes an op on packed tensors, before `reader`."""
@@ -222,7 +222,7 @@ class Emission:
             else:
                 inputs.append(self._value_in(value, None, reader))
         metadata = {**PACKED, ORIGIN_KEY: node.outputs[0].name or ""}
-        new = NewNodes(self._document, node).add(
+        packed_node = NewNodes(self._document, node).add(
             node.op_type,
             "packed",
             inputs,
@@ -231,8 +231,8 @@ class Emission:
             outputs=len(node.outputs),
             domain=node.domain,
         )
-        self._replacements[reader].append(new)
-        return new
+        self._replacements[reader].append(packed_node)
+        return packed_node
 
     def _value_in(self, value: Value, layout: PackedLayout | None, reader: Node) -> Value:
         """Return a value in a layout; it is converted before `reader` on the first such read."""
@@ -243,16 +243,16 @@ class Emission:
             dequantization = self._regions.dequantized.get((value, layout))
             maker = value.producer()
             if dequantization is not None and maker is not None:
-                new = self._packed_node(maker, dequantization, reader)
+                packed_node = self._packed_node(maker, dequantization, reader)
                 is_first = not any(
                     converted_value is value for converted_value, _ in self._conversions
                 )
                 if is_first and self._regions.is_superseded(maker):
-                    take_over(maker, new)
-                self._conversions[value, layout] = new.outputs[0]
+                    take_over(maker, packed_node)
+                self._conversions[value, layout] = packed_node.outputs[0]
             else:
-                converted = self._convert(value, logical, layout, reader, inverse=False)
-                self._conversions[value, layout] = converted
+                result = self._convert(value, logical, layout, reader, inverse=False)
+                self._conversions[value, layout] = result
         return self._conversions[value, layout]
 
     def _return(self, node: Node, results: Sequence[Value], layout: PackedLayout | None) -> None:

@@ -78,7 +78,7 @@ class OpInLayout(Op):
 
         A runtime may merge the two when it loads the model.
         """
-        most = np.abs(factor).max(initial=0)
+        largest_factor = np.abs(factor).max(initial=0)
         for value in self.node.inputs:
             maker = None if value is None else value.producer()
             linear = maker is not None and operator_of(maker) in OPERATORS
@@ -86,7 +86,7 @@ class OpInLayout(Op):
             for constant in map(self.document.constant, filter(None, operands)):
                 if not isinstance(constant, Refusal):
                     array = self.document.read(constant)
-                    largest = np.abs(array).max(initial=0).astype(float) * most
+                    largest = np.abs(array).max(initial=0).astype(float) * largest_factor
                     with np.errstate(over="ignore"):
                         if not np.isfinite(largest.astype(array.dtype)):
                             return True

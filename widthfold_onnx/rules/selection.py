@@ -57,9 +57,9 @@ def site_problem(site: LinearSite, options: FoldOptions) -> Refusal | None:
     compute, and so do a Conv and its fold.
     """
     has_other = is_of_one_axis(site) or is_einsum(site)
-    wide = None if has_other else width_problem(site, options)
-    if wide is not None or site.has_finite_weight:
-        return wide
+    width_refusal = None if has_other else width_problem(site, options)
+    if width_refusal is not None or site.has_finite_weight:
+        return width_refusal
     return Refusal(Code.WEIGHT_NOT_FINITE, "the weight holds NaN or Inf")
 
 

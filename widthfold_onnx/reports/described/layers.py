@@ -162,17 +162,17 @@ def describe_optimization(report: OptimizeReport, detail: Detail) -> Description
     )
     if checks is None:
         return description
-    verified = verification.describe(checks, detail)
-    remarks = [*description.remarks, verified.head]
-    remarks += verified.remarks if full or checks.verdict == "pass" else ()
+    checked = verification.describe(checks, detail)
+    remarks = [*description.remarks, checked.head]
+    remarks += checked.remarks if full or checks.verdict == "pass" else ()
     if report.written is not None and checks.unrun:
         remarks.append(Line("written without having been run", checks.unrun))
     return replace(
-        verified,
+        checked,
         head=description.head,
         assumptions=description.assumptions,
-        tables=[*tables, *(verified.tables if full else ())],
-        facts=[*description.facts, *verified.facts] if full else (),
+        tables=[*tables, *(checked.tables if full else ())],
+        facts=[*description.facts, *checked.facts] if full else (),
         remarks=remarks,
     )
 
@@ -208,8 +208,8 @@ def _changes(report: OptimizeReport, detail: Detail) -> list[Line]:
 
 def _unlisted(report: OptimizeReport) -> list[Line]:
     """Count the sites that no brief table lists, and name unchanged other parts."""
-    listed = Counter(site.code for group in _groups(report) for site in group)
-    codes = Counter(site.code for site in report.sites) - listed
+    listed_codes = Counter(site.code for group in _groups(report) for site in group)
+    codes = Counter(site.code for site in report.sites) - listed_codes
     folded_count = codes.pop("folded", 0)
     parts = [f"{count} {code}" for code, count in codes.most_common()]
     parts += [f"companion {c.name}" for c in report.companions if c.status != "exchanged"]

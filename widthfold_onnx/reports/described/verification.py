@@ -170,7 +170,7 @@ def _times(timing: Timing, detail: Detail) -> list[Table]:
 
 def meaning(report: VerifyReport) -> str:
     """Say what the verdict means for the models, without their names."""
-    reached = report.timing.fail_under_verdict if report.timing is not None else "pass"
+    speed_verdict = report.timing.fail_under_verdict if report.timing is not None else "pass"
     is_equal = report.proof is not None and report.proof.verdict == "equal"
     agreement = (
         "the rewritten model computes what the original computes"
@@ -178,8 +178,8 @@ def meaning(report: VerifyReport) -> str:
         else "the rewritten model returned what the original returned, within the tolerance"
     )
     # Only models that agree are timed; beside the speed only the proof can fail.
-    if report.verdict == reached != "pass" and is_equal:
-        return f"{agreement}, but {'is' if reached == 'fail' else 'may be'} too slow"
+    if report.verdict == speed_verdict != "pass" and is_equal:
+        return f"{agreement}, but {'is' if speed_verdict == 'fail' else 'may be'} too slow"
     return {
         "pass": agreement,
         "fail": "the rewritten model does not compute what the original computes",

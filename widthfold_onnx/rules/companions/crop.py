@@ -123,9 +123,9 @@ class _Window:
         end = min(end, self.spare - begin)
         pads = axis.pad_begin - stride * begin, axis.pad_end - stride * end
         last = pads[1] if self.is_transposed else max(0, pads[1])
-        new = replace(axis, pad_begin=pads[0], pad_end=last)
+        new_axis = replace(axis, pad_begin=pads[0], pad_end=last)
         remaining = Cut(cut.begin - begin, cut.end - end)
-        return replace(self, axis=new, spare=self.spare - begin - end), remaining
+        return replace(self, axis=new_axis, spare=self.spare - begin - end), remaining
 
     @property
     def _unread_positions(self) -> int:
@@ -233,9 +233,9 @@ def _reshape_axes(lengths: Lengths, node: Node, places: list[int]) -> list[int]:
     if node.op_type == "Squeeze":
         squeezed_axes = {axis % len(places) for axis in axes}
         return [place for i, place in enumerate(places) if i not in squeezed_axes]
-    rank, existing = len(places) + len(axes), iter(places)
+    rank, old_places = len(places) + len(axes), iter(places)
     new_axes = {axis % rank for axis in axes}
-    return [NEW_AXIS if i in new_axes else next(existing) for i in range(rank)]
+    return [NEW_AXIS if i in new_axes else next(old_places) for i in range(rank)]
 
 
 def _absorb(
@@ -257,17 +257,17 @@ def _absorb(
     spatial = {axis: places[axis] - 2 for axis in cuts_by_axis if places[axis] >= 2}
     if all(cuts_by_axis[axis] == NONE for axis in spatial):
         return None
-    new, remainders = list(windows), {}
+    new_windows, remainders = list(windows), {}
     for axis, cut in cuts_by_axis.items():
         if cut is None:
             return DEPENDS
         remainders[axis] = cut
         if (at := spatial.get(axis)) is not None:
-            new[at], remainders[axis] = new[at].absorb(cut)
-    if new == list(windows):
+            new_windows[at], remainders[axis] = new_windows[at].absorb(cut)
+    if new_windows == list(windows):
         is_empty = any(windows[at].spare < 1 for at in spatial.values())
         return EMPTY if is_empty else NO_PADS
-    return new, {axis: cut for axis, cut in remainders.items() if cut != NONE}
+    return new_windows, {axis: cut for axis, cut in remainders.items() if cut != NONE}
 
 
 def _slice(document: Document, data: int, node: Node, remainders: Mapping[int, Cut]) -> NewNode:

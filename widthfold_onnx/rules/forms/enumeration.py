@@ -127,25 +127,25 @@ def forms_of_split(
             they have fewer structural zeros, but channels grow on one side only.
     """
     grouping = grouping or site.grouping
-    regrouped = _changes(site.grouping, grouping)
+    group_changes = _changes(site.grouping, grouping)
     names = axis_names(site.rank)
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
-    if options.ragged and (short := _too_short(site, split)):
-        yield label, short
+    if options.ragged and (refusal := _too_short(site, split)):
+        yield label, refusal
         return
-    one_sided = one_sided and not regrouped
+    one_sided = one_sided and not group_changes
     of_axes = [
         list(_tilings(axis, factor, one_sided=one_sided))
         for axis, factor in zip(site.axes, split[1:], strict=True)
     ]
     for last_first in product(*reversed(of_axes)):
         tilings = last_first[::-1]
-        batch, lifted = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
-        kind = [*batch, *(kind for kind, _ in tilings if kind), *lifted, *regrouped]
+        batch, lift_names = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
+        kind = [*batch, *(kind for kind, _ in tilings if kind), *lift_names, *group_changes]
         if not kind and not site.operator.transposed:
             continue  # the node as it is
         # The split does not name axes whose strides alone are folded, nor does a lift.
-        changes = [bool(regrouped), *(tiles.is_folded for _, tiles in tilings)]
+        changes = [bool(group_changes), *(tiles.is_folded for _, tiles in tilings)]
         axis_label = label or "+".join(n for n, is_ in zip(names[1:], changes, strict=True) if is_)
         for dense in (False, True) if split[0] > 1 else (False,):
             spec = FormSpec(

@@ -106,7 +106,11 @@ LEAST_OPSET = 10
 def needed_extents(site: LinearSite, form: Reformulation) -> dict[int, Extent]:
     """Return the conditions on the extents of the data, by axis of the data as it is stored."""
     axes = zip(site.stored_axes, site.static, form.extents, strict=True)
-    return {axis: extent for axis, fixed, extent in axes if fixed is None and extent.modulus > 1}
+    return {
+        axis: extent
+        for axis, static_extent, extent in axes
+        if static_extent is None and extent.modulus > 1
+    }
 
 
 def unguardable(site: LinearSite) -> Refusal | None:
@@ -130,8 +134,8 @@ def open_extents_problem(site: LinearSite, form: Reformulation) -> Refusal | Non
     A Reshape copies dimensions at their place and infers one.
     """
     declared = site.data.shape or ()
-    for axis, fixed in zip(site.stored_axes, site.static, strict=True):
-        if fixed is None and axis < len(declared) and isinstance(declared[axis], int):
+    for axis, extent in zip(site.stored_axes, site.static, strict=True):
+        if extent is None and axis < len(declared) and isinstance(declared[axis], int):
             return Refusal(
                 Code.UNKNOWN_EXTENT,
                 f"its data is declared with an extent of {declared[axis]}, which other turns of a "

@@ -47,14 +47,14 @@ class SpatialFold(Proposal):
             return Refusal(Code.RANK_UNSUPPORTED, f"the form is for {len(spec.axes)} spatial axes")
         axes: list[FoldedAxis] = []
         for name, axis, tiles in zip(site.position_names, site.axes, spec.axes, strict=True):
-            unfolded = tiles.out_tile == axis.base_dilation  # or its strides alone are folded
+            keeps_output = tiles.out_tile == axis.base_dilation  # or its strides alone are folded
             folded_axis = (
                 keep_axis(axis)
-                if unfolded and axis.base_dilation == tiles.in_tile == 1
+                if keeps_output and axis.base_dilation == tiles.in_tile == 1
                 else fold_axis(axis, tiles.out_tile, tiles.in_tile, blocked=tiles.blocked)
             )
             if isinstance(folded_axis, Refusal):
-                where = f"along {name}, " if unfolded else ""
+                where = f"along {name}, " if keeps_output else ""
                 return replace(folded_axis, reason=where + folded_axis.reason)
             axes.append(folded_axis)
         fold = ConvFold(
@@ -81,15 +81,15 @@ class SpatialFold(Proposal):
                 )
         in_shape = _extended_shape(site, fold, output=False)
         out_shape = _extended_shape(site, fold, output=True)
-        for actual, needed in ((site.planned, in_shape), (site.output, out_shape)):
-            if actual != needed and not options.ragged:
+        for shape, needed_shape in ((site.planned, in_shape), (site.output, out_shape)):
+            if shape != needed_shape and not options.ragged:
                 axis = next(
-                    i for i, (a, n) in enumerate(zip(actual, needed, strict=True)) if a != n
+                    i for i, (a, n) in enumerate(zip(shape, needed_shape, strict=True)) if a != n
                 )
                 return Refusal(
                     Code.FACTOR_DOES_NOT_DIVIDE,
-                    f"{'input' if actual is site.planned else 'output'} extent {actual[axis]} "
-                    f"would have to be {needed[axis]}",
+                    f"{'input' if shape is site.planned else 'output'} extent {shape[axis]} "
+                    f"would have to be {needed_shape[axis]}",
                 )
         return in_shape, out_shape
 
@@ -116,21 +116,21 @@ class SpatialFold(Proposal):
         views = all(isinstance(step, Reshape) for step in (*folding, *unfolding))
         infers_several = max(inferred(folding), inferred(unfolding)) > 1
         has_layout = not (site.is_dequantized and fold.group > 1)  # none has tile-major groups
-        last = (fold.tile_major or infers_several) and not views and has_layout
-        if last:
+        channels_last = (fold.tile_major or infers_several) and not views and has_layout
+        if channels_last:
             folding = input_packing.steps(tile_major=True)
             unfolding = output_packing.steps(tile_major=True, inverse=True)
-        fold = replace(fold, tile_major=last)
-        produced = (out_shape[0], 1, *out_shape[2:])
-        multiplied = (site.positions[0], 1, *site.positions[1:])
+        fold = replace(fold, tile_major=channels_last)
+        output_positions = (out_shape[0], 1, *out_shape[2:])
+        weight_positions = (site.positions[0], 1, *site.positions[1:])
         return Reformulation(
-            spec=msgspec.structs.replace(self.spec, tile_major=last),
+            spec=msgspec.structs.replace(self.spec, tile_major=channels_last),
             fold=fold,
             is_view=views and shapes == logical,
-            channels_last=last,
+            channels_last=channels_last,
             in_shape=in_shape,
             out_shape=out_shape,
-            flops_ratio=fold.flops_growth(elements(produced) / elements(multiplied)),
+            flops_ratio=fold.flops_growth(elements(output_positions) / elements(weight_positions)),
             bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
             folded_axes=frozenset(
                 i
@@ -159,22 +159,22 @@ class SpatialFold(Proposal):
         _, output_packing = pack_positions(out_shape, first.out_tile)
         batch, positions = in_shape[0], elements(in_shape[2:3]) // first.in_tile
         channels = fold.channels(*site.channels)[1]
-        parted = (batch, positions, channels, *out_shape[3:])
-        produced = elements((batch, positions * first.out_tile, *out_shape[3:]))
+        tap_shape = (batch, positions, channels, *out_shape[3:])
+        output_positions = elements((batch, positions * first.out_tile, *out_shape[3:]))
         return Reformulation(
             spec=self.spec,
             fold=fold,
             is_view=False,
             in_shape=in_shape,
             out_shape=out_shape,
-            flops_ratio=fold.flops_growth(produced / elements(site.positions)),
+            flops_ratio=fold.flops_growth(output_positions / elements(site.positions)),
             bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
             folded_axes=frozenset(range(len(in_shape))) - {1},
             extents=(ANY,) * len(in_shape),
             folding=input_packing.steps(tile_major=False),
             unfolding=(
-                Reshape(len(parted) - 1, parted, (False,) * len(parted)),
-                ShiftedSum(fold.shifts, channels // fold.sums, len(parted)),
+                Reshape(len(tap_shape) - 1, tap_shape, (False,) * len(tap_shape)),
+                ShiftedSum(fold.shifts, channels // fold.sums, len(tap_shape)),
                 *output_packing.steps(tile_major=False, inverse=True),
             ),
             ends=Ends(site.data_index, None, None, in_shape, out_shape),

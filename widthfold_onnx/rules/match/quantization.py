@@ -265,8 +265,8 @@ def read_quantization(
     if maker is None:
         return Quantization(False, dtype, zero, document.opset >= PADDED_SINCE, True)
     result = node.outputs[0]
-    quantized = all(is_default(user, "QuantizeLinear") for user, _ in result.uses())
-    return Quantization(True, dtype, zero, True, quantized and not result.is_graph_output())
+    is_quantized = all(is_default(user, "QuantizeLinear") for user, _ in result.uses())
+    return Quantization(True, dtype, zero, True, is_quantized and not result.is_graph_output())
 
 
 def read_scales(

@@ -73,8 +73,8 @@ def read_site(
     shapes = _shapes(node, operator, weight.constant, static(data), planned(data))
     if isinstance(shapes, Refusal):
         return shapes
-    fixed, assumed, shape = shapes
-    axes = _axes(node, assumed, fixed, shape, operator)
+    static_dims, planned_dims, shape = shapes
+    axes = _axes(node, planned_dims, static_dims, shape, operator)
     if isinstance(axes, Refusal):
         return axes
     maker = exact_dequantizer(document, data)
@@ -88,8 +88,8 @@ def read_site(
     result = family(
         **vars(site),
         operator=operator,
-        static=fixed,
-        planned=assumed,
+        static=static_dims,
+        planned=planned_dims,
         opset=document.opset,
         weight=weight.constant,
         weight_shape=shape,
@@ -214,8 +214,10 @@ def _shapes(
         )
     shape = operator.canonical(np.broadcast_to(np.int8(0), weight.shape), node).shape
     channels = shape[1] * operator.group(node)
-    fixed, assumed = (operator.logical(node, dims, channels) for dims in (static, planned))
-    return fixed, assumed, shape
+    static_dims, planned_dims = (
+        operator.logical(node, dims, channels) for dims in (static, planned)
+    )
+    return static_dims, planned_dims, shape
 
 
 def _overflow(document: Document, site: LinearSite) -> Refusal | None:

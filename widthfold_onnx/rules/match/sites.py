@@ -327,11 +327,11 @@ def samples_of(document: Document, data: Dims, order: Sequence[int]) -> tuple[Sa
     shapes = (dims_of(value) for value in graph.input if value.name not in initializers)
     batches = {dims[0] for dims in shapes if dims is not None and len(dims) > 1}
     first, second = data[:2]
-    later = frozenset({second} if first not in batches and second in batches else ())
+    second_counts = frozenset({second} if first not in batches and second in batches else ())
     if len(data) > 2:
-        counts = (SampleCounts() if later else SampleCounts({first}), later)
+        counts = (SampleCounts() if second_counts else SampleCounts({first}), second_counts)
     else:
-        counts = (SampleCounts({None} if first is None else batches - {None}), later)
+        counts = (SampleCounts({None} if first is None else batches - {None}), second_counts)
     return tuple(counts[axis] if axis < len(counts) else SampleCounts() for axis in order)
 
 
@@ -420,7 +420,7 @@ class ProductSite(LinearSite):
     @property
     def signature(self) -> dict[str, object]:
         """Its geometry without extents and element type; of JSON's types."""
-        beside = {str(i): list(p.constant.shape) for i, p in self.other_parameters.items()}
+        shapes = {str(i): list(p.constant.shape) for i, p in self.other_parameters.items()}
         return {
             **({"equation": _equation(self.labels)} if self.labels else {}),
             "weight": list(self.matrix_shape),
@@ -430,7 +430,7 @@ class ProductSite(LinearSite):
             "flat": self.flat,
             "bias": None if self.bias is None else list(self.bias.shape),
             **({"dequantized": True} if self.is_dequantized else {}),
-            **({"beside": beside} if beside else {}),
+            **({"beside": shapes} if shapes else {}),
         }
 
     @property
@@ -444,9 +444,9 @@ class ProductSite(LinearSite):
         """The side of the weight, and its transposes and additions, for reports."""
         if self.labels is not None:
             return _equation(self.labels)
-        turned = self.operator.weight_transposed(self.node)
+        is_transposed = self.operator.weight_transposed(self.node)
         text = f"weight {'left' if self.weight_on_left else 'right'}"
-        text += ", data transposed" * self.transposed + ", weight transposed" * turned
+        text += ", data transposed" * self.transposed + ", weight transposed" * is_transposed
         return text if self.bias is None else f"{text}, C {list(self.bias.shape)}"
 
     def problem(self) -> Refusal | None:

@@ -71,11 +71,11 @@ Line = tuple[Run, ...]
 
 def current_runs(line: Iterable[Run]) -> Line:
     """Return the runs that replace the runs of a line."""
-    result, waiting = [], list(line)[::-1]
-    while waiting:
-        run = waiting.pop()
+    result, stack = [], list(line)[::-1]
+    while stack:
+        run = stack.pop()
         if run.parts:
-            waiting += run.parts[::-1]
+            stack += run.parts[::-1]
         else:
             result.append(run)
     return tuple(result)

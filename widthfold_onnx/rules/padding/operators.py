@@ -289,8 +289,8 @@ def _relate_split(op: RelatedOp) -> Sequence[Line] | Refusal:
     channels, count = count_of(op.data), len(op.node.outputs)
     sizes = op.numbers(1, "split")
     if sizes is None:
-        most = -(-channels // count)
-        sizes = [min(most, channels - most * i) for i in range(count)]
+        size = -(-channels // count)
+        sizes = [min(size, channels - size * i) for i in range(count)]
     if isinstance(sizes, Refusal):
         return sizes
     if len(sizes) != count or sum(sizes) != channels or min(sizes) < 1:
@@ -349,13 +349,13 @@ def _pad_pad(op: LaidOp) -> PaddedNode | Refusal:
     if pads[ends]:
         if data_layout.is_padded and not op.zeros[0]:
             return NO_CHANNELS
-        appended = result_layout.width - data_layout.width
+        growth = result_layout.width - data_layout.width
         if (
-            appended < 0
+            growth < 0
             or (result_layout.positions[: data_layout.channels] != data_layout.positions).any()
         ):
             return Refusal(Code.UNEVEN_PARTS, "the padding of its result lies elsewhere")
-        pads[ends] = appended
+        pads[ends] = growth
         padding = op.zero if result_layout.is_padded else None
     if not any(pads):
         return PaddedNode(padding, vanishes=True)
