@@ -14,7 +14,7 @@ from tests.running import run
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.rewrite.apply import Reading, apply
-from widthfold_onnx.rewrite.padding import joined, survey_padding
+from widthfold_onnx.rewrite.padding import joined_plan, survey_padding
 from widthfold_onnx.rewrite.plan import EMPTY, CompanionPlan, Plan
 
 X = "float[2,3,7,11] x"
@@ -67,7 +67,7 @@ def read(model: onnx.ModelProto) -> Reading:
 
 
 def planned(model: onnx.ModelProto, multiple: int) -> Plan:
-    return Plan(padding=joined(survey_padding(read(model).document, multiple)[0]))
+    return Plan(padding=joined_plan(survey_padding(read(model).document, multiple)[0]))
 
 
 def ends(model: onnx.ModelProto, multiple: int = 4) -> list[tuple[str, str]]:
@@ -630,6 +630,6 @@ def test_a_padded_prelu_is_proved_as_the_ops_of_its_companion() -> None:
     node = "PRelu -> b"
     plan = Plan(companions=(CompanionPlan(node=node, companion=Companion.PRELU),))
     chains, _ = survey_padding(Reading.of(model, None, plan).document, 4)
-    padded = apply(model, None, msgspec.structs.replace(plan, padding=joined(chains)))
+    padded = apply(model, None, msgspec.structs.replace(plan, padding=joined_plan(chains)))
     assert [n.op_type for n in padded.graph.node] == ["Conv", "Mul", "Max", "Conv"]
     assert proof(model, padded).verdict == "equal"
