@@ -41,7 +41,7 @@ SECTIONS = {
     ),
     "What is printed": "save-plan details report format debug help",
 }
-"""Names of options by section of `--help`, those that are needed first; a command lists its own."""
+"""Names of options by section of `--help`, the most needed first; a command lists its own."""
 
 _AGAIN_SECONDS = 0.05
 _STATUS_BAR = 24

@@ -65,7 +65,7 @@ LIMITS: Help = {
     "--skip GLOB": "Leave alone nodes whose name matches; may be given several times.",
     "--input-shape NAME:DIMS": "Sizes where the model leaves them open, e.g. x:1,3,224,224; the "
     "model keeps its symbols. May be given several times, also for one input, or as a range "
-    "x:1,3,320..640,320..640: what is changed gains at one of these sizes and loses at none.",
+    "x:1,3,320..640,320..640: a changed model gains at one of these sizes and loses at none.",
 }
 """Options of all commands that plan a fold."""
 

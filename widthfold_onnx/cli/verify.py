@@ -35,7 +35,7 @@ TIMING: Help = {
     },
     "--fail-under X": "Exit 1 if the speed-up (time of ORIGINAL / time of REWRITTEN) is below X by "
     "more than noise: 2 %, or twice the A/A control. Exit 4 if its interval stays too wide to "
-    "tell. 1.0 fails a slower model. With --baseline, of the speed-up / that of the baseline.",
+    "tell. 1.0 fails a slower model. With --baseline, X bounds speed-up / saved speed-up.",
     "--freeze-weights": "Accept weights of ORIGINAL that REWRITTEN no longer has as inputs; its "
     "own values count.",
 }

@@ -34,7 +34,7 @@ UNREAD = frozenset({Code.UNKNOWN_EXTENT, Code.UNKNOWN_SHAPE})
 """Codes of sites that cannot be read because an extent is unknown."""
 
 OVERRIDABLE = frozenset({Code.WEIGHT_OVERRIDABLE, Code.BIAS_OVERRIDABLE})
-"""Codes of sites of which an input of the model is a constant for those who leave it out."""
+"""Codes of sites whose weight or bias is an input of the model with a default value."""
 
 FREEZE = "--freeze-weights"
 RAGGED = "--ragged"

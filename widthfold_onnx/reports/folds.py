@@ -18,7 +18,7 @@ _MOST_NUMBERS = 300
 _LETTER = 7
 _PALE = [to_hex(colour) for colour in colormaps["Set3"].colors]  # type: ignore[attr-defined]
 _BLACK = "#101010"
-"""Cells are pale on every screen, so what is written on them is black on every screen."""
+"""Text in cells is black on every screen, because cells are pale on every screen."""
 
 
 def colour(index: int) -> str:

@@ -119,5 +119,5 @@ def _template(name: str) -> Template:
 
 
 def _escape(value: object) -> object:
-    """Escape the control characters of what the template shows, which then escapes HTML."""
+    """Escape the control characters of a value that a template shows; the template escapes HTML."""
     return value if isinstance(value, Markup) else printable(str(value), _LONGEST)

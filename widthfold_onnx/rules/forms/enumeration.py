@@ -32,8 +32,8 @@ from widthfold_onnx.rules.match.sites import ConvSite, LinearSite, ProductSite, 
 
 SUMMED = "summed taps"
 SUMMED_RANKS = (1, 3)
-"""Spatial axes of a Conv of which the first may become samples: what is left is a product of
-matrices, or a Conv of two axes."""
+"""Numbers of spatial axes of a Conv whose first axis may become samples: a product of matrices
+remains, or a Conv of two axes."""
 
 GEMM_OPSET = 11
 """First operator set whose Gemm needs no C."""

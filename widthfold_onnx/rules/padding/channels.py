@@ -35,7 +35,7 @@ DECIDING = frozenset(
         *("ReduceMin", "Resize", "ThresholdedRelu", "Where"),
     }
 )
-"""Ops of which an attribute or another operand decides whether they make a zero of zeros."""
+"""Ops that make a zero of zeros or not, as an attribute or another operand decides."""
 
 
 class Run:

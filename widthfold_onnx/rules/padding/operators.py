@@ -125,7 +125,7 @@ def _pad_linear(op: LaidOp) -> PaddedNode | Refusal:
 
 
 NORMALIZED = {1: 0.0, 2: 0.0, 3: 0.0, 4: 1.0}
-"""Scale, shift, mean and variance at padding, of which a BatchNormalization makes 0."""
+"""Scale, shift, mean and variance at padding: with these a BatchNormalization returns 0."""
 
 
 def _relate_normalization(op: RelatedOp) -> Sequence[Line] | Refusal:
@@ -147,7 +147,7 @@ def _pad_normalization(op: LaidOp) -> PaddedNode | Refusal:
 # Elementwise ops.
 
 FILLED_WITH_ONE = frozenset({"Div", "Mul", "Pow", "PRelu"})
-"""Ops of which a constant per channel is 1 at padding: 0 / 0 is no number, and a slope of 0 would
+"""Ops whose constant per channel is 1 at padding: 0 / 0 is no number, and a slope of 0 would
 keep the proof from seeing that Max(x, slope * x) is a PRelu. Other constants are 0 there."""
 
 
