@@ -109,13 +109,11 @@ def optimize(
             return CommandResult(report, decided_plan.plan)
         delivery = Delivery(loaded, fitted_plan, report, by_measurement=options.fixed is None)
         report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
-        unproved_layers = _unproved_layers(fitted_plan, report)
-        if not unproved_layers:
+        layers = _unproved_layers(fitted_plan, report)
+        if not layers:
             return CommandResult(report, decided_plan.plan)
-        on_progress(Step(f"leaving out {len(unproved_layers)} folds whose guards cannot be proved"))
-        decided_plan = decided_plan.excluding(
-            unproved_layers, NOT_PROVED, loaded.proto, loaded.folder
-        )
+        on_progress(Step(f"leaving out {len(layers)} folds whose guards cannot be proved"))
+        decided_plan = decided_plan.excluding(layers, NOT_PROVED, loaded.proto, loaded.folder)
 
 
 def decide(
@@ -328,15 +326,15 @@ def _usable_forms(
     from widthfold_onnx.runtime.inputs.cases import with_cases
 
     on_progress(Step("running the model as its values are judged"))
-    judging_options = with_cases(
+    run_options = with_cases(
         replace(verify_options, input_shapes=options.input_shapes), loaded.proto
     )
-    if not check_file(loaded.path, judging_options):
+    if not check_file(loaded.path, run_options):
         return options, {}
     from widthfold_onnx.evidence.saturating_forms import usable_forms
 
     on_progress(Step("trying which folds saturate no further than the model"))
-    return usable_forms(loaded, options, judging_options)
+    return usable_forms(loaded, options, run_options)
 
 
 def _protected_files(loaded: LoadedModel) -> list[Path]:

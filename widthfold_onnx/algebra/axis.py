@@ -147,19 +147,17 @@ def keep_axis(axis: ConvAxis) -> FoldedAxis:
     """
     taps = np.arange(axis.kernel)
     zero = np.zeros_like(taps)
-    begin_taps, end_taps = (
-        max(0, -(pad // axis.dilation)) for pad in (axis.pad_begin, axis.pad_end)
-    )
+    begin, end = (max(0, -(pad // axis.dilation)) for pad in (axis.pad_begin, axis.pad_end))
     return FoldedAxis(
         original_kernel=axis.kernel,
-        kernel=begin_taps + axis.kernel + end_taps,
+        kernel=begin + axis.kernel + end,
         stride=axis.stride,
         dilation=axis.dilation,
-        pad_begin=axis.pad_begin + begin_taps * axis.dilation,
-        pad_end=axis.pad_end + end_taps * axis.dilation,
+        pad_begin=axis.pad_begin + begin * axis.dilation,
+        pad_end=axis.pad_end + end * axis.dilation,
         g=zero,
         f=zero,
-        q=taps + begin_taps,
+        q=taps + begin,
         k=taps,
         extent=Extent((axis.length or 0) % axis.pad_period, axis.pad_period),
     )

@@ -146,7 +146,5 @@ def _shares(regrouping: Regrouping) -> tuple[float, float]:
         return 1.0, 1.0
     pairs = np.indices((original.outputs, original.inputs))
     meeting = result.joins(*pairs)
-    kept_count, met_count = (
-        int(np.sum(mask)) for mask in (meeting & original.joins(*pairs), meeting)
-    )
-    return kept_count / original.size, met_count / original.size
+    overlap, total = (int(np.sum(mask)) for mask in (meeting & original.joins(*pairs), meeting))
+    return overlap / original.size, total / original.size

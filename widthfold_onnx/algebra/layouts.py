@@ -256,10 +256,8 @@ class RowLayout(PackedLayout):
 
     def steps(self, shape: Dims, *, inverse: bool = False) -> tuple[Reshape]:
         """Return the Reshape that packs a tensor of logical extents `shape`, or unpacks it."""
-        packed_extents, batch_axes = self.extents(shape), len(shape) - 1 - self.merged
-        source, result = (
-            (packed_extents, tuple(shape)) if inverse else (tuple(shape), packed_extents)
-        )
+        extents, batch_axes = self.extents(shape), len(shape) - 1 - self.merged
+        source, result = (extents, tuple(shape)) if inverse else (tuple(shape), extents)
         return (Reshape(len(source), result, tuple(i < batch_axes for i in range(len(result)))),)
 
     def positions(self, rank: int) -> slice:

@@ -81,18 +81,15 @@ def sizes(pairs: Iterable[tuple[str, list[tuple[int, ...]]]]) -> Sizes:
     An input with a single shape has it in every assignment.
     """
     shapes: dict[str, list[tuple[int, ...]]] = {}
-    for name, input_shapes in pairs:
-        shapes.setdefault(name, []).extend(input_shapes)
-    counts = {len(input_shapes) for input_shapes in shapes.values()} - {1}
+    for name, choices in pairs:
+        shapes.setdefault(name, []).extend(choices)
+    counts = {len(choices) for choices in shapes.values()} - {1}
     if len(counts) > 1:
         times = ", ".join(f"{printable(name)} {len(s)} times" for name, s in shapes.items())
         raise click.BadParameter(f"it names {times}: equally many, or once")
     count = max(counts, default=1)
     return tuple(
-        {
-            name: input_shapes[min(at, len(input_shapes) - 1)]
-            for name, input_shapes in shapes.items()
-        }
+        {name: choices[min(at, len(choices) - 1)] for name, choices in shapes.items()}
         for at in range(count)
     )
 

@@ -71,12 +71,12 @@ def decide_fixed(
     )
 
 
-def decide_layout(fold: FoldOptions, runtime_options: RuntimeOptions) -> FoldOptions:
+def decide_layout(fold: FoldOptions, runtime: RuntimeOptions) -> FoldOptions:
     """Return the options with AUTO decided, unless forms are measured, where both layouts compete.
 
     Args:
         fold: the options.
-        runtime_options: where the model will run; AUTO has the options of CUDA.
+        runtime: where the model will run; AUTO has the options of CUDA.
 
     >>> decide_layout(FoldOptions(factor=8), RuntimeOptions(provider=Provider.CUDA)).layout
     <Layout.NCHW: 'nchw'>
@@ -87,9 +87,7 @@ def decide_layout(fold: FoldOptions, runtime_options: RuntimeOptions) -> FoldOpt
     if fold.layout is not Layout.AUTO or fold.fixed is None:
         return fold
     provider = description_of(
-        Provider.CUDA if runtime_options.provider is Provider.AUTO else runtime_options.provider
+        Provider.CUDA if runtime.provider is Provider.AUTO else runtime.provider
     )
-    prefers_nhwc = (
-        runtime_options.provider_options.get(provider.channels_last, "0").lower() not in OFF
-    )
+    prefers_nhwc = runtime.provider_options.get(provider.channels_last, "0").lower() not in OFF
     return replace(fold, layout=Layout.NHWC if prefers_nhwc else provider.layout)

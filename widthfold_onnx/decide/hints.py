@@ -135,12 +135,11 @@ class Hints:
             and None in dims
             and value.name not in given_shapes
         }
-        name_groups = [[name] for name in open_inputs] + (
-            [list(open_inputs)] if len(open_inputs) > 1 else []
-        )
+        groups = [[name] for name in open_inputs]
+        groups += [list(open_inputs)] if len(open_inputs) > 1 else []
         suggested = tuple(
             {**given_shapes, **{name: self._shape_of(open_inputs[name], samples) for name in names}}
-            for samples, names in product((1, self._factor), name_groups)
+            for samples, names in product((1, self._factor), groups)
         )
         sizes = self._run(suggested) if open_inputs else ()
         return [

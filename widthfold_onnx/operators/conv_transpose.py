@@ -37,43 +37,33 @@ class ConvTranspose(Conv):
         if isinstance(axes, Refusal):
             return axes
         rank = len(axes)
-        output_padding = integers(node, "output_padding", [0] * rank)
+        growth = integers(node, "output_padding", [0] * rank)
         target = integers(node, "output_shape", [])
         pads = [pad for axis in axes for pad in (axis.pad_begin, axis.pad_end)]
-        if (
-            len(output_padding) != rank
-            or len(target) not in (0, rank)
-            or min(*pads, *output_padding) < 0
-        ):
+        if len(growth) != rank or len(target) not in (0, rank) or min(*pads, *growth) < 0:
             return Refusal(
                 Code.INCONSISTENT_ATTRIBUTES,
-                f"pads {pads}, output padding {output_padding}, output shape {target} "
-                f"along {rank} axes",
+                f"pads {pads}, output padding {growth}, output shape {target} along {rank} axes",
             )
         for i, axis in enumerate(axes):
             s, reach = axis.stride, axis.dilation * (axis.kernel - 1)
             pads_of_axis = _pads(
                 auto_pad_of(node),
                 (axis.pad_begin, axis.pad_end),
-                None
-                if axis.length is None
-                else s * (axis.length - 1) + reach + 1 + output_padding[i],
+                None if axis.length is None else s * (axis.length - 1) + reach + 1 + growth[i],
                 None if not target else target[i],
-                reach + 1 + output_padding[i] - s,
+                reach + 1 + growth[i] - s,
             )
             if isinstance(pads_of_axis, Refusal):
                 return pads_of_axis
-            if pads_of_axis[1] < 0 and output_padding[i] - pads_of_axis[1] >= s:
+            if pads_of_axis[1] < 0 and growth[i] - pads_of_axis[1] >= s:
                 return Refusal(
                     Code.OUTPUT_TOO_LARGE,
                     f"an output of {target[i]} positions is a stride or more beyond the kernel's "
                     "reach",
                 )
-            pad_begin, pad_end = (
-                reach - pads_of_axis[0],
-                reach - pads_of_axis[1] + output_padding[i],
-            )
-            axes[i] = replace(axis, stride=1, base_dilation=s, pad_begin=pad_begin, pad_end=pad_end)
+            begin, end = reach - pads_of_axis[0], reach - pads_of_axis[1] + growth[i]
+            axes[i] = replace(axis, stride=1, base_dilation=s, pad_begin=begin, pad_end=end)
         return tuple(axes)
 
     def pad_period(self, node: Node, axis: ConvAxis) -> int | None:

@@ -208,10 +208,8 @@ def _terms(node: Node) -> tuple[Term, Term, Term] | None:
     if arrow:
         return terms[0], terms[1], _term(result)
     counts = Counter(chain(*terms))
-    single_labels = sorted(
-        label for label, count in counts.items() if count == 1 and label != ELLIPSIS
-    )
-    return terms[0], terms[1], (*((ELLIPSIS,) if ELLIPSIS in counts else ()), *single_labels)
+    singles = sorted(label for label, count in counts.items() if count == 1 and label != ELLIPSIS)
+    return terms[0], terms[1], (*((ELLIPSIS,) if ELLIPSIS in counts else ()), *singles)
 
 
 def _term(text: str) -> Term:

@@ -35,10 +35,8 @@ def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
         title = "pass, but" if checks.verdict == "pass" else str(checks.verdict)
         findings = [(title, reason) for reason in checks.reasons]
     elif isinstance(report, OptimizeReport) and report.written is None:
-        folded_sites = [site for site in report.sites if site.status == "folded"]
-        findings = [
-            (f"{short(site.node, _NAME)} can be folded", _reason(site)) for site in folded_sites
-        ]
+        sites = [site for site in report.sites if site.status == "folded"]
+        findings = [(f"{short(site.node, _NAME)} can be folded", _reason(site)) for site in sites]
     if len(findings) > MOST:
         remainder = len(findings) - MOST + 1
         findings[MOST - 1 :] = [(f"{remainder} more", "the report lists them")]

@@ -86,17 +86,15 @@ class Reading:
         names = {companion for companion, _ in nodes}
         exchanged_proto, matches = exchanged(frozen_proto, folder, names, nodes)
         is_folded = carries_folds(exchanged_proto)
-        padding_misfits: Mapping[PaddedLayer, str] = {}
+        misfits: Mapping[PaddedLayer, str] = {}
         if plan.padding is not None and not is_folded:
-            copy, padding_misfits = padded_model(exchanged_proto, folder, plan.padding)
+            copy, misfits = padded_model(exchanged_proto, folder, plan.padding)
         else:
             copy = onnx.ModelProto()
             copy.CopyFrom(exchanged_proto)
         if plan.limits.fixed_shapes:
             declare(copy.graph.input, plan.sizes[0])
-        return cls(
-            Document(copy, folder, OPERATORS), plan.sizes, is_folded, matches, padding_misfits
-        )
+        return cls(Document(copy, folder, OPERATORS), plan.sizes, is_folded, matches, misfits)
 
     @cached_property
     def sites(self) -> Sequence[Site]:
@@ -197,9 +195,9 @@ def fit(
     except UsageError as error:
         raise CheckFailedError(f"the sizes of the plan do not fit the model: {error}") from error
     weights = {name: _weight_misfit(name, overridable(proto)) for name in plan.frozen}
-    match_outcomes = {(match.companion, match.name): match.outcome for match in reading.matches}
-    nodes = {part: _companion_misfit(part, match_outcomes) for part in plan.companions}
-    padding_misfits = {
+    matches = {(match.companion, match.name): match.outcome for match in reading.matches}
+    nodes = {part: _companion_misfit(part, matches) for part in plan.companions}
+    misfits = {
         layer: Misfit(layer.name, "Conv", reason)
         for layer, reason in reading.padding_misfits.items()
     }
@@ -208,7 +206,7 @@ def fit(
     outcomes = [
         *weights.values(),
         *nodes.values(),
-        *padding_misfits.values(),
+        *misfits.values(),
         *(outcome for _, outcome in layers),
     ]
     replaced = [outcome for _, outcome in layers if not isinstance(outcome, Misfit)]
@@ -262,10 +260,10 @@ def _weight_misfit(name: str, weights: Collection[str]) -> Misfit | None:
 
 def _companion_misfit(
     part: CompanionPlan,
-    match_outcomes: Mapping[tuple[Companion, NodeName], Sequence[str] | Refusal],
+    matches: Mapping[tuple[Companion, NodeName], Sequence[str] | Refusal],
 ) -> Misfit | None:
-    """Return why a node cannot be replaced; `match_outcomes` has every node that matches."""
-    outcome = match_outcomes.get((part.companion, part.name))
+    """Return why a node cannot be replaced; `matches` has every node that matches."""
+    outcome = matches.get((part.companion, part.name))
     if outcome is not None and not isinstance(outcome, Refusal):
         return None
     reason = "no node of this name matches" if outcome is None else outcome.reason

@@ -75,10 +75,8 @@ class GuardGroups:
             split_groups = [part for part, group in groups.items() if group is None]
             split_groups += _on_a_cycle(nodes, guarded)
             if not split_groups:
-                tested_groups = [
-                    group for group in groups.values() if group is not None and group.extents
-                ]
-                return cls(trial.regions, tested_groups)
+                result = [group for group in groups.values() if group is not None and group.extents]
+                return cls(trial.regions, result)
             split_nodes = [
                 n for part in split_groups for n in part if n in forms and trial.is_guarded([n])
             ]

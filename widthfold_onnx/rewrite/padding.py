@@ -113,18 +113,16 @@ def _misfit(padding: ChannelPadding, node: Node, layer: PaddedLayer) -> str:
 def _put(document: Document, padding: ChannelPadding, multiple: int) -> None:
     """Put the nodes on padded tensors in the place of the others; the document is changed."""
     constants = SharedConstants(document)
-    padded_values: dict[Value, Value] = {}
+    new_values: dict[Value, Value] = {}
     replacements: dict[Node, list[Node]] = {}
     for node, result in padding.nodes.items():
         (output,) = node.outputs[:1]
         if result.vanishes and output in padding.layouts:
             source = node.inputs[0]
             assert source is not None
-            padded_values[output], replacements[node] = padded_values.get(source, source), []
+            new_values[output], replacements[node] = new_values.get(source, source), []
             continue
-        inputs = [
-            None if value is None else padded_values.get(value, value) for value in node.inputs
-        ]
+        inputs = [None if value is None else new_values.get(value, value) for value in node.inputs]
         inputs += [None] * (max(result.constants, default=-1) + 1 - len(inputs))
         for index, array in result.constants.items():
             value = node.inputs[index] if index < len(node.inputs) else None
@@ -135,7 +133,7 @@ def _put(document: Document, padding: ChannelPadding, multiple: int) -> None:
                 array, name, document.main, origin=value, external=external
             )
         attributes = {**node.attributes, **result.attributes}
-        padded_node = document.node(
+        new_node = document.node(
             "Identity" if result.vanishes else node.op_type,
             inputs[:1] if result.vanishes else inputs,
             {} if result.vanishes else {k: v for k, v in attributes.items() if v is not None},
@@ -143,13 +141,11 @@ def _put(document: Document, padding: ChannelPadding, multiple: int) -> None:
             metadata={ORIGIN_KEY: output.name or "", **_record(padding, node, multiple)},
             outputs=len(node.outputs),
         )
-        take_over(node, padded_node)
-        padded_node.name = shown_name(node)
-        padded_values |= dict(zip(node.outputs, padded_node.outputs, strict=True))
-        replacements[node] = [padded_node]
-    returned_values = {
-        old: padded_node for old, padded_node in padded_values.items() if old not in padding.layouts
-    }
+        take_over(node, new_node)
+        new_node.name = shown_name(node)
+        new_values |= dict(zip(node.outputs, new_node.outputs, strict=True))
+        replacements[node] = [new_node]
+    returned_values = {old: new for old, new in new_values.items() if old not in padding.layouts}
     document.replace(document.main, replacements, returned_values)
 
 

@@ -231,10 +231,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def __str__(self) -> str:
         """Return the changes as a table: one line a layer or companion."""
         rows = [(str(part.name), f"companion {part.companion}") for part in self.companions]
-        padded_layers = () if self.padding is None else self.padding.layers
-        rows += [
-            (str(p.name), f"{p.channels} channels padded to {p.padded}") for p in padded_layers
-        ]
+        layers = () if self.padding is None else self.padding.layers
+        rows += [(str(p.name), f"{p.channels} channels padded to {p.padded}") for p in layers]
         rows += [
             (str(part.name), f"{part.form.axis} by {part.form.factor}, {part.form.kind}")
             for part in self.layers

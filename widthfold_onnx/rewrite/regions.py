@@ -128,9 +128,7 @@ class Regions:
 
     def packed_tensors(self, node: Node) -> list[PackedTensor]:
         """Return the packed tensors that a folded or packed node reads and returns."""
-        tensors = [
-            (value, self.input_layout(node, index)) for index, value in enumerate(node.inputs)
-        ]
+        tensors = [(v, self.input_layout(node, index)) for index, v in enumerate(node.inputs)]
         tensors += [(value, self.homes.get(value)) for value in node.outputs]
         return [(value, layout) for value, layout in tensors if value and layout]
 
@@ -165,13 +163,8 @@ class Regions:
                     folded=[name(node) for node in nodes if node in self.sites],
                     carried=[f"{node.op_type} {name(node)}" for node in propagated],
                     stops=[
-                        Stop(
-                            node=name(n),
-                            op=n.op_type,
-                            code=refusal.code.value,
-                            reason=refusal.reason,
-                        )
-                        for n, refusal in stops
+                        Stop(node=name(n), op=n.op_type, code=r.code.value, reason=r.reason)
+                        for n, r in stops
                     ],
                 )
 

@@ -244,9 +244,7 @@ class Emission:
             maker = value.producer()
             if dequantization is not None and maker is not None:
                 packed_node = self._packed_node(maker, dequantization, reader)
-                is_first = not any(
-                    converted_value is value for converted_value, _ in self._conversions
-                )
+                is_first = not any(v is value for v, _ in self._conversions)
                 if is_first and self._regions.is_superseded(maker):
                     take_over(maker, packed_node)
                 self._conversions[value, layout] = packed_node.outputs[0]
@@ -273,14 +271,14 @@ class Emission:
         shape = self._regions.shapes[value, layout]
         suffix = "unfold" if inverse else "fold"
         quantization = self._regions.signed_quantization(value, layout)
-        quantizer_inputs = (
+        scales = (
             {} if quantization is None else dict(zip(("scale", "zero"), quantization, strict=True))
         )
-        if quantizer_inputs:
-            series.append("DequantizeLinear", f"{suffix}_dequantize", quantizer_inputs, {})
+        if scales:
+            series.append("DequantizeLinear", f"{suffix}_dequantize", scales, {})
         series.steps(layout.steps(shape, inverse=inverse), suffix)
-        if quantizer_inputs:
-            series.append("QuantizeLinear", f"{suffix}_quantize", quantizer_inputs, {})
+        if scales:
+            series.append("QuantizeLinear", f"{suffix}_quantize", scales, {})
         series.requantize(exact_dequantizer(self._document, value))
         if not inverse:
             series.nodes[-1].metadata_props.update(PACKED)

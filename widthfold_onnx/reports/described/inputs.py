@@ -42,11 +42,9 @@ def assumptions(
     lines = [] if sizes is None else [Line("sizes", _assumed_sizes(sizes))]
     texts = [", ".join(valued(name, value) for name, value in case.items()) for case in cases]
     if any(texts):
-        other_values = "; ".join(texts[1:])
-        comparison = (
-            f"; compared with {other_values}, too; --value fixes one" if other_values else ""
-        )
-        lines.append(Line("values", f"{texts[0]}{comparison}"))
+        values = "; ".join(texts[1:])
+        note = f"; compared with {values}, too; --value fixes one" if values else ""
+        lines.append(Line("values", f"{texts[0]}{note}"))
     return lines
 
 
@@ -54,9 +52,7 @@ def _assumed_sizes(sizes: AssumedSizes) -> str:
     """Name the assumed sizes by input, and the open dimensions."""
     by_input = [
         f"{name} "
-        + " and ".join(
-            dict.fromkeys("x".join(map(str, assignment[name])) for assignment in sizes.sizes)
-        )
+        + " and ".join(dict.fromkeys("x".join(map(str, size[name])) for size in sizes.sizes))
         for name in sizes.open
     ]
     symbols = dict.fromkeys(dim for dims in sizes.open.values() for dim in dims)

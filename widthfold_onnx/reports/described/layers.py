@@ -210,18 +210,13 @@ def _unlisted(report: OptimizeReport) -> list[Line]:
     """Count the sites that no brief table lists, and name unchanged other parts."""
     listed_codes = Counter(site.code for group in _groups(report) for site in group)
     codes = Counter(site.code for site in report.sites) - listed_codes
-    folded_count = codes.pop("folded", 0)
+    folds = codes.pop("folded", 0)
     parts = [f"{count} {code}" for code, count in codes.most_common()]
     parts += [f"companion {c.name}" for c in report.companions if c.status != "exchanged"]
     if report.padding is not None and report.padding.status == "kept":
         parts.append("channels to pad")
     lines = [
-        Line(
-            "",
-            f"{folded_count} of the folded nodes are not listed; see --details"
-            if folded_count
-            else "",
-        ),
+        Line("", f"{folds} of the folded nodes are not listed; see --details" if folds else ""),
         Line("left alone", f"{', '.join(parts)}; --details says why" if parts else ""),
     ]
     return [line for line in lines if line.text]

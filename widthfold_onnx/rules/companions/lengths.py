@@ -105,12 +105,11 @@ class Lengths:
         extent = dims[axis] if dims is not None and axis < len(dims) else None
         if extent is not None:
             return Length(offset=extent)
-        if (value, axis) not in self._extents:
-            self._extents[value, axis] = Length(value, axis, 1)  # of a way that is too long
-            self._extents[value, axis] = self._extent_by_maker(value, axis) or Length(
-                value, axis, 1
-            )
-        return self._extents[value, axis]
+        key, root = (value, axis), Length(value, axis, 1)
+        if key not in self._extents:
+            self._extents[key] = root  # of a way that is too long
+            self._extents[key] = self._extent_by_maker(value, axis) or root
+        return self._extents[key]
 
     def _extent_by_maker(self, value: Value, axis: int) -> Length | None:
         """Return an open extent, computed from the extents that the maker of the value reads."""

@@ -57,11 +57,9 @@ def _integers_problem(site: LinearSite, shapes: tuple[Dims, Dims]) -> Refusal | 
 
 def _spread_problem(site: LinearSite, options: FoldOptions, fold: ConvFold) -> Refusal | None:
     """Refuse structural zeros that spread Inf and NaN, and groups that drop weights besides 0."""
-    strict, grouping = options.nonfinite is NonFinite.REFUSE, fold.regrouping.result
-    if fold.regrouping.leaves_out and site.groups % grouping.group:
-        return Refusal(
-            Code.JOINED_CHANNELS, f"the weight is not zero between {grouping.group} groups"
-        )
+    strict, groups = options.nonfinite is NonFinite.REFUSE, fold.regrouping.result.group
+    if fold.regrouping.leaves_out and site.groups % groups:
+        return Refusal(Code.JOINED_CHANNELS, f"the weight is not zero between {groups} groups")
     zeros = fold.structural_zeros()
     if zeros and strict and not site.is_finite:
         return Refusal(
@@ -106,11 +104,7 @@ LEAST_OPSET = 10
 def needed_extents(site: LinearSite, form: Reformulation) -> dict[int, Extent]:
     """Return the conditions on the extents of the data, by axis of the data as it is stored."""
     axes = zip(site.stored_axes, site.static, form.extents, strict=True)
-    return {
-        axis: extent
-        for axis, static_extent, extent in axes
-        if static_extent is None and extent.modulus > 1
-    }
+    return {axis: extent for axis, fixed, extent in axes if fixed is None and extent.modulus > 1}
 
 
 def unguardable(site: LinearSite) -> Refusal | None:

@@ -472,11 +472,9 @@ class ProductSite(LinearSite):
         data = self.planned
         for axis in range(positions.start, positions.stop):
             extent = data[axis]
-            inner_count = math.prod(e for e in data[axis + 1 : positions.stop] if e is not None)
+            inner = math.prod(e for e in data[axis + 1 : positions.stop] if e is not None)
             if any(
-                n is None
-                or extent is None
-                or (extent % n == 0 and inner_count * (extent // n) % factor)
+                n is None or extent is None or (extent % n == 0 and inner * (extent // n) % factor)
                 for n in self.samples[axis] - {1}
             ):
                 return True

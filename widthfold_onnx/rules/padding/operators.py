@@ -44,19 +44,19 @@ UNKNOWN_RANK = Refusal(Code.UNKNOWN_SHAPE, "the rank of its input is not known")
 ACROSS_CHANNELS = Refusal(Code.ACROSS_CHANNELS, "it acts along the channels")
 
 
-def _relate_elementwise(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_data(op: RelatedOp) -> Sequence[Line] | Refusal:
     """Return the channels of input 0 as the channels of the output."""
     return [op.data]
 
 
-def _pad_with_zero(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_zero(op: LaidOp) -> PaddedNode | Refusal:
     """Pad an op that adds up weighted positions: it makes a zero of zeros."""
     if op.padding is not None and op.padding != 0:
         return Refusal(Code.PADDING_NOT_ZERO, f"its padding is {op.padding}, not 0")
     return PaddedNode(op.padding)
 
 
-def _pad_with_number(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_number(op: LaidOp) -> PaddedNode | Refusal:
     """Pad an op that returns one of the positions that it reads."""
     return PaddedNode(op.padding)
 
@@ -237,7 +237,7 @@ def _relate_resize(op: RelatedOp) -> Sequence[Line] | Refusal:
 
 
 def _pad_resize(op: LaidOp) -> PaddedNode | Refusal:
-    node = _pad_with_zero(op)
+    node = _pad_zero(op)
     if isinstance(node, Refusal) or not op.has(SIZES):
         return node
     return PaddedNode(node.padding, {SIZES: _with_channels(op, SIZES)})
@@ -301,7 +301,7 @@ def _relate_split(op: RelatedOp) -> Sequence[Line] | Refusal:
 
 def _pad_split(op: LaidOp) -> PaddedNode | Refusal:
     if not _is_along_channels(op, 0):
-        return _pad_with_number(op)
+        return _pad_number(op)
     widths = [layout.width for layout in op.outputs]
     inputs, attributes = as_inputs(op.document, PARTS_INPUT, {"split": widths})
     constants = {1: np.array(widths, np.int64)} if inputs else {}
@@ -341,22 +341,19 @@ def _pad_pad(op: LaidOp) -> PaddedNode | Refusal:
     if isinstance(appends, Refusal):
         return appends
     pads, number, mode = appends
-    data_layout, (result_layout,), padding = op.inputs[0], op.outputs, op.padding
-    assert data_layout is not None
+    data, (result,), padding = op.inputs[0], op.outputs, op.padding
+    assert data is not None
     if mode == "constant" and any(pads) and padding is not None and padding != number:
         return Refusal(Code.PADDING_VARIES, f"it appends {number:g}, and the padding is {padding}")
     ends = op.rank + CHANNELS
     if pads[ends]:
-        if data_layout.is_padded and not op.zeros[0]:
+        if data.is_padded and not op.zeros[0]:
             return NO_CHANNELS
-        growth = result_layout.width - data_layout.width
-        if (
-            growth < 0
-            or (result_layout.positions[: data_layout.channels] != data_layout.positions).any()
-        ):
+        growth = result.width - data.width
+        if growth < 0 or (result.positions[: data.channels] != data.positions).any():
             return Refusal(Code.UNEVEN_PARTS, "the padding of its result lies elsewhere")
         pads[ends] = growth
-        padding = op.zero if result_layout.is_padded else None
+        padding = op.zero if result.is_padded else None
     if not any(pads):
         return PaddedNode(padding, vanishes=True)
     return PaddedNode(padding, *op.with_pads(pads))
@@ -405,30 +402,26 @@ def _pad_product(op: LaidOp) -> PaddedNode | Refusal:
 
 
 LINEAR = PaddingRule(_relate_linear, _pad_linear, slice(1, 3))
-POINTWISE = PaddingRule(_relate_elementwise, _pad_broadcast, slice(1, None))
+POINTWISE = PaddingRule(_relate_data, _pad_broadcast, slice(1, None))
 
 PADDING: Mapping[str, PaddingRule] = {
     **dict.fromkeys(sorted(UNARY), POINTWISE),
     **dict.fromkeys(sorted(BROADCASTING), PaddingRule(_relate_broadcast, _pad_broadcast)),
-    **dict.fromkeys(
-        ("AveragePool", "GlobalAveragePool"), PaddingRule(_relate_elementwise, _pad_with_zero)
-    ),
-    **dict.fromkeys(
-        ("GlobalMaxPool", "MaxPool"), PaddingRule(_relate_elementwise, _pad_with_number)
-    ),
-    **dict.fromkeys(("ReduceMean", "ReduceSum"), PaddingRule(_relate_reduce, _pad_with_zero)),
-    **dict.fromkeys(("ReduceMax", "ReduceMin"), PaddingRule(_relate_reduce, _pad_with_number)),
+    **dict.fromkeys(("AveragePool", "GlobalAveragePool"), PaddingRule(_relate_data, _pad_zero)),
+    **dict.fromkeys(("GlobalMaxPool", "MaxPool"), PaddingRule(_relate_data, _pad_number)),
+    **dict.fromkeys(("ReduceMean", "ReduceSum"), PaddingRule(_relate_reduce, _pad_zero)),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), PaddingRule(_relate_reduce, _pad_number)),
     **dict.fromkeys(("Conv", "ConvTranspose"), LINEAR),
-    **dict.fromkeys(("Flatten", "Squeeze"), PaddingRule(_relate_flatten, _pad_with_number)),
+    **dict.fromkeys(("Flatten", "Squeeze"), PaddingRule(_relate_flatten, _pad_number)),
     **dict.fromkeys(("Gemm", "MatMul"), PaddingRule(_relate_product, _pad_product, slice(1, 2))),
     "BatchNormalization": PaddingRule(_relate_normalization, _pad_normalization, slice(1, 5)),
     "Clip": POINTWISE,
     "Concat": PaddingRule(_relate_concat, _pad_concat),
-    "Gather": PaddingRule(_relate_gather, _pad_with_number, slice(1, 2)),
+    "Gather": PaddingRule(_relate_gather, _pad_number, slice(1, 2)),
     "Pad": PaddingRule(_relate_pad, _pad_pad, slice(2, 3)),
     "Reshape": PaddingRule(_relate_flatten, _pad_reshape, slice(1, 2)),
     "Resize": PaddingRule(_relate_resize, _pad_resize),
-    "Slice": PaddingRule(_relate_slice, _pad_with_number),
+    "Slice": PaddingRule(_relate_slice, _pad_number),
     "Split": PaddingRule(_relate_split, _pad_split),
 }
 """The rule that pads an operator, by its type."""
