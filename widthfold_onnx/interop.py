@@ -1,8 +1,9 @@
-"""Hold a model whichever library holds it: a file, a ModelProto, onnx_ir or onnx-graphsurgeon.
+"""Take a model in the form of its owner, and give another one back in the same form.
 
-No other module imports onnx-graphsurgeon. That library itself drops metadata, documentation and
-more when it exports a graph, independent of the fold. So a folded graph of it carries no sign of
-its folds, and is folded like any other.
+The forms are a file, a ModelProto, a Model of onnx_ir and a Graph of onnx-graphsurgeon. No other
+module imports onnx-graphsurgeon. That library itself drops metadata, documentation and more when it
+exports a graph, independent of the fold. So a folded graph of that library carries no sign of its
+folds, and is folded like any other.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ModelHandle:
 
 
 def handle_of(model: Any) -> ModelHandle:
-    """Return a model of any kind as a message, and the way back.
+    """Return the handle of a model of any kind.
 
     Args:
         model: the path of a model file, an `onnx.ModelProto`, an `onnx_ir.Model` or an
@@ -75,7 +76,7 @@ def handle_of(model: Any) -> ModelHandle:
 
 
 def _file(path: Path) -> ModelHandle:
-    """Hold a model file; it gives back a message with all data inside."""
+    """Return the handle of a model file, which gives back a message with all data inside."""
 
     def give(proto: onnx.ModelProto) -> onnx.ModelProto:
         onnx.load_external_data_for_model(proto, str(path.parent))
@@ -85,7 +86,7 @@ def _file(path: Path) -> ModelHandle:
 
 
 def _ir_model(model: ir.Model) -> ModelHandle:
-    """Hold an `onnx_ir.Model`.
+    """Return the handle of an `onnx_ir.Model`.
 
     Tensors that are not folded are shared with the model that is given back, and the `meta` of all
     that stays is kept.
@@ -111,7 +112,7 @@ def _ir_model(model: ir.Model) -> ModelHandle:
 
 
 def _gs_graph(graph: Any) -> ModelHandle:
-    """Hold an `onnx_graphsurgeon.Graph`."""
+    """Return the handle of an `onnx_graphsurgeon.Graph`."""
     import onnx_graphsurgeon as gs  # noqa: TID251 - this module is the door
 
     original = gs.export_onnx(graph)

@@ -55,8 +55,8 @@ class Regrouping:
     def is_possible(self) -> bool:
         """True if no channels are taken away, and the groups divide the new ones."""
         original, result = self.original, self.result
-        fewer = result.inputs < original.inputs or result.outputs < original.outputs
-        return not fewer and math.gcd(result.inputs, result.outputs) % result.group == 0
+        is_smaller = result.inputs < original.inputs or result.outputs < original.outputs
+        return not is_smaller and math.gcd(result.inputs, result.outputs) % result.group == 0
 
     @property
     def growth(self) -> float:

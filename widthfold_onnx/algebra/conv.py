@@ -187,10 +187,10 @@ def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array
     tap_weights = np.empty((out, per_group, *slots), weight.dtype)
     tap_weights[...] = regroup_bias(zeros, fold.regrouping).reshape(out, *(1,) * (len(slots) + 1))
     # Axis i gets broadcasting dimension i, so that all combinations of taps are assigned at once.
-    at = [_broadcastable(t, i, rank) for i, a in enumerate(fold.axes) for t in (a.g, a.f, a.q)]
+    targets = [_broadcastable(t, i, rank) for i, a in enumerate(fold.axes) for t in (a.g, a.f, a.q)]
     sources = [_broadcastable(a.k, i, rank) for i, a in enumerate(fold.axes)]
     channels: tuple[Any, ...] = (slice(None), slice(None))
-    tap_weights[(*channels, *at)] = weight[(*channels, *sources)]
+    tap_weights[(*channels, *targets)] = weight[(*channels, *sources)]
 
     tap_weights = tap_weights.reshape(fold.group, out // fold.group, per_group, *slots)
     g, f, q = ([3 + 3 * i + part for i in range(rank)] for part in range(3))

@@ -71,7 +71,7 @@ def shape(text: str) -> tuple[str, list[tuple[int, ...]]]:
             f"{printable(text)!r} is not of the form NAME:1,3,224,224 or NAME:1,3,64..224,64..224, "
             "with sizes of at least 1, and the lower end of a range first"
         )
-    shapes = [tuple(ends[at] for ends in ranges) for at in (0, -1)]
+    shapes = [tuple(ends[end] for ends in ranges) for end in (0, -1)]
     return name, list(dict.fromkeys(shapes))
 
 
@@ -89,8 +89,8 @@ def sizes(pairs: Iterable[tuple[str, list[tuple[int, ...]]]]) -> Sizes:
         raise click.BadParameter(f"it names {times}: equally many, or once")
     count = max(counts, default=1)
     return tuple(
-        {name: choices[min(at, len(choices) - 1)] for name, choices in shapes.items()}
-        for at in range(count)
+        {name: choices[min(i, len(choices) - 1)] for name, choices in shapes.items()}
+        for i in range(count)
     )
 
 

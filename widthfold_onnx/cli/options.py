@@ -165,8 +165,8 @@ def make_verify_options(
         UsageError: a value that the options refuse.
     """
     bounds = dict(rtol)
-    everywhere = bounds.pop("", None)
-    tolerances = Tolerance(rtol=everywhere, atol=atol, per_output=bounds)
+    default_rtol = bounds.pop("", None)
+    tolerances = Tolerance(rtol=default_rtol, atol=atol, per_output=bounds)
     return VerifyOptions(tolerance=tolerances, **fields)
 
 

@@ -144,8 +144,8 @@ class Hints:
         sizes = self._run(suggested) if open_inputs else ()
         return [
             ({n: s for n, s in shapes.items() if n in open_inputs}, ShapeTable(proto, shapes))
-            for at, shapes in enumerate(sizes)
-            if shapes not in sizes[:at]
+            for i, shapes in enumerate(sizes)
+            if shapes not in sizes[:i]
         ]
 
     def _shape_of(self, dims: Dims, samples: int) -> tuple[int, ...]:

@@ -51,11 +51,11 @@ class Product(Operator):
         The scale of the result may differ per row: rows are output channels if the weight is on
         the left, else positions. Rows or columns of the data are positions.
         """
-        at = self.inputs
+        inputs = self.inputs
         return [
-            Scales("data", (at.data_scale, at.data_zero), per_channel=False),
-            Scales("weight", (at.scale, at.zero), per_channel=True),
-            Scales("result", (at.out_scale, at.out_zero), per_channel=self.weight_on_left),
+            Scales("data", (inputs.data_scale, inputs.data_zero), per_channel=False),
+            Scales("weight", (inputs.scale, inputs.zero), per_channel=True),
+            Scales("result", (inputs.out_scale, inputs.out_zero), per_channel=self.weight_on_left),
         ]
 
     def data_problem(self, node: Node, data: Dims, weight: tuple[int, ...]) -> Refusal | None:
@@ -134,15 +134,15 @@ class Product(Operator):
 
 def _sides(product: Product) -> tuple[Product, Product]:
     """Return a description for a weight on the right, and the same for one on the left."""
-    at = product.inputs
+    inputs = product.inputs
     mirrored_inputs = replace(
-        at,
-        data=at.weight,
-        data_scale=at.scale,
-        data_zero=at.zero,
-        weight=at.data,
-        scale=at.data_scale,
-        zero=at.data_zero,
+        inputs,
+        data=inputs.weight,
+        data_scale=inputs.scale,
+        data_zero=inputs.zero,
+        weight=inputs.data,
+        scale=inputs.data_scale,
+        zero=inputs.data_zero,
     )
     return product, replace(product, inputs=mirrored_inputs)
 

@@ -76,12 +76,12 @@ class Op:
     def resize_input(self) -> tuple[int, Array] | Refusal:
         """Return the scales or the `SIZES` of all axes of a Resize, with the index of the input."""
         attributes, index = self.node.attributes, len(self.node.inputs) - 1
-        plain = (
+        is_plain = (
             attributes.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize"
             and attributes.get_string("keep_aspect_ratio_policy", "stretch") == "stretch"
             and "axes" not in attributes
         )
-        if not plain or not index or not self.has(index):
+        if not is_plain or not index or not self.has(index):
             return Refusal(Code.NOT_CARRIED, "it is not given scales or sizes of all axes")
         numbers = self.constant(index)
         return numbers if isinstance(numbers, Refusal) else (index, numbers)

@@ -302,10 +302,10 @@ def _reduce(op: OpInLayout) -> Changes | Refusal:
 
 
 def _resize(op: OpInLayout) -> Changes | Refusal:
-    resized = op.resize_input()
-    if isinstance(resized, Refusal):
-        return resized
-    index, numbers = resized
+    result = op.resize_input()
+    if isinstance(result, Refusal):
+        return result
+    index, numbers = result
     if numbers.shape != (len(op.data),):
         subject = f"{numbers.size} {'sizes' if index == SIZES else 'scales'}"
         return Refusal(Code.INCONSISTENT_ATTRIBUTES, f"{subject} for rank {len(op.data)}")

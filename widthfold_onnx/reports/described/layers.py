@@ -162,17 +162,17 @@ def describe_optimization(report: OptimizeReport, detail: Detail) -> Description
     )
     if checks is None:
         return description
-    checked = verification.describe(checks, detail)
-    remarks = [*description.remarks, checked.head]
-    remarks += checked.remarks if full or checks.verdict == "pass" else ()
+    check_description = verification.describe(checks, detail)
+    remarks = [*description.remarks, check_description.head]
+    remarks += check_description.remarks if full or checks.verdict == "pass" else ()
     if report.written is not None and checks.unrun:
         remarks.append(Line("written without having been run", checks.unrun))
     return replace(
-        checked,
+        check_description,
         head=description.head,
         assumptions=description.assumptions,
-        tables=[*tables, *(checked.tables if full else ())],
-        facts=[*description.facts, *checked.facts] if full else (),
+        tables=[*tables, *(check_description.tables if full else ())],
+        facts=[*description.facts, *check_description.facts] if full else (),
         remarks=remarks,
     )
 

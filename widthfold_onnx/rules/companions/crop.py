@@ -262,10 +262,10 @@ def _absorb(
         if cut is None:
             return DEPENDS
         remainders[axis] = cut
-        if (at := spatial.get(axis)) is not None:
-            new_windows[at], remainders[axis] = new_windows[at].absorb(cut)
+        if (index := spatial.get(axis)) is not None:
+            new_windows[index], remainders[axis] = new_windows[index].absorb(cut)
     if new_windows == list(windows):
-        is_empty = any(windows[at].spare < 1 for at in spatial.values())
+        is_empty = any(windows[index].spare < 1 for index in spatial.values())
         return EMPTY if is_empty else NO_PADS
     return new_windows, {axis: cut for axis, cut in remainders.items() if cut != NONE}
 

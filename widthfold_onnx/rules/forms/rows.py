@@ -106,19 +106,19 @@ class RowFold(Proposal):
     def form(self, shapes: tuple[Dims, Dims]) -> Reformulation:
         """Return the form of the fold, see `Proposal.form`."""
         site, layout, shape, span = self.site, self._layout, self._fixed_shape, self._span
-        moves, back = _moves(site, layout, shape)
+        data_moves, result_moves = _moves(site, layout, shape)
         return Reformulation(
             spec=self.spec,
             fold=self.fold,
-            is_view=all(isinstance(step, Reshape) for step in moves),
+            is_view=all(isinstance(step, Reshape) for step in data_moves),
             in_shape=site.planned,
             out_shape=site.output,
             flops_ratio=self.fold.flops_growth(),
             bytes_ratio=bytes_growth(site, self.fold, *shapes),
             folded_axes=frozenset(range(span.start, span.stop) if layout.factor > 1 else ()),
             extents=tuple(self._conditions.get(i, ANY) for i in range(len(shape))),
-            folding=moves,
-            unfolding=back,
+            folding=data_moves,
+            unfolding=result_moves,
             ends=_ends(site, layout, shape),
         )
 

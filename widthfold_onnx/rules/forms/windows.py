@@ -188,9 +188,9 @@ def _ends(
 
     None if the tensor is extended or cut, or groups interleave.
     """
-    apart = fold.tile_major and fold.group > 1
+    is_apart = fold.tile_major and fold.group > 1
     input_layout, output_layout = (
-        layout if shape == logical and layout.fits(shape) and not apart else None
+        layout if shape == logical and layout.fits(shape) and not is_apart else None
         for layout, shape, logical in (
             (fold.layout(output=False), shapes[0], site.planned),
             (fold.layout(output=True), shapes[1], site.output),
@@ -199,7 +199,7 @@ def _ends(
     reason = None
     if shapes[1] != site.output:
         reason = Refusal(Code.CUT, f"{list(shapes[1])} is cut to {list(site.output)}")
-    elif apart:
+    elif is_apart:
         reason = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in the NHWC form")
     return Ends(site.data_index, input_layout, output_layout, in_shape, out_shape, reason)
 

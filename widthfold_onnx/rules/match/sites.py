@@ -327,11 +327,11 @@ def samples_of(document: Document, data: Dims, order: Sequence[int]) -> tuple[Sa
     shapes = (dims_of(value) for value in graph.input if value.name not in initializers)
     batches = {dims[0] for dims in shapes if dims is not None and len(dims) > 1}
     first, second = data[:2]
-    second_counts = frozenset({second} if first not in batches and second in batches else ())
+    later = frozenset({second} if first not in batches and second in batches else ())
     if len(data) > 2:
-        counts = (SampleCounts() if second_counts else SampleCounts({first}), second_counts)
+        counts = (SampleCounts() if later else SampleCounts({first}), later)
     else:
-        counts = (SampleCounts({None} if first is None else batches - {None}), second_counts)
+        counts = (SampleCounts({None} if first is None else batches - {None}), later)
     return tuple(counts[axis] if axis < len(counts) else SampleCounts() for axis in order)
 
 

@@ -225,10 +225,10 @@ def _relate_slice(op: RelatedOp) -> Sequence[Line] | Refusal:
 
 
 def _relate_resize(op: RelatedOp) -> Sequence[Line] | Refusal:
-    resized = op.resize_input()
-    if isinstance(resized, Refusal):
-        return resized
-    index, numbers = resized
+    result = op.resize_input()
+    if isinstance(result, Refusal):
+        return result
+    index, numbers = result
     if numbers.ndim != 1 or numbers.size <= CHANNELS:
         return Refusal(Code.NOT_CARRIED, "it is not given scales or sizes of all axes")
     if numbers[CHANNELS] != (count_of(op.data) if index == SIZES else 1):
