@@ -69,7 +69,7 @@ def raced(layers: Layers, seconds: float) -> dict[str, dict[Candidate, Measureme
 
     how = SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH)
     setup = successive_halving.Setup(how, FoldOptions())
-    successive_halving.race(list(layers.workloads.values()), setup, seconds, report=keep)
+    successive_halving.race(list(layers.workloads.values()), setup, seconds, send=keep)
     return measurements
 
 

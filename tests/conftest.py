@@ -69,7 +69,7 @@ def isolating() -> list[ModuleType]:
 def in_this_process(
     function: Callable[..., Any],
     *args: object,
-    on_progress: Callable[[Any], None] | None = None,
+    on_message: Callable[[Any], None] | None = None,
     **limits: object,
 ) -> Any:
     """Stand in for `isolated`: the same results and errors, nothing is started or limited.
@@ -79,16 +79,16 @@ def in_this_process(
     function, args = through_a_pipe((function, args))
     own: list[BaseException] = []
 
-    def report(line: object) -> None:
-        assert on_progress is not None
+    def send(message: object) -> None:
+        assert on_message is not None
         try:
-            on_progress(through_a_pipe(line))
+            on_message(through_a_pipe(message))
         except BaseException as error:
             own.append(error)
             raise
 
     try:
-        result = function(*args, **({"report": report} if on_progress else {}))
+        result = function(*args, **({"send": send} if on_message else {}))
     except WidthfoldError as error:
         raise (error if error in own else through_a_pipe(error)) from None
     except MemoryError:

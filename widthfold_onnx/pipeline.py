@@ -213,7 +213,7 @@ def verify(
     """
     original = Path(original)
     options = with_stored_sizes(options, options.inputs, load(original))
-    return verify_files(original, Path(rewritten), options, lambda line: on_progress(Step(line)))
+    return verify_files(original, Path(rewritten), options, on_progress)
 
 
 def inspect(
@@ -430,11 +430,10 @@ class Delivery:
             needs_proof=True,
             freeze_weights=bool(self.fitted_plan.plan.frozen),
         )
-        report = verify_files(
-            self.loaded.path,
-            file,
-            options,
-            lambda line: on_progress(Step(line.replace(file.name, final))),
-        )
+
+        def on_step(step: Step) -> None:
+            on_progress(replace(step, text=step.text.replace(file.name, final)))
+
+        report = verify_files(self.loaded.path, file, options, on_step)
         reasons = [reason.replace(file.name, final) for reason in report.reasons]
         return msgspec.structs.replace(report, rewritten=final, reasons=reasons)

@@ -9,7 +9,7 @@ from onnx import parser
 from widthfold_onnx.evidence.parity.models import ModelParity, judged
 from widthfold_onnx.evidence.run import run_original
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.options.progress import Say, quiet
+from widthfold_onnx.options.progress import Progress, silent
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=0)
@@ -23,9 +23,9 @@ def compare_models(
     options: VerifyOptions,
     *,
     is_proved: bool = False,
-    report: Say = quiet,
+    send: Progress = silent,
 ) -> ModelParity:
-    reference, parity = run_original(original, rewritten, options, progress=report)
+    reference, parity = run_original(original, rewritten, options, on_progress=send)
     return parity if reference is None else judged(reference, rewritten, is_proved=is_proved)
 
 

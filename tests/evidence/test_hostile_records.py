@@ -217,4 +217,4 @@ def compared(name: str, model: onnx.ModelProto, folder: Path) -> Any:
     for path, item in zip(paths, (MODELS[name][0], model), strict=True):
         onnx.save(item, path)
     options = VerifyOptions(provider=Provider.CPU, seeds=1, thorough=False, timing=False)
-    return verified(*paths, options, progress=lambda line: None)
+    return verified(*paths, options, on_progress=lambda step: None)

@@ -18,7 +18,7 @@ from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing import cost
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
-from widthfold_onnx.options.progress import quiet
+from widthfold_onnx.options.progress import silent
 from widthfold_onnx.pipeline import verify
 from widthfold_onnx.runtime import paired_benchmark
 from widthfold_onnx.runtime.kernels import u8s8_error
@@ -102,7 +102,7 @@ def test_they_reach_the_run_on_integers(pair, opened):
 
 
 def test_they_reach_clock_profile_and_memory_where_tf32_stays_as_chosen(pair, opened):
-    timing = time_models(*pair, OPTIONS, (), load=0.0, progress=quiet)
+    timing = time_models(*pair, OPTIONS, (), load=0.0, on_progress=silent)
     assert math.isfinite(timing.speedup)
     # Two settings of both models, several sessions of each, a profile and the memory of both.
     assert len(opened) >= 4 + 4 + 4

@@ -63,9 +63,9 @@ def divide():
     return 1 // 0
 
 
-def count(*, report):
+def count(*, send):
     for number in range(3):
-        report(f"step {number}")
+        send(f"step {number}")
     return 3
 
 
@@ -91,7 +91,7 @@ def read_stdin():
     return sys.stdin.read()
 
 
-def kept_times(end, *, report):
+def kept_times(end, *, send):
     """Reports where TensorRT would keep the times of its kernels, with a file there."""
     from widthfold_onnx.options import Provider
     from widthfold_onnx.runtime.sessions.descriptions import description_of
@@ -102,7 +102,7 @@ def kept_times(end, *, report):
     ]
     times = Path(options["trt_timing_cache_path"], "times")
     times.write_text("of kernels")
-    report(str(times))
+    send(str(times))
     end()
 
 

@@ -141,7 +141,7 @@ def test_a_result_that_cannot_travel_is_a_fault_of_ours():
 
 def test_progress_arrives_in_order():
     lines = []
-    assert isolated(count, on_progress=lines.append) == 3
+    assert isolated(count, on_message=lines.append) == 3
     assert lines == ["step 0", "step 1", "step 2"]
 
 
@@ -156,7 +156,7 @@ def test_a_child_leaves_no_files_behind_however_it_ends(tmp_path, monkeypatch, e
             raise UsageError("enough")
 
     with contextlib.suppress(UsageError, UnverifiedError):
-        isolated(kept_times, end, on_progress=look)
+        isolated(kept_times, end, on_message=look)
     assert written == [True]
     assert list(tmp_path.iterdir()) == []
 
@@ -166,7 +166,7 @@ def test_an_error_in_the_progress_callback_is_raised():
         raise UsageError(line)
 
     with pytest.raises(UsageError, match="step 0"):
-        isolated(count, on_progress=refuse_line)
+        isolated(count, on_message=refuse_line)
 
 
 def test_the_child_reads_nothing_from_the_terminal():

@@ -9,7 +9,7 @@ from pathlib import Path
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.options.progress import Say, quiet
+from widthfold_onnx.options.progress import Progress, silent
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import Before, environment
@@ -17,7 +17,7 @@ from widthfold_onnx.text import quoted
 
 
 def verify_files(
-    original: Path, rewritten: Path, options: VerifyOptions, progress: Say
+    original: Path, rewritten: Path, options: VerifyOptions, on_progress: Progress
 ) -> VerifyReport:
     """Compare two model files; the runtime runs in a child process that may crash or hang.
 
@@ -25,7 +25,7 @@ def verify_files(
         original: the model before.
         rewritten: the model after.
         options: what to run and where.
-        progress: gets a line of text per step.
+        on_progress: called with every step.
 
     Raises:
         UsageError: a path, an input, a shape, a value or an option of the provider that does not
@@ -47,14 +47,14 @@ def verify_files(
 
         saved_report, least = read_report(options.baseline), options.fail_under
         plain_options = dataclasses.replace(options, baseline=None, fail_under=None)
-        report = verify_files(original, rewritten, plain_options, progress)
+        report = verify_files(original, rewritten, plain_options, on_progress)
         return with_baseline(saved_report, report, options.baseline.name, least)
     from widthfold_onnx.runtime.inputs.cases import with_cases  # needs numpy
 
     options = with_cases(options, proto)
     state = Before()
     try:
-        return isolated(_run, original, rewritten, options, on_progress=progress)
+        return isolated(_run, original, rewritten, options, on_message=on_progress)
     except UnverifiedError as error:
         # No runtime, or the child crashed: that is a result too, and goes into the report.
         return VerifyReport(
@@ -109,7 +109,7 @@ def _check_values(original: Path, options: VerifyOptions) -> bool:
     from widthfold_onnx.runtime.sessions.session import resolved
 
     check_options = dataclasses.replace(resolved(options), seeds=0 if options.inputs else 1)
-    if doubts := reference_of(original, check_options, quiet).doubts:
+    if doubts := reference_of(original, check_options, silent).doubts:
         raise UnverifiedError(doubts[0])
     return saturates(check_options) and holds_bytes(original)
 
@@ -121,14 +121,16 @@ def _saturation_failures(
     from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
     from widthfold_onnx.runtime.sessions.session import Level, resolved
 
-    reference = reference_of(original, resolved(options), quiet)
+    reference = reference_of(original, resolved(options), silent)
     results = [
         compare_as_deployed(reference, fold, reference.run(fold, Level.ALL)) for fold in folds
     ]
     return [[*failures, *remarks] if failures else [] for failures, remarks in results]
 
 
-def _run(original: Path, rewritten: Path, options: VerifyOptions, *, report: Say) -> VerifyReport:
+def _run(
+    original: Path, rewritten: Path, options: VerifyOptions, *, send: Progress
+) -> VerifyReport:
     from widthfold_onnx.evidence.run import verified
 
-    return verified(original, rewritten, options, progress=report)
+    return verified(original, rewritten, options, on_progress=send)

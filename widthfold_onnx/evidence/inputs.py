@@ -32,7 +32,7 @@ from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.options.progress import Say
+from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.rules.match.quantization import REMOVED, SELECTING
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
@@ -50,7 +50,7 @@ TRIES = 64
 
 
 def run_on_inputs(
-    original: Path, session: Session, options: VerifyOptions, progress: Say
+    original: Path, session: Session, options: VerifyOptions, on_progress: Progress
 ) -> tuple[InputSets, list[Outputs]]:
     """Choose input sets, and return them with the outputs of the model on each.
 
@@ -58,7 +58,7 @@ def run_on_inputs(
         original: file of the model.
         session: a session of the model.
         options: stored inputs, shapes, seeds, and whether random sets are varied.
-        progress: gets a line of text before each run.
+        on_progress: gets a step before each run.
 
     Raises:
         UnverifiedError: it stops on the first set or on a stored one.
@@ -69,23 +69,25 @@ def run_on_inputs(
     random_set = next((item for item in inputs.sets if item.random), None)
     if random_set is not None and (item := filling_set(original, random_set)) is not None:
         inputs.sets.append(item)
-    inputs, outputs = _run(session, inputs, progress)
+    inputs, outputs = _run(session, inputs, on_progress)
     is_blind = not any(map(meaningful_count, outputs))
     if values := control_values(session, random_set.feeds) if random_set and is_blind else {}:
-        inputs, outputs = _run(session, _with_control_values(inputs, values), progress)
+        inputs, outputs = _run(session, _with_control_values(inputs, values), on_progress)
     if branches := unreached_branches(load(original).proto, original, options, inputs.sets):
         inputs.remarks.append(f"no input set reached {', '.join(branches)}")
     return inputs, outputs
 
 
-def _run(session: Session, inputs: InputSets, progress: Say) -> tuple[InputSets, list[Outputs]]:
+def _run(
+    session: Session, inputs: InputSets, on_progress: Progress
+) -> tuple[InputSets, list[Outputs]]:
     """Run the model on each set, and leave out random sets on which it stops."""
     usable_sets: list[InputSet] = []
     outputs: list[Outputs] = []
     remarks = [*inputs.remarks]
     for item in inputs.sets:
         try:
-            progress(f"original: {item.label}")
+            on_progress(Step(f"original: {item.label}"))
             outputs.append(run_once(session, item))
         except UnverifiedError as error:
             if not (usable_sets and item.random):

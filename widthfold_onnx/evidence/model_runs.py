@@ -13,7 +13,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import open_exact
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.options.progress import Say, quiet
+from widthfold_onnx.options.progress import Progress, Step, silent
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.sessions.session import Level, Session
 from widthfold_onnx.text import printable
@@ -51,20 +51,20 @@ def attempt(
     options: VerifyOptions,
     level: Level,
     sets: Iterable[InputSet],
-    progress: Say = quiet,
+    on_progress: Progress = silent,
     open_model: Callable[[Path | onnx.ModelProto, VerifyOptions, Level], Session] = open_exact,
 ) -> list[Outputs] | str:
     """Return all outputs, by default computed with exact integers, or why there are none.
 
     A model is a file, or a function that copies the original in memory and is called before the
-    first set is read. `progress` gets a line of text before each run.
+    first set is read. `on_progress` gets a step before each run.
     """
     name = printable(model.name) if isinstance(model, Path) else "copy of the original"
     runs = []
     try:
         session = open_model(model if isinstance(model, Path) else model(), options, level)
         for item in sets:
-            progress(f"{name}, level {level}: {item.label}")
+            on_progress(Step(f"{name}, level {level}: {item.label}"))
             runs.append(run_once(session, item))
     except UnverifiedError as error:
         return str(error)

@@ -23,7 +23,7 @@ from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.proto.walk import frozen
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.options.progress import Say, quiet
+from widthfold_onnx.options.progress import Progress, Step, silent
 from widthfold_onnx.results import IntegerRun, Proof, Timing, Verdict, VerifyReport
 from widthfold_onnx.rewrite.record import recorded_folds, recorded_runtime
 from widthfold_onnx.runtime.environment import Before, environment, other_runtime
@@ -35,7 +35,7 @@ from widthfold_onnx.text import printable
 
 
 def verified(
-    original: Path, rewritten: Path, options: VerifyOptions, *, progress: Say
+    original: Path, rewritten: Path, options: VerifyOptions, *, on_progress: Progress
 ) -> VerifyReport:
     """Compare two model files in this process; `files.verify_files` starts one for it.
 
@@ -44,7 +44,7 @@ def verified(
         UnverifiedError: there is no runtime.
     """
     state = Before()
-    reference, parity = run_original(original, rewritten, options, progress=progress)
+    reference, parity = run_original(original, rewritten, options, on_progress=on_progress)
     if parity.provider is not None:
         options = dataclasses.replace(options, provider=parity.provider)
     old, new = load(original), load(rewritten)
@@ -52,14 +52,16 @@ def verified(
         inputs = [value.name for value in new.proto.graph.input]
         old = dataclasses.replace(old, proto=frozen(old.proto, retained=inputs))
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
-    proof, integers = _proofs(old, new, options, parity, progress)
+    proof, integers = _proofs(old, new, options, parity, on_progress)
     is_equal = proof is not None and proof.verdict == "equal"
     if reference is not None:
         parity = judged(reference, rewritten, is_proved=is_equal)
     failures, doubts, remarks = _findings(parity, proof, integers, options)
     timing: Timing | None = None
     if options.timing and parity.verdict == "pass":
-        timing, outcome, reason = _timed(original, rewritten, options, parity, state.load, progress)
+        timing, outcome, reason = _timed(
+            original, rewritten, options, parity, state.load, on_progress
+        )
         if outcome != "pass":
             (failures if outcome == "fail" else doubts).append(reason)
     if timing is not None:
@@ -88,7 +90,7 @@ def verified(
 
 
 def run_original(
-    original: Path, rewritten: Path, options: VerifyOptions, *, progress: Say = quiet
+    original: Path, rewritten: Path, options: VerifyOptions, *, on_progress: Progress = silent
 ) -> tuple[Reference | None, ModelParity]:
     """Compare the interfaces, and run the original.
 
@@ -105,7 +107,7 @@ def run_original(
         if faults:
             return None, ModelParity(failures=faults)
         options = resolved(options)
-        reference = reference_of(original, options, progress)
+        reference = reference_of(original, options, on_progress)
     except NoKernelError as error:
         unrun = str(error)
         return None, ModelParity(doubts=[unrun], provider=options.provider, unrun=unrun)
@@ -162,7 +164,7 @@ def _proofs(
     new: LoadedModel,
     options: VerifyOptions,
     parity: ModelParity,
-    progress: Say,
+    on_progress: Progress,
 ) -> tuple[Proof | None, IntegerRun | None]:
     """Return the proof, and if it holds, the run of the changed nodes on integers.
 
@@ -171,7 +173,7 @@ def _proofs(
     is_open = parity.verdict == "unverified" and not parity.unrun
     if not options.exact or (options.needs_proof and is_open):
         return None, None
-    progress("proof by evaluation")
+    on_progress(Step("proof by evaluation"))
     try:
         old_program, new_program = (program(model.proto, model.folder) for model in (old, new))
     except UnverifiedError as error:
@@ -180,7 +182,7 @@ def _proofs(
     proof = proved(old_program, new_program, options.input_shapes, shapes)
     if proof.verdict != "equal" or parity.provider is None:
         return proof, None
-    progress("linear nodes that changed, on integers")
+    on_progress(Step("linear nodes that changed, on integers"))
     extents = {name: tuple(dims) for name, dims in proof.extents[0].items()}
     return proof, run_on_integers(old_program, new_program, extents, options)
 
@@ -191,12 +193,12 @@ def _timed(
     options: VerifyOptions,
     parity: ModelParity,
     load: float,
-    progress: Say,
+    on_progress: Progress,
 ) -> tuple[Timing | None, Verdict, str]:
     """Return the times, the verdict on the requirement, and the reason."""
     try:
         timing = time_models(
-            original, rewritten, options, parity.sizes, load=load, progress=progress
+            original, rewritten, options, parity.sizes, load=load, on_progress=on_progress
         )
     except UnverifiedError as error:
         return None, "unverified", f"not timed: {error}"

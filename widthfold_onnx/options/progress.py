@@ -24,13 +24,7 @@ class Step:
 
 
 Progress = Callable[[Step], None]
-Say = Callable[[str], None]
-"""Gets a line of text when a part of a step begins."""
 
 
 def silent(step: Step) -> None:
     """Ignore progress."""
-
-
-def quiet(line: str) -> None:
-    """Ignore a line."""

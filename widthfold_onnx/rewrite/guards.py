@@ -5,9 +5,9 @@ A group has one guard and runs as one node, so no path may lead out of the group
 
 The guard tests the extents of the values that the group reads. Where tiles divide these extents, a
 folded node returns extents that the tiles of its result divide, and ops between keep the folded
-extents. So a node may need of a tensor of its group only what the layout of the tensor needs. If
-this fails, or nothing reads a value that the group returns, each node of the group that needs a
-guard gets one of its own, between logical tensors.
+extents. So a node may need of a tensor of its group only what the layout of the tensor needs. This
+may fail, or nothing may read a value that the group returns. Then each node of the group that needs
+a guard gets a guard of its own, between logical tensors.
 
 The folded nodes move into one branch, copies of the original nodes into the other.
 """

@@ -52,19 +52,19 @@ def isolated(
     timeout: float = math.inf,
     silence: float = math.inf,
     memory: int | None = None,
-    on_progress: Callable[[Any], None] | None = None,
+    on_message: Callable[[Any], None] | None = None,
 ) -> Result:
     """Call ``function(*args)`` in a child process and return its result.
 
     Args:
-        function: module-level, importable; with `on_progress` it also gets ``report=``, a
-            callable that takes something picklable, mostly a line of text.
+        function: module-level, importable; with `on_message` it also gets ``send=``, a
+            callable that takes a picklable message.
         args: picklable.
         timeout: seconds until the child is killed.
-        silence: seconds without a report until the child is killed.
+        silence: seconds without a message until the child is killed.
         memory: most bytes of address space, where the system can limit it; leave it None for CUDA,
             which reserves far more.
-        on_progress: called in this process with every report.
+        on_message: called in this process with every message.
 
     Raises:
         UnverifiedError: the child crashed, ran out of time or out of memory.
@@ -73,7 +73,7 @@ def isolated(
     """
     if function.__module__ == "__main__":
         raise InternalError(f"{function.__qualname__} must live in an importable module")
-    task = _dumps((function, args, on_progress is not None, memory))
+    task = _dumps((function, args, on_message is not None, memory))
     start = heard = time.monotonic()
     with tempfile.TemporaryFile() as noise, _child(noise) as child:
         messages = _messages(child, task)
@@ -87,8 +87,8 @@ def isolated(
                 if ends[0] <= ends[1]:
                     raise UnverifiedError(f"no result after {timeout:g} s; stopped") from None
                 raise UnverifiedError(f"silent for {silence:g} s; stopped") from None
-            if kind == "progress" and on_progress is not None:
-                on_progress(value)
+            if kind == "message" and on_message is not None:
+                on_message(value)
             elif kind == "unlimited":
                 memory = None
             elif kind == "result":
@@ -170,12 +170,12 @@ def serve(folder: str) -> None:
 
     memory = None
     try:
-        function, args, reports, memory = pickle.load(source)
+        function, args, sends, memory = pickle.load(source)
         threading.Thread(target=_end_with_parent, args=(source, folder), daemon=True).start()
         if memory is not None and not limit_memory(memory):
             memory = None
             answer("unlimited", None)
-        options = {"report": lambda line: answer("progress", line)} if reports else {}
+        options = {"send": lambda message: answer("message", message)} if sends else {}
         answer("result", function(*args, **options))
     except WidthfoldError as error:
         answer("error", error)

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.options.progress import Say, quiet
+from widthfold_onnx.options.progress import Progress, Step, silent
 from widthfold_onnx.results import GpuState
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (
@@ -110,7 +110,7 @@ def contest(
     shapes: Shapes | None = None,
     *,
     is_trial: bool = False,
-    report: Say = quiet,
+    on_progress: Progress = silent,
 ) -> Contest:
     """Time two models, in one process after the other until the interval is narrow.
 
@@ -124,20 +124,20 @@ def contest(
         shapes: of every random input; None searches them.
         is_trial: end as soon as it is sure which model is faster; until then run `TRIAL_PAIRS`,
             even if they take longer than the budget.
-        report: called with a line when a phase begins.
+        on_progress: called with a step when a phase begins.
 
     Raises:
         UnverifiedError: a model does not run, or no inputs were found.
         UsageError: the provider does not take its options, or stored inputs that do not fit.
     """
     start = time.perf_counter()
-    report("timing: choosing settings")
+    on_progress(Step("timing: choosing settings"))
     options = resolved(options)
     models = (original, rewritten)
     choice, inputs = choose(models, options, shapes)
     seconds = max(options.time_budget * PROCESS_SHARE, 2 * START)
     counts = repeats(choice.run, choice.opening, seconds)
-    report("timing: alternating runs")
+    on_progress(Step("timing: alternating runs"))
     task = (models, choice.settings, inputs.shared(2 * counts.sessions), counts)
     processes: list[Process] = []
     longest = 0.0

@@ -97,7 +97,7 @@ def test_a_timing_that_fails_leaves_the_rest_of_the_report(
 
     monkeypatch.setattr("widthfold_onnx.evidence.run.time_models", stops)
     options = VerifyOptions(provider=Provider.CPU, seeds=1)
-    report = verified(*pair, options, progress=lambda line: None)
+    report = verified(*pair, options, on_progress=lambda step: None)
     assert report.verdict == "unverified"
     assert report.reasons == ["not timed: the runtime stopped"]
     assert all(row.passed for row in report.outputs)
@@ -113,7 +113,7 @@ def test_what_fails_is_said_before_what_limits(
     monkeypatch.setattr("widthfold_onnx.evidence.run.run_original", lambda *a, **k: (None, parity))
     monkeypatch.setattr("widthfold_onnx.evidence.run.time_models", lambda *a, **k: timing())
     options = VerifyOptions(provider=Provider.CPU, seeds=1, fail_under=9.0)
-    report = verified(*pair, options, progress=lambda line: None)
+    report = verified(*pair, options, on_progress=lambda step: None)
     assert [reason.split(":")[0] for reason in report.reasons] == [
         "slower than --fail-under 9 allows",
         "left out seed 3",

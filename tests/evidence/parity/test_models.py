@@ -247,10 +247,10 @@ def test_a_made_up_set_on_which_the_original_stops_is_left_out_and_said(tmp_path
 
 def test_all_distributions_and_batches_are_compared(tmp_path):
     path = stored(tmp_path, "a.onnx", "g (float[N, 4] x) => (float[N, 4] y) { y = Neg(x) }")
-    lines = []
+    steps = []
     options = VerifyOptions(provider=Provider.CPU, truth_budget=0)
-    assert compare_models(path, path, options, report=lines.append).verdict == "pass"
-    assert [line.removeprefix("original: ") for line in lines[:5]] == [
+    assert compare_models(path, path, options, send=steps.append).verdict == "pass"
+    assert [step.text.removeprefix("original: ") for step in steps[:5]] == [
         "seed 0, normal",
         "seed 1, uniform 0 to 1",
         "seed 2, integers 0 to 255, batch 2",
@@ -322,15 +322,15 @@ def test_stored_inputs_that_do_not_fit_are_a_usage_error(tmp_path):
 
 def test_progress_is_told(tmp_path):
     path = stored(tmp_path, "a.onnx", SCALED % "2")
-    lines = []
-    compare_models(path, path, OPTIONS, report=lines.append)
-    assert lines[0] == "original: seed 0, normal"
-    assert len(lines) == 4 * OPTIONS.seeds + 1
+    steps = []
+    compare_models(path, path, OPTIONS, send=steps.append)
+    assert steps[0].text == "original: seed 0, normal"
+    assert len(steps) == 4 * OPTIONS.seeds + 1
 
 
 def test_it_runs_in_a_child(tmp_path):
     path = stored(tmp_path, "a.onnx", SCALED % "2")
-    lines = []
-    result = isolated(compare_models, path, path, OPTIONS, on_progress=lines.append, timeout=60)
+    steps = []
+    result = isolated(compare_models, path, path, OPTIONS, on_message=steps.append, timeout=60)
     assert result.verdict == "pass"
-    assert lines
+    assert steps

@@ -8,7 +8,7 @@ from widthfold_onnx.evidence.timing import speed
 from widthfold_onnx.evidence.timing.cost import Cost
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.options.progress import quiet
+from widthfold_onnx.options.progress import silent
 from widthfold_onnx.runtime import clock, paired_benchmark, settings
 from widthfold_onnx.runtime.inputs import input_sets
 
@@ -56,6 +56,8 @@ def measured(monkeypatch, tmp_path):
         monkeypatch.setattr(input_sets, "last_cache_bytes", lambda: cache)
         pair = (paths[0], paths[0]) if same_file else paths
         options = VerifyOptions(provider=provider, **options)
-        return time_models(*pair, options, ({"x": (1, 256)},), load=before, progress=quiet), machine
+        return time_models(
+            *pair, options, ({"x": (1, 256)},), load=before, on_progress=silent
+        ), machine
 
     return measure

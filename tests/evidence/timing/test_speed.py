@@ -128,16 +128,16 @@ def test_a_gpu_that_nobody_can_ask_is_said_to_be_unknown(measured, monkeypatch):
 
 def test_progress_names_both_models(measured, monkeypatch, tmp_path):
     measured(costs(10, 90, 8, 90))
-    lines = []
+    steps = []
     time_models(
         tmp_path / "a.onnx",
         tmp_path / "b.onnx",
         VerifyOptions(provider=Provider.CPU, time_budget=0.1),
         ({"x": (1, 256)},),
         load=0.0,
-        progress=lines.append,
+        on_progress=steps.append,
     )
-    assert lines == [
+    assert [step.text for step in steps] == [
         "timing: choosing settings",
         "timing: alternating runs",
         "profile of a.onnx",

@@ -25,9 +25,9 @@ def inside(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(children, "time", clock)
     clock.races = []
 
-    def isolated(race, workloads, setup, seconds, *, on_progress, **limits) -> None:
+    def isolated(race, workloads, setup, seconds, *, on_message, **limits) -> None:
         clock.races.append(([(u.subject, [f.spec for f in u.forms]) for u in workloads], seconds))
-        race(workloads, setup, seconds, report=on_progress)
+        race(workloads, setup, seconds, send=on_message)
 
     monkeypatch.setattr(children, "isolated", isolated)
     monkeypatch.setattr(children, "race", behaving)

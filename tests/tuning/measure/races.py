@@ -40,15 +40,15 @@ def kept(store: Store) -> dict[tuple[str, str], Measurement]:
     return {(key.subject, key.candidate): measurement for key, measurement in store.items()}
 
 
-def behaving(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report) -> None:
+def behaving(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send) -> None:
     """Says of every form that it ran, after it did what its name says."""
     for item in workloads:
         for key in (AS_IS, *(form.spec for form in item.forms)):
-            report(Start(item.subject, key))
+            send(Start(item.subject, key))
             _note(f"{os.getpid()} {item.subject} {key}")
             _do(item.subject if key == AS_IS else key)
         for key in (AS_IS, *(form.spec for form in item.forms)):
-            report(Outcome(item.subject, key, timed(1.5, 1.4, 1.6, 1e-3, 4)))
+            send(Outcome(item.subject, key, timed(1.5, 1.4, 1.6, 1e-3, 4)))
 
 
 def _do(name: str) -> None:

@@ -48,11 +48,11 @@ def test_another_setting_or_machine_knows_nothing(store: Store, inside) -> None:
 def test_what_had_no_time_gets_another_chance_with_more_of_it(
     store: Store, inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def race(workloads, setup, seconds, *, report) -> None:
+    def race(workloads, setup, seconds, *, send) -> None:
         for item in workloads:
-            report(Start(item.subject, AS_IS))
-            report(Outcome(item.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
-            report(Outcome(item.subject, "a", lost(NO_TIME)))
+            send(Start(item.subject, AS_IS))
+            send(Outcome(item.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            send(Outcome(item.subject, "a", lost(NO_TIME)))
 
     monkeypatch.setattr(children, "race", race)
     for budget, races in ((10.0, 1), (10.0, 1), (10 * MORE_TIME - 1, 1), (10 * MORE_TIME, 2)):
@@ -83,13 +83,13 @@ def test_what_a_wide_interval_left_open_is_measured_again_with_more_time(
 ) -> None:
     ends = {"open": (1.0, 1.1), "slower": (0.9, 1.0), "faster": (1.04, 1.2)}
 
-    def race(workloads, setup, seconds, *, report) -> None:
+    def race(workloads, setup, seconds, *, send) -> None:
         for item in workloads:
-            report(Start(item.subject, AS_IS))
-            report(Outcome(item.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            send(Start(item.subject, AS_IS))
+            send(Outcome(item.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             for form in item.forms:
                 low, high = ends[form.spec]
-                report(Outcome(item.subject, form.spec, timed(1.0, low, high, 1.0, 4)))
+                send(Outcome(item.subject, form.spec, timed(1.0, low, high, 1.0, 4)))
 
     monkeypatch.setattr(children, "race", race)
     for seconds in (10.0, 10 * MORE_TIME - 1, 10 * MORE_TIME):

@@ -89,7 +89,7 @@ def raced(monkeypatch: pytest.MonkeyPatch):
             for own, *forms in layers
         ]
         reports: list[Start | Outcome] = []
-        race(workloads, SETUP, budget, report=reports.append)
+        race(workloads, SETUP, budget, send=reports.append)
         return reports, track
 
     return start
@@ -252,7 +252,7 @@ def test_a_real_race_of_a_real_layer() -> None:
 
     unit = workload(conv([1, 1, 4, 16], (1, 1, 3, 3), pads=[1, 1, 1, 1]))
     reports: list[object] = []
-    race([replace(unit, forms=unit.forms[:5])], SETUP, 60.0, report=reports.append)
+    race([replace(unit, forms=unit.forms[:5])], SETUP, 60.0, send=reports.append)
     assert results(reports).keys() == {AS_IS, *(form.spec for form in unit.forms[:5])}
     assert all(r.rounds or r.reason for r in results(reports).values())
     assert any(r.rounds for key, r in results(reports).items() if key != AS_IS)
@@ -269,5 +269,5 @@ def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) 
     chosen = {"session.disable_prepacking": "1"}
     setup = replace(SETUP, options=SearchOptions(provider=Provider.CPU, session_options=chosen))
     with pytest.raises(OpenedError) as caught:
-        race([workload("own")], setup, 1.0, report=print)
+        race([workload("own")], setup, 1.0, send=print)
     assert caught.value.args == (chosen,)

@@ -15,7 +15,7 @@ import msgspec
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.runtime.measurement import AS_IS, SKIPPED, Measurement, lost, now, timed
-from widthfold_onnx.tuning.measure.successive_halving import Outcome, Report, Setup, Start
+from widthfold_onnx.tuning.measure.successive_halving import Outcome, Send, Setup, Start
 from widthfold_onnx.tuning.workload.workloads import Workload
 
 SECONDS = 0.2
@@ -69,23 +69,23 @@ def own_number() -> dict[str, str]:
     return {"widthfold-onnx": str(os.getpid())}
 
 
-def quick(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
+def quick(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:
     """A race without a runtime, in which every form is as fast as the layer."""
     for workload in workloads:
         for key in (AS_IS, *(form.spec for form in workload.forms)):
-            report(Start(workload.subject, key))
-            report(Outcome(workload.subject, key, timed(1.0, 1.0, 1.0, 1e-3, 4)))
+            send(Start(workload.subject, key))
+            send(Outcome(workload.subject, key, timed(1.0, 1.0, 1.0, 1e-3, 4)))
 
 
-def falling(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
+def falling(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:
     """A race in which three forms are not run, each for another reason, and no other works."""
     for workload in workloads:
-        quick([replace(workload, forms=())], setup, seconds, report=report)
+        quick([replace(workload, forms=())], setup, seconds, send=send)
         for form, why in zip_longest(workload.forms, sorted(SKIPPED), fillvalue="no kernel"):
-            report(Outcome(workload.subject, form.spec, lost(why)))
+            send(Outcome(workload.subject, form.spec, lost(why)))
 
 
-def meeting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
+def meeting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:
     """A race that begins when two others have begun as well.
 
     Raises:
@@ -99,28 +99,26 @@ def meeting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, repo
         if time.monotonic() > end:
             raise UnverifiedError("the others never came")
         time.sleep(0.02)
-    quick(workloads, setup, seconds, report=report)
+    quick(workloads, setup, seconds, send=send)
 
 
-def halting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
+def halting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:
     """The first layer is raced, and then nothing more is heard until it is told to go on.
 
     Raises:
         UnverifiedError: it never was.
     """
-    quick(workloads[:1], setup, seconds, report=report)
+    quick(workloads[:1], setup, seconds, send=send)
     go_on = Path(os.environ[GO_ON])
     end = time.monotonic() + PATIENCE
     while not go_on.exists():
         if time.monotonic() > end:
             raise UnverifiedError("nobody said to go on")
         time.sleep(0.02)
-    quick(workloads[1:], setup, seconds, report=report)
+    quick(workloads[1:], setup, seconds, send=send)
 
 
-def hopeless(
-    workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report
-) -> None:
+def hopeless(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:
     """No runtime.
 
     Raises:

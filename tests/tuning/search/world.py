@@ -79,9 +79,9 @@ class World:
         self.at: list[Level] = []
         self.compared: list[tuple[frozenset[str], frozenset[str]]] = []
 
-    def isolated(self, function, *args, on_progress=None, **limits):
+    def isolated(self, function, *args, on_message=None, **limits):
         if function is race:
-            return self._race(*args, on_progress)
+            return self._race(*args, on_message)
         if function in (ratio_in_process, ratio_over_processes):
             return self._contest(*args)
         if function is ratios_to:
@@ -90,24 +90,24 @@ class World:
             return self._timed(WHOLE, WHOLE / self.levels, "all", "extended")
         return function(*args)
 
-    def _race(self, workloads, setup, seconds, report) -> None:
+    def _race(self, workloads, setup, seconds, send) -> None:
         for workload in workloads:
             if not workload.forms:  # the layer as it is, before it races
-                report(Start(workload.subject, AS_IS))
-                report(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+                send(Start(workload.subject, AS_IS))
+                send(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
                 continue
             self.raced.append(workload.subject)
             self.at.append(setup.level)
-            report(Start(workload.subject, AS_IS))
-            report(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            send(Start(workload.subject, AS_IS))
+            send(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             for key in (form.spec for form in workload.forms):
                 fate = self.alone(json.loads(workload.subject), msgspec.to_builtins(key))
                 if isinstance(fate, str):
-                    report(Outcome(workload.subject, key, lost(fate)))
+                    send(Outcome(workload.subject, key, lost(fate)))
                 else:
                     ratio, low = fate
                     measured = timed(ratio, low, 2 * ratio - low, 1 / ratio, 40)
-                    report(Outcome(workload.subject, key, measured))
+                    send(Outcome(workload.subject, key, measured))
 
     def _contest(
         self, base: Path, other: Path, options, shapes, kind=Distribution.NORMAL

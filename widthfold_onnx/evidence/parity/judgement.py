@@ -20,6 +20,7 @@ from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, Distance, compa
 from widthfold_onnx.evidence.parity.reference import UNSTEADY, Reference
 from widthfold_onnx.evidence.parity.shaken import COPIES
 from widthfold_onnx.evidence.parity.truth import true_outputs
+from widthfold_onnx.options.progress import Step
 from widthfold_onnx.results import LevelName, OutputParity
 from widthfold_onnx.text import printable
 
@@ -62,7 +63,7 @@ def judge(
         The comparisons, and what limits them, one line each.
     """
     options = reference.options
-    reference.progress("float64 truth")
+    reference.on_progress(Step("float64 truth"))
     budget = options.truth_budget if options.thorough else 0.0
     truths, remark = true_outputs(reference.model, reference.names, reference.sets, budget)
     judgement = Judgement(reference, truths, is_proved, [{} for _ in truths])

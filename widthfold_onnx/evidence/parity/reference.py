@@ -21,7 +21,7 @@ from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.options.progress import Say
+from widthfold_onnx.options.progress import Progress
 from widthfold_onnx.runtime.inputs.input_sets import InputSets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.sessions.session import Level
@@ -40,7 +40,7 @@ class Reference:
     Attributes:
         model: file of the original.
         options: where models run.
-        progress: gets a line of text before each run.
+        on_progress: gets a step before each run.
         inputs: the input sets on which the original runs.
         outputs: by input set and name, without the runtime's own optimizations.
         names: of the outputs that the model declares.
@@ -49,7 +49,7 @@ class Reference:
 
     model: Path
     options: VerifyOptions
-    progress: Say
+    on_progress: Progress
     inputs: InputSets
     outputs: list[Outputs]
     names: list[str]
@@ -67,7 +67,7 @@ class Reference:
 
     def run(self, model: Path, level: Level) -> list[Outputs] | str:
         """Return the outputs of a model on each input set, or why there are none."""
-        return attempt(model, self.options, level, self.sets, self.progress)
+        return attempt(model, self.options, level, self.sets, self.on_progress)
 
     @cached_property
     def optimized_outputs(self) -> list[Outputs] | str:
@@ -90,7 +90,7 @@ class Reference:
                 feeds = {name: shaken(array, steps) for name, array in item.feeds.items()}
                 yield InputSet(f"copy {number + 1}, {item.label}", feeds)
 
-        runs = attempt(copy, self.options, Level.DISABLED, sets(), self.progress)
+        runs = attempt(copy, self.options, Level.DISABLED, sets(), self.on_progress)
         if isinstance(runs, str):
             return runs
         return [
@@ -122,7 +122,7 @@ class Reference:
             return model
 
         runs = attempt(
-            showing_all, self.options, Level.DISABLED, [self.sets[number]], self.progress
+            showing_all, self.options, Level.DISABLED, [self.sets[number]], self.on_progress
         )
         if isinstance(runs, str):
             return ""
@@ -138,7 +138,7 @@ class Reference:
         return ""
 
 
-def reference_of(original: Path, options: VerifyOptions, progress: Say) -> Reference:
+def reference_of(original: Path, options: VerifyOptions, on_progress: Progress) -> Reference:
     """Run the original and close it again: at most two models are in memory at a time.
 
     Raises:
@@ -152,11 +152,11 @@ def reference_of(original: Path, options: VerifyOptions, progress: Say) -> Refer
             open_chosen(original, options, Level.ALL)
     except UnverifiedError as error:  # no `NoKernelError`, which says that no options help
         raise UnverifiedError(f"with {printable(options_text)} {error}") from error
-    inputs, outputs = run_on_inputs(original, session, options, progress)
+    inputs, outputs = run_on_inputs(original, session, options, on_progress)
     second_outputs = session.run(inputs.sets[0].feeds)
     unsteady = {
         name
         for name, pair in pairs(outputs[0], second_outputs).items()
         if not compare(name, *pair, options.tolerance).passed
     }
-    return Reference(original, options, progress, inputs, outputs, session.outputs, unsteady)
+    return Reference(original, options, on_progress, inputs, outputs, session.outputs, unsteady)

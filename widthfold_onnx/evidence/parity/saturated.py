@@ -14,6 +14,7 @@ from widthfold_onnx.evidence.model_runs import Outputs, attempt, pairs
 from widthfold_onnx.evidence.parity.judgement import SLACK
 from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, Distance, measure
 from widthfold_onnx.evidence.parity.reference import Reference
+from widthfold_onnx.options.progress import Step
 from widthfold_onnx.runtime.sessions.session import Level
 from widthfold_onnx.runtime.sessions.session_options import PRECISION
 from widthfold_onnx.text import printable
@@ -36,7 +37,7 @@ def compare_as_deployed(
     """
     if isinstance(reference.optimized_outputs, str) or isinstance(exact, str):
         return [], []
-    reference.progress("integers of 8 bits as deployed")
+    reference.on_progress(Step("integers of 8 bits as deployed"))
     original_runs, rewritten_runs = (
         attempt(model, reference.options, Level.ALL, reference.sets, open_model=open_chosen)
         for model in (reference.model, rewritten)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from widthfold_onnx.evidence.timing.cost import cost, file_bytes
 from widthfold_onnx.evidence.timing.profile import Roofline, fallbacks, placement, profile, remarks
 from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
-from widthfold_onnx.options.progress import Say
+from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.environment import Device
@@ -42,7 +42,7 @@ def time_models(
     sizes: Sizes,
     *,
     load: float,
-    progress: Say,
+    on_progress: Progress,
 ) -> Timing:
     """Time both models, and measure the time of their nodes.
 
@@ -54,7 +54,7 @@ def time_models(
             any, shapes are searched. Profiles are taken at the first assignment.
         load: load of the machine before this program began to work. It is used if it is lower than
             the load now, as the load of the comparison of values is gone when the timing begins.
-        progress: called with a line when a phase begins.
+        on_progress: called with a step when a phase begins.
 
     Raises:
         UnverifiedError: a model does not run, or no inputs were found.
@@ -63,12 +63,14 @@ def time_models(
     busy = min(load_average(), load)
     assignments: Sequence[Shapes | None] = sizes or (None,)
     share = replace(options, time_budget=options.time_budget / len(assignments))
-    outcomes = [contest(original, rewritten, share, s, report=progress) for s in assignments]
+    outcomes = [
+        contest(original, rewritten, share, s, on_progress=on_progress) for s in assignments
+    ]
     outcome = outcomes[0]
     roofline = Roofline(outcome.options)
     sides = {}
     for number, role in enumerate(("original", "rewritten")):
-        progress(f"profile of {outcome.models[number].name}")
+        on_progress(Step(f"profile of {outcome.models[number].name}"))
         sides[role] = _side(outcome, number, roofline)
     timing = _timing(outcome, sides, busy)
     rows = [_at_size(item) for item in outcomes]

@@ -35,7 +35,7 @@ NOT_PADDED = Refusal(Code.NOT_PACKED, "it reads a tensor that is not padded, too
 
 @dataclass(frozen=True)
 class ChannelPadding:
-    """How the channels of a graph are padded; nothing is changed yet.
+    """The padding of the channels of a graph; nothing is changed yet.
 
     Attributes:
         layouts: of the tensors that are padded.

@@ -98,7 +98,7 @@ def measure(
                 silence=SILENCE,
                 # CUDA reserves far more address space than it uses.
                 memory=int(memory_bytes() * MEMORY_SHARE) if on_cpu else None,
-                on_progress=pending.hear,
+                on_message=pending.hear,
             )
         except _BudgetSpentError:
             return

@@ -108,17 +108,17 @@ class Start:
     candidate: Candidate
 
 
-Report = Callable[[Start | Outcome], None]
+Send = Callable[[Start | Outcome], None]
 
 
-def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report: Report) -> None:
+def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:
     """Race all forms of all workloads, and report as they run.
 
     Args:
         workloads: in the order in which they are raced.
         setup: the settings.
         seconds: time that all of them together should take.
-        report: gets every start, and one result for every form and every layer as it is.
+        send: gets every start, and one result for every form and every layer as it is.
 
     Raises:
         UnverifiedError: the runtime cannot be used, or does not run a layer as it is.
@@ -127,9 +127,9 @@ def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, report:
     peak = operations(setup.setting)
     for index, workload in enumerate(workloads):
         part = UNFAIR * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
-        report(Start(workload.subject, AS_IS))
+        send(Start(workload.subject, AS_IS))
         original = random_run(workload.model, setup.setting)
-        _Race(workload, setup, report, original).run(peak, part * (end - time.perf_counter()))
+        _Race(workload, setup, send, original).run(peak, part * (end - time.perf_counter()))
 
 
 def _need(workload: Workload) -> float:
@@ -144,7 +144,7 @@ class _Race:
     Attributes:
         workload: the layer.
         setup: the settings.
-        report: gets every start and every result.
+        send: gets every start and every result.
         original: runs the layer as it is.
         times: the pairs of each form so far.
         hopeless: the forms that are not run again.
@@ -152,7 +152,7 @@ class _Race:
 
     workload: Workload
     setup: Setup
-    report: Report
+    send: Send
     original: Run
     times: dict[FormSpec, Times] = field(default_factory=dict)
     hopeless: set[FormSpec] = field(default_factory=set)
@@ -188,11 +188,11 @@ class _Race:
             self._tell(spec, measured(*pairs))
 
     def _tell(self, candidate: Candidate, measurement: Measurement) -> None:
-        self.report(Outcome(self.workload.subject, candidate, measurement))
+        self.send(Outcome(self.workload.subject, candidate, measurement))
 
     def _run(self, spec: FormSpec, pairs: int) -> str:
         """Run a form; return why there is no result, "" if there is one."""
-        self.report(Start(self.workload.subject, spec))
+        self.send(Start(self.workload.subject, spec))
         model = reformed(self.workload, spec, self.setup.fold)
         if model is None:
             return NO_SUCH_FORM

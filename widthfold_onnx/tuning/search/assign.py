@@ -183,7 +183,7 @@ class _Program:
     def at_least(
         self, variable: int, addends: Sequence[int], subtrahends: Sequence[int] = ()
     ) -> None:
-        """Require that a variable is at least the sum of `addends` less that of `subtrahends`."""
+        """Require that a variable is at least the sum of addends less the sum of subtrahends."""
         self._rows.append(
             {variable: 1.0, **dict.fromkeys(addends, -1.0), **dict.fromkeys(subtrahends, 1.0)}
         )
