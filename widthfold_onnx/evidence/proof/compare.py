@@ -25,7 +25,6 @@ from widthfold_onnx.evidence.proof.field import (
 )
 from widthfold_onnx.evidence.proof.program import Branch, Correspondence, Program
 from widthfold_onnx.evidence.proof.sizes import (
-    Shapes,
     branch_tries,
     elements,
     first_tries,
@@ -39,6 +38,7 @@ from widthfold_onnx.evidence.proof.values import (
     Elements,
     OpaqueValue,
     Shape,
+    Shapes,
     UnevaluableError,
     Value,
 )

@@ -24,7 +24,7 @@ from onnx import defs, helper, numpy_helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.evidence.proof.operators.arithmetic import MOVES
-from widthfold_onnx.evidence.proof.values import FLOATS, Shape, TensorType
+from widthfold_onnx.evidence.proof.values import FLOATS, Shape, Shapes, TensorType
 from widthfold_onnx.model.proto.constant_folding import dense, literal
 from widthfold_onnx.model.proto.functions import inline
 from widthfold_onnx.model.proto.scope import NameScope, graph_scope
@@ -39,7 +39,6 @@ from widthfold_onnx.model.proto.walk import (
     opsets_of,
 )
 from widthfold_onnx.model.shapes.table import Derivation, ShapeTable
-from widthfold_onnx.options import Shapes
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.text import printable
 

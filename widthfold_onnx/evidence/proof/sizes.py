@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from widthfold_onnx.evidence.proof.program import Program, constant
-from widthfold_onnx.evidence.proof.values import Shape
+from widthfold_onnx.evidence.proof.values import Shape, Shapes
 from widthfold_onnx.model.proto.dims import symbol_of
 from widthfold_onnx.model.proto.scope import NameScope
 from widthfold_onnx.model.proto.walk import body_path, is_default
@@ -36,7 +36,6 @@ MOST_ALIKE = 3
 MOST_TIMES = 32
 """Largest multiple of the first extent."""
 
-Shapes = Mapping[str, Shape]
 Key = tuple[str, int] | str
 """An open dimension: its symbol, or the input and the axis of one without a symbol."""
 

@@ -25,6 +25,7 @@ from widthfold_onnx.evidence.proof.field import (
 from widthfold_onnx.model.proto.walk import domain_name
 
 Shape = tuple[int, ...]
+Shapes = Mapping[str, Shape]
 TensorType = tuple[Shape, int]
 """Extents and element type."""
 
