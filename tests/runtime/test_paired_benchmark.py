@@ -10,7 +10,7 @@ import pytest
 from tests.evidence.timing.machine import FIRST_TIMED, Machine, costs
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import clock, paired_benchmark, settings
-from widthfold_onnx.runtime.clock import SESSIONS
+from widthfold_onnx.runtime.clock import RUN_SPREAD, SESSIONS
 from widthfold_onnx.runtime.inputs import input_sets
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import MIN_PROCESSES, judge
@@ -139,6 +139,16 @@ def test_a_trial_in_one_process_times_each_model_once_at_its_own_best(machine, m
     assert (timed.original_setting, timed.setting) == ("extended", "all")
     assert (timed.ratio, timed.seconds) == pytest.approx((4 / 3, 3e-3))
     assert 4 / 3 / 1.03 < timed.low < timed.ratio < timed.high < 4 / 3 * 1.03
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_trial_in_one_process_tells_no_difference_by_few_long_runs(machine, models, seed):
+    """Two runs of each model take longer than the patience of a choice."""
+    spread = np.random.default_rng(seed).normal(1, RUN_SPREAD, (6, 100))
+    machine.costs = [tuple(1500 * row) for row in spread]
+    timed = ratio_in_process(*models, replace(OPTIONS, time_budget=1.0), SHAPES)
+    assert timed.rounds == 5
+    assert timed.low < 1 < timed.high
 
 
 def test_made_up_inputs_are_shared_out_among_the_sessions(measured):

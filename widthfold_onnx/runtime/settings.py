@@ -169,6 +169,7 @@ def timed_rounds(
     clock: Clock,
     budget: float,
     usual: float = math.inf,
+    patience: float = CHOICE_PATIENCE,
     is_enough: Callable[[Times], bool] = lambda times: False,
 ) -> Times:
     """Run all in turn; the first round only warms up, and at least one follows.
@@ -176,8 +177,9 @@ def timed_rounds(
     Args:
         runs: what to run.
         clock: measures a run.
-        budget: seconds after which no further round begins, but see `CHOICE_PATIENCE`.
+        budget: seconds after which no further round begins.
         usual: the same once there are `CHOICE_ROUNDS[0]` rounds.
+        patience: seconds that fewer rounds may take, if that is more than the budget.
         is_enough: tells by the seconds so far, [round, run], whether no further round is needed;
             it is asked each time that there are a quarter more.
 
@@ -191,7 +193,7 @@ def timed_rounds(
     for seconds in itertools.islice(in_turn(runs, clock), most):
         rounds.append(seconds)
         count, is_allowed_to_end = len(rounds), len(rounds) >= fewest
-        allowed = min(budget, usual) if is_allowed_to_end else max(budget, CHOICE_PATIENCE)
+        allowed = min(budget, usual) if is_allowed_to_end else max(budget, patience)
         if count > 1 and time.perf_counter() - start > allowed:
             break
         if count >= next_look:

@@ -242,6 +242,21 @@ AGAIN = {
         }""",
         [(1, 4), (5, 4), (1, 4), (9, 4)],
     ),
+    "zeros of either sign": (
+        """(float[n] x) => (float[m] y, bool is_below) {
+          three = Constant <value_float = 3.0> ()
+          five = Constant <value_float = 5.0> ()
+          s = Shape (x)
+          n = Cast <to = 1> (s)
+          p = Sub (n, three)
+          q = Sub (n, five)
+          product = Mul (p, q)
+          inverse = Div (three, product)
+          is_below = Less (inverse, product)
+          y = Relu (x)
+        }""",
+        [(5,), (3,), (5,)],
+    ),
     "a loop that grows": (
         """(float[n, 3] x) => (float[a, b] y) {
           y, z = Loop (two, yes, x) <

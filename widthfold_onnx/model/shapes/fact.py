@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
@@ -45,11 +44,15 @@ class Fact:
         return self.numbers is not None and self.numbers.dtype != object
 
     def equals(self, other: Fact) -> bool:
-        """Check whether two facts have the same type and the same numbers."""
+        """Check whether two facts have the same type and the same numbers, signs of zeros too."""
         mine, theirs = self.numbers, other.numbers
         if self.type != other.type or mine is None or theirs is None:
             return self.type == other.type and mine is theirs
-        return mine.dtype == theirs.dtype and np.array_equal(mine, theirs)
+        if mine.dtype != theirs.dtype or mine.shape != theirs.shape:
+            return False
+        if mine.dtype == object:
+            return repr(mine.tolist()) == repr(theirs.tolist())
+        return mine.tobytes() == theirs.tobytes()
 
     def without_numbers(self) -> Fact:
         """Return the fact without the numbers."""
