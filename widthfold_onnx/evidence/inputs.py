@@ -192,7 +192,7 @@ def filling_set(model: Path, template: InputSet) -> InputSet | None:
 
 
 def _source(value: Value | None) -> str:
-    """Return the name of the value whose elements nodes only move or select up to this value."""
+    """Return the name of the value from which nodes only move or select elements up to this one."""
     while value is not None and (node := value.producer()) is not None:
         if not is_default(node, *SELECTING, *REMOVED):
             break

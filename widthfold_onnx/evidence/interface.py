@@ -71,7 +71,7 @@ def interface_differences(
 
     Returns:
         Differences that may break a caller, and other differences: names for anonymous extents of
-        inputs, and other extents of outputs, which the outputs of the original decide.
+        inputs, and other extents of outputs, which are judged by the outputs of the original.
 
     Raises:
         UnverifiedError: a file that is no model.

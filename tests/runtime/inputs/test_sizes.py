@@ -25,8 +25,8 @@ def opened(folder, text):
 def test_open_dimensions_lead_at_axis_0():
     ports = [*IMAGE, Port("state", "float32", (2, "N", None))]
     expected = {"N": True, "H": False, "W": False, ("state", 2): False}
-    assert Dimensions.of(ports, {}).is_leading == expected
-    assert Dimensions.of(ports, {"image": (5, 3, 8, 9)}).is_leading == {("state", 2): False}
+    assert Dimensions.of(ports, {}).open_dims == expected
+    assert Dimensions.of(ports, {"image": (5, 3, 8, 9)}).open_dims == {("state", 2): False}
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ MOST_ELEMENTS = 1 << 27
 """Largest value that is evaluated; it takes 20 bytes for each element."""
 
 Body = tuple[str, NameScope]
-"""A graph of a node with the name of its attribute, see `NameScope.inner`."""
+"""The place of a graph in its node, and the graph, see `NameScope.inner`."""
 
 
 @dataclass

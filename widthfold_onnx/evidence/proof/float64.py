@@ -36,7 +36,7 @@ from widthfold_onnx.model.proto.scope import NameScope, graph_scope
 from widthfold_onnx.model.proto.walk import all_tensors, model_nodes
 
 SOFTMAX_OF_ONE_AXIS = 13
-"""Operator set since which Softmax acts along one axis, and no more on all axes from it on."""
+"""Operator set since which Softmax acts along one axis; before, on all axes from it on."""
 
 
 class _Op(OpRun):

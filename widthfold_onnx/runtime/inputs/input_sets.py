@@ -102,7 +102,7 @@ def random_sets(
     first, special = sizes[0], dict[int, Shapes | None]()
     if count > 1 and varied:
         special[1] = other_shapes(session, fixed[0], first)  # may be long, so one set is enough
-    if varied and any(Dimensions.of(session.inputs, fixed[0]).is_leading.values()):
+    if varied and any(Dimensions.of(session.inputs, fixed[0]).open_dims.values()):
         for seed, batch in BATCHES.items():
             if seed < count:
                 special[seed] = with_batch(session, fixed[0], first, batch)

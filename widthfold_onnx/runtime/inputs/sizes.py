@@ -112,7 +112,7 @@ class Dimensions:
         )
 
     @cached_property
-    def is_leading(self) -> dict[Key, bool]:
+    def open_dims(self) -> dict[Key, bool]:
         """For each open dimension, True if it is axis 0 of some input, where the batch is."""
         leading = {dims[0] for dims in self.dims.values() if dims}
         dims = chain.from_iterable(self.dims.values())
@@ -129,9 +129,7 @@ class Dimensions:
     def open_inputs(self) -> dict[str, list[str]]:
         """The open dimensions by input: the symbol of each, or its axis where it has none."""
         names = {
-            name: [
-                k if isinstance(k, str) else f"axis {k[1]}" for k in dims if k in self.is_leading
-            ]
+            name: [k if isinstance(k, str) else f"axis {k[1]}" for k in dims if k in self.open_dims]
             for name, dims in self.dims.items()
         }
         return {name: dims for name, dims in names.items() if dims}
@@ -173,12 +171,12 @@ def assumed_shapes(inputs: Sequence[Port], fixed: Shapes) -> Shapes:
     """
     dims = Dimensions.of(inputs, fixed)
     for name, input_dims in dims.dims.items():
-        if not all(isinstance(dim, int) or dims.is_leading[dim] for dim in input_dims):
+        if not all(isinstance(dim, int) or dims.open_dims[dim] for dim in input_dims):
             raise UsageError(
                 f"input {printable(name)} has open dimensions, and nothing is run to find "
                 f"them out; pass --input-shape {printable(name)}:SIZE,..."
             )
-    return dims.shapes(dict.fromkeys(dims.is_leading, 1))
+    return dims.shapes(dict.fromkeys(dims.open_dims, 1))
 
 
 def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[int | Key, int]:
@@ -313,11 +311,11 @@ def find_shapes(
         UnverifiedError: no try ran.
     """
     tries = _Tries(session, fixed, end, is_hint=is_hint)
-    is_leading = tries.dims.is_leading
-    small = list(_small_batch(is_leading))
-    candidates = [*small, *(dict.fromkeys(is_leading, size) for size in LADDER)]
+    open_dims = tries.dims.open_dims
+    small = list(_small_batch(open_dims))
+    candidates = [*small, *(dict.fromkeys(open_dims, size) for size in LADDER)]
     shapes = tries.first(small, least=ENOUGH) or tries.first(
-        [*candidates, *_one_at_a_time(is_leading)]
+        [*candidates, *_one_at_a_time(open_dims)]
     )
     if shapes is None:
         names = ", ".join(map(printable, tries.dims.open_inputs))
@@ -330,7 +328,7 @@ def find_shapes(
         raise UnverifiedError(
             f"no random input was found that runs{sizes} ({tries.failure}); pass --inputs"
         )
-    if is_leading and not suits(shapes):
+    if open_dims and not suits(shapes):
         shapes = tries.first(candidates, least=ENOUGH, suits=suits) or shapes
     return shapes
 
@@ -342,9 +340,9 @@ def further_shapes(session: Session, fixed: Shapes, shapes: Shapes, end: float) 
     `end` is as for `find_shapes`.
     """
     tries = _Tries(session, fixed, end)
-    is_leading, sizes = tries.dims.is_leading, tries.dims.sizes(shapes)
-    positions = [key for key, leads in is_leading.items() if not leads]
-    changing = list(filter(None, (positions, *([key] for key in is_leading))))
+    open_dims, sizes = tries.dims.open_dims, tries.dims.sizes(shapes)
+    positions = [key for key, leads in open_dims.items() if not leads]
+    changing = list(filter(None, (positions, *([key] for key in open_dims))))
     large = [
         {**sizes, **{key: sizes[key] * times for key in keys}}
         for keys in changing
@@ -367,13 +365,13 @@ def other_shapes(session: Session, fixed: Shapes, shapes: Shapes) -> Shapes | No
     longer, odd before even (indivisible shows more), of batch 3 before 1; else twice as large.
     """
     tries = _Tries(session, fixed)
-    is_leading, sizes = tries.dims.is_leading, tries.dims.sizes(shapes)
+    open_dims, sizes = tries.dims.open_dims, tries.dims.sizes(shapes)
 
     def scaled(growth: int, cut: int, batch: int) -> dict[Key, int]:
-        return {k: n * batch if is_leading[k] else n * growth - cut for k, n in sizes.items()}
+        return {k: n * batch if open_dims[k] else n * growth - cut for k, n in sizes.items()}
 
-    batches = (3, 1) if any(is_leading.values()) else (1,)
-    growths = () if all(is_leading.values()) else (16, 4, 2)
+    batches = (3, 1) if any(open_dims.values()) else (1,)
+    growths = () if all(open_dims.values()) else (16, 4, 2)
     long = starmap(scaled, product(growths, (1, 0), batches))
     doubled = (item for item in (scaled(2, 0, 2), scaled(1, 0, 3)) if item != sizes)
     return tries.first(long, most=SMALL_ELEMENTS) or tries.first(doubled)
@@ -382,27 +380,27 @@ def other_shapes(session: Session, fixed: Shapes, shapes: Shapes) -> Shapes | No
 def with_batch(session: Session, fixed: Shapes, shapes: Shapes, batch: int) -> Shapes | None:
     """Return shapes with another batch, None if the model does not run so."""
     tries = _Tries(session, fixed)
-    is_leading = tries.dims.is_leading
+    open_dims = tries.dims.open_dims
     return tries.first(
-        [{k: batch if is_leading[k] else n for k, n in tries.dims.sizes(shapes).items()}]
+        [{k: batch if open_dims[k] else n for k, n in tries.dims.sizes(shapes).items()}]
     )
 
 
-def _small_batch(is_leading: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
+def _small_batch(open_dims: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
     """Yield sizes to try: batch 1 and the same size elsewhere, then one of them long."""
-    positions = [key for key, leads in is_leading.items() if not leads]
-    for size in LADDER if is_leading else (1,):
-        yield {key: 1 if leads else size for key, leads in is_leading.items()}
+    positions = [key for key, leads in open_dims.items() if not leads]
+    for size in LADDER if open_dims else (1,):
+        yield {key: 1 if leads else size for key, leads in open_dims.items()}
         for long in positions[:4]:
-            yield {key: size if key == long else 1 for key in is_leading}
+            yield {key: size if key == long else 1 for key in open_dims}
 
 
-def _one_at_a_time(is_leading: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
+def _one_at_a_time(open_dims: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
     """Yield sizes to try in which one dimension after the other goes through `FINE`."""
     for size in SINGLE:
-        for key in reversed(list(is_leading)):  # bands and channels are at the end, time is before
+        for key in reversed(list(open_dims)):  # bands and channels are at the end, time is before
             for fine in FINE:
-                yield {**dict.fromkeys(is_leading, size), key: fine}
+                yield {**dict.fromkeys(open_dims, size), key: fine}
 
 
 class _Tries:

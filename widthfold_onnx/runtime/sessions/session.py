@@ -287,7 +287,7 @@ def open_session(
 
     Args:
         model: the file; or a model in memory.
-        options: provider, threads and entries, which win over ours; AUTO takes CUDA where a CUDA
+        options: provider, threads and options, which win over ours; AUTO takes CUDA where a CUDA
             device really runs a node, else the CPU.
         level: the runtime's own optimization level.
         tf32: let CUDA round float32 products to 10 bits unless an option forbids it; right for

@@ -37,7 +37,7 @@ class Spending:
         trial: seconds of one trial of the whole model; 0: there are only the next and the last.
         lifting: seconds of the trial in which neighbouring layers are lifted.
         ablation: seconds in which the model is timed without each form.
-        final: seconds of the last one, which decides.
+        final: seconds of the last trial, which decides.
     """
 
     forms: int

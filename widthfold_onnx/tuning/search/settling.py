@@ -135,7 +135,7 @@ class Settling:
     def _trials_without(
         self, level: LevelSearch, forms: Forms, subsets: Sequence[Forms]
     ) -> list[Measurement | None]:
-        """Return for each of other forms the time of its model / time with all forms."""
+        """Return for each subset of the forms the time of its model / time with all forms."""
         plans = [level.plan(self.draft, subset) for subset in subsets]
         return self.trials.without(
             level.plan(self.draft, forms), plans, self.trials.spending.ablation

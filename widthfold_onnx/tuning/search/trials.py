@@ -88,7 +88,7 @@ class Trials:
             seconds: time that timing may take, at all sizes together.
 
         Returns:
-            The ratio time of base / time of other (`over_sizes`), lost if one of them does not run;
+            The ratio time of base / time of plan (`over_sizes`), lost if one of them does not run;
             None if it is not in the store and nothing is to be measured.
         """
         candidate, trials = _candidate(base, plan), list[Measurement | None]()
@@ -111,7 +111,7 @@ class Trials:
         Args:
             plan: the plan.
             parts: the plan without some of its changes, each.
-            seconds: time that timing may take, of all parts and kinds at all sizes together.
+            seconds: time that timing may take, for all parts, kinds and sizes together.
             kinds: how random inputs are distributed, one after the other.
 
         Returns:
