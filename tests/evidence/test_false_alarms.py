@@ -81,7 +81,7 @@ def proved_equal(
             size_proof = proved(before, program(result, folder), choice.input_shapes, {})
             if size_proof.unseen:
                 unproved = set().union(*(guarded[value] for value in size_proof.unseen))
-                decided = decided.without(unproved, NOT_PROVED, model, folder)
+                decided = decided.excluding(unproved, NOT_PROVED, model, folder)
                 continue
             assert size_proof.verdict == "equal", (choice, size_proof.reason)
             assert size_proof.error_bits >= ERROR_BITS
