@@ -116,8 +116,8 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
         input_shapes=(shapes,),
     )
     row, ranks = Row(model=model.stem, layers=0, threads=search.threads), []
-    how = RuntimeOptions(provider=Provider.CPU, threads=search.threads)
-    row.shares["original"] = shares(model, shapes, how)
+    runtime_options = RuntimeOptions(provider=Provider.CPU, threads=search.threads)
+    row.shares["original"] = shares(model, shapes, runtime_options)
     with tempfile.TemporaryDirectory() as folder:
         for name, factor in ((f"factor {FACTOR}", FACTOR), ("auto", None)):
             options = FoldOptions(factor=factor, input_shapes=(shapes,))
@@ -133,7 +133,7 @@ def measure(model: Path, search: SearchOptions, budget: float) -> tuple[Row, lis
                 cell, report = Cell(note=str(error)), None
             row.cells[name] = cell
             if cell.ratio is not None:
-                row.shares[name] = shares(out, shapes, how)
+                row.shares[name] = shares(out, shapes, runtime_options)
             if report is not None and report.search is not None:
                 ranks = compared(model, report, report.search, search)
         out = Path(folder) / "padded.onnx"
@@ -180,8 +180,8 @@ def compared(
     draft = drafting.with_companions(drafting.matches(done))
     layers = Layers.of(drafting.reading(draft), fold, shapes, target(result.target))
     provider = Provider(result.provider)
-    how = RuntimeOptions(provider=provider, threads=search.threads)
-    setting = setting_identity(how, Level.ALL)
+    options = RuntimeOptions(provider=provider, threads=search.threads)
+    setting = setting_identity(options, Level.ALL)
     machine = machine_identity(provider)
     with Store(search.store) as store:
         return list(

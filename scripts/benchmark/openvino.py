@@ -44,14 +44,14 @@ def against_openvino(model: Path, shapes: Shapes, budget: float, threads: int = 
     """
     if not installed():
         return Cell(note="not installed")
-    how = RuntimeOptions(provider=Provider.CPU, threads=threads)
-    sessions = at_levels(model, how)
+    options = RuntimeOptions(provider=Provider.CPU, threads=threads)
+    sessions = at_levels(model, options)
     first = sessions[Level.ALL][0]
     inputs = in_turn(first, find_shapes(first, shapes))
     runs = {
         level: [rounds_of(session, inputs) for session in pair] for level, pair in sessions.items()
     }
-    return openvino_cell(model, inputs, fastest(runs, how), budget, how)
+    return openvino_cell(model, inputs, fastest(runs, options), budget, options)
 
 
 def in_turn(session: Session, shapes: Shapes) -> Sequence[Feeds]:
@@ -63,40 +63,44 @@ def in_turn(session: Session, shapes: Shapes) -> Sequence[Feeds]:
     return timed_inputs(session, shapes, VerifyOptions()).shared(SESSIONS)
 
 
-def at_levels(model: Path, how: RuntimeOptions) -> dict[Level, list[Session]]:
+def at_levels(model: Path, options: RuntimeOptions) -> dict[Level, list[Session]]:
     """Open two sessions of a model at each level of the runtime that may suit it best.
 
     Raises:
         UnverifiedError: it does not load.
     """
     levels = (Level.ALL, Level.EXTENDED)
-    return {level: [open_session(model, how, level) for _ in range(2)] for level in levels}
+    return {level: [open_session(model, options, level) for _ in range(2)] for level in levels}
 
 
-def fastest(runs: Mapping[Level, Sequence[Run]], how: RuntimeOptions) -> Sequence[Run]:
+def fastest(runs: Mapping[Level, Sequence[Run]], options: RuntimeOptions) -> Sequence[Run]:
     """Return the two runs of the level that suits a model best."""
     first, second = (runs[level] for level in (Level.ALL, Level.EXTENDED))
-    both = paired(first[0], second[0], first[1], budget=1, clock=clock_of(how))
+    both = paired(first[0], second[0], first[1], budget=1, clock=clock_of(options))
     return first if both.ratio < 1 else second
 
 
-def clock_of(how: RuntimeOptions) -> Clock:
+def clock_of(options: RuntimeOptions) -> Clock:
     """Return the clock that is fair to both runtimes: OpenVINO need not work in our thread."""
-    return time.process_time_ns if how.threads == 1 else time.perf_counter_ns
+    return time.process_time_ns if options.threads == 1 else time.perf_counter_ns
 
 
 def openvino_cell(
-    model: Path, inputs: Sequence[Feeds], runs: Sequence[Run], budget: float, how: RuntimeOptions
+    model: Path,
+    inputs: Sequence[Feeds],
+    runs: Sequence[Run],
+    budget: float,
+    options: RuntimeOptions,
 ) -> Cell:
     """Time a model in OpenVINO against two runs of it in ONNX Runtime."""
     if not installed():
         return Cell(note="not installed")
     original, copy = runs
     try:
-        rival = _openvino(model, inputs, how.threads)
+        rival = _openvino(model, inputs, options.threads)
     except Exception as error:  # whatever it raises on a model that it does not take
         return Cell(note=f"does not run: {' '.join(str(error).split())}")
-    return cell(paired(original, rival, copy, budget=budget, clock=clock_of(how)))
+    return cell(paired(original, rival, copy, budget=budget, clock=clock_of(options)))
 
 
 def cell(pairing: Pair) -> Cell:

@@ -65,15 +65,15 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True):
         return f"layers {self.layers:.0%}{reached}, copies {self.copies:.0%}{others}"
 
 
-def shares(model: Path, shapes: Shapes, how: RuntimeOptions) -> Shares:
+def shares(model: Path, shapes: Shapes, options: RuntimeOptions) -> Shares:
     """Profile a model on random inputs at the runtime's level ALL.
 
     Raises:
         UnverifiedError: the model does not run.
     """
-    setting = Setting(Level.ALL, how)
+    setting = Setting(Level.ALL, options)
     session = open_at(model, setting)
     feeds = random_feeds(session.inputs, 0, find_shapes(session, shapes))
     return Shares.of(
-        profile(partial(open_at, model, setting), feeds, Roofline(how).of(model, setting))
+        profile(partial(open_at, model, setting), feeds, Roofline(options).of(model, setting))
     )

@@ -127,8 +127,10 @@ class Stage:
         optimized, used = self.folder / "optimized.onnx", provider or self.provider
         # The runtime refuses to write a graph that TensorRT compiled (onnxruntime#5840).
         shown = used is not Provider.TENSORRT
-        how = RuntimeOptions(provider=used, provider_options=options)
-        session = open_session(path, how, tf32=True, optimized=optimized if shown else None)
+        runtime_options = RuntimeOptions(provider=used, provider_options=options)
+        session = open_session(
+            path, runtime_options, tf32=True, optimized=optimized if shown else None
+        )
         return Opened(session, (transposes(optimized), transposes(path)) if shown else None)
 
     @contextlib.contextmanager

@@ -31,8 +31,8 @@ def model(tmp_path: Path) -> Path:
 def test_what_the_caller_chose_stays(layout: Layout, factor: int | None) -> None:
     for options in ({}, LAST):
         asked = FoldOptions(factor=factor, layout=layout)
-        how = RuntimeOptions(provider=Provider.CUDA, provider_options=options)
-        assert decide_layout(asked, how).layout is layout
+        runtime_options = RuntimeOptions(provider=Provider.CUDA, provider_options=options)
+        assert decide_layout(asked, runtime_options).layout is layout
 
 
 @pytest.mark.parametrize(("value", "layout"), [("1", "nhwc"), ("True", "nhwc"), ("0", "nchw")])

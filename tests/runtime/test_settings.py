@@ -80,10 +80,10 @@ def test_choosing_stops_at_its_share_of_the_budget(measured):
 
 
 def test_the_settings_of_the_cpu():
-    how = RuntimeOptions(provider=Provider.CPU, provider_options={"k": "v"})
-    all_, extended = settings_of(how)
-    assert all_ == Setting(Level.ALL, how)
-    assert extended == Setting(Level.EXTENDED, how)
+    options = RuntimeOptions(provider=Provider.CPU, provider_options={"k": "v"})
+    all_, extended = settings_of(options)
+    assert all_ == Setting(Level.ALL, options)
+    assert extended == Setting(Level.EXTENDED, options)
     assert str(extended) == "extended, k=v"
 
 
@@ -115,5 +115,5 @@ def test_what_the_caller_chose_is_not_swept(chosen, count):
 
 
 def test_tensorrt_searches_by_itself():
-    how = RuntimeOptions(provider=Provider.TENSORRT, provider_options={"a": "b"})
-    assert settings_of(how) == [Setting(Level.ALL, how)]
+    options = RuntimeOptions(provider=Provider.TENSORRT, provider_options={"a": "b"})
+    assert settings_of(options) == [Setting(Level.ALL, options)]

@@ -89,9 +89,9 @@ def test_openvino_runs_at_as_many_threads_as_the_runtime(
         asked.update(options)
         return SimpleNamespace(create_infer_request=lambda: request)
 
-    def open_session(model: Path, how: RuntimeOptions, level: object):
-        threads.append(how.threads)
-        return opened(model, how, level)
+    def open_session(model: Path, options: RuntimeOptions, level: object):
+        threads.append(options.threads)
+        return opened(model, options, level)
 
     opened = rival.open_session
     graph = SimpleNamespace(reshape=lambda shapes: None)

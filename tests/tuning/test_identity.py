@@ -145,13 +145,15 @@ def test_every_argument_of_a_setting_counts() -> None:
 
 def test_the_order_of_options_does_not_count() -> None:
     options, entries = {"prefer_nhwc": "1", "device_id": "0"}, {"s.b": "1", "s.a": "2"}
-    how = RuntimeOptions(provider=Provider.CUDA, provider_options=options, session_options=entries)
-    first = setting_identity(how, Level.ALL)
+    runtime_options = RuntimeOptions(
+        provider=Provider.CUDA, provider_options=options, session_options=entries
+    )
+    first = setting_identity(runtime_options, Level.ALL)
     turned = {
         "provider_options": dict(reversed(options.items())),
         "session_options": dict(reversed(entries.items())),
     }
-    assert setting_identity(replace(how, **turned), Level.ALL) == first
+    assert setting_identity(replace(runtime_options, **turned), Level.ALL) == first
     assert first == (
         '{"level":"all","options":{"device_id":"0","prefer_nhwc":"1"},'
         '"provider":"cuda","session":{"s.a":"2","s.b":"1"},"threads":1}'

@@ -140,8 +140,8 @@ def test_a_fault_of_the_runtimes_own_optimizations_is_told_apart(tmp_path, monke
     opened = exact_kernels.open_session
 
     def breaking(*names):
-        def open_session(model, how, level, **options):
-            session = opened(model, how, level, **options)
+        def open_session(model, runtime_options, level, **options):
+            session = opened(model, runtime_options, level, **options)
             if level == "all" and getattr(model, "name", "") in names:
                 return WrongSession(**vars(session))
             return session

@@ -65,10 +65,10 @@ def test_a_set_that_overflows_only_as_deployed_is_left_out_as_well(tmp_path, mon
     pair = folded(tmp_path, model())
     opened = exact_kernels.open_session
 
-    def open_session(path, how, level, **others):
+    def open_session(path, options, level, **others):
         plain = path == pair[1] and level == Level.DISABLED
         model = pair[0] if plain else path
-        return opened(model, how, level, **others)
+        return opened(model, options, level, **others)
 
     monkeypatch.setattr(exact_kernels, "open_session", open_session)
     result = compare_models(*pair, OPTIONS, is_proved=True)

@@ -24,8 +24,8 @@ class Machine:
         self.opened = []
         self.runs = []
 
-    def open_session(self, model, how, level=Level.ALL, **options):
-        self.opened.append((model.name, level, how.threads))
+    def open_session(self, model, runtime_options, level=Level.ALL, **options):
+        self.opened.append((model.name, level, runtime_options.threads))
         return Session(self, len(self.opened) - 1, model.name, level)
 
     def seconds(self):

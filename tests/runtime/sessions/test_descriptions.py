@@ -130,10 +130,10 @@ def test_the_clock_of_the_thread_counts_only_where_all_work_is_done_in_it(
     [(Provider.WEBGPU, "nhwc"), (Provider.XNNPACK, "nhwc"), (Provider.OPENVINO, "nchw")],
 )
 def test_a_fixed_factor_takes_the_layout_of_the_provider(provider: Provider, layout: str) -> None:
-    how = RuntimeOptions(provider=provider)
-    assert decide_layout(FoldOptions(factor=8), how).layout is Layout(layout)
+    options = RuntimeOptions(provider=provider)
+    assert decide_layout(FoldOptions(factor=8), options).layout is Layout(layout)
     chosen = FoldOptions(factor=8, layout=Layout.NCHW)
-    assert decide_layout(chosen, how).layout is Layout.NCHW
+    assert decide_layout(chosen, options).layout is Layout.NCHW
 
 
 def test_providers_are_told_apart_by_their_descriptions_alone() -> None:

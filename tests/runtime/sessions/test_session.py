@@ -117,13 +117,13 @@ def test_float16_is_not_timed_without_tensor_cores(tmp_path, monkeypatch, off):
     half = stored(tmp_path, text, "half.onnx")
     whole = stored(tmp_path, text.replace("float16", "float"), "whole.onnx")
     monkeypatch.setattr(session_module, "ranking", lambda *_, **__: ["CPUExecutionProvider"])
-    how = replace(ON_CPU, provider_options={"use_tf32": off})
+    options = replace(ON_CPU, provider_options={"use_tf32": off})
     with pytest.raises(UsageError, match=r"from the float16 layers of half\.onnx as well"):
-        open_session(half, how, tf32=True)
+        open_session(half, options, tf32=True)
     with pytest.raises(UsageError, match="float16 layers of g as well"):
-        open_session(onnx.load(half), how, tf32=True)
-    open_session(half, how, tf32=False)  # its values may be compared
-    open_session(whole, how, tf32=True)
+        open_session(onnx.load(half), options, tf32=True)
+    open_session(half, options, tf32=False)  # its values may be compared
+    open_session(whole, options, tf32=True)
     open_session(half, replace(ON_CPU, provider_options={"use_tf32": "1"}), tf32=True)
 
 

@@ -165,9 +165,9 @@ def test_a_device_that_computes_wrong_ends_the_run(
     real = session_module.open_session
     for off, rows in ((1.001, r"\d"), (np.nan, "nan")):
 
-        def broken(path: Path, how: RuntimeOptions, *more: Any, off=off, **named: Any) -> Any:
-            session = real(path, how, *more, **named)
-            by = off if how.provider is Provider.CUDA else 1.0
+        def broken(path: Path, options: RuntimeOptions, *more: Any, off=off, **named: Any) -> Any:
+            session = real(path, options, *more, **named)
+            by = off if options.provider is Provider.CUDA else 1.0
             return SimpleNamespace(run=lambda x: {k: v * by for k, v in session.run(x).items()})
 
         monkeypatch.setattr(device, "open_session", broken)
@@ -183,9 +183,9 @@ def test_tensorrt_is_not_asked_for_its_graph_and_compares_on_cuda(
     grid, module, layers = (importlib.import_module(f"gpu.{name}") for name in names)
     real, calls = module.open_session, []
 
-    def seen(path: Path, how: RuntimeOptions, *more: Any, optimized: Any, **named: Any) -> Any:
-        calls.append((how.provider, optimized is not None))
-        return real(path, how, *more, optimized=optimized, **named)
+    def seen(path: Path, options: RuntimeOptions, *more: Any, optimized: Any, **named: Any) -> Any:
+        calls.append((options.provider, optimized is not None))
+        return real(path, options, *more, optimized=optimized, **named)
 
     monkeypatch.setattr(module, "open_session", seen)
     layer = layers.paper_layer((1, 4), (1, 5), 1, "float16", 1 << 16)

@@ -59,9 +59,9 @@ class FakeTorch:
             raise RuntimeError("CUDA out of memory\nsecond line")
         return "y"
 
-    def conv_transpose2d(self, x: Any, w: Any, **how: Any) -> str:
+    def conv_transpose2d(self, x: Any, w: Any, **attributes: Any) -> str:
         assert x.shape[1] == w.shape[0]
-        self.calls.append(("ConvTranspose", x.shape, w.shape, *how.values()))
+        self.calls.append(("ConvTranspose", x.shape, w.shape, *attributes.values()))
         return "y"
 
     def zeros(self, count: int, device: str) -> Any:

@@ -78,7 +78,7 @@ def raced(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(
             successive_halving, "time", SimpleNamespace(perf_counter=lambda: track.now)
         )
-        monkeypatch.setattr(successive_halving, "clock_of", lambda how: track.clock)
+        monkeypatch.setattr(successive_halving, "clock_of", lambda options: track.clock)
         monkeypatch.setattr(successive_halving, "operations", lambda setting: PEAK)
         monkeypatch.setattr(successive_halving, "random_run", track.random_run)
         monkeypatch.setattr(successive_halving, "reformed", reformed)
@@ -262,8 +262,8 @@ def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) 
     class OpenedError(Exception):
         pass
 
-    def open_session(model: object, how: RuntimeOptions, *_: object, **others: object) -> None:
-        raise OpenedError(how.session_options)
+    def open_session(model: object, options: RuntimeOptions, *_: object, **others: object) -> None:
+        raise OpenedError(options.session_options)
 
     monkeypatch.setattr(settings, "open_session", open_session)
     chosen = {"session.disable_prepacking": "1"}
