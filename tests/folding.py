@@ -25,12 +25,12 @@ def fold_model(
 ) -> tuple[onnx.ModelProto, list[SiteReport]]:
     """Fold a model in memory at a fixed factor, without a proof; `proto` if nothing changes."""
     check_model(proto, folder)
-    decided = decide_fixed(proto, folder, options)
-    if not decided.plan.changes:
-        return proto, list(decided.sites)
-    fitting = fit(proto, folder, decided.plan, decided.reading)
-    assert not fitting.misfits
-    return fitting.rewriting.carry_out(), list(decided.sites)
+    decided_plan = decide_fixed(proto, folder, options)
+    if not decided_plan.plan.changes:
+        return proto, list(decided_plan.sites)
+    fitted_plan = fit(proto, folder, decided_plan.plan, decided_plan.reading)
+    assert not fitted_plan.misfits
+    return fitted_plan.rewriting.carry_out(), list(decided_plan.sites)
 
 
 def read(model: onnx.ModelProto, options: FoldOptions) -> Reading:

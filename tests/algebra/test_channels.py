@@ -62,7 +62,7 @@ def test_a_regrouped_conv_is_the_conv(found: Regrouping, seed: int) -> None:
     dense = np.where(is_kept, in_one_group(w, before.group), 0)
     assert found.leaves_out == (np.count_nonzero(dense) < w.size)
     assert found.kept_share == np.count_nonzero(dense) / w.size
-    assert found.met_share == np.count_nonzero(is_kept) / w.size
+    assert found.met_ratio == np.count_nonzero(is_kept) / w.size
     assert found.growth == after.outputs * after.inputs // after.group * 3 / w.size
     wider = np.pad(x, [(0, 0), (0, after.inputs - before.inputs), (0, 0)])
     weight, bias = regroup_weight(w, found), regroup_bias(b, found)

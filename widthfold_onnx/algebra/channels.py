@@ -66,12 +66,12 @@ class Regrouping:
     @property
     def kept_share(self) -> float:
         """Share of the original elements that are kept."""
-        return _shares(self)[0]
+        return _ratios(self)[0]
 
     @property
-    def met_share(self) -> float:
+    def met_ratio(self) -> float:
         """Elements of the new weight that join two original channels / elements before."""
-        return _shares(self)[1]
+        return _ratios(self)[1]
 
     @property
     def leaves_out(self) -> bool:
@@ -107,9 +107,9 @@ def regroup_weight(weight: Array, regrouping: Regrouping) -> Array:
     o, c = np.indices((result.outputs, outer))
     c += o // (result.outputs // result.group) * outer
     mask = (o < original.outputs) & (c < original.inputs) & original.joins(o, c)
-    blocks = np.zeros((*mask.shape, *weight.shape[2:]), weight.dtype)
-    blocks[mask] = weight[o[mask], c[mask] % inner]
-    return blocks
+    new_weight = np.zeros((*mask.shape, *weight.shape[2:]), weight.dtype)
+    new_weight[mask] = weight[o[mask], c[mask] % inner]
+    return new_weight
 
 
 def regroup_bias(bias: Array, regrouping: Regrouping) -> Array:
@@ -139,8 +139,8 @@ def most_groups(weight: Array, grouping: Grouping) -> int:
 
 
 @cache
-def _shares(regrouping: Regrouping) -> tuple[float, float]:
-    """Return `Regrouping.kept_share` and `Regrouping.met_share`."""
+def _ratios(regrouping: Regrouping) -> tuple[float, float]:
+    """Return `Regrouping.kept_share` and `Regrouping.met_ratio`."""
     original, result = regrouping.original, regrouping.result
     if original == result:
         return 1.0, 1.0

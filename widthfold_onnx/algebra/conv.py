@@ -89,7 +89,7 @@ class ConvFold:
 
     @property
     def bias_tap(self) -> int | None:
-        """The first tap that all positions of the result meet, and so add a bias; None if none."""
+        """The first tap that every position of the result meets: it adds the bias; None if none."""
         return next((k for k, pads in enumerate(self.shifts) if max(pads) <= 0), None)
 
     @property
@@ -153,7 +153,7 @@ class ConvFold:
         without zeros at padded channels, which spread nothing. If the kernel reads padding only,
         no output was reached before, and the ratio is `out_factor`.
         """
-        met = self._copies * self.regrouping.met_share
+        met = self._copies * self.regrouping.met_ratio
         return met / self._live_copies if self._live_copies else float(self.out_factor)
 
     @property

@@ -156,12 +156,12 @@ def companion_reports(
         outcomes = [(match, match.outcome) for match in matches if match.companion is name]
         exchanges = [(m.name.node, ops) for m, ops in outcomes if not isinstance(ops, Refusal)]
         companion_gains = (gains or {}).get(name, ())
-        is_done = name in exchanged_companions
+        is_exchanged = name in exchanged_companions
         reason = _not_taken(companion_gains) if companion_gains else default_reason
         reports.append(
             CompanionReport(
                 name=name.value,
-                status="refused" if not exchanges else "exchanged" if is_done else "kept",
+                status="refused" if not exchanges else "exchanged" if is_exchanged else "kept",
                 nodes=[node for node, _ in exchanges],
                 replacements=list(dict.fromkeys(", ".join(ops) for _, ops in exchanges)),
                 refused=[
@@ -169,7 +169,7 @@ def companion_reports(
                     for m, refusal in outcomes
                     if isinstance(refusal, Refusal)
                 ],
-                reason="" if is_done or not exchanges else reason,
+                reason="" if is_exchanged or not exchanges else reason,
                 gain=companion_gains[0] if companion_gains else None,
                 gain_on_smooth=companion_gains[1] if len(companion_gains) > 1 else None,
             )

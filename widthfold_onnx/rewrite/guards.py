@@ -142,7 +142,7 @@ class _Grouping:
     def _is_implied(
         self, value: Value, layout: PackedLayout | None, conditions: Mapping[int, Extent]
     ) -> bool:
-        """Check whether the packed layout of a tensor of a group needs these conditions, too."""
+        """Check whether a tensor of a group meets conditions that its packed layout needs, too."""
         if layout is None or self.regions.home(value) != layout:
             return False
         layout_conditions = layout.conditions(self.regions.shapes[value, layout])

@@ -318,7 +318,7 @@ AXIS = ("stride", "dilation", "pad_begin", "pad_end", "base_dilation")
 
 
 def structure_of(site: LinearSite) -> dict[str, Any]:
-    """Return the structure of a layer: operator, element type, extents and attributes.
+    """Return the structure of a layer without its weights: op, element type, extents, attributes.
 
     Values are of JSON's types. Open extents are None, assumed ones numbers.
     """

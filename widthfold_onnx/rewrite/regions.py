@@ -180,7 +180,7 @@ class Regions:
             values = self.values_in(value, layout)
             if any(map(self.document.is_fixed, values)):
                 yield node, RETURNED
-            for user, index in (use for form in values for use in form.uses()):
+            for user, index in (use for v in values for use in v.uses()):
                 if user.outputs[0] in values:
                     continue  # a DequantizeLinear of the same region is no end
                 if user in self.sites and index == self.sites[user].data:

@@ -163,7 +163,7 @@ class Emission:
         self._forms = forms
         self._parameters = parameters
         self._regions, self._groups = groups.regions, groups.groups
-        self._conversions: dict[tuple[Value, PackedLayout | None], Value] = {}
+        self._packed_values: dict[tuple[Value, PackedLayout | None], Value] = {}
         self._logical: dict[Value, Value] = {}
         self._constants = SharedConstants(document)
         self._replacements: dict[Node, list[Node]] = {}
@@ -236,7 +236,7 @@ class Emission:
 
     def _value_in(self, value: Value, layout: PackedLayout | None, reader: Node) -> Value:
         """Return a value in a layout; it is converted before `reader` on the first such read."""
-        if (value, layout) not in self._conversions:
+        if (value, layout) not in self._packed_values:
             logical = self._logical.get(value, value)
             if layout is None:
                 return logical
@@ -244,14 +244,14 @@ class Emission:
             maker = value.producer()
             if dequantization is not None and maker is not None:
                 packed_node = self._packed_node(maker, dequantization, reader)
-                is_first = not any(v is value for v, _ in self._conversions)
+                is_first = not any(v is value for v, _ in self._packed_values)
                 if is_first and self._regions.is_superseded(maker):
                     take_over(maker, packed_node)
-                self._conversions[value, layout] = packed_node.outputs[0]
+                self._packed_values[value, layout] = packed_node.outputs[0]
             else:
                 result = self._convert(value, logical, layout, reader, inverse=False)
-                self._conversions[value, layout] = result
-        return self._conversions[value, layout]
+                self._packed_values[value, layout] = result
+        return self._packed_values[value, layout]
 
     def _return(self, node: Node, results: Sequence[Value], layout: PackedLayout | None) -> None:
         """Record the outputs of a new node, and unfold outputs that are read in another layout."""
@@ -259,7 +259,7 @@ class Emission:
             if layout is None:
                 self._logical[value] = result
                 continue
-            self._conversions[value, layout] = result
+            self._packed_values[value, layout] = result
             if self._regions.needed_layouts(value) - {layout}:
                 self._logical[value] = self._convert(value, result, layout, node, inverse=True)
 

@@ -73,7 +73,7 @@ class Op:
         """Return the constants and the attributes that give a Pad other pads."""
         return ({1: np.array(pads, np.int64)}, {}) if self.has(1) else ({}, {"pads": pads})
 
-    def resize_input(self) -> tuple[int, Array] | Refusal:
+    def scales_or_sizes(self) -> tuple[int, Array] | Refusal:
         """Return the scales or the `SIZES` of all axes of a Resize, with the index of the input."""
         attributes, index = self.node.attributes, len(self.node.inputs) - 1
         is_plain = (

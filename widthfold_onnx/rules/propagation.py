@@ -302,7 +302,7 @@ def _reduce(op: OpInLayout) -> Changes | Refusal:
 
 
 def _resize(op: OpInLayout) -> Changes | Refusal:
-    result = op.resize_input()
+    result = op.scales_or_sizes()
     if isinstance(result, Refusal):
         return result
     index, numbers = result

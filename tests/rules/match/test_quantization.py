@@ -46,13 +46,12 @@ REFUSALS: dict[str, tuple[QuantizedProduct, str, str]] = {
     "too many zero points": (
         QuantizedProduct(**RIGHT, zeros=((), (4,))),
         "inconsistent-shapes",
-        "the zero point of the weight has the extents [4], which is not one number per output "
-        "channel",
+        "the zero point of the weight has the extents [4], not one number for each output channel",
     ),
     "a zero point per input channel": (
         QuantizedProduct(**RIGHT, zeros=((), (3, 1))),
         "inconsistent-shapes",
-        "the zero point of the weight has the extents [3, 1], which is not one number per output "
+        "the zero point of the weight has the extents [3, 1], not one number for each output "
         "channel",
     ),
     "rows": (

@@ -60,9 +60,9 @@ def overridable(seed: int = 0) -> ModelProto:
 def plan(proto: ModelProto, *names: str) -> Plan:
     """Fold the named layers, or all, by 2 along the width."""
     options = FoldOptions(factor=2, axis="width", nodes=names, companions=(Companion.NONE,))
-    decided = decide_fixed(proto, None, options)
-    assert len(decided.plan.layers) == (len(names) or len(decided.sites))
-    return decided.plan
+    decided_plan = decide_fixed(proto, None, options)
+    assert len(decided_plan.plan.layers) == (len(names) or len(decided_plan.sites))
+    return decided_plan.plan
 
 
 A, B = plan(overridable(), "layer"), plan(overridable())

@@ -89,21 +89,23 @@ def deployment(report: SearchReport) -> str:
 
 def outcome(report: SearchReport) -> str:
     """Describe the time of the whole model in the chosen forms."""
-    total = report.whole
-    if total is None:
+    model_gain = report.whole
+    if model_gain is None:
         if not report.layers:
             return ""
         if report.accepted:
             return "the whole model was not timed"
         judged = " that was measured" if report.pending and not report.predicted else ""
         return f"no choice of forms{judged} {'is sure to gain' if report.predicted else 'gains'}"
-    if not total.pairs:
+    if not model_gain.pairs:
         return f"folded, the whole model was not timed: {report.failure}"
     at = f" at {shapes(report.sizes[0].shapes, INPUTS)}" if report.sizes else ""
     if any(row.verdict == "slower" for row in report.sizes[1:]):
-        return f"folded, the whole model ran at {gain(total)}{at}, and is slower at another size"
+        return (
+            f"folded, the whole model ran at {gain(model_gain)}{at}, and is slower at another size"
+        )
     if not report.accepted:
-        rule = f"its low end {total.low:.3f} is not above {report.bar:.3f}"
+        rule = f"its low end {model_gain.low:.3f} is not above {report.bar:.3f}"
         control = f"up to which noise counts (A/A control {1 + report.control:.3f})"
-        return f"folded, the whole model ran at {gain(total)}{at}; {rule}, {control}"
-    return f"the whole model ran at {gain(total)} of the original's best{at}"
+        return f"folded, the whole model ran at {gain(model_gain)}{at}; {rule}, {control}"
+    return f"the whole model ran at {gain(model_gain)} of the original's best{at}"

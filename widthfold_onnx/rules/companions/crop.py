@@ -58,7 +58,7 @@ MOST_BEHIND = 32
 """Nodes that are followed from a Shape to the bounds of a Slice."""
 
 NEW_AXIS = -1
-"""Axis of the layer's result for an axis that an Unsqueeze added: it has none."""
+"""Stands for an axis that an Unsqueeze added, which is no axis of the layer's result."""
 
 NONE = Cut(0, 0)
 NO_PADS = Refusal(Code.NO_PADS, "the Slice takes away what no pad of the layer adds")
@@ -271,7 +271,7 @@ def _absorb(
 
 
 def _slice(document: Document, data: int, node: Node, remainders: Mapping[int, Cut]) -> NewNode:
-    """Return the Slice of the positions that no pad could take."""
+    """Return the Slice that takes away the positions that no pad could."""
     bounds = {
         "starts": [cut.begin for cut in remainders.values()],
         "ends": [-cut.end or END for cut in remainders.values()],

@@ -1,6 +1,6 @@
 """Follow the extents that a model leaves open, and the bounds that it computes from them.
 
-An extent is `times` * an open extent + `offset`. `root` and `axis` name the open extent, at which
+An extent is `times` * an open extent + `offset`. `root` and `axis` name the open extent at which
 the way upwards ends. So two extents of one root can be compared at all sizes. Every open extent
 counts as 1 at least.
 """

@@ -316,7 +316,7 @@ def read_scales(
                 if isinstance(constant, Refusal):
                     return Refusal(Code.QUANTIZED_NOT_CONSTANT, f"{name} {constant.reason}")
                 if axis is None or not _is_of_channels(shape, weight, axis):
-                    reason = f"{has}, which is not one number per output channel"
+                    reason = f"{has}, not one number for each output channel"
                     return Refusal(Code.INCONSISTENT_SHAPES, reason)
             if isinstance(constant, Constant) and (index == inputs.zero or not is_single(shape)):
                 parameters[index] = Parameter(constant)

@@ -77,7 +77,7 @@ class Chains:
                     _end(line, user, IN_A_BODY)
 
     def plan(self, multiple: int, makers: Set[Node] | None = None) -> ChannelPadding:
-        """Plan to pad the channels that can be padded to a multiple.
+        """Plan the padding of all channels that can be padded to a multiple.
 
         Args:
             multiple: divides the padded channels of every run.
@@ -153,11 +153,11 @@ class Chains:
             paddings |= dict.fromkeys((v for v in node.outputs if v in layouts), result.padding)
         return nodes
 
-    def _stop(self, node: Node, reason: Refusal) -> None:
+    def _stop(self, node: Node, refusal: Refusal) -> None:
         """End the runs that a node reads."""
         for value in node.inputs:
             if value is not None and value in self._lines:
-                _end(self._lines[value], node, reason)
+                _end(self._lines[value], node, refusal)
 
     def _op(self, node: Node) -> RelatedOp:
         values = node.inputs
@@ -201,9 +201,9 @@ class Chains:
         return None if is_constant or not count else (Run(count, ends={reader: NOT_PADDED}),)
 
 
-def _end(line: Line, node: Node, reason: Refusal) -> None:
+def _end(line: Line, node: Node, refusal: Refusal) -> None:
     for run in current_runs(line):
-        run.ends.setdefault(node, reason)
+        run.ends.setdefault(node, refusal)
 
 
 def _layout(line: Line, widths: Mapping[Run, int]) -> PaddedLayout:

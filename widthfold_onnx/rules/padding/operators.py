@@ -49,14 +49,14 @@ def _relate_data(op: RelatedOp) -> Sequence[Line] | Refusal:
     return [op.data]
 
 
-def _pad_zero(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_weighted_sum(op: LaidOp) -> PaddedNode | Refusal:
     """Pad an op that adds up weighted positions: it makes a zero of zeros."""
     if op.padding is not None and op.padding != 0:
         return Refusal(Code.PADDING_NOT_ZERO, f"its padding is {op.padding}, not 0")
     return PaddedNode(op.padding)
 
 
-def _pad_number(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_selection(op: LaidOp) -> PaddedNode | Refusal:
     """Pad an op that returns one of the positions that it reads."""
     return PaddedNode(op.padding)
 
@@ -225,7 +225,7 @@ def _relate_slice(op: RelatedOp) -> Sequence[Line] | Refusal:
 
 
 def _relate_resize(op: RelatedOp) -> Sequence[Line] | Refusal:
-    result = op.resize_input()
+    result = op.scales_or_sizes()
     if isinstance(result, Refusal):
         return result
     index, numbers = result
@@ -237,7 +237,7 @@ def _relate_resize(op: RelatedOp) -> Sequence[Line] | Refusal:
 
 
 def _pad_resize(op: LaidOp) -> PaddedNode | Refusal:
-    node = _pad_zero(op)
+    node = _pad_weighted_sum(op)
     if isinstance(node, Refusal) or not op.has(SIZES):
         return node
     return PaddedNode(node.padding, {SIZES: _with_channels(op, SIZES)})
@@ -301,7 +301,7 @@ def _relate_split(op: RelatedOp) -> Sequence[Line] | Refusal:
 
 def _pad_split(op: LaidOp) -> PaddedNode | Refusal:
     if not _is_along_channels(op, 0):
-        return _pad_number(op)
+        return _pad_selection(op)
     widths = [layout.width for layout in op.outputs]
     inputs, attributes = as_inputs(op.document, PARTS_INPUT, {"split": widths})
     constants = {1: np.array(widths, np.int64)} if inputs else {}
@@ -323,10 +323,10 @@ def _pads_of(op: RelatedOp) -> tuple[list[int], float, str] | Refusal:
 
 
 def _relate_pad(op: RelatedOp) -> Sequence[Line] | Refusal:
-    appends = _pads_of(op)
-    if isinstance(appends, Refusal):
-        return appends
-    pads, number, mode = appends
+    outcome = _pads_of(op)
+    if isinstance(outcome, Refusal):
+        return outcome
+    pads, number, mode = outcome
     begin, end = pads[CHANNELS], pads[op.rank + CHANNELS]
     if begin == end == 0:
         return [op.data]
@@ -337,10 +337,10 @@ def _relate_pad(op: RelatedOp) -> Sequence[Line] | Refusal:
 
 
 def _pad_pad(op: LaidOp) -> PaddedNode | Refusal:
-    appends = _pads_of(op)
-    if isinstance(appends, Refusal):
-        return appends
-    pads, number, mode = appends
+    outcome = _pads_of(op)
+    if isinstance(outcome, Refusal):
+        return outcome
+    pads, number, mode = outcome
     data, (result,), padding = op.inputs[0], op.outputs, op.padding
     assert data is not None
     if mode == "constant" and any(pads) and padding is not None and padding != number:
@@ -407,21 +407,23 @@ POINTWISE = PaddingRule(_relate_data, _pad_broadcast, slice(1, None))
 PADDING: Mapping[str, PaddingRule] = {
     **dict.fromkeys(sorted(UNARY), POINTWISE),
     **dict.fromkeys(sorted(BROADCASTING), PaddingRule(_relate_broadcast, _pad_broadcast)),
-    **dict.fromkeys(("AveragePool", "GlobalAveragePool"), PaddingRule(_relate_data, _pad_zero)),
-    **dict.fromkeys(("GlobalMaxPool", "MaxPool"), PaddingRule(_relate_data, _pad_number)),
-    **dict.fromkeys(("ReduceMean", "ReduceSum"), PaddingRule(_relate_reduce, _pad_zero)),
-    **dict.fromkeys(("ReduceMax", "ReduceMin"), PaddingRule(_relate_reduce, _pad_number)),
+    **dict.fromkeys(
+        ("AveragePool", "GlobalAveragePool"), PaddingRule(_relate_data, _pad_weighted_sum)
+    ),
+    **dict.fromkeys(("GlobalMaxPool", "MaxPool"), PaddingRule(_relate_data, _pad_selection)),
+    **dict.fromkeys(("ReduceMean", "ReduceSum"), PaddingRule(_relate_reduce, _pad_weighted_sum)),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), PaddingRule(_relate_reduce, _pad_selection)),
     **dict.fromkeys(("Conv", "ConvTranspose"), LINEAR),
-    **dict.fromkeys(("Flatten", "Squeeze"), PaddingRule(_relate_flatten, _pad_number)),
+    **dict.fromkeys(("Flatten", "Squeeze"), PaddingRule(_relate_flatten, _pad_selection)),
     **dict.fromkeys(("Gemm", "MatMul"), PaddingRule(_relate_product, _pad_product, slice(1, 2))),
     "BatchNormalization": PaddingRule(_relate_normalization, _pad_normalization, slice(1, 5)),
     "Clip": POINTWISE,
     "Concat": PaddingRule(_relate_concat, _pad_concat),
-    "Gather": PaddingRule(_relate_gather, _pad_number, slice(1, 2)),
+    "Gather": PaddingRule(_relate_gather, _pad_selection, slice(1, 2)),
     "Pad": PaddingRule(_relate_pad, _pad_pad, slice(2, 3)),
     "Reshape": PaddingRule(_relate_flatten, _pad_reshape, slice(1, 2)),
     "Resize": PaddingRule(_relate_resize, _pad_resize),
-    "Slice": PaddingRule(_relate_slice, _pad_number),
+    "Slice": PaddingRule(_relate_slice, _pad_selection),
     "Split": PaddingRule(_relate_split, _pad_split),
 }
 """The rule that pads an operator, by its type."""
