@@ -1,4 +1,4 @@
-"""Each model runs at the setting that suits it best, chosen in its share of the budget."""
+"""Two models are timed in turn, each at the setting that suits it best."""
 
 from dataclasses import replace
 from pathlib import Path

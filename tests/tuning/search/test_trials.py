@@ -83,9 +83,9 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans of which the models were built."""
     plans: list[Plan] = []
 
-    def spy(proto: ModelProto, folder: Path | None, fitted_plan: Plan) -> FittedPlan:
-        plans.append(fitted_plan)
-        return fit(proto, folder, fitted_plan)
+    def spy(proto: ModelProto, folder: Path | None, planned: Plan) -> FittedPlan:
+        plans.append(planned)
+        return fit(proto, folder, planned)
 
     monkeypatch.setattr(trials, "fit", spy)
     return plans
