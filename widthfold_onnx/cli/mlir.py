@@ -39,8 +39,8 @@ def mlir_command(source: Path, out: Path, fold: FoldOptions, groups: bool) -> No
     """Fold the layers of SOURCE, MLIR or ONNX, and write MLIR to OUT.
 
     SOURCE is MLIR if its name ends in .mlir or .mlirbc; an ONNX model is imported by IREE. Every
-    linalg layer that can be folded is folded, in the form that is cheapest on paper. OUT was checked
-    by MLIR's verifier, but nothing was run: compare it with SOURCE before it is deployed.
+    linalg layer that can be folded is folded, in the form that is cheapest on paper. OUT was
+    checked by MLIR's verifier, but nothing was run: compare it with SOURCE before it is deployed.
     """
     from widthfold_onnx.mlir.files import fold_file
     from widthfold_onnx.reports.console import show
