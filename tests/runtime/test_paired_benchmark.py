@@ -141,6 +141,14 @@ def test_a_trial_in_one_process_times_each_model_once_at_its_own_best(machine, m
     assert 4 / 3 / 1.03 < timed.low < timed.ratio < timed.high < 4 / 3 * 1.03
 
 
+def test_a_trial_in_one_process_chooses_settings_as_long_whatever_its_budget(machine, models):
+    """Runs of 1 ms at level all and 2 ms at level extended, as many of either."""
+    machine.costs = costs(1, 2, 1, 2)
+    ratio_in_process(*models, replace(OPTIONS, time_budget=0.1), SHAPES)
+    count = [number for number, _ in machine.runs].index(FIRST_TIMED)
+    assert count * 1.5e-3 == pytest.approx(settings.CHOICE_SECONDS, rel=0.05)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_trial_in_one_process_tells_no_difference_by_few_long_runs(machine, models, seed):
     """Two runs of each model take longer than the patience of a choice."""

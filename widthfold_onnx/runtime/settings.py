@@ -130,15 +130,22 @@ class SettingChoice:
 
 
 def choose(
-    models: Models, options: VerifyOptions, shapes: Shapes | None
+    models: Models, options: VerifyOptions, shapes: Shapes | None, seconds: float | None = None
 ) -> tuple[SettingChoice, Rotation]:
-    """Return the best settings, and the inputs to time with."""
+    """Return the best settings, and the inputs to time with.
+
+    Args:
+        models: original and rewritten.
+        options: as for `paired_benchmark.contest`.
+        shapes: of every random input; None searches them.
+        seconds: time that choosing may take; None for `CHOICE_SHARE` of the budget.
+    """
     settings = settings_of(options)
     start = time.perf_counter()
     sessions = [[open_at(model, setting) for setting in settings] for model in models]
     opening = (time.perf_counter() - start) / (2 * len(settings))
     inputs = timed_inputs(sessions[0][0], shapes, options)
-    times = choosing(sessions, inputs, options)
+    times = choosing(sessions, inputs, options, seconds)
     medians = np.median(times, axis=0)
     best = [int(np.argmin(row)) for row in medians]
     if models[0].samefile(models[1]):
@@ -155,11 +162,14 @@ def choose(
 
 
 def choosing(
-    sessions: Sequence[Sequence[Session]], inputs: Rotation, options: VerifyOptions
+    sessions: Sequence[Sequence[Session]],
+    inputs: Rotation,
+    options: VerifyOptions,
+    seconds: float | None = None,
 ) -> Times:
     """Time all settings of models in turn, to choose; return seconds [round, model, setting]."""
     runs = [rounds_of(session, inputs.sets) for row in sessions for session in row]
-    budget = options.time_budget * CHOICE_SHARE
+    budget = options.time_budget * CHOICE_SHARE if seconds is None else seconds
     times = timed_rounds(runs, clock_of(options), budget, CHOICE_SECONDS)
     return times.reshape(-1, len(sessions), len(sessions[0]))
 
