@@ -192,7 +192,7 @@ class Derivation:
 
     It may be repeated for other facts of the inputs. Then a node is derived again only if a fact of
     its inputs differs. A fact that is derived again and is equal stays the same object, so that the
-    nodes behind it are not derived again either.
+    nodes behind it are not derived again either. One thread at a time may use it.
 
     Args:
         proto: a checked model.
