@@ -240,3 +240,20 @@ def test_no_operator_of_onnx_that_is_inferred_as_its_body_slices() -> None:
                 text = schema.get_function_with_opset_version(opset)
                 body = onnx.FunctionProto.FromString(text)
                 assert all(node.op_type != "Slice" for node in body.node), schema.name
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "ConvInteger", "QLinearConv"])
+@pytest.mark.parametrize("rank", [3, 4, 5])
+def test_a_weight_of_another_rank_tells_nothing(op: str, rank: int) -> None:
+    """No runtime runs such a node, and inference of onnx 1.17 ends the process."""
+    dtype = np.float32 if op in ("Conv", "ConvTranspose") else np.uint8
+    name = "float" if dtype is np.float32 else "uint8"
+    scales = "s, z, w, s, z, s, z" if op == "QLinearConv" else "w"
+    model = parsed(
+        f"({name}[1, 3, N, 8] x) => (r) {{ y = {op} (x, {scales})  r = Identity (x) }}",
+        w=np.ones((3, 3, 2, 2, 2)[:rank], dtype),
+        s=np.float32(1),
+        z=np.uint8(0),
+    )
+    assert (shape(model, "y") is None) == (rank != 4)
+    assert shape(model, "r") == (1, 3, None, 8)

@@ -69,6 +69,8 @@ def infer_node(
     if (domain, op_type) == FUSED_CONV:  # it has the extents of a Conv
         domain, op_type, inputs = "", "Conv", inputs[:3]
         node_attributes = [entry for entry in node_attributes if entry.name not in ACTIVATION]
+    if not domain and _ranks_differ(op_type, inputs):
+        return [Fact()] * len(node.output)
     infer = _inferred if node.ByteSize() <= CACHED_BYTES else _inferred.__wrapped__
     facts = infer(
         op_type,
@@ -86,6 +88,15 @@ def infer_node(
     extents = dims and tuple(None if n is None or n < 0 else n for n in dims)
     element_type = facts[0].element_type or inputs[0].element_type
     return [completed(Fact(element_type, extents), facts[0]), *facts[1:]]
+
+
+def _ranks_differ(op_type: str, inputs: Sequence[Fact | None]) -> bool:
+    """Check whether data and weight of a Conv differ in rank: onnx 1.17 ends the process there."""
+    position = WEIGHTS.get(op_type, len(inputs))
+    if position >= len(inputs):
+        return False
+    ranks = {len(f.dims) for f in (inputs[0], inputs[position]) if f and f.dims is not None}
+    return len(ranks) > 1
 
 
 def _read(fact: Fact, op_type: str) -> bytes | None:
