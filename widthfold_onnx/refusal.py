@@ -17,10 +17,11 @@ class Code(StrEnum):
     WEIGHT_NOT_CONSTANT = "weight-not-constant"
     WEIGHT_TRAINED = "weight-trained"
     WEIGHT_OVERRIDABLE = "weight-overridable"
+    WEIGHT_NOT_EVALUATED = "weight-not-evaluated"
     BIAS_NOT_CONSTANT = "bias-not-constant"
     BIAS_TRAINED = "bias-trained"
     BIAS_OVERRIDABLE = "bias-overridable"
-    BIAS_TOO_LARGE = "bias-too-large"
+    BIAS_NOT_EVALUATED = "bias-not-evaluated"
 
     # A node that is read.
     IN_FUNCTION = "in-function"

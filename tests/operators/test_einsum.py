@@ -72,6 +72,7 @@ MOVED, VIEW = ["Transpose", "MatMul", "Transpose"], ["Reshape", "MatMul", "Resha
         ("...i,ih", (2, 11, 3), (3, 7), ["MatMul"]),
         ("! oc , b ct - > bot", (2, 3, 11), (7, 3), ["MatMul"]),
         ("bct,oc->bot", (2, 3, 11), (7, 3), MOVED),
+        ("bmc,oc->bom", (2, 11, 3), (7, 3), ["MatMul", "Transpose"]),
         ("abc,cde->abde", (2, 11, 3), (3, 5, 7), ["MatMul", "Reshape"]),
         ("abcd,cde->abe", (2, 11, 3, 5), (3, 5, 7), ["Reshape", "MatMul"]),
         ("bti,i->bt", (2, 11, 3), (3,), ["MatMul", "Reshape"]),
@@ -99,6 +100,7 @@ def test_every_form_returns_the_same_bits(
         assert_proved(before, after, 1)
         names = [node.op_type for node in after.graph.node]
         assert "Einsum" not in names
+        assert form.is_view == ("Transpose" not in names)
         assert ops is None or factor > 1 or names == ops
 
 

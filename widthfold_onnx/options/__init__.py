@@ -90,7 +90,7 @@ class AxisName(StrEnum):
     """Axes by name; a number means the axis of the Conv's input, 0 the batch, 2 the first spatial.
 
     Attributes:
-        AUTO: the extents of the cheapest fold.
+        AUTO: the axes of the cheapest fold.
         BATCH: the samples.
         HEIGHT: the spatial axis before the last.
         WIDTH: the last spatial axis.

@@ -198,7 +198,7 @@ def fit(
     matches = {(match.companion, match.name): match.outcome for match in reading.matches}
     nodes = {part: _companion_misfit(part, matches) for part in plan.companions}
     misfits = {
-        layer: Misfit(layer.name, "Conv", reason)
+        layer: Misfit(layer.name, _op_of(reading, layer.name), reason)
         for layer, reason in reading.padding_misfits.items()
     }
     options = plan.options
@@ -256,6 +256,12 @@ def misfit_text(misfits: Sequence[Misfit]) -> str:
 def _weight_misfit(name: str, weights: Collection[str]) -> Misfit | None:
     reason = "no weight of this name is an input"
     return None if name in weights else Misfit(NodeName("", name), "", reason)
+
+
+def _op_of(reading: Reading, name: NodeName) -> str:
+    """Return the operator of a layer of a plan; "" if the model has no such layer."""
+    site = reading.site_of.get(name)
+    return "" if site is None else site.op
 
 
 def _companion_misfit(

@@ -52,8 +52,8 @@ class Pairing:
 
     Attributes:
         samples: seconds of every run, [process, original or rewritten, session, run].
-        ratio: original / rewritten, the mean over processes and sessions of the log of medians;
-            above 1 the rewritten is faster.
+        ratio: original / rewritten: e to the mean over processes and sessions of the median log
+            ratio of their runs. Above 1 the rewritten is faster.
         low: lower end of its 95 % interval.
         high: upper end.
         control: deviation from 1 of the sessions of the original against each other; how far chance

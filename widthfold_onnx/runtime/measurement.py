@@ -23,8 +23,9 @@ class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """Everything that can change the answer.
 
     Attributes:
-        subject: canonical JSON of the measured operator, or ``model:<sha256>``.
-        candidate: canonical JSON of the reformulation, or ``as-is`` for the original.
+        subject: canonical JSON of the measured operator, or of a model with its inputs and shapes.
+        candidate: canonical JSON of the form, or of the two plans of a trial; ``as-is`` for a layer
+            that takes no other form.
         setting: canonical JSON of provider, its options, level and threads.
         machine: canonical JSON of device, runtime, driver and package versions.
     """

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -10,8 +13,12 @@ from onnx import helper, numpy_helper
 from tests.folding import fold_model
 from tests.operators.products import Product
 from tests.running import run
+from widthfold_onnx.model.graph import constants
+from widthfold_onnx.model.proto import constant_folding
 from widthfold_onnx.options import FoldOptions, NonFinite
+from widthfold_onnx.refusal import Code
 from widthfold_onnx.results import SiteReport
+from widthfold_onnx.rules.match.reading import BIAS_CODES, WEIGHT_CODES
 
 OPEN = Product(shape=[16, 3], weight=[3, 5], dims=["n", 3])
 BATCH = Product(shape=[4, 6, 3], weight=[3, 5])
@@ -292,3 +299,27 @@ def other_inputs(change: str) -> onnx.ModelProto:
 def test_operands(change: str, code: str, reason: str) -> None:
     site = refused(other_inputs(change), FoldOptions(factor=8))
     assert (site.code, site.reason) == (code, reason)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"), [("w", "weight-not-evaluated"), ("c", "bias-not-evaluated")]
+)
+def test_a_constant_that_is_too_large_to_be_computed_has_a_code_of_its_own(
+    change: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`weight-too-large` is the code of a form whose weight would be."""
+    model = Product(op="Gemm", shape=[16, 3], weight=[3, 5], addend=[5]).model()
+    for place, names in enumerate(((change, "t"), ("t", f"{change}2"))):
+        model.graph.node.insert(place, helper.make_node("Transpose", names[:1], names[1:]))
+    site = next(node for node in model.graph.node if node.name == "site")
+    site.input[:] = [f"{name}2" if name == change else name for name in site.input]
+    monkeypatch.setattr(constants, "MAX_ELEMENTS", 4)
+    refusal = refused(model, FoldOptions(factor=8))
+    assert refusal.code == code
+    assert "constants of more than" in refusal.reason
+
+
+def test_every_code_of_a_constant_has_one_of_a_weight_and_one_of_a_bias() -> None:
+    source = inspect.getsource(constants) + inspect.getsource(constant_folding)
+    codes = {Code[name] for name in re.findall(r"Code\.([A-Z_]+)", source)}
+    assert codes == WEIGHT_CODES.keys() == BIAS_CODES.keys()

@@ -1,7 +1,8 @@
 """Plan the moves of a product of matrices: its rows or columns are folded (`algebra.layouts`).
 
 Axes of batches may be merged with the rows if one matrix serves all of them. Data that is stored
-transposed is transposed first; no other form moves elements.
+transposed is transposed first, and a result of an Einsum whose labels have another order last; no
+other form moves elements.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class RowFold(Proposal):
         return Reformulation(
             spec=self.spec,
             fold=self.fold,
-            is_view=all(isinstance(step, Reshape) for step in data_moves),
+            is_view=all(isinstance(step, Reshape) for step in (*data_moves, *result_moves)),
             in_shape=site.planned,
             out_shape=site.output,
             flops_ratio=self.fold.flops_growth(),

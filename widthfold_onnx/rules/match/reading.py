@@ -44,6 +44,20 @@ from widthfold_onnx.rules.op import SHARDED
 
 ACCUMULATOR = np.iinfo(np.int32).max
 
+WEIGHT_CODES = {
+    Code.NOT_CONSTANT: Code.WEIGHT_NOT_CONSTANT,
+    Code.TRAINED: Code.WEIGHT_TRAINED,
+    Code.OVERRIDABLE: Code.WEIGHT_OVERRIDABLE,
+    Code.TOO_LARGE: Code.WEIGHT_NOT_EVALUATED,
+}
+BIAS_CODES = {
+    Code.NOT_CONSTANT: Code.BIAS_NOT_CONSTANT,
+    Code.TRAINED: Code.BIAS_TRAINED,
+    Code.OVERRIDABLE: Code.BIAS_OVERRIDABLE,
+    Code.TOO_LARGE: Code.BIAS_NOT_EVALUATED,
+}
+"""The code of a layer by the code of the constant that it lacks (`Document.constant`)."""
+
 
 def read_site(
     document: Document, site: Site, static: Extents, planned: Extents
@@ -142,7 +156,7 @@ def _operator(document: Document, node: Node) -> Operator | Refusal:
     right_problem, left_problem = (c for c in weights.values() if isinstance(c, Refusal))
     code = right_problem.code if left_problem.code == Code.NOT_CONSTANT else left_problem.code
     reason = f"neither operand is a constant weight: {left_problem.reason}; {right_problem.reason}"
-    return Refusal(Code(f"weight-{code}"), reason)
+    return Refusal(WEIGHT_CODES[code], reason)
 
 
 def _opset_problem(document: Document, node: Node, operator: Operator) -> Refusal | None:
@@ -168,9 +182,9 @@ def _parameters(
     weight = read_parameter(document, node, inputs.weight, dequantized=integers)
     bias = read_parameter(document, node, inputs.bias, dequantized=integers or reads_dequantized)
     if isinstance(weight, Refusal):
-        return Refusal(Code(f"weight-{weight.code}"), f"the weight {weight.reason}")
+        return Refusal(WEIGHT_CODES[weight.code], f"the weight {weight.reason}")
     if isinstance(bias, Refusal):
-        return Refusal(Code(f"bias-{bias.code}"), f"the bias {bias.reason}")
+        return Refusal(BIAS_CODES[bias.code], f"the bias {bias.reason}")
     assert weight is not None
     operands = [v for i, v in enumerate(node.inputs) if v is not None and i != inputs.data]
     if any(map(document.is_annotated, (*operands, weight.constant.value))):

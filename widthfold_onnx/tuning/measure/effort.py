@@ -28,13 +28,13 @@ class Spending:
     """Seconds, forms and runs that one effort spends.
 
     Attributes:
-        forms: the most forms of a layer that race besides the form in which its neighbours agree.
+        forms: the most forms of a layer that race, the form in which its neighbours agree included.
         rungs: how often they run.
         probe: seconds in which the model is timed at its levels, and with each companion on each
             kind of inputs.
         race: seconds in which all layers race.
         least: layers are left out that together cannot gain this share of the model's time.
-        trial: seconds of one trial of the whole model; 0: there are only the next and the last.
+        trial: seconds of one trial of the whole model; 0: only `lifting` and `final` are run.
         lifting: seconds of the trial in which neighbouring layers are lifted.
         ablation: seconds in which the model is timed without each form.
         final: seconds of the last trial, which decides.
