@@ -303,6 +303,7 @@ def _place(
     low = int(q.min()) if q.size else 0
     dilation = int(np.gcd.reduce(q - low)) if q.size else 0
     dilation = dilation or 1
+    # A pad may not be negative: the first tap moves left by whole dilations, to 0 or below.
     low -= max(0, -(-low // dilation)) * dilation
     kernel = (int(q.max()) - low) // dilation + 1 if q.size else 1
     needed = (out_rest - 1) * stride + (kernel - 1) * dilation + 1 - in_rest + low

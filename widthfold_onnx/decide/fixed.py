@@ -72,11 +72,13 @@ def decide_fixed(
 
 
 def decide_layout(fold: FoldOptions, runtime: RuntimeOptions) -> FoldOptions:
-    """Return the options with AUTO decided, unless forms are measured, where both layouts compete.
+    """Return the options with the layout of the provider in place of `Layout.AUTO`.
+
+    Where forms are measured it stays: both layouts race.
 
     Args:
         fold: the options.
-        runtime: where the model will run; AUTO has the options of CUDA.
+        runtime: where the model will run; `Provider.AUTO` counts as CUDA.
 
     >>> decide_layout(FoldOptions(factor=8), RuntimeOptions(provider=Provider.CUDA)).layout
     <Layout.NCHW: 'nchw'>

@@ -96,7 +96,7 @@ def _assumed(
 def _site(
     decision: Decision, reading: Reading, hint: str, options: FoldOptions, factor: int
 ) -> InspectSite:
-    """Describe a site, which is read if the decision left it unread."""
+    """Describe a site. A site that was skipped before it was read is read now, for its shapes."""
     site, layer, outcome = decision.site, decision.layer, decision.outcome
     folded_as = _folded_as(site.node) if FOLD_KEY in site.node.metadata_props else None
     choices, refusals = ([], {}) if folded_as is not None else _outcomes(decision, options, factor)

@@ -167,7 +167,7 @@ class Parameters:
 
 
 def folded_weight(site: LinearSite, numbers: Array, fold: ConvFold) -> Array:
-    """Return the weight that the folded node stores, for the stored numbers of the original."""
+    """Fold the numbers of a weight; both sides have the layout in which the nodes store them."""
     conv_weight = fold_weight(site.operator.canonical(numbers, site.node), fold, site.zero)
     return site.operator.stored(conv_weight, site.node, site.weight.shape)
 

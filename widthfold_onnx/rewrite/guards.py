@@ -200,6 +200,7 @@ class GuardNodes(NewNodes):
         remainders = self._add("Mod", "guard_rest", [differences, moduli])
         largest = self._add("ReduceMax", "guard_largest", [remainders], {"keepdims": 0})
         smallest = self._add("ReduceMin", "guard_smallest", [shape], {"keepdims": 0})
+        # Where all remainders are 0 and no extent is, the largest remainder 0 is below the sign 1.
         sign = self._add("Sign", "guard_some", [smallest])
         return self._add("Less", "guard_fits", [largest, sign])
 

@@ -113,8 +113,12 @@ class Regions:
         for node, index in value.uses():
             result = node.outputs[0]
             if self.sources.get(result) is value and index == 0:
-                reads = self.needed_layouts(result) or {None}  # a result that nobody reads stays
-                layouts |= {s if s and (result, s) in self.dequantized else None for s in reads}
+                # A result that nobody reads is logical.
+                reads = self.needed_layouts(result) or {None}
+                layouts |= {
+                    layout if layout and (result, layout) in self.dequantized else None
+                    for layout in reads
+                }
             else:
                 layouts.add(self.input_layout(node, index))
         return layouts
@@ -284,7 +288,7 @@ class Regions:
             self.refusals[node] = packed_op
 
     def _settle(self, node: Node, choice: PropagatedOp | None) -> None:
-        """Carry a node, or with None make it logical, unless that moves more elements."""
+        """Give a node a choice, None for logical; keep the old one if the new one moves more."""
         values = {value for value in (*node.inputs, *node.outputs) if value is not None}
         values |= {self.sources[value] for value in values if value in self.sources}
         original_op = self.propagated.get(node)

@@ -35,16 +35,16 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
 def preference(site: LinearSite, form: Reformulation, factor: int) -> tuple[float, ...]:
     """Return the sort key of a form at a factor; the smallest is preferred.
 
-    The order: a form for all sizes, then guarded forms, first without the batch, whose size mostly
-    is 1; a view before a move; one axis before several; the fewest multiply-adds; the fewest
-    copies. Among forms that fold strides alone, the form of the most axes comes first.
+    The order: no guard, a guard on a spatial extent, a guard on the batch, whose size mostly is 1;
+    a view before a move; one axis before several; the fewest multiply-adds; the fewest copies.
+    Among forms that fold strides alone, the form of the most axes comes first.
     """
     most_axes = -len(form.folded_axes) if factor == STRIDES_ALONE else 0
-    return (_guarded_extent(site, form), most_axes, *_cost(form))
+    return (_guard_penalty(site, form), most_axes, *_cost(form))
 
 
-def _guarded_extent(site: LinearSite, form: Reformulation) -> int:
-    """Return the rank of the open extent that a guard must test: 0 none, 1 spatial, 2 batch."""
+def _guard_penalty(site: LinearSite, form: Reformulation) -> int:
+    """Return 0 for a form without a guard, 1 for a guard on a spatial extent, 2 on the batch."""
     return max((2 - min(axis, 1) for axis in needed_extents(site, form)), default=0)
 
 

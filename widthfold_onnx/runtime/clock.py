@@ -85,9 +85,9 @@ def clock_name(options: RuntimeOptions) -> Literal["wall", "thread"]:
 def repeats(run: float, opening: float, seconds: float) -> Repeats:
     """Return how often a process should repeat, so that its time tells most.
 
-    A level is repeated by the square root of the saving: the cost of the level above over its own
-    cost, times its own variance over the variance of the level above (Kalibera and Jones, section
-    6).
+    The best number of sessions in a process, and of runs in a session, is the square root of the
+    cost of what is repeated outside over the cost of what is repeated inside, times the spread
+    inside over the spread outside (Kalibera and Jones, section 6).
 
     >>> repeats(run=20e-6, opening=0.002, seconds=1.5)
     Repeats(sessions=4, runs=625)

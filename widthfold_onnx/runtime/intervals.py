@@ -74,14 +74,14 @@ class Pairing:
     def of(cls, samples: Times) -> Self:
         """Compare the sides of `samples`."""
         logs = np.log(samples)
-        ratio, low, high = interval(logs[:, 0] - logs[:, 1])
+        log_ratio, log_low, log_high = interval(logs[:, 0] - logs[:, 1])
         copies = logs[:, 0, ::2] - logs[:, 0, 1::2]
         control = math.expm1(abs(interval(copies)[0]))
-        enough = max(HALF_WIDTH, HALF_SHARE * abs(ratio))
-        narrow = (high - low) / 2 <= enough and len(samples) >= MIN_PROCESSES
-        low, high = math.exp(low), math.exp(high)
+        enough = max(HALF_WIDTH, HALF_SHARE * abs(log_ratio))
+        narrow = (log_high - log_low) / 2 <= enough and len(samples) >= MIN_PROCESSES
+        low, high = math.exp(log_low), math.exp(log_high)
         verdict = judge(low, high, control)
-        return cls(samples, math.exp(ratio), low, high, control, narrow, verdict)
+        return cls(samples, math.exp(log_ratio), low, high, control, narrow, verdict)
 
     @property
     def is_sure(self) -> bool:
@@ -144,9 +144,9 @@ def one_session(logs: Array) -> tuple[float, float, float]:
     )
 
 
-def is_settled(base: Times, rewritten: Times) -> bool:
+def is_settled(slow: Times, fast: Times) -> bool:
     """Check whether more runs of one session of each side would tell hardly more."""
-    middle, low, high = one_session(np.log(base / rewritten))
+    middle, low, high = one_session(np.log(slow / fast))
     is_narrow = high - low <= SETTLED * 2 * _NORMAL * USUAL_SPREAD
     return is_narrow or _is_sure(middle, low, high)
 
@@ -155,12 +155,12 @@ def _is_sure(middle: float, low: float, high: float) -> bool:
     return abs(middle) > SURE * max(high - middle, middle - low)
 
 
-def measured(base: Times, rewritten: Times) -> Measurement:
-    """Return the measurement of one session of each side, by the seconds of pairs of runs."""
+def measured(slow: Times, fast: Times) -> Measurement:
+    """Return the measurement of `slow` / `fast` by pairs of runs of one session of each side."""
     from widthfold_onnx.runtime.measurement import timed
 
-    ratio, low, high = map(math.exp, one_session(np.log(base / rewritten)))
-    return timed(ratio, low, high, float(np.median(rewritten)), len(rewritten))
+    ratio, low, high = map(math.exp, one_session(np.log(slow / fast)))
+    return timed(ratio, low, high, float(np.median(fast)), len(fast))
 
 
 def noise(control: float) -> float:

@@ -116,7 +116,8 @@ def contest(
 ) -> Contest:
     """Time two models, in one process after the other until the interval is narrow.
 
-    Inputs are random, or stored if the caller wants no others or no others run.
+    Inputs are random. Stored inputs are taken if the caller asks for no seeds, or if no random
+    input runs.
 
     Args:
         original: model file.

@@ -299,7 +299,7 @@ def test_a_companion_that_renames_nodes_may_be_taken_back(
 ) -> None:
     """It inlines act, too, so the second block's Conv has another name than in the original."""
     model = save(build(IN_FUNCTIONS), tmp_path / "model.onnx")
-    monkeypatch.setattr(search, "pays_at_all", lambda finals: False)
+    monkeypatch.setattr(search, "gains_over_sizes", lambda finals: False)
     report, _ = outcome(model, monkeypatch, defaultdict(lambda: 0.5))
     assert (tmp_path / "out.onnx").read_bytes() == model.read_bytes()
     assert [site.code for site in report.sites] == ["no-gain"] * 4

@@ -12,7 +12,7 @@ from tests.cli.tool import build, save
 from tests.tuning.search.nets import ONE_AXIS, found
 from tests.tuning.search.world import World, doubled, enter, folded
 from widthfold_onnx.runtime.measurement import Measurement, lost, timed
-from widthfold_onnx.tuning.search.trials import over_sizes, pays_at_all
+from widthfold_onnx.tuning.search.trials import gains_over_sizes, over_sizes
 
 OPEN = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -115,7 +115,7 @@ def test_the_worst_size_decides_where_it_is_surely_slower(
 def test_a_model_that_stops_at_one_size_is_not_taken() -> None:
     stopped = lost("it does not run")
     assert over_sizes([FASTER, stopped]) == stopped
-    assert pays_at_all([FASTER, ALIKE])
-    assert pays_at_all([None, None])
-    assert not pays_at_all([FASTER, stopped])
-    assert not pays_at_all([ALIKE, replace(FASTER, low=0.99)])
+    assert gains_over_sizes([FASTER, ALIKE])
+    assert gains_over_sizes([None, None])
+    assert not gains_over_sizes([FASTER, stopped])
+    assert not gains_over_sizes([ALIKE, replace(FASTER, low=0.99)])

@@ -237,7 +237,7 @@ def test_the_other_trials_are_of_one_plan_each_as_well(
 ) -> None:
     with Store(None) as store:
         builder = Builder(model, store)
-        time_one = builder.trials.levels if levels else builder.trials.decide
+        time_one = builder.trials.levels if levels else builder.trials.final
         times = [time_one(each, 3.0) for each in (A, B, replace(A, **ELSEWHERE), B)]
         assert times[:2] == times[2:]
         assert len(builder.bench.new_measurements) == 2

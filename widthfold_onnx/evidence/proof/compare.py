@@ -155,7 +155,7 @@ def prove_at_sizes(
             continue
         is_planned = all(shapes.get(name) == tuple(fixed_shapes[name]) for name in fixed_shapes)
         is_counted = is_planned or (proof.is_computed and not proof.is_opaque)
-        if is_counted and not _is_of_empty_tensors(models, proof):
+        if is_counted and not _is_excused_by_empty_input(models, proof):
             proofs.append(proof)
     if proofs[-1].verdict == "different" or not open_dimensions(old, {}):
         return proofs
@@ -166,7 +166,7 @@ def prove_at_sizes(
     return proofs
 
 
-def _is_of_empty_tensors(models: Correspondence, proof: SizeProof) -> bool:
+def _is_excused_by_empty_input(models: Correspondence, proof: SizeProof) -> bool:
     """Check whether models differ only because an input is empty.
 
     A guard tests for empty inputs, and a fold without a guard may fail on them (docs/folds.md). So

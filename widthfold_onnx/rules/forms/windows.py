@@ -47,7 +47,8 @@ class SpatialFold(Proposal):
             return Refusal(Code.RANK_UNSUPPORTED, f"the form is for {len(spec.axes)} spatial axes")
         axes: list[FoldedAxis] = []
         for name, axis, tiles in zip(site.position_names, site.axes, spec.axes, strict=True):
-            keeps_output = tiles.out_tile == axis.base_dilation  # or its strides alone are folded
+            # True for a sub-pixel form, too: its tiles of the output are the base dilation.
+            keeps_output = tiles.out_tile == axis.base_dilation
             folded_axis = (
                 keep_axis(axis)
                 if keeps_output and axis.base_dilation == tiles.in_tile == 1
@@ -115,7 +116,8 @@ class SpatialFold(Proposal):
         unfolding = output_packing.steps(tile_major=False, inverse=True)
         views = all(isinstance(step, Reshape) for step in (*folding, *unfolding))
         infers_several = max(inferred(folding), inferred(unfolding)) > 1
-        has_layout = not (site.is_dequantized and fold.group > 1)  # none has tile-major groups
+        # A dequantized grouped Conv would need tile-major groups, which no layout has.
+        has_layout = not (site.is_dequantized and fold.group > 1)
         channels_last = (fold.tile_major or infers_several) and not views and has_layout
         if channels_last:
             folding = input_packing.steps(tile_major=True)

@@ -46,7 +46,7 @@ from widthfold_onnx.tuning.search.level_search import LevelSearch, Races
 from widthfold_onnx.tuning.search.outcomes import Outcomes
 from widthfold_onnx.tuning.search.padding import PaddingSearch
 from widthfold_onnx.tuning.search.settling import Settling
-from widthfold_onnx.tuning.search.trials import Trials, pays_at_all
+from widthfold_onnx.tuning.search.trials import Trials, gains_over_sizes
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.workload.layers import Layers
 
@@ -112,9 +112,9 @@ class _Search:
         finals: Sequence[Measurement | None] = [None] * len(self.context.sizes)
         if candidate.changes:
             self.on_progress(Step("timing the whole model"))
-            finals = trials.decide(candidate, trials.spending.final)
-        if not pays_at_all(finals):
-            candidate, forms = msgspec.structs.replace(drafting.empty, frozen=()), {}
+            finals = trials.final(candidate, trials.spending.final)
+        if not gains_over_sizes(finals):
+            candidate, forms = msgspec.structs.replace(drafting.unfolded, frozen=()), {}
         draft = msgspec.structs.replace(candidate, layers=())
         outcomes = Outcomes(level, forms, candidate, finals, self.context)
         reading = drafting.reading(draft)

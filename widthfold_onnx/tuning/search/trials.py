@@ -95,7 +95,7 @@ class Trials:
         share = seconds / len(self._searched)
         for size in self._searched:
             trials.append(self._timed(size, candidate, ratio_in_process, share, base, plan))
-            if is_decided(trials[-1]):
+            if ends_trials(trials[-1]):
                 break
         return over_sizes(trials)
 
@@ -125,7 +125,7 @@ class Trials:
             for key, trial in zip(product(kinds, undecided), results, strict=True):
                 trials[key].append(trial)
             undecided = [
-                i for i in undecided if not any(is_decided(trials[k, i][-1]) for k in kinds)
+                i for i in undecided if not any(ends_trials(trials[k, i][-1]) for k in kinds)
             ]
         return [over_sizes(trials[key]) for key in product(kinds, range(len(parts)))]
 
@@ -134,10 +134,11 @@ class Trials:
         candidate = canonical({"of": plan.digest, "than": Level.ALL, "is": Level.EXTENDED})
         return self._timed(0, candidate, ratio_of_levels, seconds, plan)
 
-    def decide(self, plan: Plan, seconds: float) -> list[Measurement | None]:
-        """Time a plan against the original at every size: this decides which model is written.
+    def final(self, plan: Plan, seconds: float) -> list[Measurement | None]:
+        """Time a plan against the original at every size, in several processes.
 
-        It takes no result of an earlier comparison, which may have been shorter.
+        The caller decides by it which model is written. It takes no result of an earlier comparison,
+        which may have been shorter.
 
         Returns:
             By size, as `compare` does.
@@ -148,7 +149,7 @@ class Trials:
         ]
 
     def stored(self, plan: Plan) -> Measurement | None:
-        """Return the stored result of `decide` at the first size, if there is one."""
+        """Return the stored result of `final` at the first size, if there is one."""
         return self._measurement(0, _last(plan))
 
     @cached_property
@@ -272,15 +273,15 @@ def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
     if len(results) < len(trials):
         return None
     worst = min(results, key=lambda trial: trial.high)  # a lost one has 0
-    return worst if is_decided(worst) else max(results, key=lambda trial: trial.low)
+    return worst if ends_trials(worst) else max(results, key=lambda trial: trial.low)
 
 
-def is_decided(trial: Measurement | None) -> bool:
-    """Check whether a trial at one size decides, whatever the trials at other sizes show."""
+def ends_trials(trial: Measurement | None) -> bool:
+    """Check whether no other size can change the answer: the trial is unknown, or surely slower."""
     return trial is None or trial.high < 1
 
 
-def pays_at_all(finals: Sequence[Measurement | None]) -> bool:
+def gains_over_sizes(finals: Sequence[Measurement | None]) -> bool:
     """Check whether trials at several sizes show a gain at one size and a loss at none.
 
     A trial that was not timed shows neither; where nothing was timed, predictions have decided.

@@ -22,7 +22,7 @@ from widthfold_onnx.rewrite.record import FOLD_KEY, LAYOUT_KEY
 from widthfold_onnx.rules.forms.form import FormSpec
 
 ALIKE = 1.15
-"""Predictions that differ by less do not tell which form is faster."""
+"""Width of a band of predictions, as a ratio: within a band no form is predicted to be faster."""
 
 
 class PredictedForm(NamedTuple):
