@@ -137,8 +137,8 @@ class Trials:
     def final(self, plan: Plan, seconds: float) -> list[Measurement | None]:
         """Time a plan against the original at every size, in several processes.
 
-        The caller decides by it which model is written. It takes no result of an earlier comparison,
-        which may have been shorter.
+        The caller decides by it which model is written. No result of an earlier comparison counts,
+        as that may have been shorter.
 
         Returns:
             By size, as `compare` does.
