@@ -49,8 +49,7 @@ PRODUCTS = {
 """Operators that multiply integers of 8 bits: indices of the second operand and its zero point."""
 
 DEQUANTIZED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-"""Operators that the runtime's optimizations compute with integers, if both operands are
-dequantized."""
+"""Operators that the runtime computes with integers if both operands are dequantized."""
 
 
 def open_chosen(

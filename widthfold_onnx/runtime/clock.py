@@ -85,9 +85,9 @@ def clock_name(options: RuntimeOptions) -> Literal["wall", "thread"]:
 def repeats(run: float, opening: float, seconds: float) -> Repeats:
     """Return how often a process should repeat, so that its time tells most.
 
-    The best number of sessions in a process, and of runs in a session, is the square root of the
-    cost of what is repeated outside over the cost of what is repeated inside, times the spread
-    inside over the spread outside (Kalibera and Jones, section 6).
+    A process repeats sessions, and a session repeats runs. The best number of runs is sqrt(cost of
+    a session / cost of a run) * spread of runs / spread of sessions. The best number of sessions
+    follows likewise from processes (Kalibera and Jones, section 6).
 
     >>> repeats(run=20e-6, opening=0.002, seconds=1.5)
     Repeats(sessions=4, runs=625)

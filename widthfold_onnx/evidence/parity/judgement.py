@@ -25,13 +25,11 @@ from widthfold_onnx.results import LevelName, OutputParity
 from widthfold_onnx.text import printable
 
 MULTIPLE = 10.0
-"""Allowed distance of a model that is proved equal, as a multiple of the movement of the original
-by rounding."""
+"""Allowed distance of a model that is proved equal, as a multiple of the original's movement."""
 
 STRICT = 4.0
-"""Allowed multiple for a model that is not proved equal. Its errors and the errors of the original
-have about the same distribution: over 580 pairs of outputs of small networks their ratio was 2.9 at
-most."""
+"""Allowed multiple for a model that is not proved equal: over 580 pairs of outputs of small
+networks the ratio of its errors to the errors of the original was 2.9 at most."""
 
 SLACK = 2.0
 """Allowed distance from stored outputs, or from the definition where integers saturate, as a
@@ -52,6 +50,7 @@ _ORDER = ("meaningless", "", "ill-conditioned", "unsteady")
 Key = tuple[LevelName, str, int]
 """Level, output and input set of a comparison."""
 Cells = dict[Key, OutputParity]
+Rtol = Mapping[str, float]
 
 
 def judge(
@@ -88,8 +87,7 @@ class Judgement:
         is_proved: whether both models are proved to be the same function.
         movements: how far rounding moves each output, by input set; where the truth is known, at
             least the distance of the original from it.
-        truth_distances: by output, how far the original is from a truth that is not used; 0 if that
-            is not known.
+        truth_distances: by output, the distance of the original from an unused truth; 0 if unknown.
     """
 
     reference: Reference
@@ -118,7 +116,7 @@ class Judgement:
             for key in [(level, name, number)]
         }
 
-    def _cell(self, key: Key, candidate: Outputs, truth: Outputs) -> OutputParity:
+    def _cell(self, key: Key, new: Outputs, truth: Outputs) -> OutputParity:
         """Compare an output with the truth if that is usable, else with the original.
 
         At level `all` it may match the original at that level instead: the runtime's optimizations
@@ -128,13 +126,12 @@ class Judgement:
         multiple = MULTIPLE if self.is_proved else STRICT
         defaults = EXACT_RTOL if name in truth and not self.is_proved else DEFAULT_RTOL
         expected = self.reference.outputs[number] | truth
-        cell = self._comparison(key, expected, candidate, multiple, defaults)
+        cell = self._comparison(key, expected, new, multiple, defaults)
         if name in self.reference.unsteady:
             return msgspec.structs.replace(cell, passed=False, note=UNSTEADY, caveat="unsteady")
         if cell.passed or level == "disabled" or isinstance(self.reference.optimized_outputs, str):
             return cell
-        optimized_outputs = self.reference.optimized_outputs[number]
-        second_cell = self._comparison(key, optimized_outputs, candidate, multiple)
+        second_cell = self._comparison(key, self.reference.optimized_outputs[number], new, multiple)
         return msgspec.structs.replace(second_cell, note=OPTIMIZED) if second_cell.passed else cell
 
     def _usable_truths(self) -> list[Outputs]:
@@ -145,7 +142,7 @@ class Judgement:
         ResNet. So has the runtime: the Sigmoid of ONNX Runtime 1.31.1 on the CPU is 7 % off at -14.
         """
         usable: list[Outputs] = [{} for _ in self.truths]
-        self.truth_distances.clear()
+        distances = self.truth_distances = dict[str, float]()
         for number, truth in enumerate(self.truths):
             outputs, movements = self.reference.outputs[number], self.movements[number]
             for name, values in truth.items():
@@ -153,31 +150,23 @@ class Judgement:
                     continue
                 with np.errstate(over="ignore"):
                     rounded_values = values.astype(outputs[name].dtype)
-                row = self._comparison(
-                    ("disabled", name, number), {name: rounded_values}, outputs, MULTIPLE
-                )
+                key: Key = ("disabled", name, number)
+                row = self._comparison(key, {name: rounded_values}, outputs, MULTIPLE)
                 gap = distance(rounded_values, outputs[name])
                 if row.passed and gap is not None:
                     usable[number][name] = rounded_values
                     if name in movements:
                         movements[name] = movements[name].joined(gap)
                 else:
-                    largest = self.truth_distances.get(name, 0.0)
-                    self.truth_distances[name] = max(largest, row.max_rel or 0.0)
+                    distances[name] = max(distances.get(name, 0.0), row.max_rel or 0.0)
         return usable
 
     def _comparison(
-        self,
-        key: Key,
-        original: Outputs,
-        candidate: Outputs,
-        multiple: float,
-        defaults: Mapping[str, float] = DEFAULT_RTOL,
+        self, key: Key, old: Outputs, new: Outputs, multiple: float, rtol: Rtol = DEFAULT_RTOL
     ) -> OutputParity:
         level, name, number = key
         tolerance, movement = self.reference.options.tolerance, self.movements[number].get(name)
-        pair = pairs(original, candidate)[name]
-        return compare(name, *pair, tolerance, level, movement, multiple, defaults)
+        return compare(name, *pairs(old, new)[name], tolerance, level, movement, multiple, rtol)
 
     def remarks(self) -> list[str]:
         """Say which truths are not used, and why."""
@@ -186,10 +175,8 @@ class Judgement:
         names = ", ".join(map(printable, self.truth_distances))
         largest = max(self.truth_distances.values())
         amount = f"{largest:.3g}" if largest else "an unknown amount"
-        return [
-            f"float64 truth not used for output {names}: the original is {amount} away from "
-            "it, more than rounding explains"
-        ]
+        text = f"float64 truth not used for output {names}: the original is {amount} away from it"
+        return [f"{text}, more than rounding explains"]
 
 
 def failed_cells(cells: Cells) -> Cells:

@@ -92,13 +92,11 @@ def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelPa
         if isinstance(optimized_outputs, str) and not isinstance(reference.optimized_outputs, str):
             lines.insert(0, optimized_outputs)
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
-    deployed_failures: list[str] = []
+    byte_failures: list[str] = []
     if not failures and saturates(reference.options) and holds_bytes(reference.model, rewritten):
-        deployed_failures, deployed_remarks = compare_as_deployed(
-            reference, rewritten, optimized_outputs
-        )
-        failures += deployed_failures
-        remarks += deployed_remarks
+        byte_failures, byte_remarks = compare_as_deployed(reference, rewritten, optimized_outputs)
+        failures += byte_failures
+        remarks += byte_remarks
     doubts, rows = reference.doubts, output_rows(cells)
     if not any(row.level == "disabled" and row.caveat != "meaningless" for row in rows):
         reason = "no output shows anything on these inputs"
@@ -115,5 +113,5 @@ def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelPa
         input_sets=len(sets) - len(left_out),
         provider=provider,
         sizes=sizes,
-        saturates_further=bool(deployed_failures),
+        saturates_further=bool(byte_failures),
     )

@@ -105,9 +105,8 @@ def measure(reference: Array, candidate: Array) -> Figures:
         return Figures(match, gap, scale)
     # The index of a complex number, not of its parts.
     position = np.unravel_index(offset, numbers[0].shape)[: reference.ndim]
-    worst = WorstElement(
-        index=[*map(int, position)], original=float(a[offset]), rewritten=float(b[offset])
-    )
+    index = [*map(int, position)]
+    worst = WorstElement(index=index, original=float(a[offset]), rewritten=float(b[offset]))
     return Figures(match, gap, scale, worst)
 
 

@@ -112,7 +112,7 @@ class Reference:
         """
         nodes: list[onnx.NodeProto] = []
 
-        def showing_all() -> onnx.ModelProto:
+        def copy() -> onnx.ModelProto:
             model = load_with_data(self.model, MAX_COPIED_BYTES)
             nodes.extend(node for node in model.graph.node if operator_of(node) in OPERATORS)
             values = {name for node in model.graph.node for name in node.output}
@@ -121,9 +121,7 @@ class Reference:
                 model.graph.output.add().name = name
             return model
 
-        runs = attempt(
-            showing_all, self.options, Level.DISABLED, [self.sets[number]], self.on_progress
-        )
+        runs = attempt(copy, self.options, Level.DISABLED, [self.sets[number]], self.on_progress)
         if isinstance(runs, str):
             return ""
         for node in nodes:

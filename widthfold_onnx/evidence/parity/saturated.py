@@ -26,8 +26,7 @@ def compare_as_deployed(
     """Run both models as the caller deploys them.
 
     Args:
-        reference: the original. If it has no outputs, both results are empty: verification reports
-            that itself.
+        reference: the original. Without its outputs both results are empty; verification says so.
         rewritten: file of the rewritten model.
         exact: its outputs by exact kernels at the same level; without them the results are empty.
 
@@ -45,8 +44,9 @@ def compare_as_deployed(
     if isinstance(original_runs, str):
         return [], [f"as deployed the original does not run: {original_runs}"]
     if isinstance(rewritten_runs, str):
-        failure = f"as deployed the original runs, the rewritten model does not: {rewritten_runs}"
-        return [failure], []
+        return [
+            f"as deployed the original runs, the rewritten model does not: {rewritten_runs}"
+        ], []
     failed_names: list[str] = []
     deviations: dict[str, float] = {}
     sides = [
@@ -66,19 +66,16 @@ def compare_as_deployed(
         if new > SLACK * old + slack:
             failed_names.append(printable(name))
         if max(old, new) > slack:
-            old_text, new_text = (
-                f"{gap:.0f} steps" if is_whole else f"{gap / scale:.3g} of its largest value"
-                for gap in (old, new)
-            )
-            text = f"{old_text} away here, the rewritten model {new_text}"
+            digits, unit = (".0f", " steps") if is_whole else (".3g", " of its largest value")
+            gaps = (f"{gap / (1.0 if is_whole else scale):{digits}}{unit}" for gap in (old, new))
+            text = " away here, the rewritten model ".join(gaps)
             deviations[f"{text} (output {printable(name)})"] = max(old, new) / scale
     if not deviations:
         return [], []
     largest = max(deviations, key=deviations.__getitem__)
     sentence = (
         "this CPU's 8-bit kernels saturate (no VNNI): from its own definition the original is at "
-        f"most {largest}; {PRECISION}=1, weights of 7 bits, or unsigned "
-        "ones, may be exact"
+        f"most {largest}; {PRECISION}=1, weights of 7 bits, or unsigned ones, may be exact"
     )
     failure = f"further from the definition than the original: output {', '.join(failed_names)}"
     return ([failure] if failed_names else []), [sentence]

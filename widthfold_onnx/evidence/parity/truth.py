@@ -49,9 +49,7 @@ def true_outputs(
     order = sorted(range(len(sets)), key=lambda i: sum(x.size for x in sets[i].feeds.values()))
     feeds = [sets[i].feeds for i in order]
     try:
-        runs, reason = isolated(
-            evaluate, model, list(outputs), feeds, budget, timeout=budget + START
-        )
+        runs, reason = isolated(evaluate, model, [*outputs], feeds, budget, timeout=budget + START)
     except UnverifiedError as error:
         return results, f"no float64 truth: {error}"
     for i, run in zip(order, runs, strict=False):
