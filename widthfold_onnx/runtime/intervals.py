@@ -144,9 +144,9 @@ def one_session(logs: Array) -> tuple[float, float, float]:
     )
 
 
-def is_settled(slow: Times, fast: Times) -> bool:
+def is_settled(numerator: Times, denominator: Times) -> bool:
     """Check whether more runs of one session of each side would tell hardly more."""
-    middle, low, high = one_session(np.log(slow / fast))
+    middle, low, high = one_session(np.log(numerator / denominator))
     is_narrow = high - low <= SETTLED * 2 * _NORMAL * USUAL_SPREAD
     return is_narrow or _is_sure(middle, low, high)
 
@@ -155,12 +155,12 @@ def _is_sure(middle: float, low: float, high: float) -> bool:
     return abs(middle) > SURE * max(high - middle, middle - low)
 
 
-def measured(slow: Times, fast: Times) -> Measurement:
-    """Return the measurement of `slow` / `fast` by pairs of runs of one session of each side."""
+def measured(numerator: Times, denominator: Times) -> Measurement:
+    """Return the measurement of a ratio of times, by pairs of runs of one session of each side."""
     from widthfold_onnx.runtime.measurement import timed
 
-    ratio, low, high = map(math.exp, one_session(np.log(slow / fast)))
-    return timed(ratio, low, high, float(np.median(fast)), len(fast))
+    ratio, low, high = map(math.exp, one_session(np.log(numerator / denominator)))
+    return timed(ratio, low, high, float(np.median(denominator)), len(denominator))
 
 
 def noise(control: float) -> float:

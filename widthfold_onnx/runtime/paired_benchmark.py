@@ -45,6 +45,7 @@ from widthfold_onnx.runtime.sessions.session import Feeds, Session, resolved
 from widthfold_onnx.runtime.settings import (
     CHOICE_PATIENCE,
     CHOICE_SECONDS,
+    CHOICE_SHARE,
     Models,
     Setting,
     SettingChoice,
@@ -137,7 +138,7 @@ def contest(
     on_progress(Step("timing: choosing settings"))
     options = resolved(options)
     models = (original, rewritten)
-    choice, inputs = choose(models, options, shapes)
+    choice, inputs = choose(models, options, shapes, options.time_budget * CHOICE_SHARE)
     seconds = max(options.time_budget * PROCESS_SHARE, 2 * START)
     counts = repeats(choice.run, choice.opening, seconds)
     on_progress(Step("timing: alternating runs"))
@@ -233,7 +234,7 @@ def ratios_to(
     settings = settings_of(options)
     sessions = [open_at(base, setting) for setting in settings]
     inputs = [timed_inputs(sessions[0], shapes, options, kind) for kind in kinds]
-    times = choosing([sessions], inputs[0], options)
+    times = choosing([sessions], inputs[0], options, options.time_budget * CHOICE_SHARE)
     best = int(np.argmin(np.median(times, axis=0)))
     timed_sessions = [sessions[best], *(open_at(model, settings[best]) for model in models)]
     seconds = options.time_budget / len(kinds)

@@ -130,7 +130,7 @@ class SettingChoice:
 
 
 def choose(
-    models: Models, options: VerifyOptions, shapes: Shapes | None, seconds: float | None = None
+    models: Models, options: VerifyOptions, shapes: Shapes | None, seconds: float
 ) -> tuple[SettingChoice, Rotation]:
     """Return the best settings, and the inputs to time with.
 
@@ -138,7 +138,7 @@ def choose(
         models: original and rewritten.
         options: as for `paired_benchmark.contest`.
         shapes: of every random input; None searches them.
-        seconds: time that choosing may take; None for `CHOICE_SHARE` of the budget.
+        seconds: time that choosing may take.
     """
     settings = settings_of(options)
     start = time.perf_counter()
@@ -165,12 +165,11 @@ def choosing(
     sessions: Sequence[Sequence[Session]],
     inputs: Rotation,
     options: VerifyOptions,
-    seconds: float | None = None,
+    seconds: float,
 ) -> Times:
     """Time all settings of models in turn, to choose; return seconds [round, model, setting]."""
     runs = [rounds_of(session, inputs.sets) for row in sessions for session in row]
-    budget = options.time_budget * CHOICE_SHARE if seconds is None else seconds
-    times = timed_rounds(runs, clock_of(options), budget, CHOICE_SECONDS)
+    times = timed_rounds(runs, clock_of(options), seconds, CHOICE_SECONDS)
     return times.reshape(-1, len(sessions), len(sessions[0]))
 
 
