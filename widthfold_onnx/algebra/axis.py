@@ -45,14 +45,14 @@ from widthfold_onnx.refusal import Code, Refusal
 Index = npt.NDArray[np.int64]
 
 
-class Extent(NamedTuple):
-    """A condition on an extent: (extent - offset) mod modulus = 0."""
+class Congruence(NamedTuple):
+    """A condition on an extent: extent = remainder (mod modulus)."""
 
-    offset: int
+    remainder: int
     modulus: int
 
 
-ANY = Extent(0, 1)
+ANY = Congruence(0, 1)
 """The condition that every extent meets."""
 
 
@@ -112,7 +112,7 @@ class FoldedAxis(Window):
     position `q[n]`. `in_length` and `out_length` are the extents that the fold needs: the input
     is zero-extended to `in_length` before it, the output cut back from `out_length` after it
     (None: the axis is kept, so that its extent does not matter, or the extent is not known).
-    `extent` is the condition under which the fold is right if the axis is open; the input is
+    `condition` is the congruence under which the fold is right if the axis is open; the input is
     extended and the output cut by the same numbers of positions then.
     """
 
@@ -126,7 +126,7 @@ class FoldedAxis(Window):
     f: Index
     q: Index
     k: Index
-    extent: Extent = ANY
+    condition: Congruence = ANY
 
     @property
     def is_folded(self) -> bool:
@@ -159,7 +159,7 @@ def keep_axis(axis: ConvAxis) -> FoldedAxis:
         f=zero,
         q=taps + begin,
         k=taps,
-        extent=Extent((axis.length or 0) % axis.pad_period, axis.pad_period),
+        condition=Congruence((axis.length or 0) % axis.pad_period, axis.pad_period),
     )
 
 
@@ -175,7 +175,7 @@ def fold_axis(
 
     The extents need not be divisible: the result holds the lengths to which they must be extended.
     The fold of an open axis is right for all lengths that differ from this one by a multiple of
-    `extent.modulus`; if the length is not known, for the multiples themselves.
+    `condition.modulus`; if the length is not known, for the multiples themselves.
 
     Args:
         axis: the axis.
@@ -256,11 +256,11 @@ def _fold_any(
     """
     growth = axis.stride * out_tile
     period = math.lcm(in_tile, growth // math.gcd(growth, axis.base_dilation), axis.pad_period)
-    offset = (axis.length or 0) % period
+    remainder = (axis.length or 0) % period
     reach = axis.dilation * axis.kernel + abs(axis.pad_begin) + abs(axis.pad_end)
     folds = []
     for times in (reach + 2, reach + 3):
-        fixed_axis = replace(axis, is_open=False, length=offset + times * period)
+        fixed_axis = replace(axis, is_open=False, length=remainder + times * period)
         fold = fold_axis(fixed_axis, out_tile, in_tile, blocked=blocked)
         if isinstance(fold, Refusal):
             return fold
@@ -280,7 +280,7 @@ def _fold_any(
         first,
         in_length=None if axis.length is None else axis.length + extension,
         out_length=None if axis.out_length is None else axis.out_length + surplus,
-        extent=Extent(offset, period),
+        condition=Congruence(remainder, period),
     )
 
 

@@ -37,7 +37,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.algebra.axis import Extent
+from widthfold_onnx.algebra.axis import Congruence
 from widthfold_onnx.algebra.packing import Move, Reshape, pack
 from widthfold_onnx.arrays import Array, Dims, size_of
 
@@ -71,7 +71,7 @@ class PackedLayout(ABC):
         """
 
     @abstractmethod
-    def conditions(self, shape: Dims) -> dict[int, Extent]:
+    def conditions(self, shape: Dims) -> dict[int, Congruence]:
         """Return the conditions on the open ones of the logical extents `shape`, by axis."""
 
     @abstractmethod
@@ -174,10 +174,10 @@ class ConvLayout(PackedLayout):
         pairs = zip(shape, self.factors, strict=True)
         return all(e is None or e % f == 0 for e, f in pairs)
 
-    def conditions(self, shape: Dims) -> dict[int, Extent]:
+    def conditions(self, shape: Dims) -> dict[int, Congruence]:
         """Return that the tiles divide the extent of every folded axis that is open."""
         axes = enumerate(zip(shape, self.factors, strict=True))
-        return {i: Extent(0, f) for i, (extent, f) in axes if extent is None and f > 1}
+        return {i: Congruence(0, f) for i, (extent, f) in axes if extent is None and f > 1}
 
     def least(self, channels: int) -> tuple[int, ...]:
         """Return the extents with one position per tile."""
@@ -232,13 +232,13 @@ class RowLayout(PackedLayout):
         count = size_of(positions)
         return positions.count(None) == 1 if count is None else count % self.factor == 0
 
-    def conditions(self, shape: Dims) -> dict[int, Extent]:
+    def conditions(self, shape: Dims) -> dict[int, Congruence]:
         """Return what the open axis of positions needs beside the fixed ones."""
         positions = self.positions(len(shape))
         fixed_count = math.prod(extent for extent in shape[positions] if extent is not None)
         modulus = self.factor // math.gcd(self.factor, fixed_count)
         open_axes = (i for i in range(positions.start, positions.stop) if shape[i] is None)
-        return {axis: Extent(0, modulus) for axis in open_axes if modulus > 1}
+        return {axis: Congruence(0, modulus) for axis in open_axes if modulus > 1}
 
     def least(self, channels: int) -> tuple[int, ...]:
         """Return the extents with one row or column per tile."""

@@ -25,7 +25,7 @@ from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
 from widthfold_onnx.rewrite.rewriting import spread_of
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.legality import EXTENTS, needed_extents
+from widthfold_onnx.rules.forms.legality import EXTENTS, guard_conditions
 from widthfold_onnx.rules.match.sites import LinearSite
 
 STATUSES = ("folded", "kept", "refused")
@@ -118,7 +118,7 @@ def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) ->
 def _folded_site(layer: LinearSite, form: Reformulation, gain: Gain | None = None) -> SiteReport:
     """Return the line of a layer that is replaced by a form."""
     inputs, outputs = layer.channels
-    guard = EXTENTS if needed_extents(layer, form) else ""
+    guard = EXTENTS if guard_conditions(layer, form) else ""
     return SiteReport(
         node=layer.name,
         graph=layer.scope.path,

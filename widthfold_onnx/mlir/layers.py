@@ -29,7 +29,7 @@ from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.legality import needed_extents
+from widthfold_onnx.rules.forms.legality import guard_conditions
 from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.rules.selection import reformulate
 
@@ -188,7 +188,7 @@ def decide(layers: Sequence[Layer], options: FoldOptions) -> list[Decision]:
         layer = layers[int((site.data.name or "")[1:])]
         layout = Layout.NHWC if layer.channels_last else Layout.NCHW
         form = reformulate(site, replace(options, layout=layout), options.fixed or 0)
-        if isinstance(form, Reformulation) and needed_extents(site, form):
+        if isinstance(form, Reformulation) and guard_conditions(site, form):
             return Refusal(Code.UNKNOWN_EXTENT, "the fold needs a guard, and no module has one")
         return form
 

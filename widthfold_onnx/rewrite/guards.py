@@ -20,20 +20,20 @@ from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
-from widthfold_onnx.algebra.axis import Extent
+from widthfold_onnx.algebra.axis import Congruence
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.model.graph.document import Attributes, Document, Graph, Node, Value
 from widthfold_onnx.model.graph.messages import reads
 from widthfold_onnx.rewrite.new_nodes import NewNodes, base_name
 from widthfold_onnx.rewrite.regions import Regions
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.legality import EXTENTS, needed_extents
+from widthfold_onnx.rules.forms.legality import EXTENTS, guard_conditions
 from widthfold_onnx.rules.match.quantization import runtime_moves_dequantizer
 from widthfold_onnx.rules.match.sites import LinearSite
 
 SiteForms = dict[Node, tuple[LinearSite, Reformulation]]
 
-Conditions = tuple[tuple[int, Extent], ...]
+Conditions = tuple[tuple[int, Congruence], ...]
 """Conditions on the extents of one value, by axis; an axis may have several."""
 
 
@@ -42,7 +42,7 @@ class Group:
     """Nodes that are guarded together, in an order in which they can run, and the test."""
 
     nodes: tuple[Node, ...]
-    extents: Mapping[Value, Conditions]
+    conditions: Mapping[Value, Conditions]
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class GuardGroups:
             trial = _Grouping(Regions.of(document, nodes, ends), forms)
             members = [part for part in trial.regions.node_groups() if trial.is_guarded(part)]
             groups = {part: trial.group(part) for part in members}
-            guarded = [part for part, group in groups.items() if group is None or group.extents]
+            guarded = [part for part, group in groups.items() if not group or group.conditions]
             split_groups = [part for part, group in groups.items() if group is None]
             split_groups += _on_a_cycle(nodes, guarded)
             if not split_groups:
-                result = [group for group in groups.values() if group is not None and group.extents]
+                result = [group for group in groups.values() if group and group.conditions]
                 return cls(trial.regions, result)
             split_nodes = [
                 n for part in split_groups for n in part if n in forms and trial.is_guarded([n])
@@ -94,10 +94,10 @@ class _Grouping:
 
     def is_guarded(self, group: Iterable[Node]) -> bool:
         """Check whether a node of a group needs a guard."""
-        return any(map(self._extents, group))
+        return any(map(self._conditions, group))
 
-    def _extents(self, node: Node) -> dict[int, Extent]:
-        return needed_extents(*self.forms[node]) if node in self.forms else {}
+    def _conditions(self, node: Node) -> dict[int, Congruence]:
+        return guard_conditions(*self.forms[node]) if node in self.forms else {}
 
     def group(self, nodes: tuple[Node, ...]) -> Group | None:
         """Return the group with its test; None if its nodes must run by themselves."""
@@ -105,27 +105,28 @@ class _Grouping:
         if any(tensor in self.regions.dequantized for tensor in tensors):
             return None  # the integers are packed there, and no logical tensor is left to test
         outputs = {value for node in nodes for value in node.outputs}
-        extents: dict[Value, dict[tuple[int, Extent], None]] = {}
+        conditions_of: dict[Value, dict[tuple[int, Congruence], None]] = {}
         for node in nodes:
             for value, layout, conditions in self._reads(node):
                 if value not in outputs:
-                    extents.setdefault(value, {}).update(dict.fromkeys(conditions.items()))
+                    conditions_of.setdefault(value, {}).update(dict.fromkeys(conditions.items()))
                 elif conditions and not self._is_implied(value, layout, conditions):
                     return None
         if not any(self._is_returned(value, nodes) for value in outputs):
             return None  # an If has an output, and a folded node alone returns a logical tensor
         # A site alone is not planned with a guard there (`rules.forms.legality`).
-        if len(nodes) > 1 and any(map(runtime_moves_dequantizer, extents)):
+        if len(nodes) > 1 and any(map(runtime_moves_dequantizer, conditions_of)):
             return None
-        return Group(nodes, {value: tuple(c) for value, c in extents.items() if c})
+        return Group(nodes, {value: tuple(c) for value, c in conditions_of.items() if c})
 
     def _reads(
         self, node: Node
-    ) -> Iterator[tuple[Value, PackedLayout | None, Mapping[int, Extent]]]:
+    ) -> Iterator[tuple[Value, PackedLayout | None, Mapping[int, Congruence]]]:
         """Yield the data of a folded or packed node, with its layout and its conditions."""
         if node in self.forms:
             site, _ = self.forms[node]
-            yield site.data, self.regions.input_layout(node, site.data_index), self._extents(node)
+            layout = self.regions.input_layout(node, site.data_index)
+            yield site.data, layout, self._conditions(node)
             return
         for index, value in enumerate(node.inputs):
             layout = self.regions.input_layout(node, index)
@@ -140,13 +141,13 @@ class _Grouping:
         return document.is_fixed(value) or _is_read([value], {*nodes})
 
     def _is_implied(
-        self, value: Value, layout: PackedLayout | None, conditions: Mapping[int, Extent]
+        self, value: Value, layout: PackedLayout | None, conditions: Mapping[int, Congruence]
     ) -> bool:
         """Check whether a tensor of a group meets conditions that its packed layout needs, too."""
         if layout is None or self.regions.home(value) != layout:
             return False
         layout_conditions = layout.conditions(self.regions.shapes[value, layout])
-        return all(layout_conditions.get(axis) == extent for axis, extent in conditions.items())
+        return conditions.items() <= layout_conditions.items()
 
 
 def _on_a_cycle(
@@ -179,21 +180,21 @@ GUARD_KEY = "widthfold.guard"
 class GuardNodes(NewNodes):
     """The nodes of a guard: first the nodes of its test, then its If."""
 
-    def all_of(self, extents: Mapping[Value, Conditions]) -> Value:
+    def all_of(self, conditions: Mapping[Value, Conditions]) -> Value:
         """Return the value that is true if the folded nodes may run.
 
         Args:
-            extents: conditions on the extents, by value.
+            conditions: conditions on the extents, by value.
         """
-        result, *tests = [self._extents(*condition) for condition in extents.items()]
+        result, *tests = [self._meets(*pair) for pair in conditions.items()]
         for test in tests:
             result = self._add("And", "guard_all", [result, test])
         return result
 
-    def _extents(self, value: Value, conditions: Conditions) -> Value:
+    def _meets(self, value: Value, conditions: Conditions) -> Value:
         axes = self._constant("axes", [axis for axis, _ in conditions])
-        offsets = self._constant("offsets", [extent.offset for _, extent in conditions])
-        moduli = self._constant("moduli", [extent.modulus for _, extent in conditions])
+        offsets = self._constant("offsets", [c.remainder for _, c in conditions])
+        moduli = self._constant("moduli", [c.modulus for _, c in conditions])
         shape = self._add("Shape", "guard_shape", [value])
         extents = self._add("Gather", "guard_extents", [shape, axes])
         differences = self._add("Sub", "guard_above", [extents, offsets])
@@ -246,7 +247,7 @@ def put_guard(
     originals, copies = _copied(document, group.nodes)
     returned = {value: copies[value] for value in ports}
     guard = GuardNodes(document, group.nodes[0])
-    test = guard.all_of(group.extents)
+    test = guard.all_of(group.conditions)
     branches = {
         "else_branch": _branch(document, base, "original", originals, returned),
         "then_branch": _branch(document, base, "folded", folded_nodes, ports),

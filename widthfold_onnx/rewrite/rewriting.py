@@ -38,7 +38,7 @@ from widthfold_onnx.rewrite.record import (
 )
 from widthfold_onnx.rewrite.regions import PropagatedOp
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.legality import needed_extents
+from widthfold_onnx.rules.forms.legality import guard_conditions
 from widthfold_onnx.rules.match.quantization import exact_dequantizer
 from widthfold_onnx.rules.match.sites import LinearSite
 
@@ -81,7 +81,7 @@ class Rewriting:
         for graph, forms in self.forms.items():
             for group in self.groups[graph].groups:
                 sites = [
-                    forms[n][0] for n in group.nodes if n in forms and needed_extents(*forms[n])
+                    forms[n][0] for n in group.nodes if n in forms and guard_conditions(*forms[n])
                 ]
                 names = {NodeName(site.scope.path, site.name) for site in sites}
                 for value in (value for node in group.nodes for value in node.outputs):

@@ -9,7 +9,7 @@ from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import forms_at_factor
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.legality import needed_extents
+from widthfold_onnx.rules.forms.legality import guard_conditions
 from widthfold_onnx.rules.match.sites import ConvSite, LinearSite, ProductSite
 
 
@@ -45,7 +45,7 @@ def preference(site: LinearSite, form: Reformulation, factor: int) -> tuple[floa
 
 def _guard_penalty(site: LinearSite, form: Reformulation) -> int:
     """Return 0 for a form without a guard, 1 for a guard on a spatial extent, 2 on the batch."""
-    return max((2 - min(axis, 1) for axis in needed_extents(site, form)), default=0)
+    return max((2 - min(axis, 1) for axis in guard_conditions(site, form)), default=0)
 
 
 def site_problem(site: LinearSite, options: FoldOptions) -> Refusal | None:

@@ -20,7 +20,7 @@ from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.record import patterns
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.forms.legality import needed_extents
+from widthfold_onnx.rules.forms.legality import guard_conditions
 from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form
 
@@ -191,7 +191,7 @@ def test_an_open_extent_is_guarded(stride: int, axis: AxisName) -> None:
 
     def none(site: LinearSite) -> Refusal:
         forms = sub_pixels(site, options)
-        guarded.extend((form.spec.axis, bool(needed_extents(site, form))) for form in forms)
+        guarded.extend((form.spec.axis, bool(guard_conditions(site, form))) for form in forms)
         return Refusal(Code.NOT_SELECTED, "only counted")
 
     decide(read(model, options), options, none)

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import msgspec
 
-from widthfold_onnx.algebra.axis import Extent
+from widthfold_onnx.algebra.axis import Congruence
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.algebra.packing import Move, MoveOrSum
@@ -146,7 +146,7 @@ class Reformulation:
         flops_ratio: multiply-adds after / before.
         bytes_ratio: bytes of input, weight and output after / before.
         folded_axes: axes of the data whose positions become channels, in input or output.
-        extents: per axis of the data the condition on its extent if it is open.
+        conditions: per axis of the data the condition on its extent if it is open.
         folding: the Reshapes and Transposes of the data.
         unfolding: the Reshapes and Transposes of the result, and the sum over taps.
         ends: the layouts of input and output.
@@ -161,7 +161,7 @@ class Reformulation:
     flops_ratio: float
     bytes_ratio: float
     folded_axes: frozenset[int]
-    extents: tuple[Extent, ...]
+    conditions: tuple[Congruence, ...]
     folding: tuple[Move, ...]
     unfolding: tuple[MoveOrSum, ...]
     ends: Ends

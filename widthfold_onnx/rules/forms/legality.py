@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from widthfold_onnx.algebra.axis import Extent
+from widthfold_onnx.algebra.axis import ANY, Congruence
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packing import inferred
 from widthfold_onnx.arrays import Dims
@@ -101,10 +101,10 @@ LEAST_OPSET = 10
 """First operator set with a Mod (ONNX changelog)."""
 
 
-def needed_extents(site: LinearSite, form: Reformulation) -> dict[int, Extent]:
+def guard_conditions(site: LinearSite, form: Reformulation) -> dict[int, Congruence]:
     """Return the conditions on the extents of the data, by axis of the data as it is stored."""
-    axes = zip(site.stored_axes, site.static, form.extents, strict=True)
-    return {axis: extent for axis, fixed, extent in axes if fixed is None and extent.modulus > 1}
+    axes = zip(site.stored_axes, site.static, form.conditions, strict=True)
+    return {axis: c for axis, extent, c in axes if extent is None and c != ANY}
 
 
 def unguardable(site: LinearSite) -> Refusal | None:
@@ -140,4 +140,4 @@ def open_extents_problem(site: LinearSite, form: Reformulation) -> Refusal | Non
             Code.SEVERAL_UNKNOWN_EXTENTS,
             "more than one extent beside the folded axis is not known; a Reshape infers one",
         )
-    return unguardable(site) if needed_extents(site, form) else None
+    return unguardable(site) if guard_conditions(site, form) else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from widthfold_onnx.algebra.axis import ANY, ConvAxis, Extent, fold_axis
+from widthfold_onnx.algebra.axis import ANY, Congruence, ConvAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.algebra.packing import Move, Reshape, Transpose
@@ -117,7 +117,7 @@ class RowFold(Proposal):
             flops_ratio=self.fold.flops_growth(),
             bytes_ratio=bytes_growth(site, self.fold, *shapes),
             folded_axes=frozenset(range(span.start, span.stop) if layout.factor > 1 else ()),
-            extents=tuple(self._conditions.get(i, ANY) for i in range(len(shape))),
+            conditions=tuple(self._conditions.get(i, ANY) for i in range(len(shape))),
             folding=data_moves,
             unfolding=result_moves,
             ends=_ends(site, layout, shape),
@@ -140,7 +140,7 @@ class RowFold(Proposal):
         return tuple(site.channels[0] if i == channel else e for i, e in enumerate(site.static))
 
     @property
-    def _conditions(self) -> dict[int, Extent]:
+    def _conditions(self) -> dict[int, Congruence]:
         """Return the conditions on the open axis of positions, by axis of the data."""
         return self._layout.conditions(self._fixed_shape)
 
@@ -155,10 +155,10 @@ class RowFold(Proposal):
             return True
         if not self._layout.fits(self._fixed_shape):
             return False
-        pairs = [(self.site.planned[axis], e) for axis, e in self._conditions.items()]
+        pairs = [(self.site.planned[axis], c.modulus) for axis, c in self._conditions.items()]
         if any(extent is None for extent, _ in pairs) and _varies(self.site):
             return False
-        return all(extent is None or extent % e.modulus == 0 for extent, e in pairs)
+        return all(extent is None or extent % modulus == 0 for extent, modulus in pairs)
 
 
 def _ends(site: ProductSite, layout: RowLayout, shape: Dims) -> Ends:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from widthfold_onnx.algebra.axis import ANY, Extent, FoldedAxis, fold_axis, keep_axis
+from widthfold_onnx.algebra.axis import ANY, Congruence, FoldedAxis, fold_axis, keep_axis
 from widthfold_onnx.algebra.channels import Grouping, Regrouping
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packing import (
@@ -139,10 +139,10 @@ class SpatialFold(Proposal):
                 for i, is_ in enumerate((fold.batch > 1, False, *(a.is_folded for a in fold.axes)))
                 if is_
             ),
-            extents=(
-                Extent((site.planned[0] or 0) % fold.batch, fold.batch),
+            conditions=(
+                Congruence((site.planned[0] or 0) % fold.batch, fold.batch),
                 ANY,
-                *(axis.extent for axis in fold.axes),
+                *(axis.condition for axis in fold.axes),
             ),
             folding=folding,
             unfolding=unfolding,
@@ -172,7 +172,7 @@ class SpatialFold(Proposal):
             flops_ratio=fold.flops_growth(output_positions / elements(site.positions)),
             bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
             folded_axes=frozenset(range(len(in_shape))) - {1},
-            extents=(ANY,) * len(in_shape),
+            conditions=(ANY,) * len(in_shape),
             folding=input_packing.steps(tile_major=False),
             unfolding=(
                 Reshape(len(tap_shape) - 1, tap_shape, (False,) * len(tap_shape)),

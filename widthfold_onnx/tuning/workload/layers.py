@@ -29,7 +29,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import LayerPlan, Plan, structure_of
 from widthfold_onnx.rules.forms.form import FormSpec, Reformulation
-from widthfold_onnx.rules.forms.legality import needed_extents, unguardable
+from widthfold_onnx.rules.forms.legality import guard_conditions, unguardable
 from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.rules.propagation import PROPAGATION
 from widthfold_onnx.rules.selection import site_problem
@@ -154,7 +154,7 @@ def _preferred(site: LinearSite, forms: Iterable[Reformulation]) -> list[Reformu
     A guard keeps the weights of both branches, and gains at some sizes only.
     """
     all_forms = list(forms)
-    unguarded = [form for form in all_forms if not needed_extents(site, form)]
+    unguarded = [form for form in all_forms if not guard_conditions(site, form)]
     return unguarded if any(form.folded_axes for form in unguarded) else all_forms
 
 
