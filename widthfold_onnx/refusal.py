@@ -121,7 +121,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True)
 class Refusal:
-    """The reason why a fold or a site is not available.
+    """The reason why something is left alone: a constant, a node, a form, an op between layers.
 
     Attributes:
         code: stable word for programs.

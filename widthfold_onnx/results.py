@@ -35,9 +35,10 @@ SpeedVerdict = Literal["faster", "slower", "no difference", "inconclusive"]
 
 
 class Gain(Result, kw_only=True, frozen=True):
-    """Time of the original / time of the new one, with a bootstrap 95 % interval over `pairs`.
+    """Time of the original / time of the new one, and the ends of its 95 % interval.
 
-    A `predicted` gain was not timed: it has no pairs and no interval.
+    The interval is the one of `runtime.intervals`; `pairs` is the number of timed runs of each
+    side. A `predicted` gain was not timed: `pairs` is 0, `low` and `high` are `ratio`.
     """
 
     ratio: float
@@ -81,7 +82,7 @@ class NodeTime(Result, kw_only=True, frozen=True):
     """One node of the runtime's optimized graph in a profile.
 
     Attributes:
-        us: the mean of a run.
+        us: mean time of one run in microseconds, without the nodes in its bodies.
         reached: least possible time of its work on this machine (`Timing.limits`) / `us`; None
             where the work is not known, or too short.
     """

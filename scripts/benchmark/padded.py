@@ -33,6 +33,6 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
     loaded = load(model)
     options = FoldOptions(input_shapes=(shapes,), max_flops_growth=1e9, max_bytes_growth=1e9)
     drafting = Drafting(loaded.proto, loaded.folder, options)
-    plan = drafting.plan(drafting.unfolded, choose)
+    plan = drafting.plan(drafting.base_plan, choose)
     out.write_bytes(apply(loaded.proto, loaded.folder, plan).SerializeToString())
     return len(plan.layers)

@@ -97,9 +97,9 @@ class ConvAxis(Window):
 
     @property
     def positions(self) -> int | None:
-        """Times that every tap is multiplied, padding included.
+        """Number of positions at which every tap is multiplied, also where it reads padding.
 
-        Once per output position, or with a base dilation once per input position.
+        These are the output positions, or with a base dilation the input positions.
         """
         return self.out_length if self.base_dilation == 1 else self.length
 
@@ -108,8 +108,9 @@ class ConvAxis(Window):
 class FoldedAxis(Window):
     """The folded axis: a Conv axis again, with tiles that become channels.
 
-    Tap n moves the original weight at `k[n]` to output tile `g[n]`, input tile `f[n]`, kernel
-    position `q[n]`. `in_length` and `out_length` are the extents that the fold needs: the input
+    `g`, `f`, `q` and `k` are vectors with one element per tap that is kept: tap n moves the
+    original weight at `k[n]` to output tile `g[n]`, input tile `f[n]`, kernel position `q[n]`.
+    `in_length` and `out_length` are the extents that the fold needs: the input
     is zero-extended to `in_length` before it, the output cut back from `out_length` after it
     (None: the axis is kept, so that its extent does not matter, or the extent is not known).
     `condition` is the congruence under which the fold is right if the axis is open; the input is
@@ -188,7 +189,7 @@ def fold_axis(
     """
     length, count = axis.length, axis.out_length
     if axis.is_open or length is None or count is None:
-        return _fold_any(axis, out_tile, in_tile, blocked=blocked)
+        return _fold_open(axis, out_tile, in_tile, blocked=blocked)
     if length < 1 or count < 1:
         return Refusal(Code.EMPTY_TENSOR, f"the axis goes from {length} to {count} positions")
     out_rest = -(-count // out_tile)
@@ -245,14 +246,15 @@ def _meeting(axis: ConvAxis, out_tile: int, weight_of_g: int) -> tuple[Index, In
     return g, k, step * g + taps[k]
 
 
-def _fold_any(
+def _fold_open(
     axis: ConvAxis, out_tile: int, in_tile: int, *, blocked: bool
 ) -> FoldedAxis | Refusal:
     """Fold an open axis, if the fold is the same for all lengths of its residue.
 
-    If the input grows by the period M = lcm(P, s*F / gcd(s*F, u)), the output grows by u*M/s, which
-    F divides: so both are extended as before. Taps and pads that are equal at two neighbouring
-    lengths are equal at all others: the shorter length has room for all taps.
+    If the input grows by the period M = lcm(P, s*F / gcd(s*F, u), `pad_period`), the output grows
+    by u*M/s, which F divides, and the pads repeat: so both are extended as before. Taps and pads
+    that are equal at two neighbouring lengths are equal at all others: the shorter length has room
+    for all taps.
     """
     growth = axis.stride * out_tile
     period = math.lcm(in_tile, growth // math.gcd(growth, axis.base_dilation), axis.pad_period)

@@ -2,8 +2,8 @@
 
 Channel order. With groups r, channels c of a group, batch tiles b and spatial tiles a1, a2, ...
 
-    channel-major (NCHW form)   (b, r, c, a1, a2, ...)
-    tile-major   (NHWC form)   (b, r, a1, a2, ..., c)
+    channel-major (NCHW path)   (b, r, c, a1, a2, ...)
+    tile-major   (NHWC path)   (b, r, a1, a2, ..., c)
 
 Both keep the channels of a group together, so every fold works inside `group`. A batch fold takes
 n = F*n' + b and makes F times as many groups with the same weights, W' = 1_F (x) W per group; as
@@ -81,7 +81,10 @@ class ConvFold:
 
     @property
     def shifts(self) -> list[tuple[int, int]]:
-        """Positions by which the result of each tap is extended, before and behind, if positive."""
+        """Positions that the result of each tap gets before and behind; negative ones are cut.
+
+        For tap k of K: (pad_begin - k*dilation, pad_end - (K - 1 - k)*dilation).
+        """
         axis = self.axes[0]
         begins = [axis.pad_begin - k * axis.dilation for k in range(axis.kernel)]
         ends = [axis.pad_end - k * axis.dilation for k in range(axis.kernel)]
@@ -98,9 +101,10 @@ class ConvFold:
         return (*[UNIT] * self.lift, *(self.axes[1:] if self.summed else self.axes))
 
     def layout(self, *, output: bool) -> ConvLayout:
-        """Return the layout of its input or output, unless that is extended or cut.
+        """Return the layout of its input or output.
 
-        It is tile-major only for one group.
+        It holds only where the tensor is neither extended nor cut, and where tile-major channels
+        are of one group: the caller checks both (`rules.forms.windows`).
         """
         tiles = tuple((a.out_tile if output else a.in_tile, a.blocked) for a in self.axes)
         return ConvLayout(self.batch, tiles, self.lift, self.tile_major)

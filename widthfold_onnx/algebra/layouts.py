@@ -43,7 +43,10 @@ from widthfold_onnx.arrays import Array, Dims, size_of
 
 
 class PackedLayout(ABC):
-    """The packing of a tensor, without extension."""
+    """A bijection between the elements of a logical tensor and of a packed one.
+
+    The extents of the logical tensor are divisible as the layout needs it (`fits`).
+    """
 
     @property
     @abstractmethod
@@ -126,7 +129,7 @@ def apply_moves(array: Array, steps: Sequence[Move]) -> Array:
 
 @dataclass(frozen=True)
 class ConvLayout(PackedLayout):
-    """The packing of a tensor, without extension.
+    """The packing of the data or the result of a Conv, [N, C, *spatial].
 
     Attributes:
         batch: samples moved into channels.

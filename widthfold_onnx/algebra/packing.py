@@ -1,4 +1,4 @@
-"""Express fold and unfold of a tensor by Reshapes and Transposes, as few as the form allows.
+"""Express fold and unfold of a tensor by Reshapes and Transposes, as few as the order allows.
 
 A tensor [N, C, L1, L2, ...] consists of atoms: N of (n, b), C of groups and channels (r, c), a
 folded axis Li of its tile and its rest (interleaved: rest then tile; blocked: tile then rest).
@@ -6,11 +6,11 @@ A fold only regroups and reorders atoms, so it is a list of arrangements; betwee
 lies a Reshape if the order of the atoms with an extent above 1 is the same, else a Transpose. An
 axis is cut no further than the fold needs, so that unknown extents mostly keep their place.
 
-    NCHW form   cut - order as (n | b r c a.. | rest..) - merge
-    NHWC form   to channels-last - cut - order as (n | rest.. | b r a.. c) - merge - to NCHW
+    NCHW path   cut - order as (n | b r c a.. | rest..) - merge
+    NHWC path   to channels-last - cut - order as (n | rest.. | b r a.. c) - merge - to NCHW
 
-The NCHW form gives channel-major channels, the NHWC form tile-major ones (see `algebra.conv`).
-In the NHWC form the two outer Transposes cancel against a channels-last runtime's own, and
+The NCHW path gives channel-major channels, the NHWC path tile-major ones (see `algebra.conv`).
+In the NHWC path the two outer Transposes cancel against a channels-last runtime's own, and
 folding the last axis needs no other Transpose: one Reshape stands between them.
 """
 
@@ -32,11 +32,15 @@ RECENT = 4096
 
 @dataclass(frozen=True)
 class Reshape:
-    """Row-major regrouping. Extents are None where unknown; `keep` marks axes equal by position."""
+    """A row-major regrouping.
+
+    Attributes:
+        rank: number of axes before the Reshape.
+        extents: extents after it, None where unknown.
+        keep: `keep[i]` says that axis i has the same extent before, so that a 0 copies it.
+    """
 
     rank: int
-    """Number of axes before the Reshape."""
-
     extents: Dims
     keep: tuple[bool, ...]
 
@@ -57,11 +61,15 @@ class Transpose:
 
 @dataclass(frozen=True)
 class ShiftedSum:
-    """[N, D, K*O, ...] as [N, D', O, ...]: adds the channels k*O + o, extended as pads[k] say."""
+    """[N, D, K*O, ...] as [N, D', O, ...]: the sum over k of the channels k*O to k*O + O - 1.
+
+    Attributes:
+        pads: positions that addend k gets along D before and behind; negative ones are cut.
+        channels: O.
+        rank: number of axes.
+    """
 
     pads: Sequence[tuple[int, int]]
-    """Positions of the second axis that each k gets before and behind; it loses negative ones."""
-
     channels: int
     rank: int
 
@@ -113,7 +121,7 @@ class Packing:
 
     @property
     def is_view(self) -> bool:
-        """True if the NCHW form is a pure Reshape, so that no element moves in memory."""
+        """True if the NCHW path is a pure Reshape, so that no element moves in memory."""
         return all(isinstance(step, Reshape) for step in self.steps(tile_major=False))
 
     @lru_cache(maxsize=4 * RECENT)  # noqa: B019 - four ways for each packing that `pack` keeps

@@ -63,7 +63,7 @@ class Drafting:
     options: FoldOptions
 
     @cached_property
-    def unfolded(self) -> Plan:
+    def base_plan(self) -> Plan:
         """A plan that freezes weights if the options ask for it, and does nothing else.
 
         Raises:
@@ -80,7 +80,7 @@ class Drafting:
 
     def matches(self, names: Collection[Companion]) -> list[Match]:
         """Return the nodes that companions match, in the model with the frozen weights."""
-        inputs = overridable(self.proto) - set(self.unfolded.frozen)
+        inputs = overridable(self.proto) - set(self.base_plan.frozen)
         return exchanged(frozen(self.proto, inputs), self.folder, names, nodes=())[1]
 
     def with_companions(self, matches: Sequence[Match]) -> Plan:
@@ -95,7 +95,7 @@ class Drafting:
             for match in matches
             if not isinstance(match.outcome, Refusal)
         ]
-        return msgspec.structs.replace(self.unfolded, companions=tuple(sorted(companions)))
+        return msgspec.structs.replace(self.base_plan, companions=tuple(sorted(companions)))
 
     def reading(self, draft: Plan) -> Reading:
         """Read the model under a draft."""

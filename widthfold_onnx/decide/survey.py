@@ -35,7 +35,7 @@ TILE = 8
 """Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""
 
 
-ANY = "any axis"
+ANY_AXIS = "any axis"
 """Key of a refusal that holds for all axes."""
 
 
@@ -107,7 +107,7 @@ def _site(
         node=site.name,
         graph=site.scope.path,
         op=site.op,
-        **(UNREAD if layer is None else _geometry(layer, options)),
+        **(NO_GEOMETRY if layer is None else _geometry(layer, options)),
         folded_as=folded_as,
         choices=choices,
         refusals={axis: f"{r.code}: {r.reason}" for axis, r in refusals.items()},
@@ -115,7 +115,7 @@ def _site(
     )
 
 
-UNREAD: dict[str, Any] = {
+NO_GEOMETRY: dict[str, Any] = {
     **dict.fromkeys(("input_shape", "weight_shape", "output_shape", "flops")),
     **dict.fromkeys(("attributes", "channels", "alignment"), ""),
 }
@@ -126,8 +126,8 @@ def _geometry(layer: LinearSite, options: FoldOptions) -> dict[str, Any]:
     """Return shapes, attributes, channels and cost of a site."""
     inputs, outputs = layer.channels
     suffix = ""
-    if width_problem(layer, options) is None and layer.groups != layer.group:
-        suffix = f", falls into {layer.groups} groups"
+    if width_problem(layer, options) is None and layer.weight_groups != layer.group:
+        suffix = f", falls into {layer.weight_groups} groups"
     return {
         "input_shape": _extents(layer.planned),
         "weight_shape": list(layer.weight.shape),
@@ -145,7 +145,7 @@ def _outcomes(
     """Return the preferred form of each axis, best first, and the refusals of the other axes."""
     layer, outcome = decision.layer, decision.outcome
     if isinstance(outcome, Refusal) and (layer is None or not outcome.code.is_of_a_form):
-        return [], {ANY: outcome}
+        return [], {ANY_AXIS: outcome}
     assert layer is not None
     forms: list[tuple[str, Reformulation]] = []
     refused: list[tuple[str, Refusal]] = []

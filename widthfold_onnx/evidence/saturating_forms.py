@@ -23,16 +23,16 @@ from widthfold_onnx.rewrite.apply import apply
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A fold by 2.
+class FoldCheck:
+    """A fold by 2, checked for saturation.
 
     Attributes:
-        form: its options.
+        options: the options of the fold.
         names: the layers that it folded.
         objection: the reason against it, "" if there is none.
     """
 
-    form: FoldOptions
+    options: FoldOptions
     names: Sequence[str]
     objection: str
 
@@ -54,56 +54,56 @@ def usable_forms(
     excluded: dict[str, str] = {}
     while True:
         remaining_options = replace(options, skip=(*options.skip, *map(escape, excluded)))
-        trials = _trials(model, _forms(remaining_options), verify_options)
-        passed = [trial.form for trial in trials if not trial.objection]
-        failed = [trial.form for trial in trials if trial.objection]
-        if not failed:
+        checks = _checks(model, _choices(remaining_options), verify_options)
+        passing = [check.options for check in checks if not check.objection]
+        failing = [check.options for check in checks if check.objection]
+        if not failing:
             return remaining_options, excluded
-        if passed:  # a layout in which every form passes, else one form
-            layouts = {form.layout for form in passed} - {form.layout for form in failed}
+        if passing:  # a layout in which every form passes, else one form
+            layouts = {o.layout for o in passing} - {o.layout for o in failing}
             return (
-                replace(remaining_options, layout=min(layouts)) if layouts else passed[0]
+                replace(remaining_options, layout=min(layouts)) if layouts else passing[0]
             ), excluded
-        excluded |= _failing_layers(model, trials, verify_options)
+        excluded |= _failing_layers(model, checks, verify_options)
 
 
 def _failing_layers(
-    model: LoadedModel, trials: Iterable[Trial], verify_options: VerifyOptions
+    model: LoadedModel, checks: Iterable[FoldCheck], verify_options: VerifyOptions
 ) -> dict[str, str]:
     """Map the layers that fail alone to the reason, in the form in which the fewest fail."""
     by_form: list[dict[str, str]] = []
     all_layers: dict[str, str] = {}
-    for trial in trials:
-        all_layers |= dict.fromkeys(trial.names, trial.objection)
-        single_forms = [replace(trial.form, nodes=(escape(name),)) for name in trial.names]
-        singles = _trials(model, single_forms, verify_options)
+    for check in checks:
+        all_layers |= dict.fromkeys(check.names, check.objection)
+        single_layers = [replace(check.options, nodes=(escape(name),)) for name in check.names]
+        singles = _checks(model, single_layers, verify_options)
         by_form.append({s.names[0]: s.objection for s in singles if s.objection})
     return min(filter(None, by_form), key=len, default=all_layers)
 
 
-def _trials(
-    model: LoadedModel, forms: Iterable[FoldOptions], verify_options: VerifyOptions
-) -> list[Trial]:
-    """Return one trial for every form that folds something."""
-    trials: list[Trial] = []
+def _checks(
+    model: LoadedModel, choices: Iterable[FoldOptions], verify_options: VerifyOptions
+) -> list[FoldCheck]:
+    """Return one check for each choice of options that folds something."""
+    checks: list[FoldCheck] = []
     with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
         files: list[Path] = []
-        for form in forms:
-            plan = decide_fixed(model.proto, model.folder, replace(form, factor=2)).plan
+        for options in choices:
+            plan = decide_fixed(model.proto, model.folder, replace(options, factor=2)).plan
             names = [layer.node for layer in plan.layers]
             if names:
                 proto = apply(model.proto, model.folder, plan)
-                trials.append(Trial(form, names, ""))
+                checks.append(FoldCheck(options, names, ""))
                 files.append(Path(folder) / f"{len(files)}.onnx")
                 write_model(proto, files[-1], source_folder=model.folder, check=lambda path: None)
         reasons = saturating_files(model.path, files, verify_options) if files else []
     return [
-        replace(trial, objection=f"left alone, as its fold is {'; '.join(lines)}" if lines else "")
-        for trial, lines in zip(trials, reasons, strict=True)
+        replace(check, objection=f"left alone, as its fold is {'; '.join(lines)}" if lines else "")
+        for check, lines in zip(checks, reasons, strict=True)
     ]
 
 
-def _forms(options: FoldOptions) -> Iterator[FoldOptions]:
+def _choices(options: FoldOptions) -> Iterator[FoldOptions]:
     axes = set(AxisName) - {AxisName.AUTO} if options.axis is AxisName.AUTO else {options.axis}
     any_layout = options.layout is Layout.AUTO
     layouts = (Layout.NCHW, Layout.NHWC) if any_layout else (options.layout,)

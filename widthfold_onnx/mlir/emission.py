@@ -1,7 +1,7 @@
 """Put the folded operation and its moves in the place of a layer, at the current insertion point.
 
 A Reshape is a tensor.expand_shape to fine axes, whose products are the axes of both sides, and then
-a tensor.collapse_shape. Neighbouring Transposes become one, or cancel. The moves of the NHWC form
+a tensor.collapse_shape. Neighbouring Transposes become one, or cancel. The moves of the NHWC path
 begin and end in ONNX's order, so a channels-last layer keeps only its views.
 """
 

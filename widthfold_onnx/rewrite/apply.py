@@ -39,7 +39,7 @@ from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.quantization import Extents
+from widthfold_onnx.rules.match.quantization import ExtentsOf
 from widthfold_onnx.rules.match.reading import read_site
 from widthfold_onnx.rules.match.sites import LinearSite, Site
 from widthfold_onnx.text import printable
@@ -127,7 +127,7 @@ class Reading:
     def layer(self, site: Site, shapes: ShapeTable | None = None) -> LinearSite | Refusal:
         """Read a layer at the planned extents, or at the extents of another table."""
 
-        def extents(table: ShapeTable) -> Extents:
+        def extents(table: ShapeTable) -> ExtentsOf:
             return lambda value: table.get(site.scope.path, value.name or "")
 
         planned_extents = extents(self.planned if shapes is None else shapes)

@@ -1,5 +1,10 @@
 """Make the new nodes of one site: extension, moves, folded node, moves and cut.
 
+    x - Pad -- moves - QuantizeLinear, DequantizeLinear - Conv' - moves -- Slice - y
+        extend fold    only for dequantized data                  unfold   cut
+
+What stands before Conv' is left out for a packed input, what stands behind it for a packed output.
+
 Folded weights and biases become initializers; layers that are folded alike share equal ones.
 Numbers are compared by content: inlining a function that is called twice copies its constants.
 """
@@ -67,6 +72,7 @@ def append_folded(
         surplus = _differing(form.out_shape, site.output)
         if surplus:
             pairs = surplus.items()
+            # A fixed extent is cut to its length; from an open one the surplus is cut at the end.
             is_static = {i: site.static[i] is not None for i in surplus}
             series.cut(
                 {

@@ -9,7 +9,12 @@ extents. So a node may need of a tensor of its group only what the layout of the
 may fail, or nothing may read a value that the group returns. Then each node of the group that needs
 a guard gets a guard of its own, between logical tensors.
 
-The folded nodes move into one branch, copies of the original nodes into the other.
+The folded nodes move into one branch, copies of the original nodes into the other:
+
+    x -+- Shape -+- Gather(axes) - Sub(remainders) - Mod(moduli) - ReduceMax -+
+       |         +- ReduceMin - Sign -----------------------------------------+- Less - If - y
+       +- then_branch: fold - Conv' - unfold
+       +- else_branch: Conv
 """
 
 from __future__ import annotations
@@ -60,6 +65,10 @@ class GuardGroups:
     @classmethod
     def of(cls, document: Document, nodes: Sequence[Node], forms: SiteForms) -> GuardGroups:
         """Group the folded nodes of a graph.
+
+        A group is split if it cannot have one guard, or if its outputs lead back into it: its
+        guarded layers then run between logical tensors. Then all nodes are grouped again, until
+        nothing is split.
 
         Args:
             document: the model.
@@ -192,6 +201,7 @@ class GuardNodes(NewNodes):
         return result
 
     def _meets(self, value: Value, conditions: Conditions) -> Value:
+        """Return the value that is true if a value is not empty, and meets all conditions."""
         axes = self._constant("axes", [axis for axis, _ in conditions])
         offsets = self._constant("offsets", [c.remainder for _, c in conditions])
         moduli = self._constant("moduli", [c.modulus for _, c in conditions])

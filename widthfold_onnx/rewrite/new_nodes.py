@@ -1,4 +1,4 @@
-"""Emit ONNX nodes in the form of the model's own opset: Reshape, Transpose, Pad, Slice, Conv.
+"""Make ONNX nodes as the operator set of the model defines them: Reshape, Transpose, Pad, Slice.
 
 Pads and bounds are inputs or attributes (`rules.op.as_inputs`). DepthToSpace has a mode from
 operator set 11 on. Shapes are constants with 0 for a copied and -1 for an inferred dimension, never
@@ -164,10 +164,11 @@ class Series(NewNodes):
         self.append("Slice", "cut", *as_inputs(self._document, BOUNDS_INPUT, bounds))
 
     def requantize(self, maker: Node | Refusal | None) -> None:
-        """Quantize moved data and dequantize it again, if a node had dequantized it.
+        """Quantize moved data and dequantize it again; append nothing if nothing was moved.
 
         Args:
-            maker: the result of `exact_dequantizer` for the moved data.
+            maker: the result of `exact_dequantizer` for the moved data; nothing is appended either
+                if it is no node.
         """
         if isinstance(maker, Node) and self.nodes:
             numbers = dict(zip(("scale", "zero"), maker.inputs[1:], strict=True))

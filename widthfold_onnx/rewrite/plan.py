@@ -68,8 +68,8 @@ class PaddedLayer(_NodePart, frozen=True, kw_only=True):
     """A layer whose output channels are padded.
 
     Attributes:
-        channels: of the layer.
-        padded: these with padding.
+        channels: output channels of the layer.
+        padded: output channels with padding.
     """
 
     channels: Extent

@@ -1,5 +1,9 @@
 """Choose the ops between folded nodes that run on packed tensors, so that a fold is paid once.
 
+    each by itself   x - fold - Conv' - unfold - Relu - fold - Conv' - unfold - y
+    one region       x - fold - Conv' ---------- Relu -------- Conv' - unfold - y
+                                              +- unfold - a reader of the logical tensor
+
 First every op that can runs packed: one of its inputs comes from a folded or packed node, and
 its other data is available in the same layout. A DequantizeLinear costs nothing by itself: it
 stands before each reader of its result, in the layout that is read, so its result is in the layout
@@ -93,10 +97,10 @@ class Regions:
                 regions._propagate_through(node)
         candidates = list(regions.propagated.items())
         for node, _ in reversed(candidates):
-            regions._settle(node, None)
+            regions._choose(node, None)
         for node, propagated_op in candidates:
             if any(regions.home(value) == propagated_op.layout for value in node.inputs):
-                regions._settle(node, propagated_op)
+                regions._choose(node, propagated_op)
         return regions
 
     def home(self, value: Value | None) -> PackedLayout | None:
@@ -287,8 +291,8 @@ class Regions:
                 return
             self.refusals[node] = packed_op
 
-    def _settle(self, node: Node, choice: PropagatedOp | None) -> None:
-        """Give a node a choice, None for logical; keep the old one if the new one moves more."""
+    def _choose(self, node: Node, choice: PropagatedOp | None) -> None:
+        """Let a node run as `choice` says (None: on logical tensors), unless that copies more."""
         values = {value for value in (*node.inputs, *node.outputs) if value is not None}
         values |= {self.sources[value] for value in values if value in self.sources}
         original_op = self.propagated.get(node)

@@ -40,7 +40,7 @@ class Op:
         return index < len(self.node.inputs) and self.node.inputs[index] is not None
 
     def constant(self, index: int) -> Array | Refusal:
-        """Return the numbers of an input."""
+        """Return the numbers of an input that is there; a refusal if it is no constant."""
         value = self.node.inputs[index]
         assert value is not None
         constant = self.document.constant(value)
@@ -74,7 +74,10 @@ class Op:
         return ({1: np.array(pads, np.int64)}, {}) if self.has(1) else ({}, {"pads": pads})
 
     def scales_or_sizes(self) -> tuple[int, Array] | Refusal:
-        """Return the scales or the `SIZES` of all axes of a Resize, with the index of the input."""
+        """Return the index of the last input of a Resize, and its numbers, scales or `SIZES`.
+
+        A refusal if they are not constant, or not for all axes.
+        """
         attributes, index = self.node.attributes, len(self.node.inputs) - 1
         is_plain = (
             attributes.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize"

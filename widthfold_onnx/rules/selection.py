@@ -36,15 +36,16 @@ def preference(site: LinearSite, form: Reformulation, factor: int) -> tuple[floa
     """Return the sort key of a form at a factor; the smallest is preferred.
 
     The order: no guard, a guard on a spatial extent, a guard on the batch, whose size mostly is 1;
-    a view before a move; one axis before several; the fewest multiply-adds; the fewest copies.
-    Among forms that fold strides alone, the form of the most axes comes first.
+    a view before a move; one axis before several; the fewest multiply-adds; the fewest moves,
+    Reshapes included; the fewest bytes of data, weight and result. Among forms that fold strides
+    alone, the form of the most axes comes first.
     """
     most_axes = -len(form.folded_axes) if factor == STRIDES_ALONE else 0
     return (_guard_penalty(site, form), most_axes, *_cost(form))
 
 
 def _guard_penalty(site: LinearSite, form: Reformulation) -> int:
-    """Return 0 for a form without a guard, 1 for a guard on a spatial extent, 2 on the batch."""
+    """Return 0 without a guard, 1 for a guard on a later axis of the data, 2 on its first axis."""
     return max((2 - min(axis, 1) for axis in guard_conditions(site, form)), default=0)
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # `results` needs msgspec, which `scripts/gpu_bench.py` runs 
     from widthfold_onnx.runtime.measurement import Measurement
 
 USUAL_SPREAD = 0.01
-"""Standard deviation of the log ratio of two sessions in one process (`clock.SESSION_SPREAD`)."""
+"""Assumed standard deviation of the log ratio of two sessions in one process; 0.0057 was measured,
+sqrt(2) * `clock.SESSION_SPREAD`."""
 
 USUAL_WEIGHT = 2
 """Degrees of freedom of that spread beside those of the measured processes."""

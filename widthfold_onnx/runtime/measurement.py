@@ -20,7 +20,7 @@ SKIPPED = frozenset({NO_TIME, OUT_OF_REACH, NO_SUCH_FORM})
 
 
 class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """Everything that can change the answer.
+    """The name of a measurement in the store: all that its time depends on.
 
     Attributes:
         subject: canonical JSON of the measured operator, or of a model with its inputs and shapes.

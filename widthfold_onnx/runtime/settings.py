@@ -187,7 +187,8 @@ def timed_rounds(
         runs: what to run.
         clock: measures a run.
         budget: seconds after which no further round begins.
-        usual: the same once there are `CHOICE_ROUNDS[0]` rounds.
+        usual: seconds after which no further round begins once there are `CHOICE_ROUNDS[0]` rounds,
+            if that is less than `budget`.
         patience: seconds that fewer rounds may take, if that is more than the budget.
         is_enough: tells by the seconds so far, [round, run], whether no further round is needed;
             it is asked each time that there are a quarter more.

@@ -134,7 +134,10 @@ SHORT_RUN = 16
 
 
 def conv_seconds(work: Work, target: Target) -> float:
-    """Predict one kernel alone, between tensors in the layout of the model."""
+    """Return the predicted seconds of one kernel with its staging copies and its launch.
+
+    It reads and returns tensors in the layout of the model.
+    """
     rate = target.rate[work.dtype] * target.efficiency
     inputs, outputs = work.channels
     group = work.group
@@ -172,7 +175,7 @@ EINSUM_MOVES = 1 / 3
 
 
 def layer_seconds(work: Work, target: Target) -> float:
-    """Predict a layer as it is: its Conv and the operator behind it (`workload.workloads`)."""
+    """Return the predicted seconds of a layer as it is, and of the operator behind it."""
     elements = work.inputs + work.outputs if work.reordered else 0
     seconds = conv_seconds(work, target) + elements * EINSUM_MOVES * target.scatter
     return seconds + _copy(work, target, 2 * work.outputs)
@@ -247,7 +250,7 @@ def _is_blocked(work: Work, target: Target) -> bool:
 
 
 def _copy(work: Work, target: Target, elements: int) -> float:
-    """Predict an operator that reads and writes this number of elements in total."""
+    """Return the predicted seconds of an operator that reads and writes so many elements in all."""
     return _pass(work, target, elements) + target.launch
 
 

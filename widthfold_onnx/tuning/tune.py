@@ -143,7 +143,7 @@ def _read(path: Path, runtime_options: RuntimeOptions, options: FoldOptions, for
         runtime_options = with_cases(runtime_options, loaded.proto)
         provider, sizes = isolated(running, path, runtime_options, options.input_shapes)
         drafting = Drafting(loaded.proto, loaded.folder, options)
-        reading = drafting.reading(drafting.unfolded)
+        reading = drafting.reading(drafting.base_plan)
         layers = Layers.of(reading, options, sizes[0], target(usual(provider)))
     except WidthfoldError as error:
         return _Read(path.name, error)

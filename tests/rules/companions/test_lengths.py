@@ -10,7 +10,7 @@ from onnx import numpy_helper, parser
 from tests.running import run
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.rules.companions.lengths import Cut, Length, Lengths, conv_axes, cuts
+from widthfold_onnx.rules.companions.lengths import Length, Lengths, Trim, conv_axes, trims
 
 SIZES = (13, 29, 47)
 
@@ -125,26 +125,26 @@ def test_numbers_of_the_data_are_no_element() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "cut"),
+    ("start", "end", "trim"),
     [
-        (0, 1 << 62, Cut(0, 0)),
-        (4, 1 << 62, Cut(4, 0)),
-        (0, -5, Cut(0, 5)),
-        (2, -3, Cut(2, 3)),
+        (0, 1 << 62, Trim(0, 0)),
+        (4, 1 << 62, Trim(4, 0)),
+        (0, -5, Trim(0, 5)),
+        (2, -3, Trim(2, 3)),
         (0, 9, None),  # how much that takes away depends on the size
         (-9, 1 << 62, None),
     ],
 )
 def test_a_slice_takes_away_what_the_runtime_leaves_out(
-    start: int, end: int, cut: Cut | None
+    start: int, end: int, trim: Trim | None
 ) -> None:
     model = net("y = Slice (x, start, end, axes)", start=[start], end=[end], axes=[-1])
     lengths, _, node = opened(model)
-    assert cuts(lengths, node) == {2: cut}
-    for size in SIZES if cut is not None else ():
+    assert trims(lengths, node) == {2: trim}
+    for size in SIZES if trim is not None else ():
         x = np.arange(3 * size, dtype=np.float32).reshape(1, 3, size)
         (y,) = run(model, x)
-        np.testing.assert_array_equal(y, x[:, :, cut.begin : size - cut.end])
+        np.testing.assert_array_equal(y, x[:, :, trim.begin : size - trim.end])
 
 
 def test_a_slice_up_to_an_extent_takes_the_difference_away() -> None:
@@ -155,7 +155,7 @@ def test_a_slice_up_to_an_extent_takes_the_difference_away() -> None:
         zero=[0],
     )
     lengths, _, node = opened(model)
-    assert cuts(lengths, node) == {2: Cut(0, 6)}
+    assert trims(lengths, node) == {2: Trim(0, 6)}
     for size in SIZES:
         assert run(model, np.ones((1, 3, size), np.float32))[0].shape == (1, 5, size)
 
@@ -166,7 +166,7 @@ def test_a_slice_of_other_steps_is_not_followed(step: int) -> None:
         "y = Slice (x, start, end, axes, steps)", start=[0], end=[9], axes=[2], steps=[step]
     )
     lengths, _, node = opened(model)
-    assert cuts(lengths, node) is None
+    assert trims(lengths, node) is None
 
 
 def test_the_axes_of_a_conv_have_its_geometry_and_a_conv_that_cannot_run_has_none() -> None:

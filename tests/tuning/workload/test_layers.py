@@ -22,7 +22,7 @@ def test_alike_layers_are_one_subject_whatever_their_weights() -> None:
     (only,) = units.workloads
     assert set(units.subjects.values()) == {only}
     assert units.count(only) == 3
-    assert len(units.cuts) == 1, "a layer is kept once, with its weights"
+    assert len(units.cut_layers) == 1, "a layer is kept once, with its weights"
     assert subject(seed=1) == subject(seed=2) == subject()
 
 

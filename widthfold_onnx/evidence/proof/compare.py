@@ -271,23 +271,23 @@ def prove(
         return SizeProof("different", reason, shapes)
     table = models.old.shapes_at(shapes)
     try:
-        trial = _Trial(models, (table, models.new.shapes_at(shapes)), shapes, forced_ifs)
+        comparison = _Comparison(models, (table, models.new.shapes_at(shapes)), shapes, forced_ifs)
     except UsageError:
         reason = "the new model declares other extents of its inputs"
         return SizeProof("different", reason, shapes, is_computed=False)
     # Draws are computed side by side already; threads of BLAS on top wait for each other.
     with blas_on_one_thread():
-        node_proof = trial.proof(models.targets, models.variables(table))
+        node_proof = comparison.proof(models.targets, models.variables(table))
         if node_proof.verdict == "different":
             # The whole model may hold values that cannot be evaluated.
             with suppress(UnverifiedError, MemoryError):
-                model_proof = trial.proof(models.new.outputs, {})
+                model_proof = comparison.proof(models.new.outputs, {})
                 return node_proof if model_proof.verdict == "different" else model_proof
         return node_proof
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _Comparison:
     """Two models that are compared at one set of extents.
 
     Attributes:

@@ -195,8 +195,8 @@ def drop_unused(
         values: the inputs of removed nodes.
         constant: the constant behind a value.
 
-    Returns:
-        The changed graphs, one for each removal.
+    Yields:
+        The graph of each removal; a constant is removed as the iterator is consumed.
     """
     stack = list(values)
     while stack:

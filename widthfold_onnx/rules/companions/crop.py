@@ -7,6 +7,11 @@ taken away at the begin of an axis and e at its end, of a Conv of stride s:
     Conv           pad_begin - s * b     pad_end - s * e     as long as neither is below 0
     ConvTranspose  pad_begin + b         pad_end + e
 
+With a kernel of 3:
+
+    before   x [N, C, L] - Conv, pads (2, 2) - [N, O, L + 2] - Relu - Slice [: -2] - y [N, O, L]
+    after    x [N, C, L] - Conv, pads (2, 0) - [N, O, L] ----- Relu ---------------- y [N, O, L]
+
 Matches: a Conv or ConvTranspose behind which a Slice of spatial axes follows with steps of 1, or
     several. Each op between acts on each element alone, or is a Squeeze or Unsqueeze; nothing else
     reads their results. Bounds are constant, or follow from extents (`lengths`). Also a Conv
@@ -37,10 +42,10 @@ from widthfold_onnx.operators.base import integers
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode, Operand
 from widthfold_onnx.rules.companions.lengths import (
-    Cut,
     Lengths,
+    Trim,
     conv_axes,
-    cuts,
+    trims,
 )
 from widthfold_onnx.rules.match.quantization import constant_of, dequantizer, input_of
 from widthfold_onnx.rules.op import BOUNDS_INPUT, as_inputs, statistics_problem
@@ -60,7 +65,7 @@ MOST_BEHIND = 32
 NEW_AXIS = -1
 """Stands for an axis that an Unsqueeze added, which is no axis of the layer's result."""
 
-NONE = Cut(0, 0)
+NONE = Trim(0, 0)
 NO_PADS = Refusal(Code.NO_PADS, "the Slice takes away what no pad of the layer adds")
 DEPENDS = Refusal(
     Code.UNKNOWN_EXTENT, "how much the Slice takes away depends on an extent that is not known"
@@ -79,25 +84,26 @@ def crop(document: Document, node: Node) -> Exchange | Refusal | None:
     if axes is None or integers(node, "output_shape", []):
         return None
     signal, merged_axes = _merge_pad(lengths, node, axes)
-    windows = [_Window.of(axis, is_transposed=node.op_type != "Conv") for axis in merged_axes]
-    tail = _tail(lengths, node, windows)
+    is_transposed = node.op_type != "Conv"
+    cropped_axes = [_CroppedAxis.of(a, is_transposed=is_transposed) for a in merged_axes]
+    tail = _tail(lengths, node, cropped_axes)
     if not isinstance(tail, _Tail):
         if signal is node.inputs[0]:
             return tail
-        tail = _Tail(node, tuple(windows), ())
-    attributes = _attributes(node, [window.axis for window in tail.windows])
+        tail = _Tail(node, tuple(cropped_axes), ())
+    attributes = _attributes(node, [cropped_axis.axis for cropped_axis in tail.cropped_axes])
     conv = NewNode(node.op_type, (signal, *node.inputs[1:]), attributes, node)
     return Exchange(tail.end, (conv, *tail.nodes))
 
 
 @dataclass(frozen=True)
-class _Window:
+class _CroppedAxis:
     """A spatial axis of a layer that may lose positions of its result.
 
     Attributes:
         axis: the axis, with the pads that are left.
         spare: positions that it can lose at the smallest extent at which the layer runs.
-        is_transposed: whether its pads have no limit.
+        is_transposed: whether the layer is a ConvTranspose, whose pads can take away any number.
     """
 
     axis: ConvAxis
@@ -105,7 +111,7 @@ class _Window:
     is_transposed: bool
 
     @classmethod
-    def of(cls, axis: ConvAxis, *, is_transposed: bool) -> _Window:
+    def of(cls, axis: ConvAxis, *, is_transposed: bool) -> _CroppedAxis:
         """Return an axis before anything is taken away."""
         overhang = axis.dilation * (axis.kernel - 1) - axis.pad_begin - axis.pad_end
         least = axis.length or max(1, -(-overhang // axis.base_dilation) + 1)
@@ -113,10 +119,10 @@ class _Window:
         assert extent is not None
         return cls(axis, extent - 1, is_transposed)
 
-    def absorb(self, cut: Cut) -> tuple[_Window, Cut]:
+    def absorb(self, trim: Trim) -> tuple[_CroppedAxis, Trim]:
         """Take positions away as far as the pads allow; return the remaining trim."""
         axis, stride = self.axis, self.axis.stride
-        begin, end = min(cut.begin, self.spare), cut.end
+        begin, end = min(trim.begin, self.spare), trim.end
         if not self.is_transposed:
             begin = min(begin, axis.pad_begin // stride)
             end = min(end, (axis.pad_end + self._unread_positions) // stride)
@@ -124,7 +130,7 @@ class _Window:
         pads = axis.pad_begin - stride * begin, axis.pad_end - stride * end
         last = pads[1] if self.is_transposed else max(0, pads[1])
         new_axis = replace(axis, pad_begin=pads[0], pad_end=last)
-        remaining = Cut(cut.begin - begin, cut.end - end)
+        remaining = Trim(trim.begin - begin, trim.end - end)
         return replace(self, axis=new_axis, spare=self.spare - begin - end), remaining
 
     @property
@@ -143,31 +149,33 @@ class _Tail:
 
     Attributes:
         end: the last node that is replaced.
-        windows: the axes of the new layer.
+        cropped_axes: the axes of the new layer.
         nodes: the copies; the first one reads the new layer.
     """
 
     end: Node
-    windows: tuple[_Window, ...]
+    cropped_axes: tuple[_CroppedAxis, ...]
     nodes: tuple[NewNode, ...]
 
 
-def _tail(lengths: Lengths, conv: Node, windows: Sequence[_Window]) -> _Tail | Refusal | None:
+def _tail(
+    lengths: Lengths, conv: Node, cropped_axes: Sequence[_CroppedAxis]
+) -> _Tail | Refusal | None:
     """Return the ops up to the last Slice that pads shorten, None if no Slice follows."""
     result: _Tail | Refusal | None = None
-    places = list(range(len(windows) + 2))  # the axis of the layer's result, for each axis
+    places = list(range(len(cropped_axes) + 2))  # the axis of the layer's result, for each axis
     value, nodes, pending_slices = conv.outputs[0], list[NewNode](), set[Node]()
     while (reader := _reader(lengths.document, value, pending_slices)) is not None:
         if is_default(reader, "Slice"):
-            absorption = _absorb(lengths, reader, places, windows)
+            absorption = _absorb(lengths, reader, places, cropped_axes)
             if absorption is None or isinstance(absorption, Refusal):
                 return result or absorption
-            windows, remainders = absorption
+            cropped_axes, remainders = absorption
             if remainders:
                 nodes.append(_slice(lengths.document, len(nodes), reader, remainders))
             pending_slices.discard(reader)
             if not pending_slices:
-                result = _Tail(reader, tuple(windows), tuple(nodes))
+                result = _Tail(reader, tuple(cropped_axes), tuple(nodes))
             if remainders:
                 return result
         else:
@@ -239,42 +247,42 @@ def _reshape_axes(lengths: Lengths, node: Node, places: list[int]) -> list[int]:
 
 
 def _absorb(
-    lengths: Lengths, node: Node, places: Sequence[int], windows: Sequence[_Window]
-) -> tuple[Sequence[_Window], Mapping[int, Cut]] | Refusal | None:
+    lengths: Lengths, node: Node, places: Sequence[int], cropped_axes: Sequence[_CroppedAxis]
+) -> tuple[Sequence[_CroppedAxis], Mapping[int, Trim]] | Refusal | None:
     """Take what pads can take of a Slice.
 
     Args:
         lengths: the extents around it.
         node: the Slice.
         places: the axis of the layer's result, for each axis that the Slice reads.
-        windows: the axes of the layer.
+        cropped_axes: the axes of the layer.
 
     Returns:
         The axes of the new layer, and the remaining trim, by axis of the Slice; None if
         it takes nothing away along an axis of the layer.
     """
-    cuts_by_axis = cuts(lengths, node) or {}
-    spatial = {axis: places[axis] - 2 for axis in cuts_by_axis if places[axis] >= 2}
-    if all(cuts_by_axis[axis] == NONE for axis in spatial):
+    trim_of = trims(lengths, node) or {}
+    spatial = {axis: places[axis] - 2 for axis in trim_of if places[axis] >= 2}
+    if all(trim_of[axis] == NONE for axis in spatial):
         return None
-    new_windows, remainders = list(windows), {}
-    for axis, cut in cuts_by_axis.items():
-        if cut is None:
+    new_axes, remainders = list(cropped_axes), {}
+    for axis, trim in trim_of.items():
+        if trim is None:
             return DEPENDS
-        remainders[axis] = cut
+        remainders[axis] = trim
         if (index := spatial.get(axis)) is not None:
-            new_windows[index], remainders[axis] = new_windows[index].absorb(cut)
-    if new_windows == list(windows):
-        is_empty = any(windows[index].spare < 1 for index in spatial.values())
+            new_axes[index], remainders[axis] = new_axes[index].absorb(trim)
+    if new_axes == list(cropped_axes):
+        is_empty = any(cropped_axes[index].spare < 1 for index in spatial.values())
         return EMPTY if is_empty else NO_PADS
-    return new_windows, {axis: cut for axis, cut in remainders.items() if cut != NONE}
+    return new_axes, {axis: trim for axis, trim in remainders.items() if trim != NONE}
 
 
-def _slice(document: Document, data: int, node: Node, remainders: Mapping[int, Cut]) -> NewNode:
+def _slice(document: Document, data: int, node: Node, remainders: Mapping[int, Trim]) -> NewNode:
     """Return the Slice that takes away the positions that no pad could."""
     bounds = {
-        "starts": [cut.begin for cut in remainders.values()],
-        "ends": [-cut.end or END for cut in remainders.values()],
+        "starts": [trim.begin for trim in remainders.values()],
+        "ends": [-trim.end or END for trim in remainders.values()],
         "axes": list(remainders),
     }
     inputs, attributes = as_inputs(document, BOUNDS_INPUT, bounds)

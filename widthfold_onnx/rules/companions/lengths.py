@@ -2,7 +2,12 @@
 
 An extent is `times` * an open extent + `offset`. `root` and `axis` name the open extent at which
 the way upwards ends. So two extents of one root can be compared at all sizes. Every open extent
-counts as 1 at least.
+counts as 1 at least. Behind a Conv of kernel 3, the Slice takes 2 positions away at every T:
+
+    x [N, C, T] -+- Conv, pads (2, 2) -- y [N, O, T + 2] - Slice - z [N, O, T]
+                 +- Shape - Gather [2] ------- ends ---------+
+
+    extent of y = 1 * T + 2, ends = 1 * T + 0
 """
 
 from __future__ import annotations
@@ -59,8 +64,8 @@ class Length:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """The positions that a Slice takes away along an axis, if there are as many."""
+class Trim:
+    """How many positions a Slice takes away at both ends of an axis, if the axis has as many."""
 
     begin: int
     end: int
@@ -107,7 +112,7 @@ class Lengths:
             return Length(offset=extent)
         key, root = (value, axis), Length(value, axis, 1)
         if key not in self._extents:
-            self._extents[key] = root  # of a way that is too long
+            self._extents[key] = root  # counts before it is followed, so that recursion is bounded
             self._extents[key] = self._extent_by_maker(value, axis) or root
         return self._extents[key]
 
@@ -127,10 +132,10 @@ class Lengths:
             axes = conv_axes(self, node)
             return None if axes is None else self._conv_output(axes[axis - 2], self.of(data, axis))
         if node.op_type == "Slice":
-            cuts_by_axis, extent = cuts(self, node), self.of(data, axis)
-            cut = None if cuts_by_axis is None else cuts_by_axis.get(axis, Cut(0, 0))
-            if cut is not None and extent.least >= cut.begin + cut.end:
-                return replace(extent, offset=extent.offset - cut.begin - cut.end)
+            trim_of, extent = trims(self, node), self.of(data, axis)
+            trim = None if trim_of is None else trim_of.get(axis, Trim(0, 0))
+            if trim is not None and extent.least >= trim.begin + trim.end:
+                return replace(extent, offset=extent.offset - trim.begin - trim.end)
         return None
 
     def _broadcast(self, node: Node, value: Value, axis: int) -> Length | None:
@@ -174,9 +179,9 @@ class Lengths:
                 place = places[index] if index < len(places) else None
                 return None if place is None else self.element(first, place % max(count, 1))
             case "Slice":
-                cuts_by_axis = cuts(self, node)
-                cut = None if cuts_by_axis is None else cuts_by_axis.get(0)
-                return None if cut is None else self.element(first, cut.begin + index)
+                trim_of = trims(self, node)
+                trim = None if trim_of is None else trim_of.get(0)
+                return None if trim is None else self.element(first, trim.begin + index)
             case "Concat":
                 for part in node.inputs:
                     count = len(self.numbers(part))
@@ -198,7 +203,7 @@ MOST_FOLLOWED = 100
 """Values that are followed for one node: each costs levels of recursion."""
 
 
-def cuts(lengths: Lengths, node: Node) -> dict[int, Cut | None] | None:
+def trims(lengths: Lengths, node: Node) -> dict[int, Trim | None] | None:
     """Return what a Slice takes away by axis; None for an axis where that depends on the size.
 
     Returns None if it takes steps other than 1, or if its axes are not known.
@@ -208,7 +213,7 @@ def cuts(lengths: Lengths, node: Node) -> dict[int, Cut | None] | None:
     if data is None or dims is None or bounds is None:
         return None
     return {
-        axis % len(dims): _cut(lengths.of(data, axis % len(dims)), start, end)
+        axis % len(dims): _trim(lengths.of(data, axis % len(dims)), start, end)
         for axis, start, end in bounds
     }
 
@@ -237,21 +242,21 @@ def _bounds(lengths: Lengths, node: Node) -> list[tuple[int, Length | None, Leng
     return list(zip(places, starts, ends, strict=True)) if fits and len(places) == count else None
 
 
-def _cut(extent: Length, start: Length | None, end: Length | None) -> Cut | None:
+def _trim(extent: Length, start: Length | None, end: Length | None) -> Trim | None:
     """Return what a Slice with these bounds takes away of an extent (operator text, Slice-13)."""
     if start is None or end is None or start.times:
         return None
     if not extent.times and not end.times:
         first, last, _ = slice(start.offset, end.offset).indices(extent.offset)
-        return Cut(first, extent.offset - last)
+        return Trim(first, extent.offset - last)
     if start.offset < 0:
         return None
     if not end.times and end.offset >= TO_THE_END:
-        return Cut(start.offset, 0)
+        return Trim(start.offset, 0)
     if not end.times:
-        return Cut(start.offset, -end.offset) if end.offset < 0 else None
+        return Trim(start.offset, -end.offset) if end.offset < 0 else None
     end_count = extent.minus(end) if end.least >= 0 else None
-    return None if end_count is None else Cut(start.offset, max(end_count, 0))
+    return None if end_count is None else Trim(start.offset, max(end_count, 0))
 
 
 def conv_axes(lengths: Lengths, node: Node) -> list[ConvAxis] | None:

@@ -24,7 +24,7 @@ from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.form import LIFT, AxisSpec, FormSpec, Reformulation
+from widthfold_onnx.rules.forms.form import NO_AXIS, AxisSpec, FormSpec, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.rows import RowFold
 from widthfold_onnx.rules.forms.windows import SpatialFold
@@ -120,11 +120,15 @@ def forms_of_split(
         options: the limits are used.
         split: factor per axis; an axis of factor 1 may have its strides folded.
         lift: axes of extent 1 put before the spatial ones.
-        tile_major: use the NHWC form where the NCHW form is no view.
+        tile_major: move through NHWC where moves through NCHW are no view.
         grouping: channels and groups of the Conv to fold, without folds of its strides; None for
             the site's own.
         one_sided: add folds of the output alone and, along axes of factor 1, of the input alone:
             they have fewer structural zeros, but channels grow on one side only.
+
+    Yields:
+        Names of the axes whose factor is above 1, joined by "+", "" if there are none; and the
+        form or its refusal.
     """
     grouping = grouping or site.grouping
     group_changes = _changes(site.grouping, grouping)
@@ -149,7 +153,7 @@ def forms_of_split(
         axis_label = label or "+".join(n for n, is_ in zip(names[1:], changes, strict=True) if is_)
         for dense in (False, True) if split[0] > 1 else (False,):
             spec = FormSpec(
-                axis=axis_label or LIFT,
+                axis=axis_label or NO_AXIS,
                 factor=math.prod(split),
                 kind="+".join(kind) or "mirrored",
                 merged=1,
@@ -180,7 +184,11 @@ def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]
     Runtimes have slower kernels for three axes than for two, and multiply matrices faster than
     they compute a Conv of one axis. Strides of the axis are folded. No tap may meet padding only.
     If there is a bias, one tap must meet every position of the result. Only the number of samples
-    may be open.
+    may be open. With a kernel of 3 along D:
+
+        before   [N, C, D, H, W] - Conv of 3 axes - [N, O, D', H', W']
+        after    [N, C, D, H, W] - [N*D, C, H, W] - Conv of 2 axes, C -> 3*O - [N, D, 3*O, H', W']
+                 - sum of 3 shifted parts - [N, D', O, H', W'] - [N, O, D', H', W']
     """
     rank, (first, *other_axes) = site.rank, site.axes
     fits = rank in SUMMED_RANKS and not site.operator.activates and site.group == 1
@@ -250,7 +258,10 @@ def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
 
 
 def _slot(axis: AxisName | int, rank: int) -> int | None:
-    """Return the position of an axis in a split: 0 the batch, then spatial axes; None for any."""
+    """Return the position of an axis in a split: 0 the batch, then spatial axes; None for any.
+
+    An axis that the layer lacks has a position behind the split.
+    """
     if axis is AxisName.AUTO:
         return None
     names = axis_names(rank)
@@ -295,10 +306,10 @@ def groupings(site: ConvSite) -> Iterator[Grouping]:
     if site.quantization is not None:
         return  # added channels would need scales, and the zero point of each channel
     inputs, outputs = site.channels
-    counts = range(1, site.groups + 1)
-    for count in counts:
-        merged, split = site.group % count == 0, count % site.group == site.groups % count == 0
-        if count != site.group and (merged or split):
+    for count in range(1, site.weight_groups + 1):
+        is_merged = site.group % count == 0
+        is_split = count % site.group == site.weight_groups % count == 0
+        if count != site.group and (is_merged or is_split):
             yield Grouping(inputs, outputs, count)
     channel_pairs = [
         pair

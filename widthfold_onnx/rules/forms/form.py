@@ -31,8 +31,8 @@ NOMINAL_EXTENT = 64
 PRODUCT = "product"
 """Kind of the form of an Einsum that is a MatMul, and folds nothing."""
 
-LIFT = "rank"
-"""Axis of a form that folds none: it lifts, or mirrors a ConvTranspose."""
+NO_AXIS = "rank"
+"""Axis of a form that folds no axis: it lifts, or mirrors a ConvTranspose. Plans hold the word."""
 
 MAX_TILE = 1 << 16
 """Largest tile or count of a spec that is read: tables of taps grow with it, and a text can say any
@@ -98,14 +98,14 @@ class FormSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         return _text(self)
 
     @property
-    def is_lifted(self) -> bool:
+    def is_lifted_1d(self) -> bool:
         """True if a layer of one axis is computed on two."""
         return self.lift == 1 and len(self.axes) == 1
 
     @property
     def is_lift_alone(self) -> bool:
         """True if a layer of one axis is lifted, and nothing else is changed."""
-        return self.is_lifted and self.axis == LIFT
+        return self.is_lifted_1d and self.axis == NO_AXIS
 
 
 @cache
@@ -140,7 +140,7 @@ class Reformulation:
         spec: what tells it from the other forms of the site.
         fold: how the weight is folded.
         is_view: both ends are pure Reshapes, so that nothing is copied.
-        channels_last: the moves lead through the NHWC form.
+        channels_last: the moves lead through the NHWC path.
         in_shape: input extents after zero-extension.
         out_shape: output extents before the cut.
         flops_ratio: multiply-adds after / before.

@@ -58,7 +58,7 @@ def _integers_problem(site: LinearSite, shapes: tuple[Dims, Dims]) -> Refusal | 
 def _spread_problem(site: LinearSite, options: FoldOptions, fold: ConvFold) -> Refusal | None:
     """Refuse structural zeros that spread Inf and NaN, and groups that drop weights besides 0."""
     strict, groups = options.nonfinite is NonFinite.REFUSE, fold.regrouping.result.group
-    if fold.regrouping.leaves_out and site.groups % groups:
+    if fold.regrouping.leaves_out and site.weight_groups % groups:
         return Refusal(Code.JOINED_CHANNELS, f"the weight is not zero between {groups} groups")
     zeros = fold.structural_zeros()
     if zeros and strict and not site.is_finite:

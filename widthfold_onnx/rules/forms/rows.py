@@ -44,7 +44,11 @@ class RowFold(Proposal):
 
     @classmethod
     def of(cls, site: ProductSite, options: FoldOptions, factor: int, merged: int) -> RowFold:
-        """Propose to fold rows or columns by a factor, and as many axes of the data as `merged`."""
+        """Propose to fold the positions of a product by a factor.
+
+        The last `merged` axes of the data before its channels make up the positions; with the
+        weight on the left, the columns do.
+        """
         blocked = site.weight_on_left
         spec = FormSpec(
             axis=site.position_names[0],

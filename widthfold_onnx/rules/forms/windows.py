@@ -101,7 +101,7 @@ class SpatialFold(Proposal):
     def form(self, shapes: tuple[Dims, Dims]) -> Reformulation:
         """Return the form of the fold, see `Proposal.form`.
 
-        The NHWC form keeps open extents at their places where the NCHW form would have to infer
+        The NHWC path keeps open extents at their places where the NCHW path would have to infer
         several.
         """
         site, fold = self.site, self.fold
@@ -202,7 +202,7 @@ def _ends(
     if shapes[1] != site.output:
         reason = Refusal(Code.CUT, f"{list(shapes[1])} is cut to {list(site.output)}")
     elif is_apart:
-        reason = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in the NHWC form")
+        reason = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in the NHWC path")
     return Ends(site.data_index, input_layout, output_layout, in_shape, out_shape, reason)
 
 

@@ -73,7 +73,7 @@ def input_of(node: Node, index: int | None) -> Value | None:
 
 
 def is_single(shape: Dims) -> bool:
-    """Check whether an array holds one number for all channels; with two axes it is per channel."""
+    """Check whether these are extents of one number for all channels; [1, 1] is one per channel."""
     return shape in ((), (1,))
 
 
@@ -217,7 +217,7 @@ def _gives_back(scale: Array, zero: Array) -> bool:
     return bool(scale >= np.finfo(np.float32).tiny and np.array_equal(results, integers))
 
 
-Extents = Callable[[Value], Dims | None]
+ExtentsOf = Callable[[Value], Dims | None]
 """Extents of a value; None where not even the rank is known."""
 
 BYTES = ("INT8", "UINT8")
@@ -273,7 +273,7 @@ def read_scales(
     document: Document,
     node: Node,
     operator: Operator,
-    extents: Extents,
+    extents: ExtentsOf,
     weight: tuple[int, ...],
 ) -> dict[int, Parameter] | Refusal:
     """Read the scales and zero points that an operator of integers takes as inputs.

@@ -20,7 +20,7 @@ from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.match.quantization import (
     BYTES,
-    Extents,
+    ExtentsOf,
     Parameter,
     Quantization,
     constant_of,
@@ -60,7 +60,7 @@ BIAS_CODES = {
 
 
 def read_site(
-    document: Document, site: Site, static: Extents, planned: Extents
+    document: Document, site: Site, static: ExtentsOf, planned: ExtentsOf
 ) -> LinearSite | Refusal:
     """Collect weight, bias, quantization, shapes and geometry of a node.
 
@@ -168,7 +168,7 @@ def _opset_problem(document: Document, node: Node, operator: Operator) -> Refusa
 
 
 def _parameters(
-    document: Document, node: Node, operator: Operator, extents: Extents
+    document: Document, node: Node, operator: Operator, extents: ExtentsOf
 ) -> tuple[Mapping[int, Parameter], Quantization | None] | Refusal:
     """Return the constants that a fold changes, and the quantization of the data."""
     quantization = read_quantization(document, node, operator)

@@ -145,7 +145,7 @@ class LinearSite(Site, ABC):
         return Grouping(*self.channels, self.group)
 
     @property
-    def groups(self) -> int:
+    def weight_groups(self) -> int:
         """Groups of the weight: more than `group` if it is zero between them."""
         return self.group
 
@@ -192,7 +192,7 @@ class LinearSite(Site, ABC):
     def geometry(self) -> Hashable:
         """The values that determine its forms besides extents, element size and weight."""
         cuts = self.quantization is None or self.quantization.cuts
-        return (self.weight_on_left, self.group, self.groups, self.axes, cuts)
+        return (self.weight_on_left, self.group, self.weight_groups, self.axes, cuts)
 
     @abstractmethod
     def problem(self) -> Refusal | None:
@@ -210,7 +210,7 @@ class ConvSite(LinearSite):
     """A linear operator along spatial axes; batch and spatial axes are folded."""
 
     @cached_property
-    def groups(self) -> int:
+    def weight_groups(self) -> int:
         """Groups of the weight: more than `group` if it is zero between them.
 
         The weight is read for this, unless its channels cannot be divided any further. Quantized
@@ -250,7 +250,7 @@ class ConvSite(LinearSite):
         result: dict[str, object] = {
             "weight": list(self.weight_shape),
             "group": self.group,
-            **({"groups": self.groups} if self.groups > self.group else {}),
+            **({"groups": self.weight_groups} if self.weight_groups > self.group else {}),
             "axes": axes,
             "bias": self.bias is not None,
         }

@@ -2,7 +2,13 @@
 
 Every Conv makes a run of channels. Ops carry runs on, cut and merge them (`PADDING`). A run can be
 padded if all of its makers can write zeros, and everything that reads it carries padding. A dense
-Conv is a border only: its rows and its columns are padded independently of each other.
+Conv is a border only: its rows and its columns are padded independently of each other. At a
+multiple of 4:
+
+    before   x - Conv 3 -> 6 - Relu [N, 6, ...] - Conv 6 -> 6 - y
+    after    x - Conv 3 -> 8 - Relu [N, 8, ...] - Conv 8 -> 6 - y
+
+Rows 6 and 7 of the first weight are zero, and columns 6 and 7 of the second.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 A line is the channels of a tensor as a sequence of runs. A run is cut where a Concat, a Split or a
 group ends in it, and merged with a run that must have the same padding. A rule ties the lines of an
 op together (`RelatedOp`), and then returns its node on padded tensors (`LaidOp`).
+
+    a Concat of (a: 6) and (b: 10) has the line (a, b)
+    a Split of it into 4 and 12 cuts a into a0: 4 and a1: 2; its outputs have (a0) and (a1, b)
 """
 
 from __future__ import annotations
@@ -42,12 +45,12 @@ class Run:
     """Channels that are padded as one, wherever they occur.
 
     Args:
-        count: how many they are.
+        count: number of channels.
         makers: the nodes that can write padding behind them.
         ends: the nodes that keep them from being padded, with the reasons.
 
     Attributes:
-        parts: the runs that took its place.
+        parts: the runs that took its place, if it was cut or merged.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ Line = tuple[Run, ...]
 
 
 def current_runs(line: Iterable[Run]) -> Line:
-    """Return the runs that replace the runs of a line."""
+    """Return the runs of a line as they are now: a run that was cut or merged gives its parts."""
     result, stack = [], list(line)[::-1]
     while stack:
         run = stack.pop()
@@ -107,7 +110,7 @@ def channel_range(line: Line, begin: int, end: int) -> Line:
 
 
 def merge(first: Line, second: Line) -> None:
-    """Pad two lines of equally many channels alike."""
+    """Make two lines of equally many channels share their runs, so that both are padded alike."""
     while (borders := _borders(first)) != _borders(second):
         cut(first, _borders(second))
         cut(second, borders)

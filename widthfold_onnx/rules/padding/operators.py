@@ -308,7 +308,7 @@ def _pad_split(op: LaidOp) -> PaddedNode | Refusal:
     return PaddedNode(op.padding, constants, {"num_outputs": None, **attributes})
 
 
-NO_CHANNELS = Refusal(
+ZERO_UNPROVED = Refusal(
     Code.PADDING_NOT_ZERO, "that its padding is 0 does not follow from sums and products alone"
 )
 
@@ -348,7 +348,7 @@ def _pad_pad(op: LaidOp) -> PaddedNode | Refusal:
     ends = op.rank + CHANNELS
     if pads[ends]:
         if data.is_padded and not op.zeros[0]:
-            return NO_CHANNELS
+            return ZERO_UNPROVED
         growth = result.width - data.width
         if growth < 0 or (result.positions[: data.channels] != data.positions).any():
             return Refusal(Code.UNEVEN_PARTS, "the padding of its result lies elsewhere")

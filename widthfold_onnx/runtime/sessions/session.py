@@ -52,7 +52,7 @@ class Port:
             that is no tensor, e.g. "seq(tensor(float))".
         dims: sizes, symbols, or None where nothing is known. The runtime shows a scalar and a
             tensor of unknown rank alike, as ().
-        value: its elements, or the single element that fills it; none: it is drawn at random.
+        value: its elements, or the single element that fills it; () where it is drawn at random.
     """
 
     name: str

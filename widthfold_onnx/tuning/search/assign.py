@@ -39,14 +39,15 @@ class Option(NamedTuple):
         seconds: time of one run between tensors in the layouts that it reads and returns.
         input_layout: layout of the input; None for logical.
         output_layout: layout of the output; None for logical.
-        end: seconds of the fold of its input, or of the unfold of its output.
+        end_seconds: seconds of the moves at one packed end: what the form takes alone beyond its
+            time between packed tensors, in equal shares of its packed ends.
     """
 
     spec: FormSpec | None
     seconds: float
     input_layout: PackedLayout | None = None
     output_layout: PackedLayout | None = None
-    end: float = 0.0
+    end_seconds: float = 0.0
 
 
 def assign(layers: Layers, measurement: Measurements) -> dict[str, FormSpec]:
@@ -143,7 +144,7 @@ def _join(
                 layout = option.output_layout if makes else option.input_layout
                 by_layout[layout].append(variable)
                 if layout is not None:
-                    cost[layout] = max(cost[layout], option.end)
+                    cost[layout] = max(cost[layout], option.end_seconds)
             sides.append((by_layout, makes))
     home = {layout: program.variable(0.0, is_integer=True) for layout in cost}
     program.exactly_one([*home.values(), program.variable(0.0, is_integer=True)])

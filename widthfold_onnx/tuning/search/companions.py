@@ -48,7 +48,7 @@ class CompanionSearch:
         """
         taken_names: tuple[Companion, ...] = ()
         drafting = self.trials.drafting
-        draft, gains = drafting.unfolded, {}
+        draft, gains = drafting.base_plan, {}
         names_that_match = {m.companion for m in matches if not isinstance(m.outcome, Refusal)}
         for name in sorted(names_that_match):
             self.on_progress(Step(f"timing the whole model with the companion {name}"))

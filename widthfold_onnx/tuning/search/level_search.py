@@ -72,7 +72,7 @@ class LevelSearch:
             return set()
         measurement = self.bench.measurement
         subjects = [s for s in self._least_first() if measurement(s, AS_IS) is not None]
-        saved = list(itertools.accumulate(map(self._limit, subjects)))
+        saved = list(itertools.accumulate(map(self._most_saved, subjects)))
         count = bisect.bisect_left(saved, self.bench.setup.spending.least * self.seconds)
         return set(subjects[:count])
 
@@ -116,8 +116,8 @@ class LevelSearch:
         gain = self.gain(subject, spec)
         return 0.0 if gain is None else self._seconds(subject) * (1 - 1 / gain.ratio)
 
-    def unknown(self, subject: str) -> str:
-        """Return why no form of a layer has a measured gain; it follows "none of its forms".
+    def why_unmeasured(self, subject: str) -> str:
+        """Return why no form of a layer has a measured gain: the end of "none of its N forms ...".
 
         The reason is the most common one among the lost measurements of the layer and its forms.
         """
@@ -128,9 +128,9 @@ class LevelSearch:
         return f"ran: {reasons.most_common(1)[0][0]}" if reasons else "was measured"
 
     def _least_first(self) -> list[str]:
-        return sorted(self.layers.workloads, key=lambda subject: (self._limit(subject), subject))
+        return sorted(self.layers.workloads, key=lambda s: (self._most_saved(s), s))
 
-    def _limit(self, subject: str) -> float:
+    def _most_saved(self, subject: str) -> float:
         """Return the most seconds of the model that a layer may save, judged by predictions."""
         workload = self.layers.workloads[subject]
         best = HOPE * workload.predicted / min(form.predicted for form in workload.forms)

@@ -149,7 +149,7 @@ class Outcomes:
         if best is None and subject in self.level.negligible():
             return NEGLIGIBLE
         if best is None:
-            return f"none of its {count} forms {self.level.unknown(subject)}"
+            return f"none of its {count} forms {self.level.why_unmeasured(subject)}"
         gain = best[1]
         if gain.predicted:
             why = f"is predicted at {gain.ratio:.2f}x; {PREDICTED_GAIN}x would be folded unmeasured"

@@ -114,7 +114,7 @@ class _Search:
             self.on_progress(Step("timing the whole model"))
             finals = trials.final(candidate, trials.spending.final)
         if not gains_over_sizes(finals):
-            candidate, forms = msgspec.structs.replace(drafting.unfolded, frozen=()), {}
+            candidate, forms = msgspec.structs.replace(drafting.base_plan, frozen=()), {}
         draft = msgspec.structs.replace(candidate, layers=())
         outcomes = Outcomes(level, forms, candidate, finals, self.context)
         reading = drafting.reading(draft)

@@ -98,7 +98,7 @@ class Settling:
             for group in level.layers.neighbours
             for subject in group
             for form in level.layers.workloads[subject].forms
-            if form.spec.is_lift_alone and not (subject in forms and forms[subject].is_lifted)
+            if form.spec.is_lift_alone and not (subject in forms and forms[subject].is_lifted_1d)
         }
         lifted = {**forms, **lifts}
         if lifted == forms or len(lifted) < 2:

@@ -15,7 +15,7 @@ from widthfold_onnx.rules.forms.enumeration import (
     splits,
     summed_taps,
 )
-from widthfold_onnx.rules.forms.form import LIFT, FormSpec, Reformulation
+from widthfold_onnx.rules.forms.form import NO_AXIS, FormSpec, Reformulation
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.rows import RowFold
 from widthfold_onnx.rules.match.sites import ConvSite, LinearSite, ProductSite
@@ -44,7 +44,7 @@ def lift_of(site: LinearSite, options: FoldOptions) -> Reformulation | Refusal:
     problem = site_problem(site, options)
     if problem is None and is_of_one_axis(site):
         for form in _legal(forms_of_split(site, options, (1,) * len(site.positions), lift=1)):
-            if form.spec.axis == LIFT:
+            if form.spec.axis == NO_AXIS:
                 return form
     return problem or Refusal(Code.NO_GAIN, "it has no axis to add")
 

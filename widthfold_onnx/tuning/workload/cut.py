@@ -5,6 +5,9 @@ operator stands at the end: a Neg, or a Cast of a type that no Neg takes. So no 
 writing a graph output: a Reshape in the middle of a graph is free, a Reshape that makes an output
 is a copy. A layer whose data and weight are dequantized gets quantizers at both ends, because a
 runtime computes it in integers only between them.
+
+    model      ... - x - Conv - Relu - Add(c) - Concat - ...
+    workload         x - Conv - Relu - Add(c) - Neg - y
 """
 
 from __future__ import annotations
@@ -46,14 +49,14 @@ QUANTIZING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 @dataclass(frozen=True)
-class Cut:
+class CutLayer:
     """A layer that was cut out of its model.
 
     Attributes:
         subject: its description as canonical JSON.
         model: the layer as a model of its own.
         site: the layer in its model.
-        fixed_site: the layer in `model`, where all extents are known.
+        measured_site: the layer in `model`, where all extents are known.
         forms: the other forms that it may take there.
         shape: extents of its data there.
         fused: number of operators behind the layer that a runtime fuses into it.
@@ -62,15 +65,15 @@ class Cut:
     subject: str
     model: onnx.ModelProto
     site: LinearSite
-    fixed_site: LinearSite
+    measured_site: LinearSite
     forms: Sequence[Reformulation]
     shape: Sequence[int]
     fused: int
 
     def workload(self, target: Target) -> Workload:
         """Return the layer to be measured, with its forms ordered for a device."""
-        output = [int(d) for d in self.fixed_site.output if d is not None]
-        work, macs = Work.of(self.site, self.shape, output), self.fixed_site.macs or 0
+        output = [int(d) for d in self.measured_site.output if d is not None]
+        work, macs = Work.of(self.site, self.shape, output), self.measured_site.macs or 0
         predicted = []
         for form in self.forms:
             ends, form_work = form.ends, work.folded(form, self.shape, output)
@@ -92,8 +95,8 @@ class Cut:
             in_order(predicted),
             macs,
             layer_seconds(work, target),
-            self.fixed_site.name,
-            structure_of(self.fixed_site),
+            self.measured_site.name,
+            structure_of(self.measured_site),
         )
 
 
@@ -104,7 +107,7 @@ def cut(
     forms: Sequence[Reformulation],
     options: FoldOptions,
     target: Target,
-) -> Cut | Refusal:
+) -> CutLayer | Refusal:
     """Cut a site out of its model.
 
     Args:
@@ -128,11 +131,11 @@ def cut(
         return shape
     fused = fused_ops(document, site)
     proto = excerpt(document, site, fused, shape, table)
-    fixed_site = only_site(Document(proto, None, OPERATORS))
-    if isinstance(fixed_site, Refusal):
-        return fixed_site
+    measured_site = only_site(Document(proto, None, OPERATORS))
+    if isinstance(measured_site, Refusal):
+        return measured_site
     if None in site.static:  # a form of open extents may not be one of these
-        outcomes = [form_of(fixed_site, form.spec, options) for form in forms]
+        outcomes = [form_of(measured_site, form.spec, options) for form in forms]
         is_possible = [isinstance(outcome, Reformulation) for outcome in outcomes]
         forms = list(compress(forms, is_possible))
     if not forms:
@@ -141,7 +144,7 @@ def cut(
             Code.UNKNOWN_EXTENT, f"at {sizes}, where it would be measured, it has no form"
         )
     subject = _subject(site, shape, proto.graph, len(fused))
-    return Cut(subject, proto, site, fixed_site, forms, shape, len(fused))
+    return CutLayer(subject, proto, site, measured_site, forms, shape, len(fused))
 
 
 def _measured_shape(site: LinearSite, table: ShapeTable, target: Target) -> list[int] | Refusal:

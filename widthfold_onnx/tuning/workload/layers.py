@@ -36,7 +36,7 @@ from widthfold_onnx.rules.selection import site_problem
 from widthfold_onnx.tuning.identity import canonical
 from widthfold_onnx.tuning.targets import Target
 from widthfold_onnx.tuning.workload.candidates import every_form
-from widthfold_onnx.tuning.workload.cut import Cut, cut
+from widthfold_onnx.tuning.workload.cut import CutLayer, cut
 from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload, joined
 
 ELSEWHERE = Refusal(Code.NO_GAIN, "layers were measured in the model with companions only")
@@ -53,7 +53,7 @@ class Layers:
         structures: `rewrite.plan.structure_of` every site that has a subject.
         links: the tensors between layers.
         inside: workloads that run between packed tensors, by the subject of the layer.
-        cuts: layers as they were cut out, for every target: one for a subject and its forms.
+        cut_layers: the layers as cut out, for every target: one for a subject and its forms.
     """
 
     workloads: Mapping[str, Workload] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Layers:
     links: Sequence[Link] = ()
     inside: Mapping[str, Workload] = field(default_factory=dict)
     structures: Mapping[NodeName, dict[str, Any]] = field(default_factory=dict)
-    cuts: Sequence[Cut] = ()
+    cut_layers: Sequence[CutLayer] = ()
 
     @classmethod
     def of(cls, reading: Reading, options: FoldOptions, shapes: Shapes, target: Target) -> Self:
@@ -75,8 +75,8 @@ class Layers:
         """
         document = reading.document
         table = ShapeTable(document.proto, shapes)
-        # A cut holds its weights: equal layers of a large model would fill the memory.
-        cuts: dict[tuple[str, frozenset[FormSpec]], Cut] = {}
+        # A cut layer holds its weights: equal layers of a large model would fill the memory.
+        cut_layers: dict[tuple[str, frozenset[FormSpec]], CutLayer] = {}
         subjects: dict[NodeName, str | Refusal] = {}
         structures: dict[NodeName, dict[str, Any]] = {}
         forms: dict[object, list[Reformulation]] = {}
@@ -95,20 +95,21 @@ class Layers:
             )
             if geometry not in forms:
                 forms[geometry] = _preferred(site, every_form(site, options))
-            layer = cut(document, site, table, forms[geometry], options, target)
-            if isinstance(layer, Refusal):
-                subjects[name] = layer
+            cut_layer = cut(document, site, table, forms[geometry], options, target)
+            if isinstance(cut_layer, Refusal):
+                subjects[name] = cut_layer
                 continue
-            cuts.setdefault((layer.subject, frozenset(form.spec for form in layer.forms)), layer)
-            subjects[name] = nodes[site.node] = layer.subject
+            key = cut_layer.subject, frozenset(form.spec for form in cut_layer.forms)
+            cut_layers.setdefault(key, cut_layer)
+            subjects[name] = nodes[site.node] = cut_layer.subject
             structures[name] = structure_of(site)
         model_links = links(document, nodes)
-        return cls({}, subjects, model_links, {}, structures, [*cuts.values()]).at(target)
+        return cls({}, subjects, model_links, {}, structures, [*cut_layers.values()]).at(target)
 
     def at(self, target: Target) -> Self:
         """Return the layers with their forms predicted and ordered for another target."""
         # Layers of one subject may differ in their legal forms if one has an open extent.
-        workloads = joined(layer.workload(target) for layer in self.cuts)
+        workloads = joined(layer.workload(target) for layer in self.cut_layers)
         return replace(self, workloads=workloads, inside=inside(workloads, self.links))
 
     def subject(self, site: LinearSite) -> str | Refusal:
