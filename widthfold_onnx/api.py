@@ -95,7 +95,7 @@ def optimize(
     check_keywords("optimize", keywords, OptimizeKeywords)
     fold_options = options_from(FoldOptions, keywords)
     handle = handle_of(model)
-    in_memory = fold_options.fixed is not None and out is None
+    in_memory = fold_options.fixed_factor is not None and out is None
     if in_memory:
         _check_unused(RUN_ONLY, keywords, "compares a model that is written to `out`")
         result = _fixed(handle, fold_options, no_verify=no_verify, keywords=keywords)

@@ -94,7 +94,7 @@ def optimize(
     exclusions: Mapping[str, str] = {}
     if out is not None:  # before minutes of measuring
         check_target(out, protected)
-        if verify_options is not None and options.fixed is None:
+        if verify_options is not None and options.fixed_factor is None:
             options, exclusions = _usable_forms(loaded, options, verify_options, on_progress)
     decided_plan = _decide_plan(loaded, options, search_options, exclusions, on_progress)
     from widthfold_onnx.decide.report import optimize_report
@@ -107,7 +107,9 @@ def optimize(
         report = msgspec.structs.replace(report, values=values)
         if out is None or (require_fold and not decided_plan.plan.changes):
             return CommandResult(report, decided_plan.plan)
-        delivery = Delivery(loaded, fitted_plan, report, by_measurement=options.fixed is None)
+        delivery = Delivery(
+            loaded, fitted_plan, report, by_measurement=options.fixed_factor is None
+        )
         report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
         layers = _unproved_layers(fitted_plan, report)
         if not layers:
@@ -230,7 +232,7 @@ def inspect(
         UsageError: an option or path that does not fit.
         InvalidModelError: the model is broken or not supported.
     """
-    if options.fixed is None:
+    if options.fixed_factor is None:
         raise UsageError(
             "inspect measures nothing and shows the forms of one factor: give a number; what auto "
             "takes is shown by `optimize MODEL`"
@@ -240,7 +242,7 @@ def inspect(
     from widthfold_onnx.runtime.inputs.cases import cases
 
     values = cases(loaded.proto, (runtime_options or RuntimeOptions()).values)
-    return survey(loaded, options, options.fixed, values)
+    return survey(loaded, options, options.fixed_factor, values)
 
 
 def _unproved_layers(fitted_plan: FittedPlan, report: OptimizeReport) -> set[NodeName]:
@@ -295,7 +297,7 @@ def _decide_plan(
     options = decide_layout(options, search_options)
     on_progress(Step("planning"))
     search_options = with_cases(search_options, loaded.proto)
-    if options.fixed is None:
+    if options.fixed_factor is None:
         with Store(search_options.store) as store:
             decided_plan = search(loaded, options, search_options, store, on_progress)
     else:

@@ -109,14 +109,14 @@ class Code(StrEnum):
     GUARD_NOT_PROVED = "guard-not-proved"
 
     @property
-    def rank(self) -> int:
+    def progress(self) -> int:
         """Return the place of a code in the order of the checks: a larger one was reached later."""
         return list(Code).index(self)
 
     @property
     def is_of_a_form(self) -> bool:
         """True if another form of the same site may be legal."""
-        return self.rank >= Code.EMPTY_TENSOR.rank
+        return self.progress >= Code.EMPTY_TENSOR.progress
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def decide_fixed(
         UsageError: no factor is given, or an option does not fit.
         InvalidModelError: the graph library cannot read the model.
     """
-    factor = options.fixed
+    factor = options.fixed_factor
     if factor is None:
         raise UsageError("without measurements a plan needs a factor, or form strides")
     drafting = Drafting(proto, folder, options)
@@ -86,7 +86,7 @@ def decide_layout(fold: FoldOptions, runtime: RuntimeOptions) -> FoldOptions:
     >>> decide_layout(FoldOptions(factor=8), nhwc).layout
     <Layout.NHWC: 'nhwc'>
     """
-    if fold.layout is not Layout.AUTO or fold.fixed is None:
+    if fold.layout is not Layout.AUTO or fold.fixed_factor is None:
         return fold
     provider = description_of(
         Provider.CUDA if runtime.provider is Provider.AUTO else runtime.provider

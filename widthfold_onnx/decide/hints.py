@@ -80,8 +80,8 @@ class Hints:
     def __init__(self, reading: Reading, options: FoldOptions, run: SizeCheck = all_run) -> None:
         self._reading = reading
         self._run = run
-        self._options = replace(options, ragged=True) if options.fixed is None else options
-        self._factor = options.fixed or SMALLEST_FACTOR
+        self._options = replace(options, ragged=True) if options.fixed_factor is None else options
+        self._factor = options.fixed_factor or SMALLEST_FACTOR
 
     def of(self, decision: Decision) -> str:
         """Return the options that would fold a refused site; "" where none that was tried does."""

@@ -21,13 +21,13 @@ SHAPES = ("Shape", "Size")
 
 
 def unreached_branches(
-    model: onnx.ModelProto, origin: Path, options: RuntimeOptions, sets: Sequence[InputSet]
+    model: onnx.ModelProto, source: Path, options: RuntimeOptions, sets: Sequence[InputSet]
 ) -> list[str]:
     """Return the branches, chosen by elements of inputs, that no input set reaches.
 
     Args:
         model: the model, without its external data.
-        origin: file of the model.
+        source: file of the model.
         options: where it runs.
         sets: input sets on which it runs.
 
@@ -39,7 +39,7 @@ def unreached_branches(
         return []
     with tempfile.TemporaryDirectory() as folder:
         session = open_session(
-            copy, options, Level.DISABLED, origin=origin, profile=Path(folder, "profile")
+            copy, options, Level.DISABLED, source=source, profile=Path(folder, "profile")
         )
         for item in sets:
             session.run(item.feeds)

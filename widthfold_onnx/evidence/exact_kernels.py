@@ -53,13 +53,13 @@ DEQUANTIZED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 def open_chosen(
-    model: Path | onnx.ModelProto, options: VerifyOptions, level: Level, origin: Path | None = None
+    model: Path | onnx.ModelProto, options: VerifyOptions, level: Level, source: Path | None = None
 ) -> Session:
     """Open a model with the provider and the options that the caller chose.
 
     It runs on all cores: values do not depend on the number of threads beyond rounding.
     """
-    return open_session(model, replace(options, threads=cores()), level, origin=origin)
+    return open_session(model, replace(options, threads=cores()), level, source=source)
 
 
 def open_exact(model: Path | onnx.ModelProto, options: VerifyOptions, level: Level) -> Session:
@@ -70,11 +70,11 @@ def open_exact(model: Path | onnx.ModelProto, options: VerifyOptions, level: Lev
     Raises:
         UnverifiedError: as `open_session`.
     """
-    origin = model if isinstance(model, Path) else None
+    source = model if isinstance(model, Path) else None
     if saturates(options) and holds_bytes(proto := _read(model)):
         is_signed = options.session_options.get(SIGNED) == "1"
         model = with_exact_products(proto, signed_stays=is_signed)
-    return open_chosen(model, options, level, origin)
+    return open_chosen(model, options, level, source)
 
 
 def saturates(options: VerifyOptions) -> bool:

@@ -60,7 +60,7 @@ def fold_module(
     Returns:
         The folded module as text, and the outcome of every layer.
     """
-    if options.fixed is None:
+    if options.fixed_factor is None:
         raise UsageError("a module is folded without being run: give a factor")
     with mlir.ir.Context():
         try:

@@ -187,7 +187,7 @@ def decide(layers: Sequence[Layer], options: FoldOptions) -> list[Decision]:
             return Refusal(Code.UNKNOWN_EXTENT, f"of {list(site.static)} only samples may be open")
         layer = layers[int((site.data.name or "")[1:])]
         layout = Layout.NHWC if layer.channels_last else Layout.NCHW
-        form = reformulate(site, replace(options, layout=layout), options.fixed or 0)
+        form = reformulate(site, replace(options, layout=layout), options.fixed_factor or 0)
         if isinstance(form, Reformulation) and guard_conditions(site, form):
             return Refusal(Code.UNKNOWN_EXTENT, "the fold needs a guard, and no module has one")
         return form

@@ -212,7 +212,7 @@ class FoldOptions:
     @property
     def exchanges(self) -> tuple[Companion, ...]:
         """The companions to exchange where nothing is measured, or else to measure."""
-        names = self.companions or (() if self.fixed else tuple(Companion))
+        names = self.companions or (() if self.fixed_factor else tuple(Companion))
         companions = (Companion(name) for name in dict.fromkeys(names))
         return tuple(name for name in companions if name is not Companion.NONE)
 
@@ -253,7 +253,7 @@ class FoldOptions:
             raise UsageError(f"axis {self.axis}: a Conv input folds along 0, 2, 3 or 4")
 
     @property
-    def fixed(self) -> int | None:
+    def fixed_factor(self) -> int | None:
         """The factor of all forms where nothing is measured; None where forms are measured."""
         return STRIDES_ALONE if self.form == Form.STRIDES else self.factor
 

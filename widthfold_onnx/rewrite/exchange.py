@@ -155,6 +155,6 @@ def _remove_unread(document: Document, graph: Graph, nodes: list[Node]) -> None:
     """Remove nodes that nothing reads any more, and in turn the nodes that only they read."""
     while nodes:
         node = nodes.pop()
-        if node.graph is graph and not any(v.uses() or document.is_fixed(v) for v in node.outputs):
+        if node.graph is graph and not any(v.uses() or document.must_stay(v) for v in node.outputs):
             nodes += _makers([node])
             document.replace(graph, {node: ()}, {})

@@ -167,9 +167,11 @@ class Parameters:
     def _shared_constant(
         self, site: LinearSite, fold: ConvFold, constant: Constant, numbers: Array
     ) -> Value:
-        origin = (site.op, site.axes, site.weight_shape, fold.key)
+        sharing_key = (site.op, site.axes, site.weight_shape, fold.key)
         name, external = f"{constant.value.name}/widthfold", constant.is_external
-        return self._constants.add(numbers, name, constant.owner, origin=origin, external=external)
+        return self._constants.add(
+            numbers, name, constant.owner, sharing_key=sharing_key, external=external
+        )
 
 
 def folded_weight(site: LinearSite, numbers: Array, fold: ConvFold) -> Array:

@@ -43,7 +43,7 @@ Conditions = tuple[tuple[int, Congruence], ...]
 
 
 @dataclass(frozen=True)
-class Group:
+class GuardedNodes:
     """Nodes that are guarded together, in an order in which they can run, and the test."""
 
     nodes: tuple[Node, ...]
@@ -60,7 +60,7 @@ class GuardGroups:
     """
 
     regions: Regions
-    groups: Sequence[Group]
+    groups: Sequence[GuardedNodes]
 
     @classmethod
     def of(cls, document: Document, nodes: Sequence[Node], forms: SiteForms) -> GuardGroups:
@@ -108,7 +108,7 @@ class _Grouping:
     def _conditions(self, node: Node) -> dict[int, Congruence]:
         return guard_conditions(*self.forms[node]) if node in self.forms else {}
 
-    def group(self, nodes: tuple[Node, ...]) -> Group | None:
+    def group(self, nodes: tuple[Node, ...]) -> GuardedNodes | None:
         """Return the group with its test; None if its nodes must run by themselves."""
         tensors = [tensor for node in nodes for tensor in self.regions.packed_tensors(node)]
         if any(tensor in self.regions.dequantized for tensor in tensors):
@@ -126,7 +126,7 @@ class _Grouping:
         # A site alone is not planned with a guard there (`rules.forms.legality`).
         if len(nodes) > 1 and any(map(runtime_moves_dequantizer, conditions_of)):
             return None
-        return Group(nodes, {value: tuple(c) for value, c in conditions_of.items() if c})
+        return GuardedNodes(nodes, {value: tuple(c) for value, c in conditions_of.items() if c})
 
     def _reads(
         self, node: Node
@@ -147,7 +147,7 @@ class _Grouping:
         document, home = self.regions.document, self.regions.home(value)
         if home is not None and self.regions.needed_layouts(value) <= {home}:
             return False
-        return document.is_fixed(value) or _is_read([value], {*nodes})
+        return document.must_stay(value) or _is_read([value], {*nodes})
 
     def _is_implied(
         self, value: Value, layout: PackedLayout | None, conditions: Mapping[int, Congruence]
@@ -233,7 +233,7 @@ class GuardNodes(NewNodes):
 
 def put_guard(
     document: Document,
-    group: Group,
+    group: GuardedNodes,
     replacements: MutableMapping[Node, list[Node]],
     logical: MutableMapping[Value, Value],
 ) -> list[Graph]:
@@ -252,7 +252,7 @@ def put_guard(
     ports = {
         value: new
         for value, new in outputs.items()
-        if new is not None and (document.is_fixed(value) or _is_read((value, new), group_nodes))
+        if new is not None and (document.must_stay(value) or _is_read((value, new), group_nodes))
     }
     originals, copies = _copied(document, group.nodes)
     returned = {value: copies[value] for value in ports}

@@ -47,12 +47,12 @@ class SharedConstants:
         name: str,
         owner: Graph,
         *,
-        origin: Hashable = None,
+        sharing_key: Hashable = None,
         external: bool = False,
     ) -> Value:
-        """Return a constant of a graph; equal arrays of one origin share a constant."""
+        """Return a constant of a graph; equal arrays of one sharing key share a constant."""
         content = (array.dtype, array.shape, hashlib.sha256(array.tobytes()).digest())
-        key = (owner, origin, *content)
+        key = (owner, sharing_key, *content)
         if key not in self._values:
             self._values[key] = self._document.add_constant(array, name, owner, external=external)
         return self._values[key]

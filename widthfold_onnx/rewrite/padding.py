@@ -130,7 +130,7 @@ def _put(document: Document, padding: ChannelPadding, multiple: int) -> None:
             stored = None if value is None else document.constant(value)
             external = isinstance(stored, Constant) and stored.is_external
             inputs[index] = constants.add(
-                array, name, document.main, origin=value, external=external
+                array, name, document.main, sharing_key=value, external=external
             )
         attributes = {**node.attributes, **result.attributes}
         new_node = document.node(

@@ -113,7 +113,7 @@ class Regions:
 
     def needed_layouts(self, value: Value) -> set[PackedLayout | None]:
         """Return the layouts in which a value is read; None for logical."""
-        layouts: set[PackedLayout | None] = {None} if self.document.is_fixed(value) else set()
+        layouts: set[PackedLayout | None] = {None} if self.document.must_stay(value) else set()
         for node, index in value.uses():
             result = node.outputs[0]
             if self.sources.get(result) is value and index == 0:
@@ -147,7 +147,7 @@ class Regions:
         for node in order:
             for value, layout in self.packed_tensors(node):
                 # A DequantizeLinear stands between its integers and its readers.
-                sharing[self.origin(value, layout), layout].append(node)
+                sharing[self.stored_value(value, layout), layout].append(node)
         groups = connected([*([node] for node in order), *sharing.values()])
         return [tuple(sorted(group, key=order.__getitem__)) for group in groups]
 
@@ -186,7 +186,7 @@ class Regions:
             if layout is None:
                 continue
             values = self.values_in(value, layout)
-            if any(map(self.document.is_fixed, values)):
+            if any(map(self.document.must_stay, values)):
                 yield node, RETURNED
             for user, index in (use for v in values for use in v.uses()):
                 if user.outputs[0] in values:
@@ -205,7 +205,7 @@ class Regions:
             s and (node.outputs[0], s) in self.dequantized for s in layouts
         )
 
-    def origin(self, value: Value, layout: PackedLayout) -> Value:
+    def stored_value(self, value: Value, layout: PackedLayout) -> Value:
         """Return the integers of a value that is dequantized in a layout, else the value."""
         return self.sources[value] if (value, layout) in self.dequantized else value
 
@@ -214,7 +214,7 @@ class Regions:
         results = [user.outputs[0] for user, _ in value.uses()]
         return [
             value,
-            *(r for r in results if r in self.sources and self.origin(r, layout) is value),
+            *(r for r in results if r in self.sources and self.stored_value(r, layout) is value),
         ]
 
     def signed_quantization(self, value: Value, layout: PackedLayout) -> tuple[Value, Value] | None:

@@ -217,8 +217,10 @@ class Emission:
                 inputs.append(self._value_in(value, propagated_op.layout, reader))
             elif i in propagated_op.packed_op.constants:
                 array, name = propagated_op.packed_op.constants[i], f"{value.name}/widthfold"
-                origin = (value, propagated_op.layout)
-                inputs.append(self._constants.add(array, name, self._graph, origin=origin))
+                sharing_key = (value, propagated_op.layout)
+                inputs.append(
+                    self._constants.add(array, name, self._graph, sharing_key=sharing_key)
+                )
             else:
                 inputs.append(self._value_in(value, None, reader))
         metadata = {**PACKED, ORIGIN_KEY: node.outputs[0].name or ""}

@@ -105,7 +105,7 @@ def furthest(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
     best: dict[str, Refusal] = {}
     for axis, refusal in refusals:
         previous = best.get(axis)
-        if previous is None or refusal.code.rank > previous.code.rank:
+        if previous is None or refusal.code.progress > previous.code.progress:
             best[axis] = refusal
     single = {axis: refusal for axis, refusal in best.items() if "+" not in axis}
-    return dict(sorted(single.items(), key=lambda item: -item[1].code.rank))
+    return dict(sorted(single.items(), key=lambda item: -item[1].code.progress))

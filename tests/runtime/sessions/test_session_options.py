@@ -114,6 +114,6 @@ def test_a_model_in_memory_finds_its_external_data(tmp_path: Path) -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
     onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
     read = onnx.load(path, load_external_data=False)
-    session = open_session(read, RuntimeOptions(provider=Provider.CPU), Level.DISABLED, origin=path)
+    session = open_session(read, RuntimeOptions(provider=Provider.CPU), Level.DISABLED, source=path)
     x = np.ones((2, 3), np.float32)
     np.testing.assert_array_equal(session.run({"x": x})["y"], x @ weight)

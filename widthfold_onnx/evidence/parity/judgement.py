@@ -47,9 +47,9 @@ OPTIMIZED = "the runtime's optimizations change the original; compared with it a
 _ORDER = ("meaningless", "", "ill-conditioned", "unsteady")
 """Caveats; of two comparisons of one output the later one is reported."""
 
-Key = tuple[LevelName, str, int]
+CellKey = tuple[LevelName, str, int]
 """Level, output and input set of a comparison."""
-Cells = dict[Key, OutputParity]
+Cells = dict[CellKey, OutputParity]
 Rtol = Mapping[str, float]
 
 
@@ -116,7 +116,7 @@ class Judgement:
             for key in [(level, name, number)]
         }
 
-    def _cell(self, key: Key, new: Outputs, truth: Outputs) -> OutputParity:
+    def _cell(self, key: CellKey, new: Outputs, truth: Outputs) -> OutputParity:
         """Compare an output with the truth if that is usable, else with the original.
 
         At level `all` it may match the original at that level instead: the runtime's optimizations
@@ -150,7 +150,7 @@ class Judgement:
                     continue
                 with np.errstate(over="ignore"):
                     rounded_values = values.astype(outputs[name].dtype)
-                key: Key = ("disabled", name, number)
+                key: CellKey = ("disabled", name, number)
                 row = self._comparison(key, {name: rounded_values}, outputs, MULTIPLE)
                 gap = distance(rounded_values, outputs[name])
                 if row.passed and gap is not None:
@@ -162,7 +162,7 @@ class Judgement:
         return usable
 
     def _comparison(
-        self, key: Key, old: Outputs, new: Outputs, multiple: float, rtol: Rtol = DEFAULT_RTOL
+        self, key: CellKey, old: Outputs, new: Outputs, multiple: float, rtol: Rtol = DEFAULT_RTOL
     ) -> OutputParity:
         level, name, number = key
         tolerance, movement = self.reference.options.tolerance, self.movements[number].get(name)

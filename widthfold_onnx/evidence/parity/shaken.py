@@ -28,7 +28,7 @@ LINEAR = (
 )
 """Operators whose constant operands move; the names of ONNX and `com.microsoft` differ."""
 
-MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+PASS_THROUGH = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 """Operators between a constant and the layer that reads it."""
 
 SHAKEN = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
@@ -79,7 +79,7 @@ def _shake(graph: onnx.GraphProto, outside: Constants, steps: Steps, names: Iter
             _shake(inner, constants, steps, names)
         for place, name in enumerate(node.input if node.op_type in LINEAR else ()):
             reader, maker = node, makers.get(name)
-            while maker is not None and maker.op_type in MOVES:
+            while maker is not None and maker.op_type in PASS_THROUGH:
                 reader, place, name = maker, 0, maker.input[0]
                 maker = makers.get(name)
             if maker is not None and maker.op_type == "DequantizeLinear":

@@ -36,7 +36,7 @@ MOST_ALIKE = 3
 MOST_TIMES = 32
 """Largest multiple of the first extent."""
 
-Key = tuple[str, int] | str
+DimensionKey = tuple[str, int] | str
 """An open dimension: its symbol, or the input and the axis of one without a symbol."""
 
 OTHER_SIZES = ((1, 1), (1, -1), (2, -1), (2, 0), (1, 0))
@@ -52,12 +52,12 @@ MOST_GUESSED = 1 << 20
 """Elements of all inputs at extents that nobody named: each takes forty bytes and more."""
 
 
-def open_dimensions(program: Program, fixed_shapes: Shapes) -> dict[Key, bool]:
+def open_dimensions(program: Program, fixed_shapes: Shapes) -> dict[DimensionKey, bool]:
     """Return the dimensions that a model leaves open, and whether each is the first of an input.
 
     A symbol in a fixed shape is known everywhere.
     """
-    dimensions: dict[Key, bool] = {}
+    dimensions: dict[DimensionKey, bool] = {}
     sizes = _sizes(program, fixed_shapes)
     for _, axis, key in _open_axes(program):
         if key not in sizes:
@@ -65,7 +65,7 @@ def open_dimensions(program: Program, fixed_shapes: Shapes) -> dict[Key, bool]:
     return dimensions
 
 
-def _open_axes(program: Program) -> Iterator[tuple[str, int, Key]]:
+def _open_axes(program: Program) -> Iterator[tuple[str, int, DimensionKey]]:
     """Yield the open dimensions of all inputs: the input, the axis and the key."""
     for value in program.inputs:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
@@ -176,9 +176,9 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
 
 def _shapes_near_tests(
     old: Program,
-    first: Mapping[Key, int],
-    dims: Mapping[Key, bool],
-    fitting_sizes: Mapping[Key, int],
+    first: Mapping[DimensionKey, int],
+    dims: Mapping[DimensionKey, bool],
+    fitting_sizes: Mapping[DimensionKey, int],
     offsets: Sequence[int],
 ) -> Iterator[tuple[Shapes, bool]]:
     """Yield extents for `tested_tries`, and whether to try them with any outcome of the tests."""
@@ -242,7 +242,9 @@ def branch_tries(
             yield shapes
 
 
-def _groups(sizes: Mapping[Key, int], leads: Mapping[Key, bool]) -> list[tuple[Key, ...]]:
+def _groups(
+    sizes: Mapping[DimensionKey, int], leads: Mapping[DimensionKey, bool]
+) -> list[tuple[DimensionKey, ...]]:
     """Return the groups of open dimensions that change together.
 
     A model may fix a dimension that it declares open, and two inputs may name one dimension twice.
@@ -302,12 +304,12 @@ def _size_tests(program: Program, scope: NameScope, path: str) -> Iterator[SizeT
             yield SizeTest(path, shape.input[0], terms, frozenset(choosers.get(position, ())))
 
 
-def _sizes(program: Program, shapes: Shapes) -> dict[Key, int]:
+def _sizes(program: Program, shapes: Shapes) -> dict[DimensionKey, int]:
     dims = _open_axes(program)
     return {key: shapes[name][axis] for name, axis, key in dims if name in shapes}
 
 
-def _shapes_at(program: Program, fixed_shapes: Shapes, sizes: Mapping[Key, int]) -> Shapes:
+def _shapes_at(program: Program, fixed_shapes: Shapes, sizes: Mapping[DimensionKey, int]) -> Shapes:
     """Return the extents of every input whose rank is known."""
     sizes = {**sizes, **_sizes(program, fixed_shapes)}
     numbers = {(name, axis): sizes[key] for name, axis, key in _open_axes(program) if key in sizes}

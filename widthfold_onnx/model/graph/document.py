@@ -179,7 +179,7 @@ class Document:
             output.name = output_name
         return node
 
-    def is_fixed(self, value: Value) -> bool:
+    def must_stay(self, value: Value) -> bool:
         """Check whether a value must stay: an output, or named by training or an annotation."""
         return value.is_graph_output() or value.name in self._trained or self.is_annotated(value)
 
@@ -233,7 +233,7 @@ class Document:
             readers = {user.graph for user, _ in value.uses()}
             branch = next((body for body in branches if readers == {body}), None)
             is_stored = sparse_of(value) is None and not value.is_graph_input()
-            if branch is not None and is_stored and not self.is_fixed(value):
+            if branch is not None and is_stored and not self.must_stay(value):
                 del graph.initializers[value.name or ""]
                 value.type = value.shape = None  # the tensor says both
                 branch.register_initializer(value)

@@ -84,8 +84,8 @@ def _evaluator(message: bytes, kinds: tuple[int, ...], opset: int) -> ReferenceE
 
 MAX_ELEMENTS = 1 << 26
 """Most elements of all results in one model: 256 MiB in float32, as the largest folded weight."""
-MOVES = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
-FOLDABLE = frozenset({*MOVES, "Cast", "DequantizeLinear", "QuantizeLinear"})
+PLAIN_MOVES = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
+FOLDABLE = frozenset({*PLAIN_MOVES, "Cast", "DequantizeLinear", "QuantizeLinear"})
 """Operators that are evaluated for weights, besides Constant and Identity."""
 
 _INTEGERS = ("INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "BOOL")
@@ -186,7 +186,7 @@ def _objection(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> str:
         # Results out of range are undefined, and the runtime rounds twice, by way of float.
         is_inexact = (kind in _FLOATS and to in _INTEGERS) or (kind, to) == ("DOUBLE", "FLOAT16")
         return f"from {kind} to {to}" if is_inexact or not is_known else ""
-    if node.op_type in MOVES:
+    if node.op_type in PLAIN_MOVES:
         return ""
     scale, zero = (*inputs[1:], None, None)[:2]
     vectors = [array for array in (scale, zero) if array is not None]

@@ -196,11 +196,11 @@ def _reader(document: Document, value: Value, pending_slices: set[Node]) -> Node
     """
     users, maker = [user for user, _ in value.uses()], value.producer()
     shapes = [user for user in users if is_default(user, "Shape")]
-    if len(users) - len(shapes) != 1 or maker is None or document.is_fixed(value):
+    if len(users) - len(shapes) != 1 or maker is None or document.must_stay(value):
         return None
     (reader,) = (user for user in users if user not in shapes)
     for node in shapes:  # the loop appends to it
-        if len(shapes) > MOST_BEHIND or any(map(document.is_fixed, node.outputs)):
+        if len(shapes) > MOST_BEHIND or any(map(document.must_stay, node.outputs)):
             return None
         for user, index in (use for output in node.outputs for use in output.uses()):
             if is_default(user, "Slice") and index:

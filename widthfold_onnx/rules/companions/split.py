@@ -81,5 +81,5 @@ def _sole_maker(document: Document, op_type: str, value: Value, reader: Node) ->
     maker = value.producer()
     if maker is None or not is_default(maker, op_type) or maker.graph is not reader.graph:
         return None
-    is_needed = len(value.uses()) > 1 or document.is_fixed(value) or maker.device_configurations
+    is_needed = len(value.uses()) > 1 or document.must_stay(value) or maker.device_configurations
     return None if is_needed else maker

@@ -110,7 +110,7 @@ class RowFold(Proposal):
 
     def form(self, shapes: tuple[Dims, Dims]) -> Reformulation:
         """Return the form of the fold, see `Proposal.form`."""
-        site, layout, shape, span = self.site, self._layout, self._fixed_shape, self._span
+        site, layout, shape, span = self.site, self._layout, self._static_shape, self._span
         data_moves, result_moves = _moves(site, layout, shape)
         return Reformulation(
             spec=self.spec,
@@ -137,7 +137,7 @@ class RowFold(Proposal):
         return RowLayout(self.spec.factor, self.site.weight_on_left, self.spec.merged)
 
     @property
-    def _fixed_shape(self) -> Dims:
+    def _static_shape(self) -> Dims:
         """The extents of the data that the model fixes, the channels among them."""
         site = self.site
         channel = len(site.static) - (2 if site.weight_on_left else 1)
@@ -146,7 +146,7 @@ class RowFold(Proposal):
     @property
     def _conditions(self) -> dict[int, Congruence]:
         """Return the conditions on the open axis of positions, by axis of the data."""
-        return self._layout.conditions(self._fixed_shape)
+        return self._layout.conditions(self._static_shape)
 
     @property
     def _is_divided(self) -> bool:
@@ -157,7 +157,7 @@ class RowFold(Proposal):
         """
         if self.spec.factor == 1:
             return True
-        if not self._layout.fits(self._fixed_shape):
+        if not self._layout.fits(self._static_shape):
             return False
         pairs = [(self.site.planned[axis], c.modulus) for axis, c in self._conditions.items()]
         if any(extent is None for extent, _ in pairs) and _varies(self.site):

@@ -109,7 +109,7 @@ class SpatialFold(Proposal):
             return self._summed(shapes)
         (in_shape, out_shape), logical = shapes, (site.planned, site.output)
         input_packing, output_packing = (
-            _packing(fold, _fixed_shape(site, shape), output=output)
+            _packing(fold, _static_shape(site, shape), output=output)
             for shape, output in ((in_shape, False), (out_shape, True))
         )
         folding = input_packing.steps(tile_major=False)
@@ -155,7 +155,7 @@ class SpatialFold(Proposal):
         All extents but the number of samples are fixed (`enumeration.summed_taps`).
         """
         site, fold = self.site, self.fold
-        in_shape, out_shape = (_fixed_shape(site, shape) for shape in shapes)
+        in_shape, out_shape = (_static_shape(site, shape) for shape in shapes)
         first = fold.axes[0]
         input_packing, _ = pack_positions(in_shape, first.in_tile)
         _, output_packing = pack_positions(out_shape, first.out_tile)
@@ -222,7 +222,7 @@ def _extended_shape(site: ConvSite, fold: ConvFold, *, output: bool) -> Dims:
     return (batch, fold.regrouping.channels(*site.channels)[output], *spatial)
 
 
-def _fixed_shape(site: ConvSite, shape: Dims) -> Dims:
+def _static_shape(site: ConvSite, shape: Dims) -> Dims:
     """Return the extents of input or output that the model fixes, the channels among them."""
     pairs = enumerate(zip(shape, site.static, strict=True))
     return tuple(e if i == 1 or fixed is not None else None for i, (e, fixed) in pairs)

@@ -76,7 +76,7 @@ class Chains:
                 self._lines |= dict(zip(node.outputs, lines, strict=False))
         for value, line in self._lines.items():
             maker = value.producer()
-            if maker is not None and document.is_fixed(value):
+            if maker is not None and document.must_stay(value):
                 _end(line, maker, RETURNED)
             for user, _ in value.uses():
                 if user.graph is not document.main:

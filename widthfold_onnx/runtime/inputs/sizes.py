@@ -65,7 +65,7 @@ LARGE_SECONDS = 0.1
 """Longest run at a large size that is not asked for: a trial takes at least sixty runs of both."""
 
 
-Key = str | tuple[str, int]
+DimensionKey = str | tuple[str, int]
 """An open dimension: its symbol, or (input, axis) where it has none."""
 
 MAX_ASKED_ELEMENTS = 1 << 40
@@ -80,24 +80,24 @@ class Dimensions:
         dims: of every input by name: a size, or the key of an open dimension.
     """
 
-    dims: Mapping[str, Sequence[int | Key]]
+    dims: Mapping[str, Sequence[int | DimensionKey]]
 
     @classmethod
-    def of(cls, inputs: Sequence[Port], fixed: Shapes) -> Dimensions:
+    def of(cls, inputs: Sequence[Port], demanded: Shapes) -> Dimensions:
         """Return the dimensions of inputs.
 
         Args:
             inputs: of the model; several elements of a value are the extent of an input of one
                 axis.
-            fixed: whole shapes by input name, which the caller demands; a symbol in one of them is
-                known everywhere.
+            demanded: whole shapes by input name, which the caller demands; a symbol in one of them
+                is known everywhere.
 
         Raises:
-            UsageError: a fixed shape for an input that is not there or does not have that form.
+            UsageError: a demanded shapes for an input that is not there or does not have that form.
         """
         valued = {p.name: (len(p.value),) for p in inputs if len(p.value) > 1 and len(p.dims) == 1}
-        fixed = {**valued, **fixed}
-        symbols = _symbols(inputs, fixed)
+        demanded = {**valued, **demanded}
+        symbols = _symbols(inputs, demanded)
         dims_of_input = {
             port.name: [
                 (port.name, axis) if dim is None else dim for axis, dim in enumerate(port.dims)
@@ -106,19 +106,19 @@ class Dimensions:
         }
         return cls(
             {
-                n: fixed.get(n, [symbols.get(k, k) for k in dims])
+                n: demanded.get(n, [symbols.get(k, k) for k in dims])
                 for n, dims in dims_of_input.items()
             }
         )
 
     @cached_property
-    def open_dims(self) -> dict[Key, bool]:
+    def open_dims(self) -> dict[DimensionKey, bool]:
         """For each open dimension, True if it is axis 0 of some input, where the batch is."""
         leading = {dims[0] for dims in self.dims.values() if dims}
         dims = chain.from_iterable(self.dims.values())
         return {dim: dim in leading for dim in dims if not isinstance(dim, int)}
 
-    def shapes(self, sizes: Mapping[Key, int]) -> Shapes:
+    def shapes(self, sizes: Mapping[DimensionKey, int]) -> Shapes:
         """Return the whole shapes of all inputs at these sizes of the open dimensions."""
         return {
             name: tuple(dim if isinstance(dim, int) else sizes[dim] for dim in dims)
@@ -134,7 +134,7 @@ class Dimensions:
         }
         return {name: dims for name, dims in names.items() if dims}
 
-    def sizes(self, shapes: Shapes) -> dict[Key, int]:
+    def sizes(self, shapes: Shapes) -> dict[DimensionKey, int]:
         """Return the sizes of the open dimensions in whole shapes."""
         return {
             dim: size
@@ -144,32 +144,32 @@ class Dimensions:
         }
 
 
-def assumed_sizes(inputs: Sequence[Port], fixed: Sizes, sizes: Sizes) -> AssumedSizes | None:
+def assumed_sizes(inputs: Sequence[Port], demanded: Sizes, sizes: Sizes) -> AssumedSizes | None:
     """Describe the assumed sizes; None if nothing was.
 
     Args:
         inputs: of the model.
-        fixed: sizes that the caller demands.
+        demanded: sizes that the caller demands.
         sizes: whole shapes of all inputs.
     """
-    names = Dimensions.of(inputs, fixed[0]).open_inputs
+    names = Dimensions.of(inputs, demanded[0]).open_inputs
     if not names or not sizes:
         return None
     shapes = [{name: list(shapes[name]) for name in names} for shapes in sizes]
     return AssumedSizes(open=names, sizes=shapes)
 
 
-def assumed_shapes(inputs: Sequence[Port], fixed: Shapes) -> Shapes:
+def assumed_shapes(inputs: Sequence[Port], demanded: Shapes) -> Shapes:
     """Return shapes at batch 1, for a model that is not run.
 
     Args:
         inputs: of the model.
-        fixed: shapes that the caller demands.
+        demanded: shapes that the caller demands.
 
     Raises:
         UsageError: as `Dimensions`, or another dimension than a batch is open.
     """
-    dims = Dimensions.of(inputs, fixed)
+    dims = Dimensions.of(inputs, demanded)
     for name, input_dims in dims.dims.items():
         if not all(isinstance(dim, int) or dims.open_dims[dim] for dim in input_dims):
             raise UsageError(
@@ -179,11 +179,11 @@ def assumed_shapes(inputs: Sequence[Port], fixed: Shapes) -> Shapes:
     return dims.shapes(dict.fromkeys(dims.open_dims, 1))
 
 
-def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[int | Key, int]:
-    """Return the sizes of the symbols that fixed shapes determine."""
+def _symbols(inputs: Sequence[Port], demanded: Shapes) -> dict[int | DimensionKey, int]:
+    """Return the sizes of the symbols that demanded shapes determine."""
     ports = {port.name: port for port in inputs}
-    sizes: dict[int | Key, int] = {}
-    for name, shape in fixed.items():
+    sizes: dict[int | DimensionKey, int] = {}
+    for name, shape in demanded.items():
         port = ports.get(name)
         if port is None:
             raise UsageError(
@@ -213,7 +213,7 @@ def _symbols(inputs: Sequence[Port], fixed: Shapes) -> dict[int | Key, int]:
     return sizes
 
 
-def running(model: Path, options: RuntimeOptions, fixed: Sizes) -> tuple[Provider, Sizes]:
+def running(model: Path, options: RuntimeOptions, demanded: Sizes) -> tuple[Provider, Sizes]:
     """Return the provider, and sizes at which a model runs (`find_sizes`).
 
     Meant to run in `runtime.child.isolated`.
@@ -223,7 +223,7 @@ def running(model: Path, options: RuntimeOptions, fixed: Sizes) -> tuple[Provide
         UsageError: sizes that do not fit the model.
     """
     session = open_session(model, RuntimeOptions(provider=options.provider, cases=options.cases))
-    return session.provider, find_sizes(session, fixed)
+    return session.provider, find_sizes(session, demanded)
 
 
 def runs_at(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:
@@ -262,7 +262,7 @@ def any_shapes(_: Shapes) -> bool:
 
 def find_sizes(
     session: Session,
-    fixed: Sizes,
+    demanded: Sizes,
     suits: Callable[[Shapes], bool] = any_shapes,
     end: float | None = None,
 ) -> Sizes:
@@ -273,7 +273,7 @@ def find_sizes(
 
     Args:
         session: of the original, at any level.
-        fixed: sizes that the caller demands.
+        demanded: sizes that the caller demands.
         suits: as for `find_shapes`.
         end: as for `find_shapes`.
 
@@ -282,16 +282,16 @@ def find_sizes(
         UnverifiedError: no try ran.
     """
     end = search_end() if end is None else end
-    sizes = tuple(find_shapes(session, shapes, suits, end) for shapes in fixed)
+    sizes = tuple(find_shapes(session, shapes, suits, end) for shapes in demanded)
     if len(sizes) > 1:
         return sizes
-    further = further_shapes(session, fixed[0], sizes[0], end)
+    further = further_shapes(session, demanded[0], sizes[0], end)
     return sizes if further is None else (*sizes, further)
 
 
 def find_shapes(
     session: Session,
-    fixed: Shapes,
+    demanded: Shapes,
     suits: Callable[[Shapes], bool] = any_shapes,
     end: float | None = None,
     *,
@@ -301,7 +301,7 @@ def find_shapes(
 
     Args:
         session: of the original, at any level.
-        fixed: shapes that the caller demands.
+        demanded: shapes that the caller demands.
         suits: accepts shapes at which the model runs; if it accepts none, the first ones serve.
         end: time at which an earlier search ends that this one is a part of.
         is_hint: whether a hint demands the shapes, so that these have bounds, too.
@@ -310,7 +310,7 @@ def find_shapes(
         UsageError: as `Dimensions`.
         UnverifiedError: no try ran.
     """
-    tries = _Tries(session, fixed, end, is_hint=is_hint)
+    tries = _Tries(session, demanded, end, is_hint=is_hint)
     open_dims = tries.dims.open_dims
     small = list(_small_batch(open_dims))
     candidates = [*small, *(dict.fromkeys(open_dims, size) for size in LADDER)]
@@ -324,7 +324,7 @@ def find_shapes(
                 f"no size of {names} was found at which the model runs; pass --input-shape "
                 f"NAME:SIZE,... or --inputs (the first try: {tries.failure})"
             )
-        sizes = "".join(f", {printable(n)} {'x'.join(map(str, s))}" for n, s in fixed.items())
+        sizes = "".join(f", {printable(n)} {'x'.join(map(str, s))}" for n, s in demanded.items())
         raise UnverifiedError(
             f"no random input was found that runs{sizes} ({tries.failure}); pass --inputs"
         )
@@ -333,13 +333,13 @@ def find_shapes(
     return shapes
 
 
-def further_shapes(session: Session, fixed: Shapes, shapes: Shapes, end: float) -> Shapes | None:
+def further_shapes(session: Session, demanded: Shapes, shapes: Shapes, end: float) -> Shapes | None:
     """Return shapes much larger than those found, or smaller ones; None if none is open or runs.
 
     All dimensions besides the batch change together, or if that does not run, one dimension.
     `end` is as for `find_shapes`.
     """
-    tries = _Tries(session, fixed, end)
+    tries = _Tries(session, demanded, end)
     open_dims, sizes = tries.dims.open_dims, tries.dims.sizes(shapes)
     positions = [key for key, leads in open_dims.items() if not leads]
     changing = list(filter(None, (positions, *([key] for key in open_dims))))
@@ -358,16 +358,16 @@ def further_shapes(session: Session, fixed: Shapes, shapes: Shapes, end: float) 
     return long or tries.first(small)
 
 
-def other_shapes(session: Session, fixed: Shapes, shapes: Shapes) -> Shapes | None:
+def other_shapes(session: Session, demanded: Shapes, shapes: Shapes) -> Shapes | None:
     """Return shapes with other sizes for the open dimensions, None if none is open or none runs.
 
     A rewrite that bakes one size in passes at that size, so a second one is compared as well: much
     longer, odd before even (indivisible shows more), of batch 3 before 1; else twice as large.
     """
-    tries = _Tries(session, fixed)
+    tries = _Tries(session, demanded)
     open_dims, sizes = tries.dims.open_dims, tries.dims.sizes(shapes)
 
-    def scaled(growth: int, cut: int, batch: int) -> dict[Key, int]:
+    def scaled(growth: int, cut: int, batch: int) -> dict[DimensionKey, int]:
         return {k: n * batch if open_dims[k] else n * growth - cut for k, n in sizes.items()}
 
     batches = (3, 1) if any(open_dims.values()) else (1,)
@@ -377,16 +377,16 @@ def other_shapes(session: Session, fixed: Shapes, shapes: Shapes) -> Shapes | No
     return tries.first(long, most=SMALL_ELEMENTS) or tries.first(doubled)
 
 
-def with_batch(session: Session, fixed: Shapes, shapes: Shapes, batch: int) -> Shapes | None:
+def with_batch(session: Session, demanded: Shapes, shapes: Shapes, batch: int) -> Shapes | None:
     """Return shapes with another batch, None if the model does not run so."""
-    tries = _Tries(session, fixed)
+    tries = _Tries(session, demanded)
     open_dims = tries.dims.open_dims
     return tries.first(
         [{k: batch if open_dims[k] else n for k, n in tries.dims.sizes(shapes).items()}]
     )
 
 
-def _small_batch(open_dims: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
+def _small_batch(open_dims: Mapping[DimensionKey, bool]) -> Iterator[dict[DimensionKey, int]]:
     """Yield sizes to try: batch 1 and the same size elsewhere, then one of them long."""
     positions = [key for key, leads in open_dims.items() if not leads]
     for size in LADDER if open_dims else (1,):
@@ -395,7 +395,7 @@ def _small_batch(open_dims: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
             yield {key: size if key == long else 1 for key in open_dims}
 
 
-def _one_at_a_time(open_dims: Mapping[Key, bool]) -> Iterator[dict[Key, int]]:
+def _one_at_a_time(open_dims: Mapping[DimensionKey, bool]) -> Iterator[dict[DimensionKey, int]]:
     """Yield sizes to try in which one dimension after the other goes through `FINE`."""
     for size in SINGLE:
         for key in reversed(list(open_dims)):  # bands and channels are at the end, time is before
@@ -408,7 +408,7 @@ class _Tries:
 
     Args:
         session: of the model.
-        fixed: shapes that the caller demands.
+        demanded: shapes that the caller demands.
         end: as for `find_shapes`.
         is_hint: as for `find_shapes`.
 
@@ -423,7 +423,7 @@ class _Tries:
     def __init__(
         self,
         session: Session,
-        fixed: Shapes,
+        demanded: Shapes,
         end: float | None = None,
         *,
         is_hint: bool = False,
@@ -432,12 +432,12 @@ class _Tries:
         self._is_hint = is_hint
         self._end = search_end() if end is None else end
         self._stopped: list[Shapes] = []
-        self.dims = Dimensions.of(session.inputs, fixed)
+        self.dims = Dimensions.of(session.inputs, demanded)
         self.failure = ""
 
     def first(
         self,
-        candidates: Iterable[dict[Key, int]],
+        candidates: Iterable[dict[DimensionKey, int]],
         *,
         least: int = 0,
         most: int = MAX_ELEMENTS,

@@ -279,7 +279,7 @@ def open_session(
     level: Level = Level.ALL,
     *,
     tf32: bool = False,
-    origin: Path | None = None,
+    source: Path | None = None,
     profile: Path | None = None,
     optimized: Path | None = None,
 ) -> Session:
@@ -292,7 +292,7 @@ def open_session(
         level: the runtime's own optimization level.
         tf32: let CUDA round float32 products to 10 bits unless an option forbids it; right for
             timing, wrong for parity.
-        origin: the file that a model in memory was read from: its folder holds external data, and
+        source: the file that a model in memory was read from: its folder holds external data, and
             messages name it. None: there is no such data, and they name the graph.
         profile: prefix of a file into which the runtime writes the time of every node.
         optimized: file into which the runtime writes the model that it made of this one.
@@ -305,8 +305,8 @@ def open_session(
     runtime = library.runtime()
     provider = choose(options.provider)
     if isinstance(model, onnx.ModelProto):
-        path, name = origin, model.graph.name if origin is None else origin.name
-        folder = None if origin is None else origin.parent
+        path, name = source, model.graph.name if source is None else source.name
+        folder = None if source is None else source.parent
     else:
         path, name, folder = model, model.name, None
     label = printable(name)

@@ -40,7 +40,7 @@ class SearchContext:
 
 
 def find_context(
-    loaded: LoadedModel, options: SearchOptions, fixed: Sizes, store: Store
+    loaded: LoadedModel, options: SearchOptions, demanded: Sizes, store: Store
 ) -> SearchContext:
     """Return the context of this machine, or if nothing is to be run of the target's kind.
 
@@ -51,8 +51,8 @@ def find_context(
     """
     device = _chosen(options, options.provider)  # before anything runs
     if not options.measure:
-        return _without_running(loaded, options, fixed, store, device)
-    provider, sizes = isolated(running, loaded.path, options, fixed)
+        return _without_running(loaded, options, demanded, store, device)
+    provider, sizes = isolated(running, loaded.path, options, demanded)
     aim = _chosen(options, provider) or target(usual(provider))
     return SearchContext(provider, sizes, aim, machine_identity(provider))
 
@@ -60,7 +60,7 @@ def find_context(
 def _without_running(
     loaded: LoadedModel,
     options: SearchOptions,
-    fixed: Sizes,
+    demanded: Sizes,
     store: Store,
     device: Target | None,
 ) -> SearchContext:
@@ -86,7 +86,7 @@ def _without_running(
             machines = [this_machine]
     machine = machines[0] if len(machines) == 1 else ""
     ports = ports_of(loaded.proto)
-    sizes = tuple(assumed_shapes(ports, shapes) for shapes in fixed)
+    sizes = tuple(assumed_shapes(ports, shapes) for shapes in demanded)
     return SearchContext(provider, sizes, aim, machine)
 
 

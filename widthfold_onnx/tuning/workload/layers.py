@@ -207,7 +207,7 @@ def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> It
                 tuple(sorted(makers)),
                 tuple(sorted(readers)),
                 any(node not in layers and node not in propagated for node in origins),
-                len(layout_readers) < len(uses) or any(map(document.is_fixed, group)),
+                len(layout_readers) < len(uses) or any(map(document.must_stay, group)),
             )
 
 
