@@ -1,4 +1,4 @@
-"""Names the types of arrays and of their extents, and counts elements."""
+"""Names the types of arrays and of their extents, and calculates with extents."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def size_of(extents: Iterable[int | None]) -> int | None:
             return None
         size *= extent
     return size
+
+
+def round_up(count: int, multiple: int) -> int:
+    """Return the smallest multiple that is at least a count."""
+    return -(-count // multiple) * multiple

@@ -24,6 +24,11 @@ from widthfold_onnx.arrays import Array
 
 Mask = npt.NDArray[np.bool_]
 
+CHANNEL_MULTIPLES = (4, 8, 16)
+"""Multiples to which channels are padded, as kernels ask for them: 4 channels of ONNX Runtime's
+blocked kernels on the CPU (nchwc_transformer.cc), 8 of a tensor core in half precision (NVIDIA
+convolution guide), 16 floats of AVX-512."""
+
 
 @dataclass(frozen=True)
 class Grouping:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from widthfold_onnx.arrays import Dims
+from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
+from widthfold_onnx.arrays import Dims, round_up
 from widthfold_onnx.decide.decisions import Decision, Drafting, decide
 from widthfold_onnx.decide.hints import Hints, none_runs, runnable_sizes
 from widthfold_onnx.decide.report import KEPT, companion_reports, padding_report
@@ -17,7 +18,7 @@ from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AssumedSizes, FormChoice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.apply import Reading
-from widthfold_onnx.rewrite.padding import MULTIPLES, joined_plan
+from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.forms.enumeration import forms_at_factor
@@ -57,7 +58,7 @@ def survey(
     matches = drafting.matches(tuple(COMPANIONS))
     draft = drafting.with_companions(drafting.matches(options.exchanges))
     reading = drafting.reading(draft)
-    chains, stops = drafting.chains(reading, options.pad_channels or MULTIPLES[0])
+    chains, stops = drafting.chains(reading, options.pad_channels or CHANNEL_MULTIPLES[0])
     assumed = _assumed(loaded, options, cases)
     run = partial(runnable_sizes, loaded.path, cases) if assumed is not None else none_runs
     hints = Hints(reading, options, run)
@@ -190,4 +191,4 @@ def _extents(dims: Dims) -> list[int | str]:
 
 def _aligned(channels: int) -> int:
     """Return the channels with padding up to whole tiles."""
-    return -(-channels // TILE) * TILE
+    return round_up(channels, TILE)

@@ -22,10 +22,6 @@ from widthfold_onnx.rewrite.plan import PaddedLayer, PaddingPlan
 from widthfold_onnx.rewrite.record import FOLD_KEY, ORIGIN_KEY, FoldRecord
 from widthfold_onnx.rules.padding.chains import Chains, ChannelPadding
 
-MULTIPLES = (4, 8, 16)
-"""Multiples to which channels are padded. ONNX Runtime's blocked kernels take multiples of 4 (CPU);
-a block has 8 or 16 channels."""
-
 
 def joined_plan(plans: Sequence[PaddingPlan]) -> PaddingPlan | None:
     """Return the plan that does what several do, of one multiple; None for none."""

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from widthfold_onnx.algebra.packing import MoveOrSum, Transpose
+from widthfold_onnx.arrays import round_up
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.match.sites import LinearSite, ProductSite
 from widthfold_onnx.tuning.targets import Target
@@ -145,7 +146,7 @@ def conv_seconds(work: Work, target: Target) -> float:
     positions = work.positions
     weights = outputs * (inputs // group) * work.taps
     if not work.rank and target.blocked_rank != 0:
-        macs = positions * _up(outputs, target.lanes) * (inputs + ROW_OVERHEAD)
+        macs = positions * round_up(outputs, target.lanes) * (inputs + ROW_OVERHEAD)
         return max(macs / rate, _pass(work, target, work.inputs + work.outputs)) + target.launch
     if not _is_blocked(work, target):
         macs = positions * weights
@@ -156,14 +157,14 @@ def conv_seconds(work: Work, target: Target) -> float:
             staged += math.ceil(positions / COLUMN_TILE) * _pass(work, target, weights)
         return kernel + staged + target.launch
     if depthwise:
-        macs = positions * _up(outputs, target.lanes) * work.taps
+        macs = positions * round_up(outputs, target.lanes) * work.taps
     else:
-        depth = _up(inputs // group * work.taps, target.depth)
-        macs = positions * group * _up(outputs // group, target.lanes) * depth
-    padded_in, padded_out = work.inputs, work.outputs // outputs * _up(outputs, target.align)
+        depth = round_up(inputs // group * work.taps, target.depth)
+        macs = positions * group * round_up(outputs // group, target.lanes) * depth
+    padded_in, padded_out = work.inputs, work.outputs // outputs * round_up(outputs, target.align)
     staging = _copy(work, target, padded_out + work.outputs)
     if inputs >= target.direct_below or group > 1:
-        padded_in = work.inputs // inputs * _up(inputs, target.align)
+        padded_in = work.inputs // inputs * round_up(inputs, target.align)
         staging += _copy(work, target, work.inputs + padded_in)
     kernel = max(macs / rate, _pass(work, target, padded_in + padded_out + weights))
     return kernel + staging + target.launch
@@ -258,7 +259,3 @@ def _pass(work: Work, target: Target, elements: int) -> float:
     size = elements * work.itemsize
     cached = size <= target.cache
     return size / (target.cache_bandwidth if cached else target.memory_bandwidth)
-
-
-def _up(count: int, multiple: int) -> int:
-    return -(-count // multiple) * multiple

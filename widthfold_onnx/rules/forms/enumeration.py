@@ -21,7 +21,8 @@ from dataclasses import replace
 from itertools import product
 
 from widthfold_onnx.algebra.axis import ConvAxis
-from widthfold_onnx.algebra.channels import Grouping
+from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES, Grouping
+from widthfold_onnx.arrays import round_up
 from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import NO_AXIS, AxisSpec, FormSpec, Reformulation
@@ -290,12 +291,6 @@ def _tilings(axis: ConvAxis, factor: int, *, one_sided: bool) -> Iterator[tuple[
         yield "sub-pixel", AxisSpec(factor * base, 1, False)
 
 
-ALIGNMENTS = (4, 8, 16)
-"""Multiples that kernels ask for: 4 channels of ONNX Runtime's blocked kernels on the CPU
-(nchwc_transformer.cc), 8 of a tensor core in half precision (NVIDIA convolution guide), 16 floats
-of AVX-512."""
-
-
 def groupings(site: ConvSite) -> Iterator[Grouping]:
     """Yield every other grouping that a site is tried with, each once (`algebra.channels`).
 
@@ -313,11 +308,11 @@ def groupings(site: ConvSite) -> Iterator[Grouping]:
             yield Grouping(inputs, outputs, count)
     channel_pairs = [
         pair
-        for multiple in ALIGNMENTS
+        for multiple in CHANNEL_MULTIPLES
         for pair in (
-            (_up(inputs, multiple), outputs),
-            (inputs, _up(outputs, multiple)),
-            (_up(inputs, multiple), _up(outputs, multiple)),
+            (round_up(inputs, multiple), outputs),
+            (inputs, round_up(outputs, multiple)),
+            (round_up(inputs, multiple), round_up(outputs, multiple)),
         )
     ]
     for pair in dict.fromkeys(channel_pairs):
@@ -333,7 +328,3 @@ def _changes(original: Grouping, result: Grouping) -> list[str]:
     if (original.inputs, original.outputs) != (result.inputs, result.outputs):
         changes.append("padded")
     return changes
-
-
-def _up(count: int, multiple: int) -> int:
-    return -(-count // multiple) * multiple

@@ -17,7 +17,7 @@ from widthfold_onnx.algebra.packing import (
     pack,
     pack_positions,
 )
-from widthfold_onnx.arrays import Dims
+from widthfold_onnx.arrays import Dims, round_up
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import (
@@ -217,7 +217,7 @@ def _extended_shape(site: ConvSite, fold: ConvFold, *, output: bool) -> Dims:
     """Return the shape of the input or output after extension to the extents of the fold."""
     shape = site.output if output else site.planned
     lengths = [a.out_length if output else a.in_length for a in fold.axes]
-    batch = None if shape[0] is None else -(-shape[0] // fold.batch) * fold.batch
+    batch = None if shape[0] is None else round_up(shape[0], fold.batch)
     spatial = (s if e is None else e for s, e in zip(shape[2:], lengths, strict=True))
     return (batch, fold.regrouping.channels(*site.channels)[output], *spatial)
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from widthfold_onnx.algebra.layouts import PaddedLayout
-from widthfold_onnx.arrays import Array, Dims
+from widthfold_onnx.arrays import Array, Dims, round_up
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.graph.messages import connected
 from widthfold_onnx.model.proto.walk import is_default
@@ -93,7 +93,7 @@ class Chains:
         while True:
             runs = dict.fromkeys(run for line in self._lines.values() for run in current_runs(line))
             targets = {
-                run: -(-run.count // multiple) * multiple
+                run: round_up(run.count, multiple)
                 for run in runs
                 if run.makers and (makers is None or run.makers.keys() <= makers)
             }

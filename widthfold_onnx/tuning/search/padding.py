@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.decide.report import padding_report
 from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, PaddingReport, Stop
-from widthfold_onnx.rewrite.padding import MULTIPLES, joined_plan
+from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan, structure_of
 from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import Reformulation
@@ -75,7 +76,7 @@ class PaddingSearch:
         """
         drafting, spending = self.trials.drafting, self.trials.spending
         given_multiple = drafting.options.pad_channels
-        multiples = MULTIPLES if given_multiple is None else (given_multiple,)
+        multiples = CHANNEL_MULTIPLES if given_multiple is None else (given_multiple,)
         candidates: list[TimedPadding] = []
         earlier_widths: list[list[tuple[str, int]]] = []
         for multiple in filter(None, multiples):
