@@ -1,4 +1,4 @@
-"""Times folds of linalg operations against the same modules unfolded, both compiled by IREE.
+"""Time folds of linalg operations against the same modules unfolded, both compiled by IREE.
 
     pip install -e ".[mlir]"
     scripts/mlir_bench.py: print the table of docs/mlir.md, of the processor

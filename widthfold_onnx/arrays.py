@@ -1,4 +1,4 @@
-"""Names the types of arrays and of their extents, and calculates with extents."""
+"""Name the types of arrays and of their extents, and calculates with extents."""
 
 from __future__ import annotations
 

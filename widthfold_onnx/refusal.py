@@ -1,4 +1,4 @@
-"""Represents a refusal as a value that says why something was left alone, never a silent False."""
+"""Represent a refusal as a value that says why something was left alone, never a silent False."""
 
 from __future__ import annotations
 

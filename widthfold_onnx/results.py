@@ -1,4 +1,4 @@
-"""Defines the results of the commands as frozen structs, which are also the JSON reports.
+"""Define the results of the commands as frozen structs, which are also the JSON reports.
 
 In this order: parts that several results share, times, the result of `verify`, the search, and the
 results of `tune`, `optimize` and `inspect`. `schemas/` holds the JSON Schemas. A number that can be

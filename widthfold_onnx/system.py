@@ -1,4 +1,4 @@
-"""Asks the operating system and the processor; no other file knows where systems differ.
+"""Ask the operating system and the processor; no other file knows where systems differ.
 
 psutil and archspec answer on Linux, macOS and Windows. What only some systems have is looked for by
 its own name, never by the name of the system.

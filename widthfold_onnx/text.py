@@ -1,4 +1,4 @@
-"""Escapes strings of a model, so that a terminal, a log or a report can show them safely."""
+"""Escape strings of a model, so that a terminal, a log or a report can show them safely."""
 
 from __future__ import annotations
 

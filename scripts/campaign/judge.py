@@ -1,4 +1,4 @@
-"""Runs a model and its fold in ONNX Runtime, as their owner would, and compares outputs and times.
+"""Run a model and its fold in ONNX Runtime, as their owner would, and compare outputs and times.
 
 It trusts nothing of widthfold but how a session is opened and how two runs are timed.
 """

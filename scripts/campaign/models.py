@@ -1,4 +1,4 @@
-"""Lists published models by package, version and path, with the inputs that their owners run.
+"""List published models by package, version and path, with the inputs that their owners run.
 
 Sizes come from the code of each package: its sample rate, window, batch and image sizes. The first
 inputs of a model are the most usual ones; the others are judged after a fold for the first.

@@ -1,4 +1,4 @@
-"""Writes the graph of a net as ONNX text, a node at a time, for `make_models.build`."""
+"""Write the graph of a net as ONNX text, a node at a time, for `make_models.build`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the layers of `gpu.published` as models for a CPU: `bench.py --suite published_layers`.
+"""Write the layers of `gpu.published` as models for a CPU: `bench.py --suite published_layers`.
 
 A model is the layer alone, without bias, so a fold also pays for the copies at both ends of the
 graph. Its weights are made up (`make_models`).

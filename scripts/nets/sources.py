@@ -1,4 +1,4 @@
-"""Holds what `make_models.py` makes: each model as ONNX text, and one sentence."""
+"""Hold what `make_models.py` makes: each model as ONNX text, and one sentence."""
 
 from __future__ import annotations
 

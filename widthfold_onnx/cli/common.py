@@ -1,4 +1,4 @@
-"""Defines what commands share: option types, sections of `--help`, exit codes, progress."""
+"""Define what commands share: option types, sections of `--help`, exit codes, progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Derives options of commands from dataclasses: a field has the type and the default of its option.
+"""Derive options of commands from dataclasses: a field has the type and the default of its option.
 
 Only the help is written by hand, by the option as `--help` shows it: `"--nodes GLOB": "Fold only"`.
 """

@@ -1,4 +1,4 @@
-"""Defines options that commands share: how to fold, how models run, where a result goes."""
+"""Define options that commands share: how to fold, how models run, where a result goes."""
 
 from __future__ import annotations
 

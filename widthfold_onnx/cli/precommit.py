@@ -1,4 +1,4 @@
-"""Defines the pre-commit hook: `optimize --check` on every file that was changed.
+"""Define the pre-commit hook: `optimize --check` on every file that was changed.
 
 `optimize` takes one model and its OUT, pre-commit hands over all files at once: hence this command.
 """

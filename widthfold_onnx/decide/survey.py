@@ -1,4 +1,4 @@
-"""Describes every site for `inspect`: the decision at a fixed factor, and all forms."""
+"""Describe every site for `inspect`: the decision at a fixed factor, and all forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names the branches that no input set reaches: nothing was compared there."""
+"""Name the branches that no input set reaches: nothing was compared there."""
 
 from __future__ import annotations
 

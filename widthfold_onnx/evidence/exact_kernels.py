@@ -1,4 +1,4 @@
-"""Makes products of 8-bit integers exact on every CPU, by changing the types of operands.
+"""Make products of 8-bit integers exact on every CPU, by changing the types of operands.
 
 Kernels of unsigned data and signed weights saturate on some CPUs (`runtime.kernels`), kernels
 of two unsigned or two signed operands on none. So the second operand of each such product gets

@@ -1,4 +1,4 @@
-"""Verifies two files: first the checks that need no runtime, then all others in a child process."""
+"""Verify two files: first the checks that need no runtime, then all others in a child process."""
 
 from __future__ import annotations
 

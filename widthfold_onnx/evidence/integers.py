@@ -1,4 +1,4 @@
-"""Runs changed linear nodes on small integers, to check the kernels of the runtime.
+"""Run changed linear nodes on small integers, to check the kernels of the runtime.
 
 The proof is about the definition of a node; only a run shows whether the kernel for a layer of that
 size follows it. Each node runs alone, at the extents that it has in the model, on random integers

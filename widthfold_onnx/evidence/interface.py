@@ -1,4 +1,4 @@
-"""Compares the interfaces of two models: callers rely on it, so it may not change."""
+"""Compare the interfaces of two models: callers rely on it, so it may not change."""
 
 from __future__ import annotations
 

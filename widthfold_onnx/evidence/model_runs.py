@@ -1,4 +1,4 @@
-"""Runs models on input sets."""
+"""Run models on input sets."""
 
 from __future__ import annotations
 

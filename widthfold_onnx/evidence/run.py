@@ -1,4 +1,4 @@
-"""Runs all that `verify` does in a child process: interface, values, proof, time."""
+"""Run all that `verify` does in a child process: interface, values, proof, time."""
 
 from __future__ import annotations
 

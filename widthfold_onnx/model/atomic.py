@@ -1,4 +1,4 @@
-"""Writes files atomically: a file appears complete or not at all."""
+"""Write files atomically: a file appears complete or not at all."""
 
 from __future__ import annotations
 

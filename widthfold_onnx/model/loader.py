@@ -1,4 +1,4 @@
-"""Reads and checks model files; a loaded model can be trusted.
+"""Read and check model files; a loaded model can be trusted.
 
 A file is limited by counting on its raw bytes, before a parser builds any object of it. A protobuf
 parser turns two bytes into a message of some 150 bytes, so file size does not bound memory. The

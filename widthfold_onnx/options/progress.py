@@ -1,4 +1,4 @@
-"""Defines the progress messages that a caller receives."""
+"""Define the progress messages that a caller receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes to standard output: tables framed on a terminal, plain columns in a pipe."""
+"""Write to standard output: tables framed on a terminal, plain columns in a pipe."""
 
 from __future__ import annotations
 

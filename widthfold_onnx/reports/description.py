@@ -1,4 +1,4 @@
-"""Defines the description of a report: tables and lines, which every renderer shows."""
+"""Define the description of a report: tables and lines, which every renderer shows."""
 
 from __future__ import annotations
 

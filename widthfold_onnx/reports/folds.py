@@ -1,4 +1,4 @@
-"""Draws a fold: which positions become channels, and where each tap of the kernel goes."""
+"""Draw a fold: which positions become channels, and where each tap of the kernel goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses the formats of a result, renders it, and writes or prints the text."""
+"""Choose the formats of a result, render it, and write or print the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders annotations of a GitHub workflow: one `::error` line per reason, ten at most.
+"""Render annotations of a GitHub workflow: one `::error` line per reason, ten at most.
 
 The runner takes every line that starts with `::` for a command. So this form prints nothing else.
 No text of a model ever reaches the start of a line.

@@ -1,4 +1,4 @@
-"""Renders a report as HTML: one file for a browser, or a part of a page for a notebook.
+"""Render a report as HTML: one file for a browser, or a part of a page for a notebook.
 
 Neither needs a network or a script; both fit phones and dark screens.
 """

@@ -1,4 +1,4 @@
-"""Renders JUnit XML of a verification: one case per output and level, proof, run and timing.
+"""Render JUnit XML of a verification: one case per output and level, proof, run and timing.
 
 Jenkins, GitLab and Azure read it. Case names do not depend on results, so that a service can
 follow one case through many runs.

@@ -1,4 +1,4 @@
-"""Renders Markdown for a pull-request comment or a step summary: verdict first, 60 kB at most.
+"""Render Markdown for a pull-request comment or a step summary: verdict first, 60 kB at most.
 
 Text holds names of a model. So it stands in <code> with every sign as a character reference:
 neither Markdown, HTML, mathematics, mentions nor links come to life there.

@@ -1,4 +1,4 @@
-"""Draws pictures of times as SVG, which has the colours of its page, and ids of its own."""
+"""Draw pictures of times as SVG, which has the colours of its page, and ids of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats numbers and names for all reports."""
+"""Format numbers and names for all reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs one function in a child process, so that a crash, a hang or a lack of memory stays there.
+"""Run one function in a child process, so that a crash, a hang or a lack of memory stays there.
 
 A fresh interpreter is started, never a fork (CUDA does not survive one) and never the caller's
 own script (which need not guard its main part). Both ends are ours: pickles, which tell where they

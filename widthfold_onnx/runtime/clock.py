@@ -1,4 +1,4 @@
-"""Times runs in turn, and says how often to repeat them.
+"""Time runs in turn, and say how often to repeat them.
 
 Identical models timed one after the other were seen to differ by 2.94x on a busy host, so all runs
 are interleaved. Sessions of one file differ, too, by where their memory lies, and so do processes.

@@ -1,4 +1,4 @@
-"""Describes the conditions of a figure: versions, the machine and its GPU, and how busy they were.
+"""Describe the conditions of a figure: versions, the machine and its GPU, and how busy they were.
 
 NVML, NVIDIA's library for monitoring, tells of the GPU that models are timed on. Its package,
 nvidia-ml-py, is optional, and imported only where the provider is CUDA or TensorRT. What a device

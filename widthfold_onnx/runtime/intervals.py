@@ -1,4 +1,4 @@
-"""Compares two models by the times of their runs: a ratio, its interval, a verdict.
+"""Compare two models by the times of their runs: a ratio, its interval, a verdict.
 
 The runs come from several sessions in several processes (`runtime.clock`). The original has as many
 sessions as the rewritten model: differences among them are noise, the A/A control.

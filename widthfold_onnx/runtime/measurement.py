@@ -1,4 +1,4 @@
-"""Defines a measurement of a candidate, as a run takes it and the store keeps it."""
+"""Define a measurement of a candidate, as a run takes it and the store keeps it."""
 
 from __future__ import annotations
 

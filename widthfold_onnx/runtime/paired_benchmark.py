@@ -1,4 +1,4 @@
-"""Times two models in alternating runs, each at the setting of the runtime that suits it best.
+"""Time two models in alternating runs, each at the setting of the runtime that suits it best.
 
 The runs of a contest come from several sessions of each model in several fresh processes
 (`runtime.clock`). Trials that lead up to it run one session of each model in one process.

@@ -1,4 +1,4 @@
-"""Opens sessions as models are timed, and chooses the setting of the runtime that suits each best.
+"""Open sessions as models are timed, and choose the setting of the runtime that suits each best.
 
 The runtime's highest level is not always its fastest: convolutions of few channels were seen to
 run up to nine times slower there than one level below. On CUDA the layout and the algorithm search

@@ -1,4 +1,4 @@
-"""Judges all outputs by one rule, and merges the comparisons of all input sets into rows.
+"""Judge all outputs by one rule, and merge the comparisons of all input sets into rows.
 
 Two distances from the reference are allowed: the default tolerance, and a small multiple of the
 distance by which rounding moves the original (`shaken`). An output passes within the larger of

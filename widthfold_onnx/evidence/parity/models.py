@@ -1,4 +1,4 @@
-"""Compares two whole models on the same inputs, output by output.
+"""Compare two whole models on the same inputs, output by output.
 
 Both run without the optimizations of the runtime, as these have faults, and with all of them on, as
 they would be deployed.

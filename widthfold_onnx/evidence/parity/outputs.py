@@ -1,4 +1,4 @@
-"""Compares two arrays of one output: how far they are apart, and whether that is allowed.
+"""Compare two arrays of one output: how far they are apart, and whether that is allowed.
 
 Values that are not finite are compared by position and sign, and never ignored: a fold can spread a
 NaN, which finite data cannot show.

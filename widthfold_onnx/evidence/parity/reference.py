@@ -1,4 +1,4 @@
-"""Runs the original as the reference: how far rounding moves it, and where it overflows."""
+"""Run the original as the reference: how far rounding moves it, and where it overflows."""
 
 from __future__ import annotations
 

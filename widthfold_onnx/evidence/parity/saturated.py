@@ -1,4 +1,4 @@
-"""Compares both models, as the caller deploys them, with their definitions where integers saturate.
+"""Compare both models, as the caller deploys them, with their definitions where integers saturate.
 
 The values are judged with exact kernels (`exact_kernels`). A fold saturates at other products than
 the original, which is reported; it must not be further from its definition than the original is.

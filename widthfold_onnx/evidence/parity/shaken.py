@@ -1,4 +1,4 @@
-"""Makes copies of a model and its inputs in which numbers differ by one unit in the last place.
+"""Make copies of a model and its inputs in which numbers differ by one unit in the last place.
 
 The inputs and the weights of linear layers move by one unit in the last place, up or down at
 random. Rounding may move the outputs as far as the copies do: stochastic arithmetic, as of

@@ -1,4 +1,4 @@
-"""Computes the truth: the results of the original without rounding to its own element types.
+"""Compute the truth: the results of the original without rounding to its own element types.
 
 All floats of the model are widened to float64 (weights, casts, generated values) and onnx's
 reference implementation runs it, with some operators of our own (`proof.float64`). It does not know

@@ -1,4 +1,4 @@
-"""Proves that two models are the same function: evaluates both and compares the results."""
+"""Prove that two models are the same function: evaluate both and compare the results."""
 
 from __future__ import annotations
 

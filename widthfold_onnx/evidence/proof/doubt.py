@@ -1,4 +1,4 @@
-"""Says why two models may be equal though random elements differ, by their values in float64."""
+"""Say why two models may be equal though random elements differ, by their values in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluates a graph over finite fields: every value it names, once."""
+"""Evaluate a graph over finite fields: every value it names, once."""
 
 from __future__ import annotations
 

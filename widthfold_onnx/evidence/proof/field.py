@@ -1,4 +1,4 @@
-"""Computes modulo primes, and evaluates random functions of the elements.
+"""Compute modulo primes, and evaluate random functions of the elements.
 
 A tensor is evaluated in several draws at once, each modulo a prime of its own. An element is a
 whole number between about -p/2 and p/2, which float32 holds exactly, in half of the memory.

@@ -1,4 +1,4 @@
-"""Computes values in float64, by onnx's reference implementation.
+"""Compute values in float64, by onnx's reference implementation.
 
 `proof.doubt` and `parity.truth` need them.
 

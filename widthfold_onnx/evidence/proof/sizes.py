@@ -1,4 +1,4 @@
-"""Chooses extents at which models are evaluated, where the original leaves some open."""
+"""Choose extents at which models are evaluated, where the original leaves some open."""
 
 from __future__ import annotations
 

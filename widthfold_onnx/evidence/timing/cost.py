@@ -1,4 +1,4 @@
-"""Measures the memory and the energy that a model takes, in a process that only runs it."""
+"""Measure the memory and the energy that a model takes, in a process that only runs it."""
 
 from __future__ import annotations
 

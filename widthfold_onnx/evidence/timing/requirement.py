@@ -1,4 +1,4 @@
-"""Judges a speed-up by the least speed-up that the caller requires, or by a saved report.
+"""Judge a speed-up by the least speed-up that the caller requires, or by a saved report.
 
 With a saved report of `verify` speed-ups are compared, not times: each speed-up was measured
 against the original in the same run, and a slower day slows down both models.

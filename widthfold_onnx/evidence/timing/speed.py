@@ -1,4 +1,4 @@
-"""Judges whether the rewritten model is faster than the original at its best.
+"""Judge whether the rewritten model is faster than the original at its best.
 
 The verdict is about both at the settings that suit them best (`contest`); the ratio at one common
 setting, and where the time of each goes, are reported beside it.

@@ -1,4 +1,4 @@
-"""Edits a model: walks it, resolves constants, replaces nodes and writes the result back.
+"""Edit a model: walk it, resolve constants, replace nodes and write the result back.
 
 onnx_ir gives the linked graph (producers, users, captured values); the ModelProto is authoritative.
 Only graphs that were changed are written back, node by node: an untouched node, initializer or

@@ -1,4 +1,4 @@
-"""Imports onnx_ir, without sympy, for the whole package.
+"""Import onnx_ir, without sympy, for the whole package.
 
 onnx_ir calculates symbolic extents (``N + 1``) with sympy. The import of sympy takes longer
 than all other imports together. Nothing here calculates with such extents, so sympy is imported at

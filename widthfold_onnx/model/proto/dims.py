@@ -1,4 +1,4 @@
-"""Reads and writes the extents that a graph declares."""
+"""Read and write the extents that a graph declares."""
 
 from __future__ import annotations
 

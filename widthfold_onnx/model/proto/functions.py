@@ -1,4 +1,4 @@
-"""Inlines the local functions of a model; computes first how large it becomes.
+"""Inline the local functions of a model; compute first how large it becomes.
 
 A function that holds a site is inlined before the model is rewritten: then each call has its own
 extents and weights. Runtimes inline functions as well. A fold inside of a function would have to

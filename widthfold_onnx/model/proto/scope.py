@@ -1,4 +1,4 @@
-"""Reads graphs as scopes: nodes in an order that can run, and names captured from outside.
+"""Read graphs as scopes: nodes in an order that can run, and names captured from outside.
 
 Nodes may stand in any order in a file; runtimes sort them, and real models rely on it.
 """

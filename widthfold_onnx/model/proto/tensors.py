@@ -1,4 +1,4 @@
-"""Checks the data of a tensor, in the model or in another file, before any of it is used.
+"""Check the data of a tensor, in the model or in another file, before any of it is used.
 
 Sizes are exact integers, and a tensor holds just the data that it declares.
 

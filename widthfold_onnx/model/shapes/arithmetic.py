@@ -1,4 +1,4 @@
-"""Computes numbers that follow from constants and extents, by onnx's reference implementation.
+"""Compute numbers that follow from constants and extents, by onnx's reference implementation.
 
 Where elements only move, their places are moved instead, so an unknown element stays unknown. A
 computed element is known if all its operands are.

@@ -1,4 +1,4 @@
-"""Infers the types of the outputs of one node, by onnx's shape inference and functions of our own.
+"""Infer the types of the outputs of one node, by onnx's shape inference and functions of our own.
 
 A node is inferred alone, so that no extent below zero reaches another node: a Slice of onnx 1.23.2
 ends the process there. Inference also indexes by two attributes without a check, so a model is

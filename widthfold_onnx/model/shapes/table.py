@@ -1,4 +1,4 @@
-"""Infers the extents and element type of every value of a model.
+"""Infer the extents and element type of every value of a model.
 
 A dimension is a number, or None where the model leaves it open. With `pins` the given input
 shapes are assumed: such a table serves planning only, and the model is never changed.

@@ -1,4 +1,4 @@
-"""Describes each result as tables and lines, which every renderer of `reports` shows alike.
+"""Describe each result as tables and lines, which every renderer of `reports` shows alike.
 
 A file describes results, or a part that results share. It imports `results`, `reports.description`
 and `reports.words`; `cli`, `olive` and `reports` import it.

@@ -1,4 +1,4 @@
-"""Describes the inputs of a run: assumed sizes, chosen values, and the gain at each size."""
+"""Describe the inputs of a run: assumed sizes, chosen values, and the gain at each size."""
 
 from __future__ import annotations
 

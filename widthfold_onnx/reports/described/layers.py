@@ -1,4 +1,4 @@
-"""Describes the results of `inspect` and `optimize`: layers, and changes beside them."""
+"""Describe the results of `inspect` and `optimize`: layers, and changes beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describes the search of `optimize`, and the result of `tune`."""
+"""Describe the search of `optimize`, and the result of `tune`."""
 
 from __future__ import annotations
 

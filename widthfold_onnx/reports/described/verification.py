@@ -1,4 +1,4 @@
-"""Describes the result of `verify`: outputs, proof, integers, times, and the verdict."""
+"""Describe the result of `verify`: outputs, proof, integers, times, and the verdict."""
 
 from __future__ import annotations
 

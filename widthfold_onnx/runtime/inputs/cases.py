@@ -1,4 +1,4 @@
-"""Finds the inputs that choose between parts of a model, and values that choose each part.
+"""Find the inputs that choose between parts of a model, and values that choose each part.
 
 Rates, modes and thresholds are no signals: a random rate reaches a branch that nobody uses. Their
 values are taken from the constants that the graph compares them with.

@@ -1,4 +1,4 @@
-"""Reads inputs that the user stored: a ``test_data_set_*`` folder, an .npz or an .npy file.
+"""Read inputs that the user stored: a ``test_data_set_*`` folder, an .npz or an .npy file.
 
 The files may be hostile: nothing is ever unpickled, and no more bytes are unpacked than
 `MAX_INPUT_BYTES`. An array whose header declares 8 TiB fails before its memory is touched.

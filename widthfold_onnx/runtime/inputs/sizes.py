@@ -1,4 +1,4 @@
-"""Finds the dimensions that a model leaves open, and sizes of them at which it runs.
+"""Find the dimensions that a model leaves open, and sizes of them at which it runs.
 
 A model does not tell how long an audio input must be. So the original is run at one size after
 another until one works, small sizes first; a try of a wrong size stops early. A search is bounded

@@ -1,4 +1,4 @@
-"""Describes the execution providers: the facts of a provider are its entry in `DESCRIPTIONS`.
+"""Describe the execution providers: the facts of a provider are its entry in `DESCRIPTIONS`.
 
 A provider without an entry runs with what `Description` says by itself. The facts of CPU and
 OpenVINO were measured; CUDA and TensorRT ran on devices of others; all else is taken from the

@@ -1,4 +1,4 @@
-"""Finds out which execution provider can be used here, by running one node on it."""
+"""Find out which execution provider can be used here, by running one node on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens and runs models on ONNX Runtime.
+"""Open and run models on ONNX Runtime.
 
 Each of its failures becomes an `UnverifiedError` of one line, and nothing is printed. Ports are the
 inputs of a model, with numpy's names of types. A bound session reads inputs that lie on the device

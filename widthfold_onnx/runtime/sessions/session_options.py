@@ -1,4 +1,4 @@
-"""Checks entries of a session's configuration, such as `session.x64quantprecision`.
+"""Check entries of a session's configuration, such as `session.x64quantprecision`.
 
 The runtime takes an entry of any name, silently ignores unknown ones, and cannot list the entries
 that it knows. So sure mistakes are refused: an invalid name, a name close to one of those below,

@@ -1,4 +1,4 @@
-"""Evaluates the operators of ONNX, as far as a proof needs to know them.
+"""Evaluate the operators of ONNX, as far as a proof needs to know them.
 
 `polynomials` has the linear operators, `arithmetic` sums and products of elements and moves,
 `functions` random functions of elements, windows and lines, `quantization` integers on a grid.

@@ -1,4 +1,4 @@
-"""Evaluates operators that are random functions of single elements, of windows or of lines."""
+"""Evaluate operators that are random functions of single elements, of windows or of lines."""
 
 from __future__ import annotations
 

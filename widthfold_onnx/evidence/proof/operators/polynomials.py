@@ -1,4 +1,4 @@
-"""Evaluates operators whose results are polynomials of their inputs."""
+"""Evaluate operators whose results are polynomials of their inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluates quantized operators: sums of products of integers, and integers on a grid of floats."""
+"""Evaluate quantized operators: sums of products of integers, and integers on a grid of floats."""
 
 from __future__ import annotations
 
