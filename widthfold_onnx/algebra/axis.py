@@ -192,43 +192,56 @@ def fold_axis(
         return _fold_open(axis, out_tile, in_tile, blocked=blocked)
     if length < 1 or count < 1:
         return Refusal(Code.EMPTY_TENSOR, f"the axis goes from {length} to {count} positions")
-    out_rest = -(-count // out_tile)
-    in_rest = axis.stride * out_rest if blocked else -(-length // in_tile)
-    base = axis.base_dilation
-    if in_rest * in_tile < length:
-        return Refusal(
-            Code.BLOCKS_DO_NOT_COVER,
-            f"{in_tile} blocks of {in_rest} positions do not cover the input's {length}",
-        )
-    stride = 1 if out_rest == 1 else axis.stride
-    if blocked and base > 1:
-        return Refusal(
-            Code.STRIDE_MISMATCH, f"positions of a block stay {base} apart in the output"
-        )
-    if not blocked and out_rest > 1:
+    fold = _fold_blocked if blocked else _fold_interleaved
+    return fold(axis, length, count, out_tile, in_tile)
+
+
+def _fold_interleaved(
+    axis: ConvAxis, length: int, count: int, out_tile: int, in_tile: int
+) -> FoldedAxis | Refusal:
+    """Fold an axis of `length` input and `count` output positions, tiles inside."""
+    out_rest, in_rest = -(-count // out_tile), -(-length // in_tile)
+    base, stride = axis.base_dilation, 1
+    if out_rest > 1:
         stride, remainder = divmod(axis.stride * out_tile, base * in_tile)
         if remainder:
             times = f"input factor {in_tile}" + (f" times {base}" if base > 1 else "")
             reason = f"{times} does not divide stride {axis.stride} times factor {out_tile}"
             return Refusal(Code.STRIDE_MISMATCH, reason)
-    g, k, t = _meeting(axis, out_tile, out_rest if blocked else 1)
-    last = stride * (out_rest - 1)
-    if blocked:
-        f, q = np.divmod(t, in_rest)
-        live = (f >= 0) & (f < in_tile)
-        if np.any(q + last >= in_rest):
-            return Refusal(
-                Code.TAPS_CROSS_BLOCKS,
-                f"a kernel of {axis.kernel} at stride {axis.stride} and pad {axis.pad_begin} "
-                "reads across the border of a block",
-            )
-    else:
-        q, f = np.divmod(t // base, in_tile)
-        # The tap reads q, q + stride', ..., q + last; it is dead if none of them lies in the input.
-        first_inside = np.maximum(q, q % stride)
-        live = (first_inside < in_rest) & (first_inside <= q + last)
-    g, f, q, k = g[live], f[live], q[live], k[live]
-    return _place(axis, out_tile, in_tile, blocked, stride, in_rest, out_rest, (g, f, q, k))
+    g, k, t = _meeting(axis, out_tile, 1)
+    q, f = np.divmod(t // base, in_tile)
+    # The tap reads q, q + stride, ...: it is dead if none of these positions lies in the input.
+    first_inside, last = np.maximum(q, q % stride), stride * (out_rest - 1)
+    live = (first_inside < in_rest) & (first_inside <= q + last)
+    taps = g[live], f[live], q[live], k[live]
+    return _place(axis, out_tile, in_tile, False, stride, in_rest, out_rest, taps)
+
+
+def _fold_blocked(
+    axis: ConvAxis, length: int, count: int, out_tile: int, in_tile: int
+) -> FoldedAxis | Refusal:
+    """Fold an axis of `length` input and `count` output positions, tiles outside."""
+    out_rest = -(-count // out_tile)
+    in_rest, stride = axis.stride * out_rest, 1 if out_rest == 1 else axis.stride
+    if in_rest * in_tile < length:
+        return Refusal(
+            Code.BLOCKS_DO_NOT_COVER,
+            f"{in_tile} blocks of {in_rest} positions do not cover the input's {length}",
+        )
+    if axis.base_dilation > 1:
+        reason = f"positions of a block stay {axis.base_dilation} apart in the output"
+        return Refusal(Code.STRIDE_MISMATCH, reason)
+    g, k, t = _meeting(axis, out_tile, out_rest)
+    f, q = np.divmod(t, in_rest)
+    if np.any(q + stride * (out_rest - 1) >= in_rest):
+        return Refusal(
+            Code.TAPS_CROSS_BLOCKS,
+            f"a kernel of {axis.kernel} at stride {axis.stride} and pad {axis.pad_begin} "
+            "reads across the border of a block",
+        )
+    live = (f >= 0) & (f < in_tile)
+    taps = g[live], f[live], q[live], k[live]
+    return _place(axis, out_tile, in_tile, True, stride, in_rest, out_rest, taps)
 
 
 def _meeting(axis: ConvAxis, out_tile: int, weight_of_g: int) -> tuple[Index, Index, Index]:

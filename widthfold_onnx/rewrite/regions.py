@@ -14,14 +14,14 @@ node only with its neighbours.
 
 Two nodes belong to one region if one reads a packed tensor that the other returns, or if both read
 one value in one layout. A region ends at a node that reads such a value in another layout, and at a
-folded node whose own output is not packed; `Regions.reports` gives each end its reason.
+folded node whose own output is not packed; `rewrite.region_report` gives each end its reason.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from widthfold_onnx.algebra.layouts import PackedLayout
@@ -29,17 +29,12 @@ from widthfold_onnx.arrays import Dims
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.model.graph.messages import connected
 from widthfold_onnx.model.proto.walk import is_default
-from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.results import RegionReport, Stop
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.form import Ends, elements
 from widthfold_onnx.rules.match.quantization import constant_of
-from widthfold_onnx.rules.op import IN_A_BODY, RETURNED
 from widthfold_onnx.rules.propagation import OpInLayout, PackedOp, propagate
 
 PackedTensor = tuple[Value, PackedLayout]
-
-OTHERWISE = Refusal(Code.ANOTHER_FOLD, "it is folded in another way")
-NO_GAIN = Refusal(Code.MOVES_MORE, "running it packed would copy more elements than it saves")
 
 
 @dataclass(frozen=True)
@@ -66,19 +61,17 @@ class Regions:
         shapes: logical extents of every tensor, by each layout that it has or could have; a layout
             fixes the extents of the axes that it folds, others may be open.
         homes: the layout in which each output is made; None for logical.
-        folded_data: tensors that folded nodes read in a layout.
     """
 
     document: Document
     nodes: Sequence[Node]
     sites: Mapping[Node, Ends]
     sources: Mapping[Value, Value]
-    propagated: dict[Node, PropagatedOp] = field(default_factory=dict)
-    refusals: dict[Node, Refusal] = field(default_factory=dict)
-    dequantized: dict[PackedTensor, PropagatedOp] = field(default_factory=dict)
-    shapes: dict[PackedTensor, Dims] = field(default_factory=dict)
-    homes: dict[Value | None, PackedLayout | None] = field(default_factory=dict)
-    folded_data: set[PackedTensor] = field(default_factory=set)
+    propagated: Mapping[Node, PropagatedOp]
+    refusals: Mapping[Node, Refusal]
+    dequantized: Mapping[PackedTensor, PropagatedOp]
+    shapes: Mapping[PackedTensor, Dims]
+    homes: Mapping[Value, PackedLayout | None]
 
     @classmethod
     def of(cls, document: Document, nodes: Sequence[Node], sites: Mapping[Node, Ends]) -> Regions:
@@ -89,24 +82,16 @@ class Regions:
             nodes: all nodes of the graph, in an order in which they can run.
             sites: the folded nodes.
         """
-        regions = cls(document, nodes, sites, _sources(nodes))
-        for node, ends in sites.items():
-            regions._place(node, ends)
-        for node in nodes:
-            if node not in sites:
-                regions._propagate_through(node)
-        candidates = list(regions.propagated.items())
-        for node, _ in reversed(candidates):
-            regions._choose(node, None)
-        for node, propagated_op in candidates:
-            if any(regions.home(value) == propagated_op.layout for value in node.inputs):
-                regions._choose(node, propagated_op)
+        regions = _ChangingRegions(document, nodes, sites, _sources(nodes))
+        regions.choose()
         return regions
 
     def home(self, value: Value | None) -> PackedLayout | None:
         """Return the layout in which a value is made; None for logical."""
-        source = None if value is None else self.sources.get(value)
-        if value is None or source is None:
+        if value is None:
+            return None
+        source = self.sources.get(value)
+        if source is None:
             return self.homes.get(value)
         home = self.homes.get(source)
         return home if home is not None and (value, home) in self.dequantized else None
@@ -150,53 +135,6 @@ class Regions:
                 sharing[self.stored_value(value, layout), layout].append(node)
         groups = connected([*([node] for node in order), *sharing.values()])
         return [tuple(sorted(group, key=order.__getitem__)) for group in groups]
-
-    def reports(self, path: str, names: Mapping[Node, str]) -> Iterator[RegionReport]:
-        """Yield the regions with their ends; folded nodes without a packed tensor make none.
-
-        Args:
-            path: of the graph.
-            names: names of the folded nodes, for nodes without one.
-        """
-
-        def name(node: Node) -> str:
-            return names.get(node) or node.name or node.outputs[0].name or ""
-
-        for nodes in self.node_groups():
-            stops = dict.fromkeys(stop for node in nodes for stop in self._stops(node))
-            if len(nodes) > 1 or stops:
-                propagated = [node for node in nodes if node in self.propagated]
-                yield RegionReport(
-                    graph=path,
-                    folded=[name(node) for node in nodes if node in self.sites],
-                    carried=[f"{node.op_type} {name(node)}" for node in propagated],
-                    stops=[
-                        Stop(node=name(n), op=n.op_type, code=r.code.value, reason=r.reason)
-                        for n, r in stops
-                    ],
-                )
-
-    def _stops(self, node: Node) -> Iterator[tuple[Node, Refusal]]:
-        """Yield the nodes at which the packed outputs of a node end, with reasons."""
-        ends = self.sites.get(node)
-        if ends is not None and ends.logical_reason is not None:
-            yield node, ends.logical_reason
-        for value in node.outputs:
-            layout = self.home(value)
-            if layout is None:
-                continue
-            values = self.values_in(value, layout)
-            if any(map(self.document.must_stay, values)):
-                yield node, RETURNED
-            for user, index in (use for v in values for use in v.uses()):
-                if user.outputs[0] in values:
-                    continue  # a DequantizeLinear of the same region is no end
-                if user in self.sites and index == self.sites[user].data:
-                    if self.sites[user].input_layout != layout:
-                        yield user, OTHERWISE
-                elif user not in self.propagated or self.propagated[user].layout != layout:
-                    is_in_body = user.graph is not node.graph
-                    yield user, IN_A_BODY if is_in_body else self.refusals.get(user, NO_GAIN)
 
     def is_superseded(self, node: Node) -> bool:
         """Check whether the result of a DequantizeLinear is read in packed layouts only."""
@@ -242,6 +180,36 @@ class Regions:
         is_single = math.prod(offset.shape) == math.prod(step.shape) == 1
         return (scale, zero) if is_single and offset.dtype == "INT8" else None
 
+
+@dataclass(frozen=True, eq=False)
+class _ChangingRegions(Regions):
+    """Regions whose ops are being chosen.
+
+    Attributes:
+        folded_data: tensors that folded nodes read in a layout.
+    """
+
+    propagated: dict[Node, PropagatedOp] = field(default_factory=dict)
+    refusals: dict[Node, Refusal] = field(default_factory=dict)
+    dequantized: dict[PackedTensor, PropagatedOp] = field(default_factory=dict)
+    shapes: dict[PackedTensor, Dims] = field(default_factory=dict)
+    homes: dict[Value, PackedLayout | None] = field(default_factory=dict)
+    folded_data: set[PackedTensor] = field(default_factory=set)
+
+    def choose(self) -> None:
+        """Let every op run packed that can, then make those logical whose moves cost more."""
+        for node, ends in self.sites.items():
+            self._place(node, ends)
+        for node in self.nodes:
+            if node not in self.sites:
+                self._propagate_through(node)
+        candidates = list(self.propagated.items())
+        for node, _ in reversed(candidates):
+            self._try_choice(node, None)
+        for node, propagated_op in candidates:
+            if any(self.home(value) == propagated_op.layout for value in node.inputs):
+                self._try_choice(node, propagated_op)
+
     def _place(self, node: Node, ends: Ends) -> None:
         """Record the packed tensors that a folded node reads and returns."""
         result, data = node.outputs[0], node.inputs[ends.data]
@@ -266,7 +234,7 @@ class Regions:
             self.folded_data.add((source, layout))
 
     def _propagate_through(self, node: Node) -> None:
-        """Carry a node if it can be."""
+        """Let an op run packed if it can, in the first layout of its inputs that it accepts."""
         if node.outputs[0] in self.sources:
             source = self.sources[node.outputs[0]]
             layout = self.homes.get(source)
@@ -291,7 +259,7 @@ class Regions:
                 return
             self.refusals[node] = packed_op
 
-    def _choose(self, node: Node, choice: PropagatedOp | None) -> None:
+    def _try_choice(self, node: Node, choice: PropagatedOp | None) -> None:
         """Let a node run as `choice` says (None: on logical tensors), unless that copies more."""
         values = {value for value in (*node.inputs, *node.outputs) if value is not None}
         values |= {self.sources[value] for value in values if value in self.sources}

@@ -36,6 +36,7 @@ from widthfold_onnx.rewrite.record import (
     PACKED,
     RUNTIME_KEY,
 )
+from widthfold_onnx.rewrite.region_report import region_reports
 from widthfold_onnx.rewrite.regions import PropagatedOp
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import guard_conditions
@@ -97,7 +98,7 @@ class Rewriting:
         return [
             report
             for graph, groups in self.groups.items()
-            for report in groups.regions.reports(self.document.path_of(graph), names)
+            for report in region_reports(groups.regions, self.document.path_of(graph), names)
         ]
 
     def carry_out(self) -> onnx.ModelProto:
