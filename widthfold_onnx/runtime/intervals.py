@@ -146,7 +146,7 @@ def one_session(logs: Array) -> tuple[float, float, float]:
 
 
 def is_settled(numerator: Times, denominator: Times) -> bool:
-    """Check whether more runs of one session of each side would tell hardly more."""
+    """Check whether more runs would tell hardly more: seconds [pair] of one session of each side."""
     middle, low, high = one_session(np.log(numerator / denominator))
     is_narrow = high - low <= SETTLED * 2 * _NORMAL * USUAL_SPREAD
     return is_narrow or _is_sure(middle, low, high)
@@ -157,7 +157,7 @@ def _is_sure(middle: float, low: float, high: float) -> bool:
 
 
 def measured(numerator: Times, denominator: Times) -> Measurement:
-    """Return the measurement of a ratio of times, by pairs of runs of one session of each side."""
+    """Return the measurement of a ratio of seconds [pair], of one session of each side."""
     from widthfold_onnx.runtime.measurement import timed
 
     ratio, low, high = map(math.exp, one_session(np.log(numerator / denominator)))

@@ -70,12 +70,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Process:
-    """Hold the measurements of one process, in seconds, by original or rewritten and session.
+    """Hold the measurements of one process, in seconds; side 0 is the original.
 
     Attributes:
-        runs: of every run, one more axis.
-        loads: of opening the session.
-        firsts: of its first run.
+        runs: every run, [side, session, run].
+        loads: the opening of every session, [side, session].
+        firsts: the first run of every session, [side, session].
         gpu: states of the GPU during the runs, the first and the last one included.
     """
 

@@ -146,7 +146,7 @@ class _Race:
         setup: the settings.
         send: gets every start and every result.
         original: runs the layer as it is.
-        times: the pairs of each form so far.
+        times: seconds of each form so far, [side, pair]; side 0 is the layer as it is.
         hopeless: the forms that are not run again.
     """
 
@@ -227,7 +227,7 @@ class _Race:
         return turns
 
     def _pairs(self, turns: Iterator[list[float]], count: int) -> Times:
-        """Return the seconds of both sides by pair, of fewer pairs where they take long."""
+        """Return seconds [side, pair], of fewer pairs where they take long."""
         start = time.perf_counter()
         times: list[list[float]] = []
         for pair in islice(turns, count):
@@ -249,6 +249,6 @@ def out_of_reach(macs: float, usual: float, peak: float) -> bool:
 
 
 def _ratio(times: Times) -> float:
-    """Return the ratio of the shortest times: whatever disturbs one of a few runs prolongs it."""
+    """Return the ratio of the shortest of seconds [side, pair]: what disturbs a run prolongs it."""
     base, form = times.min(axis=1)
     return float(base / form)
