@@ -129,7 +129,9 @@ class Decision:
     """A site and its outcome.
 
     Attributes:
-        layer: the same site as it was read; None where it could not or need not be read.
+        site: the node.
+        layer: the site with weight and geometry; None where it could not or need not be read.
+        outcome: the form, or the reason why there is none.
     """
 
     site: Site
