@@ -9,7 +9,7 @@ from onnx import numpy_helper, parser
 from tests.evidence.compared import LINE, OPTIONS, SCALED, compare_models, compared, stored
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence import exact_kernels
-from widthfold_onnx.evidence.parity.judgement import MULTIPLE, STRICT
+from widthfold_onnx.evidence.parity.judgement import MULTIPLE_IF_PROVED, MULTIPLE_IF_UNPROVED
 from widthfold_onnx.evidence.parity.outputs import BEYOND
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.child import isolated
@@ -171,10 +171,10 @@ def test_an_ill_conditioned_output_passes_and_says_so(tmp_path):
     result = compared(tmp_path, *same, is_proved=True)
     assert result.verdict == "pass"
     row = result.outputs[0]
-    assert 1e-4 < row.max_rel <= row.tolerance == MULTIPLE * row.movement
+    assert 1e-4 < row.max_rel <= row.tolerance == MULTIPLE_IF_PROVED * row.movement
     assert (row.caveat, row.note) == ("ill-conditioned", BEYOND)
     unproved = compared(tmp_path, *same).outputs[0]
-    assert unproved.tolerance == pytest.approx(STRICT * unproved.movement)
+    assert unproved.tolerance == pytest.approx(MULTIPLE_IF_UNPROVED * unproved.movement)
     strict = VerifyOptions(provider=Provider.CPU, seeds=3, tolerance=Tolerance(rtol=1e-4))
     assert compared(tmp_path, *same, strict, is_proved=True).verdict == "fail"
     assert compared(tmp_path, *same, strict, is_proved=True).outputs[0].tolerance == 1e-4

@@ -24,10 +24,10 @@ from widthfold_onnx.options.progress import Step
 from widthfold_onnx.results import LevelName, OutputParity
 from widthfold_onnx.text import printable
 
-MULTIPLE = 10.0
+MULTIPLE_IF_PROVED = 10.0
 """Allowed distance of a model that is proved equal, as a multiple of the original's movement."""
 
-STRICT = 4.0
+MULTIPLE_IF_UNPROVED = 4.0
 """Allowed multiple for a model that is not proved equal: over 580 pairs of outputs of small
 networks the ratio of its errors to the errors of the original was 2.9 at most."""
 
@@ -123,7 +123,7 @@ class Judgement:
         change some models.
         """
         level, name, number = key
-        multiple = MULTIPLE if self.is_proved else STRICT
+        multiple = MULTIPLE_IF_PROVED if self.is_proved else MULTIPLE_IF_UNPROVED
         defaults = EXACT_RTOL if name in truth and not self.is_proved else DEFAULT_RTOL
         expected = self.reference.outputs[number] | truth
         cell = self._comparison(key, expected, new, multiple, defaults)
@@ -151,7 +151,7 @@ class Judgement:
                 with np.errstate(over="ignore"):
                     rounded_values = values.astype(outputs[name].dtype)
                 key: CellKey = ("disabled", name, number)
-                row = self._comparison(key, {name: rounded_values}, outputs, MULTIPLE)
+                row = self._comparison(key, {name: rounded_values}, outputs, MULTIPLE_IF_PROVED)
                 gap = distance(rounded_values, outputs[name])
                 if row.passed and gap is not None:
                     usable[number][name] = rounded_values
