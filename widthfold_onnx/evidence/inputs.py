@@ -33,7 +33,7 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.options.progress import Progress, Step
-from widthfold_onnx.rules.match.quantization import REMOVED, SELECTING
+from widthfold_onnx.rules.match.dequantizers import REMOVED, SELECTING
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.sessions.session import Session

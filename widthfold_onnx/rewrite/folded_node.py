@@ -24,7 +24,8 @@ from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.rewrite.new_nodes import Series, SharedConstants
 from widthfold_onnx.rewrite.record import FOLD_KEY, PACKED, describe
 from widthfold_onnx.rules.forms.form import Ends, Reformulation
-from widthfold_onnx.rules.match.quantization import Parameter, is_single
+from widthfold_onnx.rules.match.dequantizers import is_single
+from widthfold_onnx.rules.match.quantization import Parameter
 from widthfold_onnx.rules.match.sites import LinearSite
 
 

@@ -33,7 +33,7 @@ from widthfold_onnx.rewrite.new_nodes import NewNodes, base_name
 from widthfold_onnx.rewrite.regions import Regions
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import EXTENTS, guard_conditions
-from widthfold_onnx.rules.match.quantization import runtime_moves_dequantizer
+from widthfold_onnx.rules.match.dequantizers import runtime_moves_dequantizer
 from widthfold_onnx.rules.match.sites import LinearSite
 
 SiteForms = dict[Node, tuple[LinearSite, Reformulation]]

@@ -26,12 +26,11 @@ from dataclasses import dataclass, field
 
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.arrays import Dims
-from widthfold_onnx.model.graph.document import Document, Node, Value
+from widthfold_onnx.model.graph.document import Document, Node, Value, constant_of
 from widthfold_onnx.model.graph.messages import connected
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.form import Ends, elements
-from widthfold_onnx.rules.match.quantization import constant_of
 from widthfold_onnx.rules.propagation import OpInLayout, PackedOp, propagate
 
 PackedTensor = tuple[Value, PackedLayout]

@@ -40,7 +40,7 @@ from widthfold_onnx.rewrite.region_report import region_reports
 from widthfold_onnx.rewrite.regions import PropagatedOp
 from widthfold_onnx.rules.forms.form import Reformulation
 from widthfold_onnx.rules.forms.legality import guard_conditions
-from widthfold_onnx.rules.match.quantization import exact_dequantizer
+from widthfold_onnx.rules.match.dequantizers import exact_dequantizer
 from widthfold_onnx.rules.match.sites import LinearSite
 
 

@@ -258,6 +258,17 @@ def graph_of(node: Node) -> ir.Graph:
     return node.graph
 
 
+def input_of(node: Node, index: int | None) -> Value | None:
+    """Return an input of a node, None where it is left out."""
+    return node.inputs[index] if index is not None and index < len(node.inputs) else None
+
+
+def constant_of(document: Document, value: Value | None) -> Constant | None:
+    """Return the constant behind a value, None if there is none."""
+    constant = None if value is None else document.constant(value)
+    return constant if isinstance(constant, Constant) else None
+
+
 def _attribute(name: str, value: Attribute) -> ir.Attr:
     """Return an attribute; the library is slow to find out that a list holds integers."""
     integers = isinstance(value, list | tuple) and all(isinstance(x, int) for x in value)

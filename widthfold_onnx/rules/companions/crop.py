@@ -35,7 +35,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from widthfold_onnx.algebra.axis import ConvAxis
-from widthfold_onnx.model.graph.document import Attributes, Document, Node, Value
+from widthfold_onnx.model.graph.document import (
+    Attributes,
+    Document,
+    Node,
+    Value,
+    constant_of,
+    input_of,
+)
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.operators.base import integers
@@ -47,7 +54,7 @@ from widthfold_onnx.rules.companions.lengths import (
     conv_axes,
     trims,
 )
-from widthfold_onnx.rules.match.quantization import constant_of, dequantizer, input_of
+from widthfold_onnx.rules.match.dequantizers import dequantizer
 from widthfold_onnx.rules.op import BOUNDS_INPUT, as_inputs, statistics_problem
 from widthfold_onnx.rules.propagation import BROADCASTING, UNARY
 

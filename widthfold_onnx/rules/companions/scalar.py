@@ -17,7 +17,7 @@ from widthfold_onnx.model.graph.document import Document, Node, graph_of
 from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode
-from widthfold_onnx.rules.match.quantization import dequantizer
+from widthfold_onnx.rules.match.dequantizers import dequantizer
 
 
 def scalar(document: Document, node: Node) -> Exchange | None:

@@ -16,7 +16,7 @@ from widthfold_onnx.arrays import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import Proposal, Reformulation
-from widthfold_onnx.rules.match.quantization import runtime_moves_dequantizer
+from widthfold_onnx.rules.match.dequantizers import runtime_moves_dequantizer
 from widthfold_onnx.rules.match.sites import LinearSite
 
 MAX_WEIGHT_BYTES = 256 << 20

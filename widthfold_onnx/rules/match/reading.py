@@ -11,22 +11,19 @@ import numpy as np
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.graph.constants import Constant
-from widthfold_onnx.model.graph.document import Document, Node
+from widthfold_onnx.model.graph.document import Document, Node, constant_of
 from widthfold_onnx.model.graph.messages import Scope
 from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import MIN_OPSET, Operator
 from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.match.dequantizers import data_dequantizer, exact_dequantizer, is_finite
 from widthfold_onnx.rules.match.quantization import (
     BYTES,
     ExtentsOf,
     Parameter,
     Quantization,
-    constant_of,
-    data_dequantizer,
-    exact_dequantizer,
-    is_finite,
     quantization_problem,
     read_parameter,
     read_quantization,

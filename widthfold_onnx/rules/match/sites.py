@@ -30,7 +30,8 @@ from widthfold_onnx.operators.base import Operator, misfit
 from widthfold_onnx.operators.einsum import Einsum, Labels
 from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.match.quantization import Parameter, Quantization, is_single
+from widthfold_onnx.rules.match.dequantizers import is_single
+from widthfold_onnx.rules.match.quantization import Parameter, Quantization
 
 # Element types of ONNX's convolutions (operator text, Conv-22). ONNX Runtime's CPU provider has
 # kernels for the first two only (measured on 1.31.1); the others are proved without a run.

@@ -31,7 +31,7 @@ from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import structure_of
 from widthfold_onnx.rules.forms.enumeration import form_of
 from widthfold_onnx.rules.forms.form import Reformulation
-from widthfold_onnx.rules.match.quantization import data_dequantizer, dequantizer
+from widthfold_onnx.rules.match.dequantizers import data_dequantizer, dequantizer
 from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.rules.selection import reformulate
 from widthfold_onnx.tuning.cost import Work, conv_seconds, form_seconds, layer_seconds
