@@ -67,6 +67,12 @@ class Work:
         return self.inputs // inputs if self.transposed else self.outputs // outputs
 
     @property
+    def weights(self) -> int:
+        """Elements of the weight."""
+        inputs, outputs = self.channels
+        return outputs * (inputs // self.group) * self.taps
+
+    @property
     def columns(self) -> int:
         """Elements of the column matrix that im2col writes, or col2im adds up."""
         return self.positions * self.channels[self.transposed] * self.taps
@@ -139,35 +145,55 @@ def conv_seconds(work: Work, target: Target) -> float:
 
     It reads and returns tensors in the layout of the model.
     """
-    rate = target.rate[work.dtype] * target.efficiency
-    inputs, outputs = work.channels
-    group = work.group
-    depthwise = group > 1 and inputs == outputs == group
-    positions = work.positions
-    weights = outputs * (inputs // group) * work.taps
     if not work.rank and target.blocked_rank != 0:
-        macs = positions * round_up(outputs, target.lanes) * (inputs + ROW_OVERHEAD)
-        return max(macs / rate, _pass(work, target, work.inputs + work.outputs)) + target.launch
-    if not _is_blocked(work, target):
-        macs = positions * weights
-        kernel = max(macs / rate, _pass(work, target, work.inputs + work.outputs + weights))
-        passes = target.column_passes + STRIDED_PASSES * work.strided
-        staged = work.columns * work.itemsize * passes / target.cache_bandwidth
-        if weights * work.itemsize > target.cache:
-            staged += math.ceil(positions / COLUMN_TILE) * _pass(work, target, weights)
-        return kernel + staged + target.launch
-    if depthwise:
+        seconds = _product_seconds(work, target)
+    elif _is_blocked(work, target):
+        seconds = _blocked_seconds(work, target)
+    else:
+        seconds = _lowered_seconds(work, target)
+    return seconds + target.launch
+
+
+def _roofline(macs: int, elements: int, work: Work, target: Target) -> float:
+    """Return the seconds of multiply-adds, or of reading and writing elements if that is more."""
+    rate = target.rate[work.dtype] * target.efficiency
+    return max(macs / rate, _pass(work, target, elements))
+
+
+def _product_seconds(work: Work, target: Target) -> float:
+    """Return the seconds of a product of matrices on the CPU."""
+    inputs, outputs = work.channels
+    macs = work.positions * round_up(outputs, target.lanes) * (inputs + ROW_OVERHEAD)
+    return _roofline(macs, work.inputs + work.outputs, work, target)
+
+
+def _lowered_seconds(work: Work, target: Target) -> float:
+    """Return the seconds of a product of columns, and of writing and reading every column."""
+    weights, positions = work.weights, work.positions
+    kernel = _roofline(positions * weights, work.inputs + work.outputs + weights, work, target)
+    passes = target.column_passes + STRIDED_PASSES * work.strided
+    staging = work.columns * work.itemsize * passes / target.cache_bandwidth
+    if weights * work.itemsize > target.cache:
+        staging += math.ceil(positions / COLUMN_TILE) * _pass(work, target, weights)
+    return kernel + staging
+
+
+def _blocked_seconds(work: Work, target: Target) -> float:
+    """Return the seconds of whole tiles of channels, and of copies into blocks and out of them."""
+    inputs, outputs = work.channels
+    group, positions = work.group, work.positions
+    if group > 1 and inputs == outputs == group:  # depthwise
         macs = positions * round_up(outputs, target.lanes) * work.taps
     else:
         depth = round_up(inputs // group * work.taps, target.depth)
         macs = positions * group * round_up(outputs // group, target.lanes) * depth
-    padded_in, padded_out = work.inputs, work.outputs // outputs * round_up(outputs, target.align)
+    padded_in = work.inputs
+    padded_out = work.outputs // outputs * round_up(outputs, target.align)
     staging = _copy(work, target, padded_out + work.outputs)
     if inputs >= target.direct_below or group > 1:
         padded_in = work.inputs // inputs * round_up(inputs, target.align)
         staging += _copy(work, target, work.inputs + padded_in)
-    kernel = max(macs / rate, _pass(work, target, padded_in + padded_out + weights))
-    return kernel + staging + target.launch
+    return _roofline(macs, padded_in + padded_out + work.weights, work, target) + staging
 
 
 EINSUM_MOVES = 1 / 3
