@@ -134,7 +134,16 @@ def _join(
     options: Mapping[str, Sequence[Option]],
     variables_of: Mapping[str, Sequence[int]],
 ) -> None:
-    """Add the cost of a link: its layout, and the folds and unfolds that its layers need."""
+    """Add the cost of a link: its layout, and the folds and unfolds that its layers need.
+
+    For each layout p; each fold and each unfold is paid once, however many layers need it:
+
+        a maker returns   the link is in   a reader reads   paid
+        p                 another                           unfold
+        another           p                                 fold
+                          p                another          unfold
+                          another          p                fold
+    """
     sides: list[tuple[defaultdict[PackedLayout | None, list[int]], bool]] = []
     cost: dict[PackedLayout, float] = defaultdict(float)
     for subjects, makes in ((link.makers, True), (link.readers, False)):
@@ -155,7 +164,6 @@ def _join(
         if link.has_other_reader:
             program.at_least(unfold, [home[layout]])
         for by_layout, makes in sides:
-            # Convert where only one of layer and link has the layout: each in its own direction.
             inward, outward = (unfold, fold) if makes else (fold, unfold)
             program.at_least(inward, by_layout[layout], [home[layout]])
             program.at_least(outward, [home[layout]], by_layout[layout])
