@@ -104,23 +104,24 @@ def _relate_linear(op: RelatedOp) -> Sequence[Line] | Refusal:
 
 
 def _pad_linear(op: LaidOp) -> PaddedNode | Refusal:
+    """Pad weight [O, C/group, *kernel] (ConvTranspose: [C, O/group, *kernel]) and bias [O] by 0."""
     group, weight = op.node.attributes.get_int("group", 1), op.array(1)
     transposed = op.node.op_type == "ConvTranspose"
     count = weight.shape[0 if transposed else 1]
-    (rows,), columns = op.outputs, op.inputs[0] or PaddedLayout(((count, count),))
+    (out_layout,), in_layout = op.outputs, op.inputs[0] or PaddedLayout(((count, count),))
     attributes = {}
-    if 1 < group == rows.channels == columns.channels:
-        weight, attributes = columns.expand(weight, 0), {"group": columns.width}
+    if 1 < group == out_layout.channels == in_layout.channels:
+        weight, attributes = in_layout.expand(weight, 0), {"group": in_layout.width}
     else:
-        all_groups, per_group = (columns, rows) if transposed else (rows, columns)
+        all_groups, per_group = (in_layout, out_layout) if transposed else (out_layout, in_layout)
         part = per_group.of_each(group)
         if part is None or all_groups.of_each(group) is None:
             return Refusal(Code.UNEVEN_PARTS, f"its {group} groups would have unequal padding")
         weight = part.expand(all_groups.expand(weight, 0), 1)
     constants = {1: weight}
     if op.has(2):
-        constants[2] = rows.expand(op.array(2), 0)
-    zero = np.zeros((), weight.dtype) if rows.is_padded else None
+        constants[2] = out_layout.expand(op.array(2), 0)
+    zero = np.zeros((), weight.dtype) if out_layout.is_padded else None
     return PaddedNode(zero, constants, attributes)
 
 
