@@ -47,7 +47,9 @@ FACTORS = (2, 4, 8, 16, 32)
 
 
 class Layout(StrEnum):
-    """The emitted form, which decides the copies that the runtime can cancel (`algebra.packing`).
+    """The order of the axes around a folded node: it decides which copies the runtime can cancel.
+
+    `algebra.packing` shows the moves of both.
 
     Attributes:
         AUTO: both are measured; where the factor is fixed it follows the provider

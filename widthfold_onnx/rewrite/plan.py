@@ -92,7 +92,7 @@ class LayerPlan(_NodePart, frozen=True, kw_only=True):
     """A layer and the form that replaces it.
 
     Attributes:
-        form: the form.
+        form: the spec of the form, from which it is made again.
         structure: operator, element type, extents and attributes (`structure_of`).
     """
 

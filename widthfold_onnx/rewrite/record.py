@@ -50,7 +50,7 @@ class FoldRecord(msgspec.Struct, frozen=True):
     """The description of a folded node that reports show.
 
     Attributes:
-        form: axes, factor and kind, e.g. "width by 8, move blocked".
+        form: axes, factor and kind of the form as text, e.g. "width by 8, move blocked".
         channels: of the original and of the folded node.
         axes: the folded axes: the batch and three others at most.
     """
