@@ -171,7 +171,7 @@ class FoldOptions:
         factor: positions moved into channels, F >= 2; None: chosen for each site by measurement.
         form: folds by the factor, or of strides alone, which measure nothing either.
         axis: a name, or an index into the Conv's input shape.
-        layout: the emitted form.
+        layout: the order of the axes around folded nodes.
         ragged: fold extents that the factor does not divide (zero-extend, then cut).
         mix_samples: allow batch folds with structural zeros across samples.
         nonfinite: what a fold may do to Inf and NaN.
