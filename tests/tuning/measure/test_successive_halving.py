@@ -25,6 +25,7 @@ from widthfold_onnx.tuning.measure.successive_halving import (
     FORM_SECONDS,
     HOPELESS,
     PEAK_MARGIN,
+    WARMUP_RUNS,
     Outcome,
     Start,
     _need,
@@ -118,12 +119,15 @@ def test_all_forms_run_then_the_better_ones_and_the_best_more_often(raced) -> No
 
 def test_the_order_of_turns_goes_on_behind_the_first_pairs(raced) -> None:
     _, track = raced({"own": 1.0, "form": 1.0})
-    rounds = 1 + RUNGS[0].pairs
-    assert RUNGS[0].pairs > FIRST_PAIRS
+    rounds = RUNGS[0].pairs
+    assert rounds > FIRST_PAIRS
     order: list[str] = []
     sides = [lambda _, name=name: order.append(name) for name in ("own", "form")]
     list(islice(in_turn(sides, track.clock), rounds))
-    assert track.order[2 * rounds : 4 * rounds] == order  # the layer as it is runs first, alone
+    alone = WARMUP_RUNS + 2 * rounds  # the layer as it is runs first, alone
+    assert track.order[:alone] == ["own"] * alone
+    assert track.order[alone : alone + WARMUP_RUNS] == ["form"] * WARMUP_RUNS
+    assert track.order[alone + WARMUP_RUNS :][: 2 * rounds] == order
 
 
 def test_every_form_begins_before_it_runs_and_has_one_result_behind_its_layer(raced) -> None:
@@ -142,7 +146,7 @@ def test_what_is_hopeless_is_not_run_again(raced) -> None:
     reports, track = raced({"own": 1.0, **forms})
     for form in ("bad", "behind"):
         ran = results(reports)[form]
-        assert (ran.rounds, track.runs[form]) == (FIRST_PAIRS, 1 + FIRST_PAIRS)  # once to warm up
+        assert (ran.rounds, track.runs[form]) == (FIRST_PAIRS, WARMUP_RUNS + FIRST_PAIRS)
         assert ran.ratio == pytest.approx(1 / forms[form])
     assert results(reports)["meh"].rounds > FIRST_PAIRS
     assert results(reports)["near"].rounds > FIRST_PAIRS
