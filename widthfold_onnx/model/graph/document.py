@@ -43,23 +43,23 @@ Attributes = Mapping[str, Attribute]
 
 
 class Document:
-    """A model being rewritten, without the functions that hold sites (`model.proto.functions`).
+    """A model being rewritten, without functions that hold certain operators.
 
     It owns `proto` and changes it in `finish`.
 
     Args:
         proto: a checked model.
         folder: where external data lies; None if the model has none.
-        sites: the operators that may be folded, by domain and type.
+        operators: by domain and type; functions that hold one of these are inlined.
 
     Raises:
         InvalidModelError: the model uses something that the graph library cannot read.
     """
 
     def __init__(
-        self, proto: onnx.ModelProto, folder: Path | None, sites: Collection[tuple[str, str]]
+        self, proto: onnx.ModelProto, folder: Path | None, operators: Collection[tuple[str, str]]
     ) -> None:
-        proto, self.why_not_inlined = inlined(proto, sites)
+        proto, self.why_not_inlined = inlined(proto, operators)
         self.proto = proto
         self.folder = folder
         self.external_names: set[str] = set()

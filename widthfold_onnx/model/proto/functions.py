@@ -48,12 +48,12 @@ def function_key(function: onnx.FunctionProto) -> FunctionKey:
     return domain_name(function.domain), function.name, function.overload
 
 
-def inlined(model: onnx.ModelProto, sites: Operators) -> tuple[onnx.ModelProto, str]:
-    """Inline the functions that hold sites, and their callers.
+def inlined(model: onnx.ModelProto, operators: Operators) -> tuple[onnx.ModelProto, str]:
+    """Inline the functions that hold one of some operators, and their callers.
 
     Args:
         model: a checked model; it is not changed.
-        sites: the operators of sites.
+        operators: the operators.
 
     Returns:
         The model, a new one if anything was inlined; and why nothing could be inlined, else "".
@@ -61,7 +61,7 @@ def inlined(model: onnx.ModelProto, sites: Operators) -> tuple[onnx.ModelProto, 
     holding: dict[FunctionKey, tuple[str, str]] = {}
     for function in _callees_first(model):
         nodes = all_nodes(function.node)
-        if any(operator_of(node) in sites or call_key(node) in holding for node in nodes):
+        if any(operator_of(node) in operators or call_key(node) in holding for node in nodes):
             holding[function_key(function)] = function.domain, function.name
     if not holding:
         return model, ""
