@@ -18,6 +18,7 @@ from gpu.tables import CLAIM, Section, published_times
 
 from widthfold_onnx.algebra.axis import keep_axis
 from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.arrays import round_up
 from widthfold_onnx.tuning.cost import Work, form_seconds, layer_seconds
 from widthfold_onnx.tuning.targets import Target, target
 
@@ -88,16 +89,12 @@ def floors(layer: Layer, form: Form, device: Target) -> tuple[float, float]:
     work = work_of(layer, form)
     inputs, outputs = (count // work.group for count in work.channels)
     if work.group > 1 and inputs == outputs == 1:  # depthwise, as `tuning.cost` takes it
-        per_position = _up(work.group, device.lanes) * work.taps
+        per_position = round_up(work.group, device.lanes) * work.taps
     else:
-        rows, columns = _up(inputs * work.taps, device.depth), _up(outputs, device.lanes)
+        rows, columns = round_up(inputs * work.taps, device.depth), round_up(outputs, device.lanes)
         per_position = work.group * rows * columns
     tiles = work.positions * per_position / device.rate[work.dtype]
     return layer.bytes / device.memory_bandwidth, tiles
-
-
-def _up(count: int, multiple: int) -> int:
-    return -(-count // multiple) * multiple
 
 
 def table(device: Target, layers: Sequence[Layer], title: str) -> Section:

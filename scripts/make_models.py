@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the small models that the README and the tests use: `make_models.py [OUT=models]`.
+"""Write the small models that the README and the tests use: `make_models.py [OUT=models]`.
 
 A value that is declared in a model's text (`nets.sources`) but computed by no node is a weight: it
 is filled with numbers that depend on nothing but the names of the model and the weight, so every

@@ -778,8 +778,8 @@ class InspectSite(Result, kw_only=True, frozen=True):
     """The description of a site by `inspect`; None where a shape is not known.
 
     Attributes:
-        channels: input and output channels.
-        alignment: on both sides, channels of the channels padded to whole tiles of 8.
+        channels: input -> output channels, as text.
+        alignment: the same, each "n of m": m is n padded to whole tiles of 8.
         flops: multiply-adds of one run.
         folded_as: the form of a fold of an earlier run; None for any other node.
         choices: the cheapest form along each axis at the factor, the cheapest first.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from widthfold_onnx.algebra.channels import Grouping
+from widthfold_onnx.arrays import round_up
 from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.decide.survey import TILE
 from widthfold_onnx.model.loader import load
@@ -25,7 +26,7 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
     def choose(site: LinearSite) -> Reformulation | Refusal:
         if not isinstance(site, ConvSite) or site.op != "Conv" or site.group > 1:
             return Refusal(Code.NO_GAIN, "only a Conv of one group is padded")
-        grouping = Grouping(*(-(-channels // TILE) * TILE for channels in site.channels))
+        grouping = Grouping(*(round_up(channels, TILE) for channels in site.channels))
         unlimited = FoldOptions(ragged=True, max_flops_growth=1e9, max_bytes_growth=1e9)
         padded = forms_of_split(site, unlimited, (1,) * (1 + len(site.axes)), grouping=grouping)
         return next((form for _, form in padded), Refusal(Code.NO_GAIN, "nothing is missing"))

@@ -1,4 +1,4 @@
-"""Share of a model's time, by kind of node, from the runtime's own profile, for benchmarks."""
+"""Shares of a model's time, by kind of node, from the runtime's own profile, for benchmarks."""
 
 from __future__ import annotations
 

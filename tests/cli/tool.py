@@ -1,4 +1,4 @@
-"""Runs the command: in this process, as a process of its own, or on a terminal."""
+"""Run the command: in this process, as a process of its own, or on a terminal."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def pixel_shuffle(steps: Sequence[MoveOrSum]) -> int | None:
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """The fold of one tensor: extents of all atoms, and the arrangements in both forms."""
+    """The fold of one tensor: extents of all atoms, and the arrangements on both paths."""
 
     atoms: Mapping[str, int | None]
     nchw: tuple[Arrangement, ...]
@@ -128,7 +128,7 @@ class Packing:
     def steps(self, *, tile_major: bool, inverse: bool = False) -> tuple[Move, ...]:
         """Return the operations that fold a tensor, or with `inverse` unfold it."""
         if tile_major and self._axes(self.nchw[0]) == self._axes(self.nchw[-1]):
-            return ()  # nothing is folded, so the channels-last form needs no Transpose
+            return ()  # nothing is folded, so the NHWC path needs no Transpose
         arrangements = self.nhwc if tile_major else self.nchw
         path = tuple(reversed(arrangements)) if inverse else arrangements
         axes = [self._axes(arrangement) for arrangement in path]

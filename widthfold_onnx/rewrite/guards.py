@@ -11,8 +11,8 @@ a guard gets a guard of its own, between logical tensors.
 
 The folded nodes move into one branch, copies of the original nodes into the other:
 
-    x -+- Shape -+- Gather(axes) - Sub(remainders) - Mod(moduli) - ReduceMax -+
-       |         +- ReduceMin - Sign -----------------------------------------+- Less - If - y
+    x -+- Shape -+- Gather(axes) - Sub(offsets) - Mod(moduli) - ReduceMax -+
+       |         +- ReduceMin - Sign --------------------------------------+- Less - If - y
        +- then_branch: fold - Conv' - unfold
        +- else_branch: Conv
 """

@@ -164,11 +164,10 @@ class Series(NewNodes):
         self.append("Slice", "cut", *as_inputs(self._document, BOUNDS_INPUT, bounds))
 
     def requantize(self, maker: Node | Refusal | None) -> None:
-        """Quantize moved data and dequantize it again; append nothing if nothing was moved.
+        """Quantize data and dequantize it again, if it was moved and `maker` is a node.
 
         Args:
-            maker: the result of `exact_dequantizer` for the moved data; nothing is appended either
-                if it is no node.
+            maker: the result of `exact_dequantizer` for the data.
         """
         if isinstance(maker, Node) and self.nodes:
             numbers = dict(zip(("scale", "zero"), maker.inputs[1:], strict=True))

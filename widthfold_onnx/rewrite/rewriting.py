@@ -10,7 +10,7 @@ covers, depend on all forms together: regions and guards are settled before anyt
   nothing is converted between two sites that agree, and no fold meets its inverse.
 * A runtime fuses a DequantizeLinear only with a folded node next to it. So the integers before a
   DequantizeLinear are moved, and dequantized again in every layout that is read. Moves of
-  dequantized data are followed by a quantizer pair (`rules.match.quantization`).
+  dequantized data are followed by a quantizer pair (`rules.match.dequantizers`).
 
 Logical tensors and nodes keep their names; `rewrite.record` describes the metadata of new nodes.
 """

@@ -27,8 +27,8 @@ Clock = Callable[[], int]
 """Nanoseconds, from any origin."""
 
 Times = npt.NDArray[np.float64]
-"""Seconds of runs. Who returns them names the axes: a round runs every side once, a pair is a round
-of two sides."""
+"""Seconds of runs. Whoever returns them names the axes: a round runs every side once, a pair is a
+round of two sides."""
 
 WARMUP_ROUNDS = 1
 WARMUP_SECONDS = 0.1

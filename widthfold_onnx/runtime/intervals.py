@@ -146,7 +146,10 @@ def one_session(logs: Array) -> tuple[float, float, float]:
 
 
 def is_settled(numerator: Times, denominator: Times) -> bool:
-    """Check whether more runs of two sessions would tell hardly more; seconds are [pair]."""
+    """Check whether more pairs of runs of two sessions would tell hardly more.
+
+    Both arrays hold seconds, [pair].
+    """
     middle, low, high = one_session(np.log(numerator / denominator))
     is_narrow = high - low <= SETTLED * 2 * _NORMAL * USUAL_SPREAD
     return is_narrow or _is_sure(middle, low, high)

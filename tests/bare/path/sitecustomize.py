@@ -1,4 +1,4 @@
-"""Takes from Python what only some systems have; a process with this folder on its path runs it.
+"""Take from Python what only some systems have; a process with this folder on its path runs it.
 
 Windows has none of it, macOS no /proc and no affinity. What stands in for the system's own answers,
 psutil and archspec, still reads /proc here, as it would ask another system otherwise.

@@ -124,17 +124,18 @@ def test_a_function_depends_on_its_key_and_on_every_operand() -> None:
 
 
 def test_rounds_draw_other_elements_and_end() -> None:
-    outside = variables(9, (50,))
+    outside, whole = variables(9, (50,)), of_numbers(np.arange(4))
     with round_of_draws(0):
         assert not unequal(outside, variables(9, (50,))).any()
     with pytest.raises(ZeroDivisionError), round_of_draws(1):
-        assert unequal(outside, variables(9, (50,))).all()
+        first = variables(9, (50,))
+        assert unequal(outside, first).all()
         with round_of_draws(2):
-            inner = variables(9, (50,))
-        assert unequal(inner, variables(9, (50,))).all()
+            assert unequal(first, variables(9, (50,))).all()
+        assert not unequal(first, variables(9, (50,))).any()
+        assert not unequal(whole, of_numbers(np.arange(4.0))).any(), "no number is drawn"
         raise ZeroDivisionError
     assert not unequal(outside, variables(9, (50,))).any()
-    assert not unequal(of_numbers(np.arange(4)), of_numbers(np.arange(4.0))).any()
 
 
 def test_elements_are_spread_evenly() -> None:

@@ -39,7 +39,7 @@ OPSETS = pytest.mark.parametrize("opset", [13, 19, 21])
 def test_moves_behind_a_dequantizer_end_with_its_pair(
     ragged: bool, kind: type[np.integer], opset: int, tmp_path: Path
 ) -> None:
-    """The groups of the NHWC form have no layout, so the moves of such a Conv are its own."""
+    """The groups of the NHWC path have no layout, so the moves of such a Conv are its own."""
     layer = FLAT | ({"shape": (1, 4, 6, 13)} if ragged else {})
     case = Case(op="QDQ Conv", plain=True, kinds=(kind, np.int8), opset=opset, **layer)
     options = FoldOptions(

@@ -153,13 +153,14 @@ def test_what_is_hopeless_is_not_run_again(raced) -> None:
 
 
 def test_a_form_is_not_hopeless_for_one_slow_run(raced) -> None:
-    reports, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == 2 else 0.5, "next": 0.9})
+    slow = WARMUP_RUNS + 1  # the first run that is timed
+    reports, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == slow else 0.5, "next": 0.9})
     measurements = results(reports)
     assert measurements["good"].rounds == measurements["next"].rounds == RUNGS[-1].pairs
 
 
 def test_a_hiccup_later_on_does_not_undo_what_was_measured(raced) -> None:
-    hiccup = 2 + RUNGS[0].pairs + 1 + 2  # the first pair of the second rung
+    hiccup = 2 * WARMUP_RUNS + RUNGS[0].pairs + 1  # the first pair of the second rung
     reports, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == hiccup else 0.5})
     assert results(reports)["good"].rounds == RUNGS[-1].pairs
     assert results(reports)["good"].ratio == pytest.approx(2.0)
@@ -212,9 +213,9 @@ def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
     late = [key for key in forms if not measurements[key].rounds]
     assert ran == list(forms)[: len(ran)]
     assert {measurements[key].reason for key in late} == {NO_TIME}
-    round_seconds = 2 * (1 + RUNGS[0].pairs)  # once to warm up
+    round_seconds = WARMUP_RUNS + 2 * RUNGS[0].pairs
     assert FIRST_SHARE * 100 <= 10 + len(ran) * round_seconds <= FIRST_SHARE * 100 + round_seconds
-    assert track.now <= (100 + 2 * (RUNGS[-1].pairs + 1)) * MILLI
+    assert track.now <= (100 + WARMUP_RUNS + 2 * RUNGS[-1].pairs) * MILLI
 
 
 def test_the_first_form_runs_whatever_the_time(raced) -> None:

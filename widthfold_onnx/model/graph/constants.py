@@ -196,7 +196,7 @@ def drop_unused(
         constant: the constant behind a value.
 
     Yields:
-        The graph of each removal; a constant is removed as the iterator is consumed.
+        The graph of each removal, just before it: the caller must go on to the end.
     """
     stack = list(values)
     while stack:

@@ -49,11 +49,11 @@ def function_key(function: onnx.FunctionProto) -> FunctionKey:
 
 
 def inlined(model: onnx.ModelProto, operators: Operators) -> tuple[onnx.ModelProto, str]:
-    """Inline the functions that hold one of some operators, and their callers.
+    """Inline the functions that hold any of these operators, and their callers.
 
     Args:
         model: a checked model; it is not changed.
-        operators: the operators.
+        operators: by domain and type.
 
     Returns:
         The model, a new one if anything was inlined; and why nothing could be inlined, else "".

@@ -112,7 +112,7 @@ class Lengths:
             return Length(offset=extent)
         key, root = (value, axis), Length(value, axis, 1)
         if key not in self._extents:
-            self._extents[key] = root  # counts before it is followed, so that recursion is bounded
+            self._extents[key] = root  # before it is followed, so that `MOST_FOLLOWED` counts it
             self._extents[key] = self._extent_by_maker(value, axis) or root
         return self._extents[key]
 

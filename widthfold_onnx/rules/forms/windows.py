@@ -202,7 +202,7 @@ def _ends(
     if shapes[1] != site.output:
         reason = Refusal(Code.CUT, f"{list(shapes[1])} is cut to {list(site.output)}")
     elif is_apart:
-        reason = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in the NHWC path")
+        reason = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in NHWC")
     return Ends(site.data_index, input_layout, output_layout, in_shape, out_shape, reason)
 
 

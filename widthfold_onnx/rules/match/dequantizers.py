@@ -1,4 +1,4 @@
-"""Find the DequantizeLinear behind the data of a node, as ONNX Runtime finds it.
+"""Find the DequantizeLinear that made the data of a node, as ONNX Runtime finds it.
 
 A runtime recognizes moves of integers as DequantizeLinear - moves - QuantizeLinear. So the rewrite
 puts a QuantizeLinear and a DequantizeLinear with the same scale and zero point behind moves of

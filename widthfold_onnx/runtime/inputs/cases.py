@@ -57,34 +57,34 @@ MIRRORED = {
 }
 
 
-def cases(model: onnx.ModelProto, fixed: Values) -> tuple[Values, ...]:
+def cases(model: onnx.ModelProto, chosen: Values) -> tuple[Values, ...]:
     """Return combinations of values of the inputs that choose between parts of a model.
 
     Args:
         model: the original.
-        fixed: values that the caller chose.
+        chosen: values that the caller chose.
 
     Returns:
         At least one combination. The first has the value with which the first comparison of each
         input holds; models are timed with it.
 
     Raises:
-        UsageError: a fixed value for an input that is not there, or that it does not hold.
+        UsageError: a chosen value for an input that is not there, or that it does not hold.
     """
     initializers = {tensor.name for tensor in model.graph.initializer}
     ports = {value.name: value for value in inputs(model) if value.name not in initializers}
-    for name, elements in fixed.items():
+    for name, elements in chosen.items():
         if name not in ports:
             names = ", ".join(map(printable, ports)) or "none"
             reason = f"which is no input; there are: {names}"
             raise UsageError(f"--value names {printable(name)}, {reason}")
         _check(ports[name], elements)
     small = {name for name, value in ports.items() if _is_small(value)}
-    choices: dict[str, list[tuple[float, ...]]] = {name: [value] for name, value in fixed.items()}
-    if small - fixed.keys():
+    choices: dict[str, list[tuple[float, ...]]] = {name: [value] for name, value in chosen.items()}
+    if small - chosen.keys():
         reader = _Reader(small)
         reader.read(flat(model).graph)
-        choices |= {n: reader.values(n) for n in sorted(reader.compared) if n not in fixed}
+        choices |= {n: reader.values(n) for n in sorted(reader.compared) if n not in chosen}
     if math.prod(map(len, choices.values())) <= MOST_CASES:
         combinations = product(*choices.values())
         return tuple(dict(zip(choices, values, strict=True)) for values in combinations)

@@ -77,7 +77,7 @@ def input_sets(
 
 def random_sets(
     session: Session,
-    fixed: Sizes,
+    demanded: Sizes,
     count: int,
     suits: Callable[[Shapes], bool] = any_shapes,
     *,
@@ -87,7 +87,7 @@ def random_sets(
 
     Args:
         session: of the original, at any level.
-        fixed: sizes that the caller demands.
+        demanded: sizes that the caller demands.
         count: how many; five cover all distributions, four all batches, two an odd size. There is
             at least one for each size. One more set is made for each further combination of values.
         suits: as for `find_shapes`.
@@ -98,14 +98,14 @@ def random_sets(
         UnverifiedError: as `find_shapes`.
     """
     end = search_end()
-    sizes = find_sizes(session, fixed, suits, end)
+    sizes = find_sizes(session, demanded, suits, end)
     first, special = sizes[0], dict[int, Shapes | None]()
     if count > 1 and varied:
-        special[1] = other_shapes(session, fixed[0], first)  # may be long, so one set is enough
-    if varied and any(Dimensions.of(session.inputs, fixed[0]).open_dims.values()):
+        special[1] = other_shapes(session, demanded[0], first)  # may be long, so one set is enough
+    if varied and any(Dimensions.of(session.inputs, demanded[0]).open_dims.values()):
         for seed, batch in BATCHES.items():
             if seed < count:
-                special[seed] = with_batch(session, fixed[0], first, batch)
+                special[seed] = with_batch(session, demanded[0], first, batch)
     draws = [
         (
             session,
@@ -115,7 +115,7 @@ def random_sets(
         for seed in range(max(count, len(sizes)))
     ]
     draws += [
-        (case, _own_shapes(case, fixed[0], first, end), shown_values(case.inputs))
+        (case, _own_shapes(case, demanded[0], first, end), shown_values(case.inputs))
         for case in session.cases[1:]
     ]
     sets = []
@@ -128,15 +128,15 @@ def random_sets(
     return InputSets(sets, sizes, [remark] if batches else [])
 
 
-def _own_shapes(case: Session, fixed: Shapes, shapes: Shapes, end: float) -> Shapes:
-    """Return the shapes at which a combination of values runs: the usual ones, or its own.
+def _own_shapes(case: Session, demanded: Shapes, shapes: Shapes, end: float) -> Shapes:
+    """Return the shapes at which a case runs: the usual ones, or its own.
 
     A part of a model may take other sizes than the caller demands: then it is compared
     at these.
     """
-    for demanded in (shapes, fixed, {}):
+    for tried in (shapes, demanded, {}):
         with contextlib.suppress(UnverifiedError):
-            return find_shapes(case, demanded, end=end)
+            return find_shapes(case, tried, end=end)
     return shapes
 
 

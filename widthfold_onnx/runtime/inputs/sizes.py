@@ -93,7 +93,7 @@ class Dimensions:
                 is known everywhere.
 
         Raises:
-            UsageError: a demanded shapes for an input that is not there or does not have that form.
+            UsageError: a demanded shape for an input that is not there or does not have that form.
         """
         valued = {p.name: (len(p.value),) for p in inputs if len(p.value) > 1 and len(p.dims) == 1}
         demanded = {**valued, **demanded}

@@ -254,6 +254,6 @@ def out_of_reach(macs: float, usual: float, peak: float) -> bool:
 
 
 def _ratio(times: Times) -> float:
-    """Return the ratio of the shortest of seconds [side, pair]: what disturbs a run prolongs it."""
+    """Return the shortest seconds of side 0 / those of side 1: what disturbs a run prolongs it."""
     base, form = times.min(axis=1)
     return float(base / form)

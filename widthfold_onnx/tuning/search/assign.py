@@ -40,7 +40,7 @@ class Option(NamedTuple):
         input_layout: layout of the input; None for logical.
         output_layout: layout of the output; None for logical.
         end_seconds: seconds of the moves at one packed end: what the form takes alone beyond its
-            time between packed tensors, in equal shares of its packed ends.
+            time between packed tensors, shared equally among its packed ends.
     """
 
     spec: FormSpec | None
@@ -136,7 +136,8 @@ def _join(
 ) -> None:
     """Add the cost of a link: its layout, and the folds and unfolds that its layers need.
 
-    For each layout p; each fold and each unfold is paid once, however many layers need it:
+    For each layout p; "another" may be the logical one, and other ops that make or read the tensors
+    count as that. Each fold and each unfold is paid once, however many layers need it:
 
         a maker returns   the link is in   a reader reads   paid
         p                 another                           unfold
