@@ -390,13 +390,14 @@ def test_the_readme_and_the_pages_are_made_of_the_numbers(report: ModuleType) ->
         (ROOT / "benchmarks").rglob("published.json"),
     )
     campaigns = {path.parent.name: report.read(path) for path in folders}
-    assert campaigns.keys() == {"benchmarks", "avx2"}
+    assert campaigns.keys() == {"benchmarks", "avx2", "cascadelake"}
     assert campaigns["benchmarks"].summary() in readme
-    gains = sum(row.changed for row in campaigns["avx2"].rows)
-    assert f"AVX2 alone, where {gains} models gain" in readme
+    for folder, words in (("avx2", "AVX2 alone"), ("cascadelake", "(Cascade Lake)")):
+        gains = sum(row.changed for row in campaigns[folder].rows)
+        assert f"{words}, where {gains} models gain" in readme
 
 
-@pytest.mark.parametrize("folder", [".", "avx2"])
+@pytest.mark.parametrize("folder", [".", "avx2", "cascadelake"])
 def test_a_page_is_made_of_the_numbers(folder: str, report: ModuleType) -> None:
     path = ROOT / "benchmarks" / folder / "published.json"
     assert path.with_suffix(".md").read_text() == report.read(path).markdown()
