@@ -119,15 +119,16 @@ def test_all_forms_run_then_the_better_ones_and_the_best_more_often(raced) -> No
 
 def test_the_order_of_turns_goes_on_behind_the_first_pairs(raced) -> None:
     _, track = raced({"own": 1.0, "form": 1.0})
-    rounds = RUNGS[0].pairs
-    assert rounds > FIRST_PAIRS
+    rounds = 1 + RUNGS[0].pairs  # one to warm up
+    assert RUNGS[0].pairs > FIRST_PAIRS
     order: list[str] = []
     sides = [lambda _, name=name: order.append(name) for name in ("own", "form")]
     list(islice(in_turn(sides, track.clock), rounds))
-    alone = WARMUP_RUNS + 2 * rounds  # the layer as it is runs first, alone
+    before = WARMUP_RUNS - 1
+    alone = before + 2 * rounds  # the layer as it is runs first, alone
     assert track.order[:alone] == ["own"] * alone
-    assert track.order[alone : alone + WARMUP_RUNS] == ["form"] * WARMUP_RUNS
-    assert track.order[alone + WARMUP_RUNS :][: 2 * rounds] == order
+    assert track.order[alone : alone + before] == ["form"] * before
+    assert track.order[alone + before :][: 2 * rounds] == order
 
 
 def test_every_form_begins_before_it_runs_and_has_one_result_behind_its_layer(raced) -> None:
@@ -213,9 +214,11 @@ def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
     late = [key for key in forms if not measurements[key].rounds]
     assert ran == list(forms)[: len(ran)]
     assert {measurements[key].reason for key in late} == {NO_TIME}
-    round_seconds = WARMUP_RUNS + 2 * RUNGS[0].pairs
-    assert FIRST_SHARE * 100 <= 10 + len(ran) * round_seconds <= FIRST_SHARE * 100 + round_seconds
-    assert track.now <= (100 + WARMUP_RUNS + 2 * RUNGS[-1].pairs) * MILLI
+    warm_up = WARMUP_RUNS + 1  # runs of a form, and one of the layer as it is
+    form_seconds = warm_up + 2 * RUNGS[0].pairs
+    seconds = (1 + len(ran)) * form_seconds
+    assert FIRST_SHARE * 100 <= seconds <= FIRST_SHARE * 100 + form_seconds
+    assert track.now <= (100 + warm_up + 2 * RUNGS[-1].pairs) * MILLI
 
 
 def test_the_first_form_runs_whatever_the_time(raced) -> None:
