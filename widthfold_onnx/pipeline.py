@@ -107,9 +107,7 @@ def optimize(
         report = msgspec.structs.replace(report, values=values)
         if out is None or (require_fold and not decided_plan.plan.changes):
             return CommandResult(report, decided_plan.plan)
-        delivery = Delivery(
-            loaded, fitted_plan, report, by_measurement=options.fixed_factor is None
-        )
+        delivery = Delivery(loaded, fitted_plan, report, is_measured=options.fixed_factor is None)
         report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
         layers = _unproved_layers(fitted_plan, report)
         if not layers:
@@ -186,7 +184,7 @@ def apply(
     report = msgspec.structs.replace(report, note=other_runtime(runtime))
     if out is None or (fitted_plan.misfits and not partial):
         return CommandResult(report, fitted_plan.plan)
-    delivery = Delivery(loaded, fitted_plan, report, by_measurement=False)
+    delivery = Delivery(loaded, fitted_plan, report, is_measured=False)
     report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
     return CommandResult(report, fitted_plan.plan)
 
@@ -354,14 +352,14 @@ class Delivery:
         loaded: the original model.
         fitted_plan: the plan at this model; carrying it out consumes it.
         report: the report, so far without file and verification.
-        by_measurement: whether the plan was decided by measurement just now; a model that cannot be
+        is_measured: whether the plan was decided by measurement just now; a model that cannot be
             run is written only if it was not.
     """
 
     loaded: LoadedModel
     fitted_plan: FittedPlan
     report: OptimizeReport
-    by_measurement: bool
+    is_measured: bool
 
     def write(
         self,
@@ -397,7 +395,7 @@ class Delivery:
                 return
             result = self._verify(file, out.name, verify_options, on_progress)
             verification.append(result)
-            if result.verdict != "pass" and (self.by_measurement or not result.unrun):
+            if result.verdict != "pass" and (self.is_measured or not result.unrun):
                 raise CheckFailedError(result.verdict)
 
         rewriting = self.fitted_plan.rewriting

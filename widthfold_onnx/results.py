@@ -37,8 +37,8 @@ SpeedVerdict = Literal["faster", "slower", "no difference", "inconclusive"]
 class Gain(Result, kw_only=True, frozen=True):
     """Time of the original / time of the new one, and the ends of its 95 % interval.
 
-    The interval is the one of `runtime.intervals`; `pairs` is the number of timed runs of each
-    side. A `predicted` gain was not timed: `pairs` is 0, `low` and `high` are `ratio`.
+    `runtime.intervals` computes the interval. `pairs` is the number of timed runs of each side.
+    A `predicted` gain was not timed: `pairs` is 0, `low` and `high` are `ratio`.
     """
 
     ratio: float

@@ -1,7 +1,7 @@
 """Choose the ops between folded nodes that run on packed tensors, so that a fold is paid once.
 
-    each by itself   x - fold - Conv' - unfold - Relu - fold - Conv' - unfold - y
-    one region       x - fold - Conv' ---------- Relu -------- Conv' - unfold - y
+    each by itself:  x - fold - Conv' - unfold - Relu - fold - Conv' - unfold - y
+    one region:      x - fold - Conv' ---------- Relu -------- Conv' - unfold - y
                                               +- unfold - a reader of the logical tensor
 
 First every op that can runs packed: one of its inputs comes from a folded or packed node, and

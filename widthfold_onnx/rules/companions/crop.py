@@ -9,8 +9,8 @@ taken away at the begin of an axis and e at its end, of a Conv of stride s:
 
 With a kernel of 3:
 
-    before   x [N, C, L] - Conv, pads (2, 2) - [N, O, L + 2] - Relu - Slice [: -2] - y [N, O, L]
-    after    x [N, C, L] - Conv, pads (2, 0) - [N, O, L] ----- Relu ---------------- y [N, O, L]
+    before:  x [N, C, L] - Conv, pads (2, 2) - [N, O, L + 2] - Relu - Slice [: -2] - y [N, O, L]
+    after:   x [N, C, L] - Conv, pads (2, 0) - [N, O, L] ----- Relu ---------------- y [N, O, L]
 
 Matches: a Conv or ConvTranspose behind which a Slice of spatial axes follows with steps of 1, or
     several. Each op between acts on each element alone, or is a Squeeze or Unsqueeze; nothing else

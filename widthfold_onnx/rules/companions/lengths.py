@@ -4,8 +4,8 @@ An extent is `times` * an open extent + `offset`. `root` and `axis` name the ope
 the way upwards ends. So two extents of one root can be compared at all sizes. Every open extent
 counts as 1 at least. Behind a Conv of kernel 3, the Slice takes 2 positions away at every T:
 
-    x [N, C, T] -+- Conv, pads (2, 2) -- y [N, O, T + 2] - Slice - z [N, O, T]
-                 +- Shape - Gather [2] ------- ends ---------+
+    x [N,C,T] -+- Conv, pads (2,2) - y [N,O,T+2] - Slice - z [N,O,T]
+               +- Shape - Gather [2] ----- ends -----+
 
     extent of y = 1 * T + 2, ends = 1 * T + 0
 """
@@ -65,7 +65,7 @@ class Length:
 
 @dataclass(frozen=True)
 class Trim:
-    """How many positions a Slice takes away at both ends of an axis, if the axis has as many."""
+    """The numbers of positions that a Slice takes away at both ends of an axis that has as many."""
 
     begin: int
     end: int

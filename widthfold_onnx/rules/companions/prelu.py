@@ -2,17 +2,17 @@
 
 PRelu returns x where x >= 0, and slope * x where x < 0.
 
-    before             x ---------------------- PRelu(slope) -- y
-    one slope          x ---------------------- LeakyRelu ----- y
-    slopes up to 1     x -+- Mul(slope) ------- Max(x, .) ----- y
-    slopes from 1      x -+- Mul(slope) ------- Min(x, .) ----- y
-    any others         x -+- Less(0) - Where(slope, 1) - Mul(x) - y
+    before:            x ---------------------- PRelu(slope) -- y
+    one slope:         x ---------------------- LeakyRelu ----- y
+    slopes up to 1:    x -+- Mul(slope) ------- Max(x, .) ----- y
+    slopes from 1:     x -+- Mul(slope) ------- Min(x, .) ----- y
+    any others:        x -+- Less(0) - Where(slope, 1) - Mul(x) - y
 
 Matches: a PRelu of floats whose slopes are constant.
 Rewrites: to LeakyRelu(x) if there is one slope: runtimes compute it in the Conv before it.
     Else, if all slopes are finite and none is 0 or subnormal: to Max(x, slope * x) if all are up
-    to 1 (above 0, too, in float16 and double), to Min(x, slope * x) if all are at least 1. Any
-    others: to x * Where(x < 0, slope, 1).
+    to 1, and to Min(x, slope * x) if all are at least 1. For Max they must be above 0, too, in
+    float16 and double. Any others: to x * Where(x < 0, slope, 1).
 Exact: bit for bit, but for the sign of some zeros. LeakyRelu is defined alike, for a slope that
     its float32 holds.
     Max and Min: the product is rounded as in the PRelu. Rounding keeps order: with slopes up to 1

@@ -1,7 +1,7 @@
 """Give a constant of one number two dimensions, where ONNX Runtime broadcasts it slowly.
 
-    before   x [..., L, 1] - Add(c []) ------ y
-    after    x [..., L, 1] - Add(c [1, 1]) -- y
+    before:  x [..., L, 1] - Add(c []) ------ y
+    after:   x [..., L, 1] - Add(c [1, 1]) -- y
 
 Matches: Add, Div, Mul and Sub of a tensor whose last extent is 1 and a constant of one number with
     fewer than two dimensions. The runtime's loop over the last axis then takes one element at a

@@ -4,9 +4,9 @@ ONNX Runtime fuses an activation with the Conv before it, and keeps tensors betw
 blocked layout; a Split between them prevents both. Gated layers (WaveNet, Demucs, a Conformer) have
 one: Tanh of the first half times Sigmoid of the second.
 
-    before   x - Pad - Conv C -> 2*O - Split -+- Tanh
+    before:  x - Pad - Conv C -> 2*O - Split -+- Tanh
                                               +- Sigmoid
-    after    x -+- Pad - Conv C -> O, weight[:O] - Tanh
+    after:   x -+- Pad - Conv C -> O, weight[:O] - Tanh
                 +- Pad - Conv C -> O, weight[O:] - Sigmoid
 
 Matches: a Split of channels behind a Conv of one group with constant weights, which nothing else

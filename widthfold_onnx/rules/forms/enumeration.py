@@ -128,24 +128,19 @@ def forms_of_split(
             they have fewer structural zeros, but channels grow on one side only.
 
     Yields:
-        Names of the axes whose factor is above 1, joined by "+", "" if there are none; and the
-        form or its refusal.
+        Names of the axes whose factor is above 1, joined by "+"; and the form or its refusal.
     """
-    grouping = grouping or site.grouping
+    grouping, names = grouping or site.grouping, axis_names(site.rank)
     group_changes = _changes(site.grouping, grouping)
-    names = axis_names(site.rank)
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
     if options.ragged and (refusal := _too_short(site, split)):
         yield label, refusal
         return
-    one_sided = one_sided and not group_changes
-    of_axes = [
-        list(_tilings(axis, factor, one_sided=one_sided))
-        for axis, factor in zip(site.axes, split[1:], strict=True)
-    ]
+    pairs, one_sided = zip(site.axes, split[1:], strict=True), one_sided and not group_changes
+    of_axes = [list(_tilings(axis, factor, one_sided=one_sided)) for axis, factor in pairs]
+    batch, lift_names = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
     for last_first in product(*reversed(of_axes)):
         tilings = last_first[::-1]
-        batch, lift_names = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
         kind = [*batch, *(kind for kind, _ in tilings if kind), *lift_names, *group_changes]
         if not kind and not site.operator.transposed:
             continue  # the node as it is
@@ -187,9 +182,9 @@ def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]
     If there is a bias, one tap must meet every position of the result. Only the number of samples
     may be open. With a kernel of 3 along D:
 
-        before   [N, C, D, H, W] - Conv of 3 axes - [N, O, D', H', W']
-        after    [N, C, D, H, W] - [N*D, C, H, W] - Conv of 2 axes, C -> 3*O - [N, D, 3*O, H', W']
-                 - sum of 3 shifted parts - [N, D', O, H', W'] - [N, O, D', H', W']
+        before:  [N,C,D,H,W] - Conv of 3 axes - [N,O,D',H',W']
+        after:   [N,C,D,H,W] - [N*D,C,H,W] - Conv of 2 axes, C -> 3*O - [N,D,3*O,H',W']
+                 - sum of 3 shifted parts - [N,D',O,H',W'] - [N,O,D',H',W']
     """
     rank, (first, *other_axes) = site.rank, site.axes
     fits = rank in SUMMED_RANKS and not site.operator.activates and site.group == 1

@@ -5,8 +5,8 @@ padded if all of its makers can write zeros, and everything that reads it carrie
 Conv is a border only: its rows and its columns are padded independently of each other. At a
 multiple of 4:
 
-    before   x - Conv 3 -> 6 - Relu [N, 6, ...] - Conv 6 -> 6 - y
-    after    x - Conv 3 -> 8 - Relu [N, 8, ...] - Conv 8 -> 6 - y
+    before:  x - Conv 3 -> 6 - Relu [N, 6, ...] - Conv 6 -> 6 - y
+    after:   x - Conv 3 -> 8 - Relu [N, 8, ...] - Conv 8 -> 6 - y
 
 Rows 6 and 7 of the first weight are zero, and columns 6 and 7 of the second.
 """
