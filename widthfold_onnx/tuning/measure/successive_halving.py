@@ -259,6 +259,9 @@ def out_of_reach(macs: float, usual: float, peak: float) -> bool:
 
 
 def _ratio(times: Times) -> float:
-    """Return the shortest seconds of side 0 / those of side 1: what disturbs a run prolongs it."""
+    """Divide the shortest seconds of side 0 by the shortest of side 1.
+
+    What disturbs one of a few runs prolongs it.
+    """
     base, form = times.min(axis=1)
     return float(base / form)
