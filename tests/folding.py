@@ -17,7 +17,7 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.results import OptimizeReport, SiteReport
 from widthfold_onnx.rewrite.apply import Reading, fit
 from widthfold_onnx.rewrite.rewriting import Rewriting
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 
 
 def fold_model(
@@ -44,7 +44,7 @@ def rewriting(reading: Reading, options: FoldOptions, choose: Choose) -> Rewriti
     layers = [
         (decision.layer, decision.outcome)
         for decision in decide(reading, options, choose)
-        if decision.layer is not None and isinstance(decision.outcome, Reformulation)
+        if decision.layer is not None and isinstance(decision.outcome, Form)
     ]
     return Rewriting.of(reading.document, layers)
 

@@ -20,7 +20,13 @@ from widthfold_onnx import pipeline
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
 from widthfold_onnx.interop import ModelHandle, handle_of
 from widthfold_onnx.model.writer import write_model
-from widthfold_onnx.options import FoldOptions, Form, RuntimeOptions, SearchOptions, VerifyOptions
+from widthfold_onnx.options import (
+    FoldOptions,
+    FormName,
+    RuntimeOptions,
+    SearchOptions,
+    VerifyOptions,
+)
 from widthfold_onnx.options.keywords import (
     CheckKeywords,
     FoldKeywords,
@@ -143,7 +149,7 @@ def fold(
         UnverifiedError: the result cannot be shown to be equal.
     """
     check_keywords("fold", keywords, FoldKeywords)
-    if keywords.get("form") != Form.STRIDES:
+    if keywords.get("form") != FormName.STRIDES:
         keywords.setdefault("factor", FACTOR)
     result = optimize(model, out, no_verify=no_verify, **keywords)
     if result.model is None:

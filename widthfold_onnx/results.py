@@ -485,8 +485,8 @@ class SearchReport(Result, kw_only=True, frozen=True):
         threads: intra-op threads.
         target: the device of the predictions, also if they only order the best forms first.
         sizes: the whole model at each size; layers were measured at the first.
-        layers: different layers that can be reformulated.
-        forms: reformulations of all of them together.
+        layers: different layers that have other forms.
+        forms: forms of all of them together.
         measured: how many measurements this run took; the others were in the store.
         pending: planned layers with pending measurements.
         predicted: how many of the layers were judged by prediction, for want of measurements.
@@ -531,8 +531,8 @@ class TunedModel(Result, kw_only=True, frozen=True):
 
     Attributes:
         model: name of the file.
-        layers: different layers that can be reformulated.
-        forms: reformulations of all of them together, alone and between packed tensors.
+        layers: different layers that have other forms.
+        forms: forms of all of them together, alone and between packed tensors.
         measured: how many this run added to the store; a layer that several models have counts for
             each of them.
         stored: how many were in the store before.
@@ -763,7 +763,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
 
 
 class FormChoice(Result, kw_only=True, frozen=True):
-    """One legal reformulation of a site, with its cost on paper."""
+    """One legal form of a site, with its cost on paper."""
 
     axis: str
     factor: int

@@ -13,7 +13,7 @@ from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import apply
 from widthfold_onnx.rules.forms.enumeration import forms_of_split
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.sites import ConvSite, LinearSite
 
 
@@ -23,7 +23,7 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
     That is the advice of NVIDIA's convolution guide, the rival of every fold.
     """
 
-    def choose(site: LinearSite) -> Reformulation | Refusal:
+    def choose(site: LinearSite) -> Form | Refusal:
         if not isinstance(site, ConvSite) or site.op != "Conv" or site.group > 1:
             return Refusal(Code.NO_GAIN, "only a Conv of one group is padded")
         grouping = Grouping(*(round_up(channels, TILE) for channels in site.channels))

@@ -19,7 +19,7 @@ from tests.running import run
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import form_of
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form
 
@@ -48,13 +48,13 @@ def layer(model: onnx.ModelProto, options: FoldOptions = ALL) -> LinearSite | Re
     return reading.layer(reading.sites[0])
 
 
-def forms_of(model: onnx.ModelProto) -> dict[int, Reformulation]:
+def forms_of(model: onnx.ModelProto) -> dict[int, Form]:
     site = layer(model)
     assert isinstance(site, LinearSite)
     found = {form.spec.factor: form for form in every_form(site, ALL)}
     for form in found.values():
         again = form_of(site, form.spec, ALL)
-        assert isinstance(again, Reformulation)
+        assert isinstance(again, Form)
     return found
 
 

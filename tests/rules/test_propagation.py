@@ -26,7 +26,7 @@ from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.record import LAYOUT_KEY
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.forms.enumeration import forms_of_split
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.sites import LinearSite
 
 
@@ -238,7 +238,7 @@ def lifted(model: onnx.ModelProto) -> onnx.ModelProto:
     for _, site in read_sites(Reading(document), FoldOptions()):
         assert isinstance(site, LinearSite)
         ((_, form),) = forms_of_split(site, FoldOptions(), (1, 1), lift=1)
-        assert isinstance(form, Reformulation)
+        assert isinstance(form, Form)
         chosen.append((site, form))
     return Rewriting.of(document, chosen).carry_out()
 

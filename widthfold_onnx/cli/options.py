@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from widthfold_onnx.cli.derivation import Command, Help, options_of
-from widthfold_onnx.options import FoldOptions, Form, Provider, Tolerance, VerifyOptions
+from widthfold_onnx.options import FoldOptions, FormName, Provider, Tolerance, VerifyOptions
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.text import printable
 
@@ -94,7 +94,7 @@ def fold_options(default_factor: str | None) -> Callable[[Command], Command]:
 def _make_fold_options(**values: Any) -> FoldOptions:
     """Return the options; a factor by default is none where only strides are folded."""
     source = click.get_current_context().get_parameter_source("factor")
-    if values["form"] == Form.STRIDES and source is ParameterSource.DEFAULT:
+    if values["form"] == FormName.STRIDES and source is ParameterSource.DEFAULT:
         values["factor"] = None
     return FoldOptions(**values)
 

@@ -41,11 +41,11 @@ from widthfold_onnx.rewrite.plan import (
     Plan,
     structure_of,
 )
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.sites import LinearSite, Site
 from widthfold_onnx.text import quoted
 
-Choose = Callable[[LinearSite], Reformulation | Refusal]
+Choose = Callable[[LinearSite], Form | Refusal]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Decision:
 
     site: Site
     layer: LinearSite | None
-    outcome: Reformulation | Refusal
+    outcome: Form | Refusal
 
     @property
     def name(self) -> NodeName:
@@ -260,7 +260,7 @@ def with_layers(draft: Plan, decisions: Iterable[Decision]) -> Plan:
             form=decision.outcome.spec,
         )
         for decision in decisions
-        if decision.layer is not None and isinstance(decision.outcome, Reformulation)
+        if decision.layer is not None and isinstance(decision.outcome, Form)
     ]
     return msgspec.structs.replace(draft, layers=tuple(sorted(layers, key=lambda p: p.name)))
 

@@ -22,7 +22,7 @@ from widthfold_onnx.options import STRIDES_ALONE, FoldOptions, Layout, Provider,
 from widthfold_onnx.results import Stop
 from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.plan import Origin
-from widthfold_onnx.rules.selection import reformulate
+from widthfold_onnx.rules.selection import preferred_form
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.sessions.descriptions import description_of
 from widthfold_onnx.runtime.sessions.providers import OFF
@@ -57,7 +57,7 @@ def decide_fixed(
         chains, stops = drafting.chains(reading, options.pad_channels)
         draft = msgspec.structs.replace(draft, padding=joined_plan(chains))
         reading = drafting.reading(draft)
-    decisions = decide(reading, options, partial(reformulate, options=options, factor=factor))
+    decisions = decide(reading, options, partial(preferred_form, options=options, factor=factor))
     hints = Hints(reading, options, run)
     sites = [site_report(decision, hints.of(decision)) for decision in decisions]
     name = "strides" if factor == STRIDES_ALONE else f"factor {factor}"

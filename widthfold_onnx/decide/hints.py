@@ -25,7 +25,7 @@ from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions, Shapes, Sizes, 
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rules.match.sites import ProductSite, Site
-from widthfold_onnx.rules.selection import reformulate
+from widthfold_onnx.rules.selection import preferred_form
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.sizes import runs_at
 from widthfold_onnx.text import printable
@@ -118,7 +118,7 @@ class Hints:
         layer = self._reading.layer(site, table)
         if isinstance(layer, Refusal):
             return False
-        return not isinstance(reformulate(layer, options, self._factor), Refusal)
+        return not isinstance(preferred_form(layer, options, self._factor), Refusal)
 
     @cached_property
     def _suggested(self) -> list[tuple[Shapes, ShapeTable]]:

@@ -24,7 +24,7 @@ from widthfold_onnx.rewrite.apply import FittedPlan
 from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
 from widthfold_onnx.rewrite.rewriting import spread_of
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.forms.legality import EXTENTS, guard_conditions
 from widthfold_onnx.rules.match.sites import LinearSite
 
@@ -115,7 +115,7 @@ def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) ->
     return _folded_site(decision.layer, outcome, gain)
 
 
-def _folded_site(layer: LinearSite, form: Reformulation, gain: Gain | None = None) -> SiteReport:
+def _folded_site(layer: LinearSite, form: Form, gain: Gain | None = None) -> SiteReport:
     """Return the line of a layer that is replaced by a form."""
     inputs, outputs = layer.channels
     guard = EXTENTS if guard_conditions(layer, form) else ""

@@ -22,9 +22,9 @@ from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.forms.enumeration import forms_at_factor
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.sites import LinearSite
-from widthfold_onnx.rules.selection import furthest, preference, reformulate, width_problem
+from widthfold_onnx.rules.selection import furthest, preference, preferred_form, width_problem
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import reported
 from widthfold_onnx.runtime.inputs.sizes import Dimensions, assumed_sizes, running
@@ -62,7 +62,7 @@ def survey(
     assumed = _assumed(loaded, options, cases)
     run = partial(runnable_sizes, loaded.path, cases) if assumed is not None else none_runs
     hints = Hints(reading, options, run)
-    choose = partial(reformulate, options=options, factor=factor)
+    choose = partial(preferred_form, options=options, factor=factor)
     return InspectReport(
         model=loaded.path.name,
         opset=reading.document.opset,
@@ -148,14 +148,14 @@ def _outcomes(
     if isinstance(outcome, Refusal) and (layer is None or not outcome.code.is_of_a_form):
         return [], {ANY_AXIS: outcome}
     assert layer is not None
-    forms: list[tuple[str, Reformulation]] = []
+    forms: list[tuple[str, Form]] = []
     refused: list[tuple[str, Refusal]] = []
     for axis, form in forms_at_factor(layer, options, factor):
         if isinstance(form, Refusal):
             refused.append((axis, form))
         else:
             forms.append((axis, form))
-    preferred_forms: dict[str, Reformulation] = {}
+    preferred_forms: dict[str, Form] = {}
     for axis, form in sorted(forms, key=lambda item: preference(layer, item[1], factor)):
         preferred_forms.setdefault(axis, form)
     choices = [_choice(layer, form) for form in preferred_forms.values()]
@@ -171,7 +171,7 @@ def _folded_as(node: Node) -> str:
         return "its record cannot be read"
 
 
-def _choice(layer: LinearSite, outcome: Reformulation) -> FormChoice:
+def _choice(layer: LinearSite, outcome: Form) -> FormChoice:
     inputs, outputs = layer.channels
     fold = outcome.fold
     return FormChoice(

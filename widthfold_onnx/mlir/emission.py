@@ -33,7 +33,7 @@ from widthfold_onnx.mlir.layers import (
     to_canonical,
 )
 from widthfold_onnx.rewrite.folded_node import folded_vector, folded_weight
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.sites import LinearSite
 
 PURE = ("arith.constant", "tensor.empty", "tensor.pad", "linalg.broadcast", "linalg.fill")
@@ -73,9 +73,7 @@ class FoldedOperation:
         return {"strides": [a.stride for a in axes], "dilations": [a.dilation for a in axes]}
 
 
-def replace_layer(
-    layer: Layer, site: LinearSite, form: Reformulation, *, groups: bool = False
-) -> None:
+def replace_layer(layer: Layer, site: LinearSite, form: Form, *, groups: bool = False) -> None:
     """Replace a layer by the folded operation between its moves.
 
     Args:

@@ -16,7 +16,7 @@ from widthfold_onnx.model.atomic import check_target, reading, temporary, writin
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.results import SiteReport
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.text import printable
 
 OPSET = "17"
@@ -70,7 +70,7 @@ def fold_module(
         layers = find_layers(parsed)
         decisions = decide(layers, options) if layers else []
         for layer, decision in zip(layers, decisions, strict=True):
-            if isinstance(decision.outcome, Reformulation) and decision.layer is not None:
+            if isinstance(decision.outcome, Form) and decision.layer is not None:
                 replace_layer(layer, decision.layer, decision.outcome, groups=groups)
         parsed.operation.verify()
         return str(parsed), list(map(site_report, decisions))

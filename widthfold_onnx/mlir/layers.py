@@ -28,10 +28,10 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.forms.legality import guard_conditions
 from widthfold_onnx.rules.match.sites import LinearSite
-from widthfold_onnx.rules.selection import reformulate
+from widthfold_onnx.rules.selection import preferred_form
 
 CONVOLUTIONS: Mapping[str, tuple[str, str]] = {
     "conv_1d_ncw_fcw": ("ncw", "fcw"),
@@ -182,13 +182,13 @@ def decide(layers: Sequence[Layer], options: FoldOptions) -> list[Decision]:
         UsageError: a node pattern that matches no layer.
     """
 
-    def choose(site: LinearSite) -> Reformulation | Refusal:
+    def choose(site: LinearSite) -> Form | Refusal:
         if None in site.static[1:]:
             return Refusal(Code.UNKNOWN_EXTENT, f"of {list(site.static)} only samples may be open")
         layer = layers[int((site.data.name or "")[1:])]
         layout = Layout.NHWC if layer.channels_last else Layout.NCHW
-        form = reformulate(site, replace(options, layout=layout), options.fixed_factor or 0)
-        if isinstance(form, Reformulation) and guard_conditions(site, form):
+        form = preferred_form(site, replace(options, layout=layout), options.fixed_factor or 0)
+        if isinstance(form, Form) and guard_conditions(site, form):
             return Refusal(Code.UNKNOWN_EXTENT, "the fold needs a guard, and no module has one")
         return form
 

@@ -63,7 +63,7 @@ class Layout(StrEnum):
     NHWC = "nhwc"
 
 
-class Form(StrEnum):
+class FormName(StrEnum):
     """The forms that are asked for where nothing is measured.
 
     Attributes:
@@ -194,7 +194,7 @@ class FoldOptions:
     """
 
     factor: int | None = None
-    form: Form = Form.FOLD
+    form: FormName = FormName.FOLD
     axis: AxisName | int = AxisName.AUTO
     layout: Layout = Layout.AUTO
     ragged: bool = False
@@ -227,12 +227,17 @@ class FoldOptions:
             )
         numeric = isinstance(self.factor, int | None)
         require(numeric, "factor", repr(self.factor), "be a whole number or None")
-        words: dict[str, type[StrEnum]] = {"form": Form, "layout": Layout, "nonfinite": NonFinite}
+        words: dict[str, type[StrEnum]] = {
+            "form": FormName,
+            "layout": Layout,
+            "nonfinite": NonFinite,
+        }
         if not isinstance(self.axis, int):
             words["axis"] = AxisName
         for name, kind in words.items():
             object.__setattr__(self, name, word(name, getattr(self, name), kind))
-        if self.form == Form.STRIDES and (self.factor is not None or self.axis != AxisName.AUTO):
+        is_limited = self.factor is not None or self.axis != AxisName.AUTO
+        if self.form == FormName.STRIDES and is_limited:
             raise UsageError("form strides folds every axis by its stride: give no factor, no axis")
         for name in ("nodes", "skip", "companions"):
             if isinstance(getattr(self, name), str):
@@ -257,7 +262,7 @@ class FoldOptions:
     @property
     def fixed_factor(self) -> int | None:
         """The factor of all forms where nothing is measured; None where forms are measured."""
-        return STRIDES_ALONE if self.form == Form.STRIDES else self.factor
+        return STRIDES_ALONE if self.form == FormName.STRIDES else self.factor
 
 
 MAX_SEEDS = 1000

@@ -22,7 +22,7 @@ from widthfold_onnx.options import (
     Companion,
     Effort,
     FoldOptions,
-    Form,
+    FormName,
     Layout,
     NonFinite,
     Provider,
@@ -76,7 +76,7 @@ class FoldKeywords(LimitKeywords, total=False):
     """Keywords of calls that decide forms (`FoldOptions`)."""
 
     factor: int | Literal["auto"]
-    form: Form | str
+    form: FormName | str
     companion: Sequence[Companion | str]
     pad_channels: int
     freeze_weights: bool
@@ -191,7 +191,7 @@ def options_from(kind: type[Options], keywords: Mapping[str, Any], **defaults: A
             values[field] = _value(name, field, value, hints[field])
     if "tolerance" in hints:
         values["tolerance"] = _tolerance(keywords.get("rtol"), keywords.get("atol", 0.0))
-    if kind is FoldOptions and values.get("form") == Form.STRIDES and "factor" not in keywords:
+    if kind is FoldOptions and values.get("form") == FormName.STRIDES and "factor" not in keywords:
         values["factor"] = None
     return kind(**values)
 

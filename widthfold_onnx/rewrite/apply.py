@@ -38,7 +38,7 @@ from widthfold_onnx.rewrite.plan import (
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.forms.enumeration import form_of
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.quantization import ExtentsOf
 from widthfold_onnx.rules.match.reading import read_site
 from widthfold_onnx.rules.match.sites import LinearSite, Site
@@ -167,7 +167,7 @@ class FittedPlan:
 
     plan: Plan
     reading: Reading
-    layers: Sequence[tuple[LinearSite, Reformulation]]
+    layers: Sequence[tuple[LinearSite, Form]]
     misfits: Sequence[Misfit]
     rewriting: Rewriting
 
@@ -287,7 +287,7 @@ def _padding(plan: PaddingPlan | None, misfits: Collection[PaddedLayer]) -> Padd
 
 def _layer(
     reading: Reading, shapes: ShapeTable, layer_plan: LayerPlan, options: FoldOptions
-) -> tuple[LinearSite, Reformulation] | Misfit:
+) -> tuple[LinearSite, Form] | Misfit:
     """Return a layer of a plan with its form at planned shapes, or why it does not fit."""
     name, op = layer_plan.name, str(layer_plan.structure.get("op", ""))
     site = reading.site_of.get(name)

@@ -23,7 +23,7 @@ from widthfold_onnx.model.graph.constants import Constant
 from widthfold_onnx.model.graph.document import Document, Node, Value
 from widthfold_onnx.rewrite.new_nodes import Series, SharedConstants
 from widthfold_onnx.rewrite.record import FOLD_KEY, PACKED, describe
-from widthfold_onnx.rules.forms.form import Ends, Reformulation
+from widthfold_onnx.rules.forms.form import Ends, Form
 from widthfold_onnx.rules.match.dequantizers import is_single
 from widthfold_onnx.rules.match.quantization import Parameter
 from widthfold_onnx.rules.match.sites import LinearSite
@@ -32,7 +32,7 @@ from widthfold_onnx.rules.match.sites import LinearSite
 def append_folded(
     series: Series,
     site: LinearSite,
-    form: Reformulation,
+    form: Form,
     ends: Ends,
     parameters: Parameters,
 ) -> Node:
@@ -84,7 +84,7 @@ def append_folded(
     return folded_node
 
 
-def _extend(series: Series, site: LinearSite, form: Reformulation) -> None:
+def _extend(series: Series, site: LinearSite, form: Form) -> None:
     """Extend the data, as the fold needs it, with zeros or the zero point of quantized data."""
     extensions = _differing(form.in_shape, site.planned)
     if extensions:
@@ -97,7 +97,7 @@ def _extend(series: Series, site: LinearSite, form: Reformulation) -> None:
 def _input(
     series: Series,
     site: LinearSite,
-    form: Reformulation,
+    form: Form,
     parameters: Parameters,
     index: int,
 ) -> Value | None:

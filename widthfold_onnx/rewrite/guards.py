@@ -31,12 +31,12 @@ from widthfold_onnx.model.graph.document import Attributes, Document, Graph, Nod
 from widthfold_onnx.model.graph.messages import reads
 from widthfold_onnx.rewrite.new_nodes import NewNodes, base_name
 from widthfold_onnx.rewrite.regions import Regions
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.forms.legality import EXTENTS, guard_conditions
 from widthfold_onnx.rules.match.dequantizers import runtime_moves_dequantizer
 from widthfold_onnx.rules.match.sites import LinearSite
 
-SiteForms = dict[Node, tuple[LinearSite, Reformulation]]
+SiteForms = dict[Node, tuple[LinearSite, Form]]
 
 Conditions = tuple[tuple[int, Congruence], ...]
 """Conditions on the extents of one value, by axis; an axis may have several."""
@@ -73,7 +73,7 @@ class GuardGroups:
         Args:
             document: the model.
             nodes: all nodes of the graph, in an order in which they can run.
-            forms: the reformulations of its sites.
+            forms: the forms of its sites.
         """
         ends = {node: form.ends for node, (_, form) in forms.items()}
         while True:

@@ -22,7 +22,7 @@ from widthfold_onnx.model.graph.messages import shown_name
 from widthfold_onnx.model.proto.walk import model_nodes
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import AxisPattern, FoldedNode
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.sites import LinearSite, axis_names
 
 FOLD_KEY = "widthfold.fold"
@@ -88,7 +88,7 @@ def read_record(text: str) -> FoldRecord:
     return record
 
 
-def describe(site: LinearSite, form: Reformulation) -> FoldRecord:
+def describe(site: LinearSite, form: Form) -> FoldRecord:
     """Describe the fold of a site."""
     names = site.position_names
     times = f" by {form.spec.factor}" if form.spec.factor > 1 else ""

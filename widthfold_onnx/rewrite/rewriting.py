@@ -38,7 +38,7 @@ from widthfold_onnx.rewrite.record import (
 )
 from widthfold_onnx.rewrite.region_report import region_reports
 from widthfold_onnx.rewrite.regions import PropagatedOp
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.forms.legality import guard_conditions
 from widthfold_onnx.rules.match.dequantizers import exact_dequantizer
 from widthfold_onnx.rules.match.sites import LinearSite
@@ -64,7 +64,7 @@ class Rewriting:
     def of(
         cls,
         document: Document,
-        layers: Iterable[tuple[LinearSite, Reformulation]],
+        layers: Iterable[tuple[LinearSite, Form]],
         runtime: str = "",
     ) -> Rewriting:
         """Settle regions and guards for the forms."""
@@ -123,7 +123,7 @@ class Rewriting:
         return model
 
 
-def spread_of(site: LinearSite, form: Reformulation) -> float:
+def spread_of(site: LinearSite, form: Form) -> float:
     """Return how many outputs Inf or NaN in one input may reach, after / before the fold.
 
     A structural zero times Inf is NaN, so a non-finite input reaches every output that shares its
@@ -146,7 +146,7 @@ class Emission:
     Args:
         document: the model.
         graph: the graph.
-        forms: the reformulations of its sites.
+        forms: the forms of its sites.
         groups: the regions of packed ops, and the guarded groups.
         parameters: the folded weights of the model.
     """
@@ -192,7 +192,7 @@ class Emission:
         self._document.replace(self._graph, self._replacements, self._logical)
         self._document.add_branches(self._graph, branches)
 
-    def _fold(self, node: Node, site: LinearSite, form: Reformulation) -> None:
+    def _fold(self, node: Node, site: LinearSite, form: Form) -> None:
         """Emit the folded node with the moves that belong to it."""
         ends = self._regions.sites[node]
         start = self._value_in(site.data, ends.input_layout, node)

@@ -8,18 +8,18 @@ from typing import TypeGuard
 from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import forms_at_factor
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.forms.legality import guard_conditions
 from widthfold_onnx.rules.match.sites import ConvSite, LinearSite, ProductSite
 
 
-def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformulation | Refusal:
+def preferred_form(site: LinearSite, options: FoldOptions, factor: int) -> Form | Refusal:
     """Return the preferred legal form at a factor, or why there is none."""
     problem = width_problem(site, options) or site_problem(site, options)
     if problem is not None:
         return problem
     outcomes = list(forms_at_factor(site, options, factor))
-    legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
+    legal = [r for _, r in outcomes if isinstance(r, Form)]
     if legal:
         return min(legal, key=lambda form: preference(site, form, factor))
     refusals = [(axis, r) for axis, r in outcomes if isinstance(r, Refusal)]
@@ -32,7 +32,7 @@ def reformulate(site: LinearSite, options: FoldOptions, factor: int) -> Reformul
     return Refusal(code, "; ".join(f"{axis}: {r.reason}" for axis, r in by_axis.items()))
 
 
-def preference(site: LinearSite, form: Reformulation, factor: int) -> tuple[float, ...]:
+def preference(site: LinearSite, form: Form, factor: int) -> tuple[float, ...]:
     """Return the sort key of a form at a factor; the smallest is preferred.
 
     The order: no guard, a guard on a spatial extent, a guard on the batch, whose size mostly is 1;
@@ -44,7 +44,7 @@ def preference(site: LinearSite, form: Reformulation, factor: int) -> tuple[floa
     return (_guard_penalty(site, form), most_axes, *_cost(form))
 
 
-def _guard_penalty(site: LinearSite, form: Reformulation) -> int:
+def _guard_penalty(site: LinearSite, form: Form) -> int:
     """Return 0 without a guard, 1 for a guard on a later axis of the data, 2 on its first axis."""
     return max((2 - min(axis, 1) for axis in guard_conditions(site, form)), default=0)
 
@@ -91,7 +91,7 @@ def is_einsum(site: LinearSite) -> TypeGuard[ProductSite]:
     return isinstance(site, ProductSite) and site.labels is not None
 
 
-def _cost(r: Reformulation) -> tuple[bool, int, float, int, float]:
+def _cost(r: Form) -> tuple[bool, int, float, int, float]:
     """Return the sort key, cheapest first; see `preference`."""
     steps = len(r.folding) + len(r.unfolding)
     return (not r.is_view, r.spec.axis.count("+"), r.flops_ratio, steps, r.bytes_ratio)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from widthfold_onnx.algebra.packing import MoveOrSum, Transpose
 from widthfold_onnx.arrays import round_up
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.sites import LinearSite, ProductSite
 from widthfold_onnx.tuning.targets import Target
 
@@ -94,7 +94,7 @@ class Work:
             reordered=isinstance(site, ProductSite) and site.is_reordered,
         )
 
-    def folded(self, form: Reformulation, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
+    def folded(self, form: Form, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
         """Return the work of a form at given shapes, which the form may extend."""
         channels = form.fold.channels(*self.channels)
         if not self.rank:

@@ -15,9 +15,9 @@ from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import forms_at_factor, forms_of_split
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.sites import LinearSite
-from widthfold_onnx.rules.selection import reformulate
+from widthfold_onnx.rules.selection import preferred_form
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,19 +104,19 @@ def folded(base: Base, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
     return prepared.carry_out()
 
 
-def chosen(base: Base, site: LinearSite) -> Reformulation | Refusal:
+def chosen(base: Base, site: LinearSite) -> Form | Refusal:
     """The form that the base says, or the cheapest."""
     factor = base.options.factor
     if factor is not None and not base.dense:
-        return reformulate(site, base.options, factor)
+        return preferred_form(site, base.options, factor)
     outcomes = forms_at_factor(site, base.options, factor or 1)
     if base.grouping is not None:
         outcomes = forms_of_split(
             site, base.options, (1,) * len(base.shape[1:]), grouping=base.grouping
         )
-    legal = [r for _, r in outcomes if isinstance(r, Reformulation)]
+    legal = [r for _, r in outcomes if isinstance(r, Form)]
     if base.alone:
         every = forms_of_split(site, base.options, (1, *base.alone), one_sided=True)
         kinds = {"sub-pixel", "sub-pixel+sub-pixel"}
-        legal = [r for _, r in every if isinstance(r, Reformulation) and r.spec.kind in kinds]
+        legal = [r for _, r in every if isinstance(r, Form) and r.spec.kind in kinds]
     return next((r for r in legal if r.fold.dense == base.dense), Refusal(Code.NO_GAIN, "no form"))

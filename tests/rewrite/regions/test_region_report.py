@@ -13,7 +13,7 @@ from tests.rewrite.graphs import Builder
 from tests.rewrite.quantized.models import qdq_chain
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.results import RegionReport
-from widthfold_onnx.rules.selection import reformulate
+from widthfold_onnx.rules.selection import preferred_form
 
 WIDTH = FoldOptions(factor=4, axis=AxisName.WIDTH)
 
@@ -26,7 +26,7 @@ def regions(model: onnx.ModelProto, options: FoldOptions = WIDTH) -> list[Region
     reading, factor = read(model, options), options.factor
     before = reading.document.proto.SerializeToString()
     assert factor is not None
-    choose = functools.partial(reformulate, options=options, factor=factor)
+    choose = functools.partial(preferred_form, options=options, factor=factor)
     names = {site.node: site.name for site in reading.sites}
     reports = rewriting(reading, options, choose).region_reports(names)
     assert reading.document.proto.SerializeToString() == before

@@ -14,7 +14,7 @@ from widthfold_onnx.decide.decisions import decide
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.enumeration import forms_of_split
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form
 
@@ -33,11 +33,11 @@ def upsampling(dims: list[int | str], kernel: int, pads: list[int]) -> onnx.Mode
 
 def sub_pixel(
     model: onnx.ModelProto, options: FoldOptions
-) -> tuple[onnx.ModelProto, list[Reformulation | Refusal]]:
+) -> tuple[onnx.ModelProto, list[Form | Refusal]]:
     """The model with the sub-pixel form if it is legal, and all outcomes of that form."""
-    forms: list[Reformulation | Refusal] = []
+    forms: list[Form | Refusal] = []
 
-    def choose(site: LinearSite) -> Reformulation | Refusal:
+    def choose(site: LinearSite) -> Form | Refusal:
         forms.extend(outcome for _, outcome in forms_of_split(site, options, (1, 1, 1)))
         return forms[0]
 
@@ -49,7 +49,7 @@ def sub_pixel(
 def test_it_is_right_at_every_extent(dims, kernel, pads) -> None:
     model = upsampling(dims, kernel, pads)
     result, (form,) = sub_pixel(model, ASSUMED)
-    assert isinstance(form, Reformulation)
+    assert isinstance(form, Form)
     assert "DepthToSpace" in ops(result)
     assert_proved(model, result, 1)
     for extent in (5, 7, 1, 2, 6, 10, 14):
@@ -85,10 +85,10 @@ def test_groups_that_lie_apart_are_no_pixel_shuffle() -> None:
     model = g.model([y])
     options = FoldOptions(input_shapes={"x": (1, 2, 16, 6)})
 
-    def sub_pixels(site: LinearSite) -> list[Reformulation]:
+    def sub_pixels(site: LinearSite) -> list[Form]:
         return [form for form in every_form(site, options) if form.spec.factor == 1]
 
-    every: list[Reformulation] = []
+    every: list[Form] = []
     decide(
         read(model, options),
         options,

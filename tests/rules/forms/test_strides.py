@@ -15,11 +15,11 @@ from tests.folding import fold_model
 from tests.running import run
 from tests.tuning.workload.tool import conv
 from widthfold_onnx import UsageError
-from widthfold_onnx.options import AxisName, Companion, FoldOptions, Form, Layout, NonFinite
+from widthfold_onnx.options import AxisName, Companion, FoldOptions, FormName, Layout, NonFinite
 from widthfold_onnx.results import SiteReport
 
-STRIDES = FoldOptions(form=Form.STRIDES)
-RAGGED = FoldOptions(form=Form.STRIDES, ragged=True)
+STRIDES = FoldOptions(form=FormName.STRIDES)
+RAGGED = FoldOptions(form=FormName.STRIDES, ragged=True)
 
 
 def up(shape: list[int], weight: tuple[int, ...], **attributes: Any) -> onnx.ModelProto:
@@ -93,7 +93,7 @@ FOLDS = {
 @pytest.mark.parametrize("case", FOLDS)
 def test_folds(case: str, layout: Layout) -> None:
     model, axis, channels, kernel = FOLDS[case]
-    folded, (site,) = fold_model(model, FoldOptions(form=Form.STRIDES, layout=layout))
+    folded, (site,) = fold_model(model, FoldOptions(form=FormName.STRIDES, layout=layout))
     assert (site.status, site.axis, site.factor) == ("folded", axis, 1), site.reason
     assert f"became {channels}" in site.reason
     (node,) = (node for node in folded.graph.node if node.op_type.startswith("Conv"))
@@ -162,7 +162,7 @@ def test_other_refusals_are_those_of_every_fold() -> None:
     wide = conv([1, 37, 8, 8], (41, 37, 3, 3), strides=[2, 2], pads=[1] * 4)
     assert reported(wide).code == "already-wide"
     uneven = conv([1, 1, 77], (6, 1, 17), strides=[7])
-    strict = FoldOptions(form=Form.STRIDES, nonfinite=NonFinite.REFUSE)
+    strict = FoldOptions(form=FormName.STRIDES, nonfinite=NonFinite.REFUSE)
     assert reported(uneven, strict).code == "structural-zeros"
     even = conv([1, 1, 77], (6, 1, 28), strides=[7])
     assert reported(even, strict).status == "folded"  # every tap of the new kernel holds a weight
@@ -171,7 +171,7 @@ def test_other_refusals_are_those_of_every_fold() -> None:
 @pytest.mark.parametrize("more", [{"factor": 8}, {"axis": AxisName.WIDTH}, {"axis": 0}])
 def test_strides_go_with_no_factor_and_no_axis(more: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="give no factor, no axis"):
-        FoldOptions(form=Form.STRIDES, **more)
+        FoldOptions(form=FormName.STRIDES, **more)
 
 
 def test_an_unknown_form_is_refused() -> None:
@@ -186,4 +186,4 @@ def test_options_that_are_plain_strings_count() -> None:
     assert options.layout is Layout.NHWC
     assert options.axis is AxisName.AUTO
     assert options.companions[0] is Companion.PRELU
-    assert FoldOptions(form="strides").form is Form.STRIDES
+    assert FoldOptions(form="strides").form is FormName.STRIDES

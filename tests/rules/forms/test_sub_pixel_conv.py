@@ -19,7 +19,7 @@ from widthfold_onnx.decide.decisions import decide
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.record import patterns
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.forms.legality import guard_conditions
 from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form
@@ -34,15 +34,15 @@ FAILURES = (
 )
 
 
-def sub_pixels(site: LinearSite, options: FoldOptions = OPTIONS) -> list[Reformulation]:
+def sub_pixels(site: LinearSite, options: FoldOptions = OPTIONS) -> list[Form]:
     return [form for form in every_form(site, options) if "sub-pixel" in form.spec.kind]
 
 
 def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.ModelProto]:
     """The model of one Conv in its smallest sub-pixel forms."""
-    found: list[Reformulation] = []
+    found: list[Form] = []
 
-    def first(site: LinearSite) -> Reformulation:
+    def first(site: LinearSite) -> Form:
         found.extend(sub_pixels(site, options))
         return found[0]
 
@@ -113,7 +113,7 @@ def test_what_folds_both_sides_reads_it_packed() -> None:
     first = g.op("Relu", g.conv("x", 2, [3, 5]))
     model = g.model([g.op("Relu", g.conv(first, 2, [1, 3]))])
 
-    def by_4(site: LinearSite) -> Reformulation:
+    def by_4(site: LinearSite) -> Form:
         kind = "sub-pixel" if site.name == "conv0" else "interleaved"
         expected = (kind, "width", 4)
         forms = every_form(site, OPTIONS)
@@ -170,7 +170,7 @@ def test_the_proof_misses_the_test_of_an_extent_that_was_open() -> None:
     opened = onnx.ModelProto.FromString(closed.SerializeToString())
     opened.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "w"
 
-    def by_4(site: LinearSite) -> Reformulation:
+    def by_4(site: LinearSite) -> Form:
         return next(
             f for f in sub_pixels(site) if (f.spec.kind, f.spec.axis) == ("sub-pixel", "width")
         )
@@ -242,9 +242,9 @@ def test_what_is_carried_opens_with_the_conv_or_not_at_all(dims, assumed, kernel
     model.graph.node[0].output[0] = "c"
     model.graph.node.append(onnx.helper.make_node("Relu", ["c"], ["y"], "relu"))
     options = FoldOptions(input_shapes={"x": assumed})
-    forms: list[Reformulation] = []
+    forms: list[Form] = []
 
-    def first(site: LinearSite) -> Reformulation:
+    def first(site: LinearSite) -> Form:
         forms.extend(every_form(site, options))
         return forms[0]
 

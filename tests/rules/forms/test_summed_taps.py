@@ -14,7 +14,7 @@ from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.rewrite.rewriting import Rewriting
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.tuning.workload.candidates import every_form
 
@@ -24,7 +24,7 @@ MODEL = conv([2, 3, 5, 4, 6], (4, 3, 3, 3, 3), **SAME)
 
 def summed(
     model: onnx.ModelProto, options: FoldOptions = FOLD
-) -> tuple[Document, LinearSite, Reformulation | None]:
+) -> tuple[Document, LinearSite, Form | None]:
     """The first site of a copy of a model, and its form."""
     reading = read(model, options)
     ((_, site), *_) = read_sites(reading, options)

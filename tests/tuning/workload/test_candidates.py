@@ -8,7 +8,7 @@ from tests.tuning.workload.tool import FOLD, conv, layers, workload
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.enumeration import form_of
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.tuning.workload.candidates import every_form
 
 
@@ -78,7 +78,7 @@ def test_no_form_breaks_the_limits() -> None:
     site = site_of(model)
     for spec in (form.spec for form in strict.forms):
         form = form_of(site, spec, FOLD)
-        assert isinstance(form, Reformulation)
+        assert isinstance(form, Form)
         assert form.fold.structural_zeros() == 0
     small = workload(model, FoldOptions(max_flops_growth=2.0))
     assert {f.spec for f in small.forms} < {f.spec for f in loose.forms}

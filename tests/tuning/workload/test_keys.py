@@ -20,13 +20,13 @@ from widthfold_onnx.options import (
     Companion,
     Effort,
     FoldOptions,
-    Form,
+    FormName,
     Layout,
     NonFinite,
     Provider,
     SearchOptions,
 )
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.sites import LinearSite, ProductSite
 from widthfold_onnx.tuning.measure.bench import Bench
 from widthfold_onnx.tuning.measure.successive_halving import Setup
@@ -46,7 +46,7 @@ LAYERS = (
 )
 
 
-def layers() -> Iterator[tuple[LinearSite, Reformulation]]:
+def layers() -> Iterator[tuple[LinearSite, Form]]:
     """A layer of every family, in all its forms."""
     for model in LAYERS:
         for _, site in read_sites(read(model, FOLD), FOLD):
@@ -171,7 +171,7 @@ FOLD_ALONE = {
 }
 OTHER: Mapping[str, Any] = {
     "factor": 4,
-    "form": Form.STRIDES,
+    "form": FormName.STRIDES,
     "axis": "width",
     "pad_channels": 8,
     "layout": Layout.NHWC,

@@ -17,7 +17,7 @@ from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.forms.enumeration import form_of
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.tuning.targets import target
 from widthfold_onnx.tuning.workload.candidates import every_form
@@ -82,7 +82,7 @@ def test_a_form_is_made_again_from_its_spec(name: str) -> None:
     assert isinstance(site, LinearSite)
     for form in every_form(site, fold_of(name)):
         again = form_of(site, form.spec, fold_of(name))
-        assert isinstance(again, Reformulation)
+        assert isinstance(again, Form)
         assert (again.fold, again.folding, again.unfolding) == (
             form.fold,
             form.folding,

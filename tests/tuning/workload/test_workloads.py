@@ -20,7 +20,7 @@ from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.folded_node import folded_weight
 from widthfold_onnx.rules.forms.enumeration import form_of
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.tuning.workload.candidates import every_form
 from widthfold_onnx.tuning.workload.workloads import (
     ALIKE,
@@ -67,7 +67,7 @@ def test_a_form_is_made_again_from_its_spec(name: str) -> None:
     for form in forms:
         spec = form.spec
         again = form_of(site, spec, FOLD)
-        assert isinstance(again, Reformulation)
+        assert isinstance(again, Form)
         assert again.spec == spec
         folded = (folded_weight(site, site.stored(), f.fold) for f in (form, again))
         np.testing.assert_array_equal(*folded)

@@ -25,7 +25,7 @@ from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES, Grouping
 from widthfold_onnx.arrays import round_up
 from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.form import NO_AXIS, AxisSpec, FormSpec, Reformulation
+from widthfold_onnx.rules.forms.form import NO_AXIS, AxisSpec, Form, FormSpec
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.rows import RowFold
 from widthfold_onnx.rules.forms.windows import SpatialFold
@@ -43,12 +43,12 @@ Split = tuple[int, ...]
 """Factor per axis: the batch first, then every spatial axis; their product is the factor. The split
 (1, 2, 4) of an image folds the height by 2 and the width by 4."""
 
-AxisOutcome = tuple[str, Reformulation | Refusal]
+AxisOutcome = tuple[str, Form | Refusal]
 
 NO_SUCH_FORM = Refusal(Code.INCONSISTENT_ATTRIBUTES, "the layer has no such form")
 
 
-def form_of(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Reformulation | Refusal:
+def form_of(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Form | Refusal:
     """Return the form that a spec describes, at the extents of a site.
 
     Args:
@@ -60,12 +60,10 @@ def form_of(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Reformula
         The form; a refusal if the site has none like it, or it is not legal there.
     """
     form = _nearest_form(site, spec, replace(options, ragged=True))
-    return NO_SUCH_FORM if isinstance(form, Reformulation) and form.spec != spec else form
+    return NO_SUCH_FORM if isinstance(form, Form) and form.spec != spec else form
 
 
-def _nearest_form(
-    site: LinearSite, spec: FormSpec, options: FoldOptions
-) -> Reformulation | Refusal:
+def _nearest_form(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Form | Refusal:
     """Return the form that is most like a spec: a plan may describe a form that a site lacks."""
     if isinstance(site, ProductSite):
         if spec.factor == 1 and site.labels is None:
@@ -78,7 +76,7 @@ def _nearest_form(
     return _window(site, options, spec)
 
 
-def _window(site: ConvSite, options: FoldOptions, spec: FormSpec) -> Reformulation | Refusal:
+def _window(site: ConvSite, options: FoldOptions, spec: FormSpec) -> Form | Refusal:
     proposal = SpatialFold.of(site, options, spec)
     return proposal if isinstance(proposal, Refusal) else legal_form(proposal)
 
@@ -171,10 +169,10 @@ def _of_strides(site: ConvSite, options: FoldOptions) -> Iterator[AxisOutcome]:
     tile_major = options.layout is Layout.NHWC
     split = (1,) * (1 + len(site.axes))
     for _, form in forms_of_split(site, options, split, tile_major=tile_major, one_sided=True):
-        yield form.spec.axis if isinstance(form, Reformulation) else "strides", form
+        yield form.spec.axis if isinstance(form, Form) else "strides", form
 
 
-def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]:
+def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Form]:
     """Yield the forms of a Conv without its first axis: each tap has output channels of its own.
 
     Runtimes have slower kernels for three axes than for two, and multiply matrices faster than
@@ -220,7 +218,7 @@ def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Reformulation]
         is_met = all(positions + min(a, 0) + min(b, 0) > 0 for a, b in fold.shifts)
         if is_met and (site.bias is None or fold.bias_tap is not None):
             form = legal_form(proposal)
-            if isinstance(form, Reformulation):
+            if isinstance(form, Form):
                 yield form
 
 

@@ -2,8 +2,7 @@
 
 A `FormSpec` holds what tells the forms of one layer apart; the layer decides the rest. It is the
 form in plans, in the search and, as text, in the store of measurements. A `Proposal` says what the
-family of a site makes of a spec. The form of a proposal that is legal (`rules.forms.legality`) is a
-`Reformulation`.
+family of a site makes of a spec. A legal proposal (`rules.forms.legality`) becomes a `Form`.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ class Ends:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Reformulation:
+class Form:
     """A folded node with its moves, which replaces a site.
 
     Attributes:
@@ -211,7 +210,7 @@ class Proposal(ABC):
         """Say why a NaN of one sample may reach others; "" if it reaches none."""
 
     @abstractmethod
-    def form(self, shapes: tuple[Dims, Dims]) -> Reformulation:
+    def form(self, shapes: tuple[Dims, Dims]) -> Form:
         """Return the form of the fold; its Reshapes state no extent that the model leaves open.
 
         Args:

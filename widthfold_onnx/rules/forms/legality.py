@@ -15,14 +15,14 @@ from widthfold_onnx.algebra.packing import inferred
 from widthfold_onnx.arrays import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.form import Proposal, Reformulation
+from widthfold_onnx.rules.forms.form import Form, Proposal
 from widthfold_onnx.rules.match.dequantizers import runtime_moves_dequantizer
 from widthfold_onnx.rules.match.sites import LinearSite
 
 MAX_WEIGHT_BYTES = 256 << 20
 
 
-def legal_form(proposal: Proposal) -> Reformulation | Refusal:
+def legal_form(proposal: Proposal) -> Form | Refusal:
     """Return the form of a fold, or why it is not legal under policy and limits."""
     site, options = proposal.site, proposal.options
     shapes = proposal.extended_shapes()
@@ -71,7 +71,7 @@ def _spread_problem(site: LinearSite, options: FoldOptions, fold: ConvFold) -> R
     return None
 
 
-def _too_large(site: LinearSite, options: FoldOptions, form: Reformulation) -> Refusal | None:
+def _too_large(site: LinearSite, options: FoldOptions, form: Form) -> Refusal | None:
     """Refuse a form that grows past the limits."""
     size = math.prod(form.fold.weight_shape(site.weight_shape)) * site.itemsize
     if size > MAX_WEIGHT_BYTES:
@@ -101,7 +101,7 @@ LEAST_OPSET = 10
 """First operator set with a Mod (ONNX changelog)."""
 
 
-def guard_conditions(site: LinearSite, form: Reformulation) -> dict[int, Congruence]:
+def guard_conditions(site: LinearSite, form: Form) -> dict[int, Congruence]:
     """Return the conditions on the extents of the data, by axis of the data as it is stored."""
     axes = zip(site.stored_axes, site.static, form.conditions, strict=True)
     return {axis: c for axis, extent, c in axes if extent is None and c != ANY}
@@ -122,7 +122,7 @@ def unguardable(site: LinearSite) -> Refusal | None:
     return None
 
 
-def open_extents_problem(site: LinearSite, form: Reformulation) -> Refusal | None:
+def open_extents_problem(site: LinearSite, form: Form) -> Refusal | None:
     """Refuse a form that constant Reshapes cannot express, or that needs a guard where none can be.
 
     A Reshape copies dimensions at their place and infers one.

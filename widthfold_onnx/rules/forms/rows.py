@@ -21,9 +21,9 @@ from widthfold_onnx.rules.forms.form import (
     PRODUCT,
     AxisSpec,
     Ends,
+    Form,
     FormSpec,
     Proposal,
-    Reformulation,
     bytes_growth,
 )
 from widthfold_onnx.rules.match.sites import ProductSite
@@ -108,11 +108,11 @@ class RowFold(Proposal):
             f"the {self.spec.axis} may be samples of a batch, and a NaN of one would reach others"
         )
 
-    def form(self, shapes: tuple[Dims, Dims]) -> Reformulation:
+    def form(self, shapes: tuple[Dims, Dims]) -> Form:
         """Return the form of the fold, see `Proposal.form`."""
         site, layout, shape, span = self.site, self._layout, self._static_shape, self._span
         data_moves, result_moves = _moves(site, layout, shape)
-        return Reformulation(
+        return Form(
             spec=self.spec,
             fold=self.fold,
             is_view=all(isinstance(step, Reshape) for step in (*data_moves, *result_moves)),

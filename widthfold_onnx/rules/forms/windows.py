@@ -22,9 +22,9 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.forms.form import (
     Ends,
+    Form,
     FormSpec,
     Proposal,
-    Reformulation,
     bytes_growth,
     elements,
 )
@@ -98,7 +98,7 @@ class SpatialFold(Proposal):
         """Say why a NaN of one sample may reach others: structural zeros lie between samples."""
         return "one dense group lets a NaN of one sample reach others" if self.fold.dense else ""
 
-    def form(self, shapes: tuple[Dims, Dims]) -> Reformulation:
+    def form(self, shapes: tuple[Dims, Dims]) -> Form:
         """Return the form of the fold, see `Proposal.form`.
 
         The NHWC path keeps open extents at their places where the NCHW path would have to infer
@@ -125,7 +125,7 @@ class SpatialFold(Proposal):
         fold = replace(fold, tile_major=channels_last)
         output_positions = (out_shape[0], 1, *out_shape[2:])
         weight_positions = (site.positions[0], 1, *site.positions[1:])
-        return Reformulation(
+        return Form(
             spec=msgspec.structs.replace(self.spec, tile_major=channels_last),
             fold=fold,
             is_view=views and shapes == logical,
@@ -149,7 +149,7 @@ class SpatialFold(Proposal):
             ends=_ends(site, fold, shapes, input_packing.shape, output_packing.shape),
         )
 
-    def _summed(self, shapes: tuple[Dims, Dims]) -> Reformulation:
+    def _summed(self, shapes: tuple[Dims, Dims]) -> Form:
         """Return the form that computes each position as a sample, and adds what its taps give.
 
         All extents but the number of samples are fixed (`enumeration.summed_taps`).
@@ -163,7 +163,7 @@ class SpatialFold(Proposal):
         channels = fold.channels(*site.channels)[1]
         tap_shape = (batch, positions, channels, *out_shape[3:])
         output_positions = elements((batch, positions * first.out_tile, *out_shape[3:]))
-        return Reformulation(
+        return Form(
             spec=self.spec,
             fold=fold,
             is_view=False,

@@ -14,7 +14,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import Gain, SearchReport, SizeGain
 from widthfold_onnx.rewrite.plan import LayerGain, Origin, Plan, PlanTimes, structure_of
 from widthfold_onnx.rules.forms.enumeration import form_of
-from widthfold_onnx.rules.forms.form import FormSpec, Reformulation
+from widthfold_onnx.rules.forms.form import Form, FormSpec
 from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.intervals import noise
@@ -56,7 +56,7 @@ class Outcomes:
         """Provider and effort of the measurements; the provider is not AUTO."""
         return self.level.bench.setup.options
 
-    def choose(self, site: LinearSite) -> Reformulation | Refusal:
+    def choose(self, site: LinearSite) -> Form | Refusal:
         """Return the form of a layer, or the reason why it has none."""
         name, options = NodeName(site.scope.path, site.name), self.level.bench.setup.fold
         for layer in self.plan.layers:

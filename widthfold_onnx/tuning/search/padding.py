@@ -20,7 +20,7 @@ from widthfold_onnx.results import Gain, PaddingReport, Stop
 from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan, structure_of
 from widthfold_onnx.rules.forms.enumeration import form_of
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.tuning.search.level_search import gain_of
 from widthfold_onnx.tuning.search.trials import Trials
@@ -102,7 +102,7 @@ class PaddingSearch:
         planned = {layer.name: layer for layer in unpadded.layers}
         options = self.trials.drafting.options
 
-        def choose(site: LinearSite) -> Reformulation | Refusal:
+        def choose(site: LinearSite) -> Form | Refusal:
             layer = planned.get(NodeName(site.scope.path, site.name))
             if layer is not None and layer.structure == structure_of(site):
                 return form_of(site, layer.form, options)

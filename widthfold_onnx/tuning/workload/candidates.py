@@ -15,7 +15,7 @@ from widthfold_onnx.rules.forms.enumeration import (
     splits,
     summed_taps,
 )
-from widthfold_onnx.rules.forms.form import NO_AXIS, FormSpec, Reformulation
+from widthfold_onnx.rules.forms.form import NO_AXIS, Form, FormSpec
 from widthfold_onnx.rules.forms.legality import legal_form
 from widthfold_onnx.rules.forms.rows import RowFold
 from widthfold_onnx.rules.match.sites import ConvSite, LinearSite, ProductSite
@@ -39,7 +39,7 @@ LIFTED_RANKS = (1, 2)
 Conv of one axis is lifted to reach them, one of two to avoid them."""
 
 
-def lift_of(site: LinearSite, options: FoldOptions) -> Reformulation | Refusal:
+def lift_of(site: LinearSite, options: FoldOptions) -> Form | Refusal:
     """Return the form that lifts a layer of one axis, and changes nothing else."""
     problem = site_problem(site, options)
     if problem is None and is_of_one_axis(site):
@@ -49,7 +49,7 @@ def lift_of(site: LinearSite, options: FoldOptions) -> Reformulation | Refusal:
     return problem or Refusal(Code.NO_GAIN, "it has no axis to add")
 
 
-def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation]:
+def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Form]:
     """Yield every legal form of a site, each once.
 
     Extents need not be divisible: the cost of extending and cutting is measured with the form. If
@@ -89,7 +89,7 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Reformulation
             yield from _legal(forms_of_split(site, options, unfolded, grouping=grouping))
 
 
-def _of_product(site: ProductSite, options: FoldOptions) -> Iterator[Reformulation]:
+def _of_product(site: ProductSite, options: FoldOptions) -> Iterator[Form]:
     """Yield the legal forms at the usual factors, or if there are none at any factor up to them.
 
     An Einsum is also tried as a MatMul, and nothing else if it is wide.
@@ -106,8 +106,8 @@ def _of_product(site: ProductSite, options: FoldOptions) -> Iterator[Reformulati
             return
 
 
-def _legal(outcomes: Iterable[AxisOutcome]) -> Iterator[Reformulation]:
+def _legal(outcomes: Iterable[AxisOutcome]) -> Iterator[Form]:
     """Yield the forms among outcomes."""
     for _, form in outcomes:
-        if isinstance(form, Reformulation):
+        if isinstance(form, Form):
             yield form

@@ -30,10 +30,10 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import structure_of
 from widthfold_onnx.rules.forms.enumeration import form_of
-from widthfold_onnx.rules.forms.form import Reformulation
+from widthfold_onnx.rules.forms.form import Form
 from widthfold_onnx.rules.match.dequantizers import data_dequantizer, dequantizer
 from widthfold_onnx.rules.match.sites import LinearSite
-from widthfold_onnx.rules.selection import reformulate
+from widthfold_onnx.rules.selection import preferred_form
 from widthfold_onnx.tuning.cost import Work, conv_seconds, form_seconds, layer_seconds
 from widthfold_onnx.tuning.identity import canonical
 from widthfold_onnx.tuning.targets import Target
@@ -66,7 +66,7 @@ class CutLayer:
     model: onnx.ModelProto
     site: LinearSite
     measured_site: LinearSite
-    forms: Sequence[Reformulation]
+    forms: Sequence[Form]
     shape: Sequence[int]
     fused: int
 
@@ -104,7 +104,7 @@ def cut(
     document: Document,
     site: LinearSite,
     table: ShapeTable,
-    forms: Sequence[Reformulation],
+    forms: Sequence[Form],
     options: FoldOptions,
     target: Target,
 ) -> CutLayer | Refusal:
@@ -123,7 +123,7 @@ def cut(
         or the target has no figures for the element type.
     """
     if not forms:
-        outcome = reformulate(site, replace(options, ragged=True), SMALLEST_FACTOR)
+        outcome = preferred_form(site, replace(options, ragged=True), SMALLEST_FACTOR)
         reason = f"no axis has {SMALLEST_FACTOR} positions"
         return outcome if isinstance(outcome, Refusal) else Refusal(Code.TOO_SHORT, reason)
     shape = _measured_shape(site, table, target)
@@ -136,7 +136,7 @@ def cut(
         return measured_site
     if None in site.static:  # a form of open extents may not be one of these
         outcomes = [form_of(measured_site, form.spec, options) for form in forms]
-        is_possible = [isinstance(outcome, Reformulation) for outcome in outcomes]
+        is_possible = [isinstance(outcome, Form) for outcome in outcomes]
         forms = list(compress(forms, is_possible))
     if not forms:
         sizes = " x ".join(map(str, shape))

@@ -28,7 +28,7 @@ from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import LayerPlan, Plan, structure_of
-from widthfold_onnx.rules.forms.form import FormSpec, Reformulation
+from widthfold_onnx.rules.forms.form import Form, FormSpec
 from widthfold_onnx.rules.forms.legality import guard_conditions, unguardable
 from widthfold_onnx.rules.match.sites import LinearSite
 from widthfold_onnx.rules.propagation import PROPAGATION
@@ -79,7 +79,7 @@ class Layers:
         cut_layers: dict[tuple[str, frozenset[FormSpec]], CutLayer] = {}
         subjects: dict[NodeName, str | Refusal] = {}
         structures: dict[NodeName, dict[str, Any]] = {}
-        forms: dict[object, list[Reformulation]] = {}
+        forms: dict[object, list[Form]] = {}
         nodes: dict[Node, str] = {}
         for _, site in read_sites(reading, options):
             if isinstance(site, Refusal):
@@ -149,7 +149,7 @@ class Layers:
         return {layer_of.get(workload.subject, workload.subject) for workload in workloads}
 
 
-def _preferred(site: LinearSite, forms: Iterable[Reformulation]) -> list[Reformulation]:
+def _preferred(site: LinearSite, forms: Iterable[Form]) -> list[Form]:
     """Leave out forms that need a guard where a fold of fixed extents runs at every size.
 
     A guard keeps the weights of both branches, and gains at some sizes only.

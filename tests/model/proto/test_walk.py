@@ -1,0 +1,148 @@
+"""Graphs, nodes, tensors and inputs of a model are all visited, once, with their paths."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from widthfold_onnx.model.proto import walk
+
+FLOAT = TensorProto.FLOAT
+
+
+def tensor(name: str) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.ones(3, np.float32), name)
+
+
+def value(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, FLOAT, [3])
+
+
+def graph(name: str, nodes: list[onnx.NodeProto], *tensors: onnx.TensorProto) -> onnx.GraphProto:
+    return helper.make_graph(nodes, name, [], [value("r")], tensors)
+
+
+def constant(name: str) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], name, value=tensor(f"{name}/value"))
+
+
+def nested() -> onnx.ModelProto:
+    """An If, in whose second branch there is a node with a list of graphs.
+
+    `make_node` sorts the branches by name.
+    """
+    many = helper.make_node(
+        "Many", ["x"], ["", "m"], "many", domain="d", bodies=[graph("p", [constant("i")])] * 2
+    )
+    branches = {
+        "then_branch": graph("then", [constant("t")], tensor("stored")),
+        "else_branch": graph("else", [many, constant("e")]),
+    }
+    choice = helper.make_node("If", ["c"], ["y"], "choice", **branches)
+    main = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["a"], "first"), choice],
+        "main",
+        [value("x"), value("w")],
+        [value("y")],
+        [tensor("w"), tensor("v")],
+    )
+    sparse = helper.make_sparse_tensor(
+        tensor("s"), numpy_helper.from_array(np.arange(3), "places"), [7]
+    )
+    main.sparse_initializer.append(sparse)
+    function = helper.make_function(
+        "l",
+        "f",
+        ["u"],
+        ["z"],
+        [constant("inside"), helper.make_node("Neg", ["u"], ["z"], "last")],
+        [helper.make_opsetid("", 18)],
+        attribute_protos=[helper.make_attribute("default", tensor("default"))],
+    )
+    return helper.make_model(
+        main, opset_imports=[helper.make_opsetid("", 18)], ir_version=9, functions=[function]
+    )
+
+
+def test_a_node_comes_before_the_nodes_in_it() -> None:
+    names = [node.name for node in walk.model_nodes(nested())]
+    assert names == ["first", "choice", "many", "i", "i", "e", "t", "inside", "last"]
+
+
+def test_a_graph_is_named_by_the_way_to_it() -> None:
+    """The first output that has a name names the node, a place in a list has its index."""
+    paths = {path: body.name for path, body in walk.placed_graphs(nested().graph)}
+    assert paths == {
+        "": "main",
+        "y/else_branch": "else",
+        "y/else_branch/m/bodies[0]": "p",
+        "y/else_branch/m/bodies[1]": "p",
+        "y/then_branch": "then",
+    }
+    assert [body.name for body in walk.all_graphs(nested().graph)] == list(paths.values())
+
+
+def test_a_node_without_output_names_its_graphs_by_its_own_name() -> None:
+    assert walk.body_path("a", helper.make_node("If", ["c"], [], "alone"), "x") == "a/alone/x"
+
+
+def test_every_tensor_is_visited_once() -> None:
+    names = [stored.name for stored in walk.all_tensors(nested())]
+    assert sorted(names) == sorted(
+        [
+            *("w", "v", "s", "places", "stored", "default"),
+            *("t/value", "i/value", "i/value", "e/value", "inside/value"),
+        ]
+    )
+
+
+def test_both_spellings_of_the_default_domain_are_one() -> None:
+    plain, spelled, foreign = (
+        helper.make_node("Conv", ["x"], ["y"], domain=domain)
+        for domain in ("", "ai.onnx", "com.microsoft")
+    )
+    assert walk.operator_of(plain) == walk.operator_of(spelled) == ("", "Conv")
+    assert walk.operator_of(foreign) == ("com.microsoft", "Conv")
+    assert walk.is_default(plain, "Gemm", "Conv")
+    assert walk.is_default(spelled, "Conv")
+    assert not walk.is_default(foreign, "Conv")
+    assert not walk.is_default(plain, "Gemm")
+    imports = [helper.make_opsetid("ai.onnx", 17), helper.make_opsetid("l", 3)]
+    assert walk.opsets_of(imports) == {"": 17, "l": 3}
+
+
+def test_sparse_initializers_are_named_by_their_values() -> None:
+    assert walk.initializers(nested().graph).keys() == {"w", "v", "s"}
+
+
+@pytest.mark.parametrize(
+    ("ir_version", "inputs", "overridable"), [(3, ["x"], set()), (4, ["x", "w"], {"w"})]
+)
+def test_an_initializer_is_an_input_since_ir_version_4(
+    ir_version: int, inputs: list[str], overridable: set[str]
+) -> None:
+    model = nested()
+    model.ir_version = ir_version
+    assert [port.name for port in walk.inputs(model)] == inputs
+    assert walk.overridable(model) == overridable
+
+
+def test_frozen_weights_are_no_inputs() -> None:
+    model = nested()
+    before = model.SerializeToString(deterministic=True)
+    result = walk.frozen(model)
+    assert [port.name for port in result.graph.input] == ["x"]
+    assert result.graph.initializer == model.graph.initializer
+    assert walk.frozen(model, retained=("w",)) is model
+    assert walk.frozen(result) is result
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_some_messages_of_a_field_are_kept_in_their_order() -> None:
+    main = nested().graph
+    walk.retain(main.initializer, lambda stored: stored.name != "w")
+    assert [stored.name for stored in main.initializer] == ["v"]
+    walk.retain(main.node, lambda node: True)
+    assert [node.name for node in main.node] == ["first", "choice"]
