@@ -2,19 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnx import parser
 
-from widthfold_onnx.evidence.parity.models import ModelParity, judged
-from widthfold_onnx.evidence.run import run_original
-from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.evidence.parity.models import ModelParity, model_parity
+from widthfold_onnx.evidence.run import Uncompared, run_original
+from widthfold_onnx.options import Provider, Sizes, VerifyOptions
 from widthfold_onnx.options.progress import Progress, silent
+from widthfold_onnx.results import OutputParity, Verdict
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=0)
 LINE = "g (float[N, 4] x) => (float[N, 4] y)"
 SCALED = LINE + " <float w = {%s}> { y = Mul(x, w) }"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a test looks at: the parity of two models, and where they ran."""
+
+    parity: ModelParity
+    provider: Provider
+    sizes: Sizes = ()
+    missing_kernel: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.parity.findings.verdict
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        return self.parity.findings.reasons
+
+    @property
+    def outputs(self) -> tuple[OutputParity, ...]:
+        return tuple(self.parity.outputs)
+
+    @property
+    def input_sets(self) -> int:
+        return self.parity.input_sets
+
+    @property
+    def saturates_further(self) -> bool:
+        return self.parity.saturates_further
 
 
 def compare_models(
@@ -24,9 +56,14 @@ def compare_models(
     *,
     is_proved: bool = False,
     send: Progress = silent,
-) -> ModelParity:
-    reference, parity = run_original(original, rewritten, options, on_progress=send)
-    return parity if reference is None else judged(reference, rewritten, is_proved=is_proved)
+) -> Comparison:
+    reference = run_original(original, rewritten, options, on_progress=send)
+    provider = reference.options.provider
+    if isinstance(reference, Uncompared):
+        parity = ModelParity(reference.findings)
+        return Comparison(parity, provider, missing_kernel=reference.missing_kernel)
+    parity = model_parity(reference, rewritten, is_proved=is_proved)
+    return Comparison(parity, provider, reference.inputs.sizes)
 
 
 def stored(folder, name, text):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from widthfold_onnx.errors import NoKernelError, UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import holds_bytes
+from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.interface import interface_differences
-from widthfold_onnx.evidence.parity.models import ModelParity, judged
+from widthfold_onnx.evidence.parity.models import ModelParity, model_parity
 from widthfold_onnx.evidence.parity.reference import Reference, reference_of
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
@@ -22,9 +24,9 @@ from widthfold_onnx.model.graph.document import Document
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.proto.walk import frozen
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import VerifyOptions
+from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
 from widthfold_onnx.options.progress import Progress, Step, silent
-from widthfold_onnx.results import IntegerRun, Proof, Timing, Verdict, VerifyReport
+from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.rewrite.record import recorded_folds, recorded_runtime
 from widthfold_onnx.runtime.environment import Before, environment, other_runtime
 from widthfold_onnx.runtime.inputs.cases import reported
@@ -32,6 +34,21 @@ from widthfold_onnx.runtime.inputs.sizes import assumed_sizes
 from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.sessions.session import ports_of, resolved
 from widthfold_onnx.text import printable
+
+
+@dataclass(frozen=True)
+class Uncompared:
+    """Why the outputs of two models are not compared.
+
+    Attributes:
+        findings: the reasons.
+        options: where the models would run.
+        missing_kernel: why the runtime can run neither model; "" if that is not the reason.
+    """
+
+    findings: Findings
+    options: VerifyOptions
+    missing_kernel: str = ""
 
 
 def verified(
@@ -44,29 +61,27 @@ def verified(
         UnverifiedError: there is no runtime.
     """
     state = Before()
-    reference, parity = run_original(original, rewritten, options, on_progress=on_progress)
-    if parity.provider is not None:
-        options = dataclasses.replace(options, provider=parity.provider)
+    reference = run_original(original, rewritten, options, on_progress=on_progress)
+    options = reference.options
     old, new = load(original), load(rewritten)
     if options.freeze_weights:
         inputs = [value.name for value in new.proto.graph.input]
         old = dataclasses.replace(old, proto=frozen(old.proto, retained=inputs))
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
-    proof, integers = _proofs(old, new, options, parity, on_progress)
+    proof, integers = _proofs(old, new, reference, on_progress)
     is_equal = proof is not None and proof.verdict == "equal"
-    if reference is not None:
-        parity = judged(reference, rewritten, is_proved=is_equal)
-    failures, doubts, remarks = _findings(parity, proof, integers, options)
+    sizes: Sizes = ()
+    unrun = ""
+    if isinstance(reference, Uncompared):
+        parity, unrun = ModelParity(reference.findings), reference.missing_kernel
+    else:
+        parity = model_parity(reference, rewritten, is_proved=is_equal)
+        sizes = reference.inputs.sizes
+    findings = _of_integers(integers) + _of_proof(proof, parity, options) + parity.findings
     timing: Timing | None = None
-    if options.timing and parity.verdict == "pass":
-        timing, outcome, reason = _timed(
-            original, rewritten, options, parity, state.load, on_progress
-        )
-        if outcome != "pass":
-            (failures if outcome == "fail" else doubts).append(reason)
-    if timing is not None:
-        remarks += alarms(timing.sides, timing.provider)
-    parity = dataclasses.replace(parity, failures=failures, doubts=doubts, remarks=remarks)
+    if options.timing and parity.findings.verdict == "pass":
+        timing, more = _timed(original, rewritten, options, sizes, state.load, on_progress)
+        findings += more
     return VerifyReport(
         original=original.name,
         rewritten=rewritten.name,
@@ -75,15 +90,15 @@ def verified(
         integers=integers,
         folds=folds,
         timing=timing,
-        verdict=parity.verdict,
-        reasons=list(parity.reasons),
+        verdict=findings.verdict,
+        reasons=list(findings.reasons),
         input_sets=parity.input_sets,
         environment=environment(
             options, state, u8s8_error() if holds_bytes(old.proto, new.proto) else None
         ),
-        assumed=assumed_sizes(ports_of(old.proto), options.input_shapes, parity.sizes),
+        assumed=assumed_sizes(ports_of(old.proto), options.input_shapes, sizes),
         saturates_further=parity.saturates_further,
-        unrun=parity.unrun if is_equal else "",
+        unrun=unrun if is_equal else "",
         note=other_runtime(recorded_runtime(new.proto)),
         values=reported(options.cases),
     )
@@ -91,11 +106,8 @@ def verified(
 
 def run_original(
     original: Path, rewritten: Path, options: VerifyOptions, *, on_progress: Progress = silent
-) -> tuple[Reference | None, ModelParity]:
-    """Compare the interfaces, and run the original.
-
-    Returns:
-        What the original returns, and where it ran; or None, and why nothing is left to compare.
+) -> Reference | Uncompared:
+    """Compare the interfaces, and run the original; or say why there is nothing to compare.
 
     Raises:
         UsageError: stored inputs or shapes that do not fit the model.
@@ -105,72 +117,79 @@ def run_original(
             original, rewritten, options.freeze_weights, options.input_shapes
         )
         if faults:
-            return None, ModelParity(failures=faults)
+            return Uncompared(Findings(failures=tuple(faults)), options)
         options = resolved(options)
         reference = reference_of(original, options, on_progress)
     except NoKernelError as error:
-        unrun = str(error)
-        return None, ModelParity(doubts=[unrun], provider=options.provider, unrun=unrun)
+        return Uncompared(Findings(doubts=(str(error),)), options, str(error))
     except UnverifiedError as error:
-        return None, ModelParity(doubts=[str(error)])
+        return Uncompared(Findings(doubts=(str(error),)), options)
     for item in declarations:
         shapes = [run[item.name].shape for run in reference.outputs if item.name in run]
         if not item.is_exact(shapes):
             faults.append(item.line)
     if faults:
-        return None, ModelParity(failures=faults)
-    reference.inputs.remarks[:0] = [item.line for item in declarations]
-    return reference, ModelParity(provider=options.provider, sizes=reference.inputs.sizes)
+        return Uncompared(Findings(failures=tuple(faults)), options)
+    remarks = [*(item.line for item in declarations), *reference.inputs.remarks]
+    inputs = dataclasses.replace(reference.inputs, remarks=remarks)
+    return dataclasses.replace(reference, inputs=inputs)
 
 
-def _findings(
-    parity: ModelParity, proof: Proof | None, integers: IntegerRun | None, options: VerifyOptions
-) -> tuple[list[str], list[str], list[str]]:
-    """Return failures, doubts and remarks of the parity, the proof and the integers."""
-    failures, doubts, remarks = list(parity.failures), list(parity.doubts), list(parity.remarks)
-    if integers is not None and integers.verdict == "different":
-        failures.insert(0, f"on integers the runtime does not compute {integers.reason}")
+def _of_integers(integers: IntegerRun | None) -> Findings:
+    """Return what the run on integers found."""
+    if integers is None or integers.verdict != "different":
+        return Findings()
+    return Findings(failures=(f"on integers the runtime does not compute {integers.reason}",))
+
+
+def _of_proof(proof: Proof | None, parity: ModelParity, options: VerifyOptions) -> Findings:
+    """Return what the proof found, and what nothing explains without it."""
     if proof is not None and proof.verdict == "equal":
-        return failures, doubts, remarks
+        return Findings()
+    findings = Findings()
     if proof is not None:
-        is_wrong = proof.verdict == "different" or (
-            options.needs_proof and proof.verdict == "not provable"
-        )
-        statement = f"proof: {proof.verdict}: {proof.reason}"
+        is_open = proof.verdict == "not provable"
+        is_wrong = proof.verdict == "different" or (options.needs_proof and is_open)
+        lines = (f"proof: {proof.verdict}: {proof.reason}",)
         if is_wrong:
-            failures.insert(0, statement)
-        else:  # if no proof is needed, an open one only limits the comparison of outputs
-            (doubts if options.needs_proof else remarks).append(statement)
-    if parity.verdict == "pass" and (proof is None or proof.verdict == "skipped"):
-        doubts += _unexplained(parity)
-    return failures, doubts, remarks
+            findings = Findings(failures=lines)
+        elif options.needs_proof:
+            findings = Findings(doubts=lines)
+        else:  # an open proof only limits the comparison of outputs
+            findings = Findings(remarks=lines)
+    if parity.findings.verdict == "pass" and (proof is None or proof.verdict == "skipped"):
+        findings += Findings(doubts=_unexplained(parity))
+    return findings
 
 
-def _unexplained(parity: ModelParity) -> list[str]:
+def _unexplained(parity: ModelParity) -> tuple[str, ...]:
     """Name outputs, one line each, that passed beyond the tolerance because rounding moves them.
 
     Rounding explains a difference only if something shows that both compute the same function.
     """
     names = [row.name for row in parity.outputs if row.caveat == "ill-conditioned"]
-    return [
+    return tuple(
         f"output {printable(name)} differs by more than the tolerance, and nothing proves that "
         "both models compute the same function"
         for name in dict.fromkeys(names)
-    ]
+    )
 
 
 def _proofs(
-    old: LoadedModel,
-    new: LoadedModel,
-    options: VerifyOptions,
-    parity: ModelParity,
-    on_progress: Progress,
+    old: LoadedModel, new: LoadedModel, reference: Reference | Uncompared, on_progress: Progress
 ) -> tuple[Proof | None, IntegerRun | None]:
     """Return the proof, and if it holds, the run of the changed nodes on integers.
 
     Nothing is proved if a proof is needed and the original does not run: then no fold is delivered.
     """
-    is_open = parity.verdict == "unverified" and not parity.unrun
+    options = reference.options
+    shapes: Shapes = {}
+    runs_nodes = True
+    if isinstance(reference, Uncompared):
+        runs_nodes = bool(reference.missing_kernel)
+        is_open = reference.findings.verdict == "unverified" and not runs_nodes
+    else:
+        shapes, is_open = next(iter(reference.inputs.sizes), {}), False
     if not options.exact or (options.needs_proof and is_open):
         return None, None
     on_progress(Step("proof by evaluation"))
@@ -178,9 +197,8 @@ def _proofs(
         old_program, new_program = (program(model.proto, model.folder) for model in (old, new))
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error)), None
-    shapes = parity.sizes[0] if parity.sizes else {}
     proof = proved(old_program, new_program, options.input_shapes, shapes)
-    if proof.verdict != "equal" or parity.provider is None:
+    if proof.verdict != "equal" or not runs_nodes:
         return proof, None
     on_progress(Step("linear nodes that changed, on integers"))
     extents = {name: tuple(dims) for name, dims in proof.extents[0].items()}
@@ -191,19 +209,23 @@ def _timed(
     original: Path,
     rewritten: Path,
     options: VerifyOptions,
-    parity: ModelParity,
+    sizes: Sizes,
     load: float,
     on_progress: Progress,
-) -> tuple[Timing | None, Verdict, str]:
-    """Return the times, the verdict on the requirement, and the reason."""
+) -> tuple[Timing | None, Findings]:
+    """Return the times, and what they say of the requirement."""
     try:
         timing = time_models(
-            original, rewritten, options, parity.sizes, load=load, on_progress=on_progress
+            original, rewritten, options, sizes, load=load, on_progress=on_progress
         )
     except UnverifiedError as error:
-        return None, "unverified", f"not timed: {error}"
+        return None, Findings(doubts=(f"not timed: {error}",))
+    findings = Findings(remarks=tuple(alarms(timing.sides, timing.provider)))
     if options.fail_under is None:
-        return timing, "pass", ""
+        return timing, findings
     outcome, reason = gate(slowest(timing), options.fail_under)
     requirement = {"fail_under": options.fail_under, "fail_under_verdict": outcome}
-    return msgspec.structs.replace(timing, **requirement), outcome, reason
+    if outcome != "pass":
+        lines = (reason,)
+        findings += Findings(failures=lines) if outcome == "fail" else Findings(doubts=lines)
+    return msgspec.structs.replace(timing, **requirement), findings

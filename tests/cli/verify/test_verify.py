@@ -19,6 +19,7 @@ from tests.cli.tool import (
 )
 from tests.reports.sample import timing
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.parity.models import ModelParity
 from widthfold_onnx.evidence.run import verified
 from widthfold_onnx.options import Provider, VerifyOptions
@@ -108,9 +109,8 @@ def test_a_timing_that_fails_leaves_the_rest_of_the_report(
 def test_what_fails_is_said_before_what_limits(
     pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remarks = ("left out seed 3: it stops",)
-    parity = ModelParity(remarks=remarks, input_sets=1)
-    monkeypatch.setattr("widthfold_onnx.evidence.run.run_original", lambda *a, **k: (None, parity))
+    parity = ModelParity(Findings(remarks=("left out seed 3: it stops",)), input_sets=1)
+    monkeypatch.setattr("widthfold_onnx.evidence.run.model_parity", lambda *a, **k: parity)
     monkeypatch.setattr("widthfold_onnx.evidence.run.time_models", lambda *a, **k: timing())
     options = VerifyOptions(provider=Provider.CPU, seeds=1, fail_under=9.0)
     report = verified(*pair, options, on_progress=lambda step: None)

@@ -24,6 +24,7 @@ from widthfold_onnx.evidence.parity.judgement import (
     Cells,
     Judgement,
     failed_cells,
+    judgement_of,
 )
 from widthfold_onnx.evidence.parity.outputs import Distance
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
@@ -49,15 +50,17 @@ def judged(
     tolerance: Tolerance | None = None,
     truth: np.ndarray | None = TRUTH,
     unsteady: bool = False,
-) -> tuple[Judgement, Cells]:
+) -> tuple[Judgement, Cells, str]:
     """Compare two models that are that far from the truth, where rounding moves the original."""
     options = VerifyOptions(provider=Provider.CPU, tolerance=tolerance or Tolerance())
     run = reference(Path("a.onnx"), options, [InputSet("s", {})])
     run.outputs.append(away(original))
     run.unsteady.update(["y"] if unsteady else [])
     truths: list[Outputs] = [{} if truth is None else {"y": truth}]
-    judgement = Judgement(run, truths, is_proved, [{"y": Distance(moved, moved)}])
-    return judgement, judgement.cells({"disabled": [away(rewritten)]})
+    movements = [{"y": Distance(moved, moved)}]
+    judgement, unused = judgement_of(run, truths, movements, is_proved=is_proved)
+    assert movements == [{"y": Distance(moved, moved)}]
+    return judgement, judgement.cells({"disabled": [away(rewritten)]}), unused
 
 
 def passes(*distances: float, **arguments: object) -> bool:
@@ -79,7 +82,7 @@ def test_a_multiple_of_the_movement_is_the_limit(
 def test_the_error_of_the_original_is_a_movement_as_well() -> None:
     for factor, passed in ((0.97, True), (1.03, False)):
         assert passes(2e-6, factor * MULTIPLE_IF_UNPROVED * 2e-6) is passed
-    judgement, cells = judged(2e-6, 0.0)
+    judgement, cells, _ = judged(2e-6, 0.0)
     assert judgement.movements[0]["y"].largest == pytest.approx(2e-6, rel=0.05)
     assert cells["disabled", "y", 0].movement == pytest.approx(2e-6, rel=0.05)
 
@@ -106,18 +109,15 @@ def test_an_output_that_cannot_be_judged_fails_nobody() -> None:
 
 @pytest.mark.parametrize(("moved", "used"), [(0.0, False), (1e-6, False), (1.1e-5, True)])
 def test_a_truth_further_away_needs_rounding_to_explain_it(moved: float, used: bool) -> None:
-    judgement, cells = judged(1e-4, 1e-4, moved)
+    _, cells, unused = judged(1e-4, 1e-4, moved)
     cell = cells["disabled", "y", 0]
     assert cell.max_rel == pytest.approx(1e-4 if used else 0.0, rel=0.01)
-    assert bool(judgement.remarks()) is not used
-    if not used:
-        (why,) = judgement.remarks()
-        assert "output y: the original is 0.0001 away from it" in why
+    assert ("output y: the original is 0.0001 away from it" in unused) is not used
+    assert bool(unused) is not used
 
 
 def test_a_truth_of_another_shape_is_no_truth() -> None:
-    judgement, _ = judged(0.0, 0.0, truth=np.ones(4))
-    assert "an unknown amount away" in judgement.remarks()[0]
+    assert "an unknown amount away" in judged(0.0, 0.0, truth=np.ones(4))[2]
 
 
 def pair(folder: Path, *weights: str) -> list[Path]:

@@ -10,7 +10,8 @@ difference on another.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -47,10 +48,18 @@ OPTIMIZED = "the runtime's optimizations change the original; compared with it a
 _ORDER = ("meaningless", "", "ill-conditioned", "unsteady")
 """Caveats; of two comparisons of one output the later one is reported."""
 
-CellKey = tuple[LevelName, str, int]
-"""Level, output and input set of a comparison."""
+
+class CellKey(NamedTuple):
+    """Level, output and input set of a comparison."""
+
+    level: LevelName
+    output: str
+    input_set: int
+
+
 Cells = dict[CellKey, OutputParity]
 Rtol = Mapping[str, float]
+Movements = list[dict[str, Distance]]
 
 
 def judge(
@@ -65,118 +74,127 @@ def judge(
     reference.on_progress(Step("float64 truth"))
     budget = options.truth_budget if options.thorough else 0.0
     truths, remark = true_outputs(reference.model, reference.names, reference.sets, budget)
-    judgement = Judgement(reference, truths, is_proved, [{} for _ in truths])
-    for number in range(len(COPIES)):
-        reason = judgement.measure(number)
+    movements: Movements = [{} for _ in truths]
+    for copy_index in range(len(COPIES)):
+        reason = _join(movements, reference.movement(copy_index))
+        judgement, unused = judgement_of(reference, truths, movements, is_proved=is_proved)
         cells = judgement.cells(runs)
         # More copies make no output pass whose tolerance the caller chose.
         if reason or all(options.tolerance.is_chosen(c.name) for c in failed_cells(cells).values()):
             break
-    if reason:
-        reason = f"how far rounding moves the original is not known: {reason}"
-    return cells, [line for line in (remark, *judgement.remarks(), reason) if line]
+    return cells, [line for line in (remark, unused, reason) if line]
 
 
-@dataclass
+def _join(movements: Movements, copies: Movements | str) -> str:
+    """Take the movements of one more shaken copy; say why they are not known, "" if they are."""
+    if isinstance(copies, str):
+        return f"how far rounding moves the original is not known: {copies}"
+    for total, copy in zip(movements, copies, strict=True):
+        total |= {name: gap.joined(total.get(name, gap)) for name, gap in copy.items()}
+    return ""
+
+
+def judgement_of(
+    reference: Reference, truths: Sequence[Outputs], movements: Movements, *, is_proved: bool
+) -> tuple[Judgement, str]:
+    """Select the truths to which the original is as near as equal models must be.
+
+    If they are further apart, one of them is wrong. onnx's reference implementation has faults: the
+    BatchNormalization of onnx 1.23.2 at opset 9 was 41 % off behind the first Conv of a ResNet. So
+    has the runtime: the Sigmoid of ONNX Runtime 1.31.1 on the CPU is 7 % off at -14.
+
+    Args:
+        reference: the original.
+        truths: the truth by input set, as far as it is known.
+        movements: how far the shaken copies move each output, by input set.
+        is_proved: whether both models are proved to be the same function.
+
+    Returns:
+        The judgement, and which truths are not used and why; "" if all are.
+    """
+    usable: list[Outputs] = [{} for _ in truths]
+    movements, tolerance = [dict(movement) for movement in movements], reference.options.tolerance
+    unused: dict[str, float] = {}
+    for index, truth in enumerate(truths):
+        outputs, movement = reference.outputs[index], movements[index]
+        for name, values in truth.items():
+            if tolerance.is_chosen(name):  # it compares both models
+                continue
+            with np.errstate(over="ignore"):
+                true_values = values.astype(outputs[name].dtype)
+            arrays, moved = (true_values, outputs[name]), movement.get(name)
+            row = compare(name, *arrays, tolerance, "disabled", moved, MULTIPLE_IF_PROVED)
+            gap = distance(*arrays)
+            if row.passed and gap is not None:
+                usable[index][name] = true_values
+                if name in movement:
+                    movement[name] = movement[name].joined(gap)
+            else:
+                unused[name] = max(unused.get(name, 0.0), row.max_rel or 0.0)
+    return Judgement(reference, usable, movements, is_proved), _remark(unused)
+
+
+def _remark(unused: Mapping[str, float]) -> str:
+    """Name the outputs whose truth is not used, with the distance of the original; 0 if unknown."""
+    if not unused:
+        return ""
+    names, largest = ", ".join(map(printable, unused)), max(unused.values())
+    amount = f"{largest:.3g}" if largest else "an unknown amount"
+    text = f"float64 truth not used for output {names}: the original is {amount} away from it"
+    return f"{text}, more than rounding explains"
+
+
+@dataclass(frozen=True)
 class Judgement:
-    """The comparison of all outputs, with its measurements.
+    """The comparison of all outputs.
 
     Attributes:
         reference: the original.
-        truths: the truth by input set, as far as it is known.
-        is_proved: whether both models are proved to be the same function.
-        movements: how far rounding moves each output, by input set; where the truth is known, at
+        truths: the usable truth, by input set and name.
+        movements: how far rounding moves each output, by input set; where a truth is usable, at
             least the distance of the original from it.
-        truth_distances: by output, the distance of the original from an unused truth; 0 if unknown.
+        is_proved: whether both models are proved to be the same function.
     """
 
     reference: Reference
     truths: Sequence[Outputs]
+    movements: Movements
     is_proved: bool
-    movements: list[dict[str, Distance]]
-    truth_distances: dict[str, float] = field(default_factory=dict)
-
-    def measure(self, number: int) -> str:
-        """Run one more shaken copy of the original; return why it does not run, or ""."""
-        distances = self.reference.movement(number)
-        if isinstance(distances, str):
-            return distances
-        for total, copy in zip(self.movements, distances, strict=True):
-            total |= {name: gap.joined(total.get(name, gap)) for name, gap in copy.items()}
-        return ""
 
     def cells(self, runs: Mapping[LevelName, Sequence[Outputs] | str]) -> Cells:
         """Compare every output of the rewritten model, at each level and on every input set."""
-        truths = self._usable_truths()
         return {
-            key: self._cell(key, candidate, truths[number])
+            key: self._cell(key, candidate)
             for level, outputs in runs.items()
-            for number, candidate in enumerate(() if isinstance(outputs, str) else outputs)
-            for name in pairs(self.reference.outputs[number], candidate)
-            for key in [(level, name, number)]
+            for index, candidate in enumerate(() if isinstance(outputs, str) else outputs)
+            for name in pairs(self.reference.outputs[index], candidate)
+            for key in [CellKey(level, name, index)]
         }
 
-    def _cell(self, key: CellKey, new: Outputs, truth: Outputs) -> OutputParity:
+    def _cell(self, key: CellKey, new: Outputs) -> OutputParity:
         """Compare an output with the truth if that is usable, else with the original.
 
         At level `all` it may match the original at that level instead: the runtime's optimizations
         change some models.
         """
-        level, name, number = key
+        level, name, index = key
+        reference, truth = self.reference, self.truths[index]
         multiple = MULTIPLE_IF_PROVED if self.is_proved else MULTIPLE_IF_UNPROVED
         defaults = EXACT_RTOL if name in truth and not self.is_proved else DEFAULT_RTOL
-        expected = self.reference.outputs[number] | truth
-        cell = self._comparison(key, expected, new, multiple, defaults)
-        if name in self.reference.unsteady:
+        cell = self._comparison(key, reference.outputs[index] | truth, new, multiple, defaults)
+        if name in reference.unsteady:
             return msgspec.structs.replace(cell, passed=False, note=UNSTEADY, caveat="unsteady")
-        if cell.passed or level == "disabled" or isinstance(self.reference.optimized_outputs, str):
+        if cell.passed or level == "disabled" or isinstance(reference.optimized_outputs, str):
             return cell
-        second_cell = self._comparison(key, self.reference.optimized_outputs[number], new, multiple)
+        second_cell = self._comparison(key, reference.optimized_outputs[index], new, multiple)
         return msgspec.structs.replace(second_cell, note=OPTIMIZED) if second_cell.passed else cell
-
-    def _usable_truths(self) -> list[Outputs]:
-        """Return the truths to which the original is as near as equal models must be.
-
-        If they are further apart, one of them is wrong. onnx's reference implementation has faults:
-        the BatchNormalization of onnx 1.23.2 at opset 9 was 41 % off behind the first Conv of a
-        ResNet. So has the runtime: the Sigmoid of ONNX Runtime 1.31.1 on the CPU is 7 % off at -14.
-        """
-        usable: list[Outputs] = [{} for _ in self.truths]
-        distances = self.truth_distances = dict[str, float]()
-        for number, truth in enumerate(self.truths):
-            outputs, movements = self.reference.outputs[number], self.movements[number]
-            for name, values in truth.items():
-                if self.reference.options.tolerance.is_chosen(name):  # it compares both models
-                    continue
-                with np.errstate(over="ignore"):
-                    rounded_values = values.astype(outputs[name].dtype)
-                key: CellKey = ("disabled", name, number)
-                row = self._comparison(key, {name: rounded_values}, outputs, MULTIPLE_IF_PROVED)
-                gap = distance(rounded_values, outputs[name])
-                if row.passed and gap is not None:
-                    usable[number][name] = rounded_values
-                    if name in movements:
-                        movements[name] = movements[name].joined(gap)
-                else:
-                    distances[name] = max(distances.get(name, 0.0), row.max_rel or 0.0)
-        return usable
 
     def _comparison(
         self, key: CellKey, old: Outputs, new: Outputs, multiple: float, rtol: Rtol = DEFAULT_RTOL
     ) -> OutputParity:
-        level, name, number = key
-        tolerance, movement = self.reference.options.tolerance, self.movements[number].get(name)
+        level, name, index = key
+        tolerance, movement = self.reference.options.tolerance, self.movements[index].get(name)
         return compare(name, *pairs(old, new)[name], tolerance, level, movement, multiple, rtol)
-
-    def remarks(self) -> list[str]:
-        """Say which truths are not used, and why."""
-        if not self.truth_distances:
-            return []
-        names = ", ".join(map(printable, self.truth_distances))
-        largest = max(self.truth_distances.values())
-        amount = f"{largest:.3g}" if largest else "an unknown amount"
-        text = f"float64 truth not used for output {names}: the original is {amount} away from it"
-        return [f"{text}, more than rounding explains"]
 
 
 def failed_cells(cells: Cells) -> Cells:
@@ -187,9 +205,9 @@ def failed_cells(cells: Cells) -> Cells:
 def faults(cells: Cells, reference: Reference, level: LevelName) -> list[str]:
     """Describe the first failed cell at a level of each output that repeats."""
     lines: dict[str, str] = {}
-    for (cell_level, name, number), cell in failed_cells(cells).items():
-        if cell_level == level:
-            lines.setdefault(name, _difference(cell, reference.sets[number].label))
+    for key, cell in failed_cells(cells).items():
+        if key.level == level:
+            lines.setdefault(key.output, _difference(cell, reference.sets[key.input_set].label))
     return list(lines.values())
 
 

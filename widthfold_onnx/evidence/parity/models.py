@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
+from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.model_runs import Outputs
 from widthfold_onnx.evidence.parity.judgement import (
+    Cells,
     failed_cells,
     faults,
     judge,
@@ -21,49 +23,28 @@ from widthfold_onnx.evidence.parity.judgement import (
 )
 from widthfold_onnx.evidence.parity.reference import Reference
 from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
-from widthfold_onnx.options import Provider, Sizes
-from widthfold_onnx.results import LevelName, OutputParity, Verdict
+from widthfold_onnx.results import LevelName, OutputParity
 from widthfold_onnx.runtime.sessions.session import Level
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ModelParity:
-    """The result of comparing two models.
+    """The comparison of the outputs of two models.
 
     Attributes:
-        failures: how outputs differ that a second run repeats, one line each.
-        doubts: why no statement is possible.
-        remarks: what limits the comparison.
+        findings: the outputs that differ, and what limits the comparison.
         outputs: one row per output and level.
         input_sets: how many sets were judged.
-        provider: where both models ran, None if none did.
-        sizes: sizes of the random input sets, empty if there is no random set.
         saturates_further: as `VerifyReport.saturates_further`.
-        unrun: why the runtime can run neither model: which kernel is missing; "" if none is.
     """
 
-    failures: Sequence[str] = ()
-    doubts: Sequence[str] = ()
-    remarks: Sequence[str] = ()
+    findings: Findings
     outputs: Sequence[OutputParity] = ()
     input_sets: int = 0
-    provider: Provider | None = None
-    sizes: Sizes = ()
     saturates_further: bool = False
-    unrun: str = ""
-
-    @property
-    def verdict(self) -> Verdict:
-        """Fail if anything failed, unverified if anything is left open, else pass."""
-        return "fail" if self.failures else "unverified" if self.doubts else "pass"
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """All lines; failures come before remarks, as a message may be cut at its end."""
-        return (*self.failures, *self.doubts, *self.remarks)
 
 
-def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelParity:
+def model_parity(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelParity:
     """Run a rewritten model and judge its outputs.
 
     Args:
@@ -72,20 +53,17 @@ def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelPa
         is_proved: whether both are proved to be the same function. Then rounding and overflow
             explain more, and outputs that show nothing are no obstacle.
     """
-    provider, sizes, sets = reference.options.provider, reference.inputs.sizes, reference.sets
     outputs = reference.run(rewritten, Level.DISABLED)
     if isinstance(outputs, str):
         reason = f"the original runs, the rewritten model does not: {outputs}"
-        return ModelParity(failures=[reason], provider=provider, sizes=sizes)
+        return ModelParity(Findings(failures=(reason,)))
     optimized_outputs = reference.run(rewritten, Level.ALL)
     runs: dict[LevelName, list[Outputs] | str] = {"disabled": outputs, "all": optimized_outputs}
     cells, remarks = judge(reference, runs, is_proved=is_proved)
-    masks = {key[-1] for key, cell in failed_cells(cells).items() if not cell.nonfinite_match}
-    suspects = [number for number in sorted(masks) if is_proved and sets[number].random]
-    left_out = {number: reason for number in suspects if (reason := reference.overflow(number))}
-    cells = {key: cell for key, cell in cells.items() if key[-1] not in left_out}
+    left_out = _overflows(reference, cells) if is_proved else {}
+    cells = {key: cell for key, cell in cells.items() if key.input_set not in left_out}
     remarks = [*reference.inputs.remarks, *remarks]
-    remarks += [f"left out {sets[number].label}: {reason}" for number, reason in left_out.items()]
+    remarks += [f"left out {reference.sets[i].label}: {line}" for i, line in left_out.items()]
     failures = faults(cells, reference, "disabled") + stored_faults(reference, outputs)
     if not failures:
         lines = faults(cells, reference, "all")
@@ -97,21 +75,24 @@ def judged(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelPa
         byte_failures, byte_remarks = compare_as_deployed(reference, rewritten, optimized_outputs)
         failures += byte_failures
         remarks += byte_remarks
-    doubts, rows = reference.doubts, output_rows(cells)
+    doubts, rows = [*reference.doubts], output_rows(cells)
     if not any(row.level == "disabled" and row.caveat != "meaningless" for row in rows):
-        reason = "no output shows anything on these inputs"
-        reason = "the original overflows on every input set" if left_out else reason
+        overflows = "the original overflows on every input set"
+        reason = overflows if left_out else "no output shows anything on these inputs"
         if is_proved:
             remarks.append(f"{reason}: the proof alone decides")
         else:
             doubts.append(f"{reason}; pass --inputs with real ones")
     return ModelParity(
-        failures=failures,
-        doubts=doubts,
-        remarks=remarks,
+        Findings(failures=tuple(failures), doubts=tuple(doubts), remarks=tuple(remarks)),
         outputs=tuple(rows),
-        input_sets=len(sets) - len(left_out),
-        provider=provider,
-        sizes=sizes,
+        input_sets=len(reference.sets) - len(left_out),
         saturates_further=bool(byte_failures),
     )
+
+
+def _overflows(reference: Reference, cells: Cells) -> dict[int, str]:
+    """Return the random input sets on which Inf or NaN of the original explains a difference."""
+    suspects = {k.input_set for k, c in failed_cells(cells).items() if not c.nonfinite_match}
+    random = [index for index in sorted(suspects) if reference.sets[index].random]
+    return {index: reason for index in random if (reason := reference.overflow(index))}

@@ -74,13 +74,13 @@ class Reference:
         """Outputs with the runtime's optimizations, or why there are none."""
         return self.run(self.model, Level.ALL)
 
-    def movement(self, number: int) -> list[dict[str, Distance]] | str:
+    def movement(self, copy_index: int) -> list[dict[str, Distance]] | str:
         """Measure by a shaken copy how far a unit in the last place moves each output.
 
         The result is by input set and name, or says why the copy does not run. An output is left
         out if other elements are not finite in the copy: its distance says nothing.
         """
-        steps = steps_of(number, COPIES[number])
+        steps = steps_of(copy_index, COPIES[copy_index])
 
         def copy() -> onnx.ModelProto:
             return shake(load_with_data(self.model, MAX_COPIED_BYTES), steps)
@@ -88,21 +88,21 @@ class Reference:
         def sets() -> Iterator[InputSet]:
             for item in self.sets:
                 feeds = {name: shaken(array, steps) for name, array in item.feeds.items()}
-                yield InputSet(f"copy {number + 1}, {item.label}", feeds)
+                yield InputSet(f"copy {copy_index + 1}, {item.label}", feeds)
 
         runs = attempt(copy, self.options, Level.DISABLED, sets(), self.on_progress)
         if isinstance(runs, str):
             return runs
         return [
             {
-                name: gap.times(1 / COPIES[number], dtype_of(pair[0]))
+                name: gap.times(1 / COPIES[copy_index], dtype_of(pair[0]))
                 for name, pair in pairs(outputs, run).items()
                 if (gap := distance(*pair)) is not None
             }
             for outputs, run in zip(self.outputs, runs, strict=True)
         ]
 
-    def overflow(self, number: int) -> str:
+    def overflow(self, set_index: int) -> str:
         """Name a linear node of the main graph that reads or gives NaN or Inf on an input set.
 
         The sentence is "" if there is no such node, or if the original does not run with the values
@@ -121,7 +121,7 @@ class Reference:
                 model.graph.output.add().name = name
             return model
 
-        runs = attempt(copy, self.options, Level.DISABLED, [self.sets[number]], self.on_progress)
+        runs = attempt(copy, self.options, Level.DISABLED, [self.sets[set_index]], self.on_progress)
         if isinstance(runs, str):
             return ""
         for node in nodes:
