@@ -61,11 +61,11 @@ from widthfold_onnx.pipeline import optimize, verify
 from widthfold_onnx.results import OptimizeReport, SearchReport
 from widthfold_onnx.runtime.environment import Before, environment
 from widthfold_onnx.runtime.measurement import Key
-from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.tuning.identity import machine_identity, setting_identity
+from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.targets import target
-from widthfold_onnx.tuning.workload.layers import Layers
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "models"

@@ -38,7 +38,7 @@ from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
 from widthfold_onnx.runtime.intervals import judge
 from widthfold_onnx.runtime.paired_benchmark import ratio_over_processes
-from widthfold_onnx.runtime.sessions.session import open_session
+from widthfold_onnx.runtime.session import open_session
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "models"

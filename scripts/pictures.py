@@ -40,8 +40,19 @@ from rich.console import Console
 from rich.text import Text
 
 from widthfold_onnx import fold
-from widthfold_onnx.reports.folds import cell, colour, kernel, positions
-from widthfold_onnx.reports.pictures import AFTER, BEFORE, INK, MUTED, RULE, WIDTH, draw
+from widthfold_onnx.reports.pictures import (
+    AFTER,
+    BEFORE,
+    INK,
+    MUTED,
+    RULE,
+    WIDTH,
+    cell,
+    colour,
+    draw,
+    kernel,
+    positions,
+)
 from widthfold_onnx.rewrite.record import FOLD_KEY, FoldRecord, read_record
 
 ROOT = Path(__file__).parents[1]

@@ -4,7 +4,7 @@
 usage: pruning.py [--search 60] [--out DIR] [MODEL ...]
 
 Without MODEL: the real models beside the repository. The layers of every model race twice: as the
-search races them, and with no form left out (`tuning.measure.successive_halving`: a form is not run
+search races them, and with no form left out (`tuning.successive_halving`: a form is not run
 if its multiply-adds alone would take longer than the layer takes, and not run again if its first
 pair is twice as slow). The folder --out (benchmarks/) gets pruning.json and pruning.md.
 """
@@ -26,11 +26,11 @@ from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import EMPTY
 from widthfold_onnx.runtime.inputs.sizes import running
 from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Measurement
-from widthfold_onnx.tuning.measure import successive_halving
-from widthfold_onnx.tuning.measure.effort import SPENDING
-from widthfold_onnx.tuning.measure.successive_halving import Candidate, Outcome
+from widthfold_onnx.tuning import successive_halving
+from widthfold_onnx.tuning.effort import SPENDING
+from widthfold_onnx.tuning.layers import Layers
+from widthfold_onnx.tuning.successive_halving import Candidate, Outcome
 from widthfold_onnx.tuning.targets import target, usual
-from widthfold_onnx.tuning.workload.layers import Layers
 
 FEW = SPENDING[Effort.THOROUGH].rungs[0].pairs
 HEAD = [

@@ -11,13 +11,13 @@ from widthfold_onnx import pipeline
 from widthfold_onnx.decide.decisions import Choose, decide
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.model.check import check_model
-from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.results import OptimizeReport, SiteReport
 from widthfold_onnx.rewrite.apply import Reading, fit
 from widthfold_onnx.rewrite.rewriting import Rewriting
-from widthfold_onnx.rules.forms.form import Form
+from widthfold_onnx.rules.form import Form
 
 
 def fold_model(

@@ -16,7 +16,7 @@ from onnx import TensorProto, defs, parser
 
 from widthfold_onnx.model.proto.tensors import has_arrays
 from widthfold_onnx.runtime.kernels import prelu_keeps_inf
-from widthfold_onnx.runtime.sessions.session_options import PRECISION
+from widthfold_onnx.runtime.providers import PRECISION
 
 NEWEST_OPSET = 25
 """Highest operator set of the tests."""

@@ -19,9 +19,9 @@ import onnx
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.check import check_model
-from widthfold_onnx.model.graph.library import ir
-from widthfold_onnx.model.graph.messages import bodies, values_of
+from widthfold_onnx.model.library import ir
 from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.messages import bodies, values_of
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from widthfold_onnx.api import fold
-from widthfold_onnx.model.graph.library import ir
+from widthfold_onnx.model.library import ir
 from widthfold_onnx.options.keywords import FoldKeywords
 
 

@@ -31,7 +31,7 @@ from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
 if TYPE_CHECKING:
     from widthfold_onnx.decide.decisions import DecidedPlan
-    from widthfold_onnx.model.graph.messages import NodeName
+    from widthfold_onnx.model.messages import NodeName
     from widthfold_onnx.rewrite.apply import FittedPlan
     from widthfold_onnx.rewrite.plan import Plan
 
@@ -270,7 +270,7 @@ def with_stored_sizes(
     if not inputs or options.input_shapes != ANY_SIZE:
         return options
     from widthfold_onnx.runtime.inputs.recorded import stored_sizes
-    from widthfold_onnx.runtime.sessions.session import ports_of
+    from widthfold_onnx.runtime.session import ports_of
 
     return replace(options, input_shapes=stored_sizes(inputs, ports_of(loaded.proto)))
 

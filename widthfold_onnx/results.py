@@ -686,9 +686,9 @@ class PaddingReport(Result, kw_only=True, frozen=True):
     """Channels that are padded with zeros in whole chains of layers.
 
     Attributes:
-        status: padded; kept (they could be padded, but are left alone).
+        status: padded; kept (they are left alone).
         multiple: divides the padded channels.
-        layers: the layers that make them.
+        layers: the layers that make them; empty if none can be padded.
         stops: where channels end that cannot be padded.
         reason: why they are kept; else "".
         gain: of the whole model against the same one without padding, where that was measured.

@@ -17,7 +17,7 @@ from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, VerifyOptio
 from widthfold_onnx.runtime.clock import Clock, Run
 from widthfold_onnx.runtime.inputs.input_sets import timed_inputs
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
-from widthfold_onnx.runtime.sessions.session import Feeds, Level, Session, open_session
+from widthfold_onnx.runtime.session import Feeds, Level, Session, open_session
 from widthfold_onnx.runtime.settings import rounds_of
 
 SESSIONS = 4

@@ -12,9 +12,9 @@ from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import apply
-from widthfold_onnx.rules.forms.enumeration import forms_of_split
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.sites import ConvSite, LinearSite
+from widthfold_onnx.rules.enumeration import forms_of_split
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.sites import ConvSite, LinearSite
 
 
 def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement
-from widthfold_onnx.tuning.workload.workloads import Workload
+from widthfold_onnx.tuning.workloads import Workload
 
 FEWEST = 3
 """Fewest pairs for which a correlation is given."""
@@ -20,7 +20,7 @@ class Compared:
     """Predicted and measured speed-ups of one layer.
 
     Attributes:
-        subject: the layer (`tuning.workload.workloads`).
+        subject: the layer (`tuning.workloads`).
         scale: measured / predicted seconds of the layer as it is.
         predicted: predicted speed-up of every form that was measured.
         measured: measured speed-ups of the same forms.

@@ -18,7 +18,7 @@ from gpu.layers import AS_IS, Array, Form, Layer, forms
 from gpu.results import us
 from gpu.stage import Opened, Stage, noise, ratio
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.sessions.session import Bound, Placed
+from widthfold_onnx.runtime.session import Bound, Placed
 
 SEARCHES = ("HEURISTIC", "EXHAUSTIVE")
 

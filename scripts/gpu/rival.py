@@ -19,7 +19,7 @@ from gpu.results import us
 from gpu.stage import SLOW, Stage, noise
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.sessions.session import Bound
+from widthfold_onnx.runtime.session import Bound
 
 LEAST_RUNS, MOST_RUNS = 5, 200
 

@@ -22,7 +22,7 @@ from gpu.results import Results, us
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.clock import clock_of
-from widthfold_onnx.runtime.sessions.session import Bound, Placed, Session, open_session
+from widthfold_onnx.runtime.session import Bound, Placed, Session, open_session
 
 MIB = 1 << 20
 _POOL = 1 << 22

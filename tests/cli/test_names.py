@@ -15,8 +15,8 @@ import pytest
 
 from tests.cli.tool import build, names, save, widthfold
 from widthfold_onnx.cli import common, main
-from widthfold_onnx.cli.derivation import assignment, shape
 from widthfold_onnx.cli.optimize import _timing
+from widthfold_onnx.cli.options import assignment, shape
 from widthfold_onnx.model.atomic import place, temporary
 from widthfold_onnx.options import FoldOptions, VerifyOptions
 

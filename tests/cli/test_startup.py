@@ -87,7 +87,7 @@ def test_a_fold_needs_neither_the_runtime_nor_what_renders_other_reports(
         ("import widthfold_onnx as wf; dir(wf), wf.UsageError", set()),
         ("import widthfold_onnx as wf; wf.optimize, wf.verify, wf.inspect", TO_FOLD),
         (
-            "import widthfold_onnx.evidence.run, widthfold_onnx.tuning.measure.successive_halving",
+            "import widthfold_onnx.evidence.run, widthfold_onnx.tuning.successive_halving",
             TO_FOLD,
         ),
         (
@@ -95,7 +95,7 @@ def test_a_fold_needs_neither_the_runtime_nor_what_renders_other_reports(
             TO_PARSE,
         ),
         (
-            "import widthfold_onnx.evidence.parity.truth, widthfold_onnx.evidence.timing.cost",
+            "import widthfold_onnx.evidence.parity.truth, widthfold_onnx.evidence.cost",
             TO_PARSE,
         ),
         ("import widthfold_onnx.runtime.child", set()),

@@ -13,7 +13,7 @@ import pytest
 import widthfold_onnx
 from tests.cli.tool import MODELS, names, on_terminal, start_process, widthfold
 from tests.tuning.measure.workers import falling, quick
-from widthfold_onnx.tuning.measure import children
+from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.store import Store
 
 SCHEMA = json.loads((Path(widthfold_onnx.__file__).parent / "schemas" / "tune.json").read_text())
@@ -26,7 +26,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's own store, not there yet; no model runs while layers are measured."""
     path = tmp_path / "cache" / "own.sqlite"
     monkeypatch.setenv("WIDTHFOLD_STORE", str(path))
-    monkeypatch.setattr(children, "race", quick)
+    monkeypatch.setattr(bench_module, "race", quick)
     return path
 
 
@@ -51,7 +51,7 @@ def test_a_row_for_each_model(store: Path) -> None:
 
 
 def test_what_was_not_run_is_no_failure(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "race", falling)
+    monkeypatch.setattr(bench_module, "race", falling)
     run = widthfold("tune", SIGNAL, "--provider", "cpu")
     layers, forms, now, before, skipped, failed = map(int, rows(run.out)[SIGNAL.name])
     assert (layers, now, before) == (1, forms + 1, 0)

@@ -1,4 +1,4 @@
-"""`--layout auto` at a fixed factor takes the form that suits the provider."""
+"""Plans at a fixed factor: the layout that suits the provider, and what stops `--pad-channels`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.cli.tool import build
+from tests.cli.tool import build, widthfold
 from tests.folding import optimize
 from widthfold_onnx.decide.fixed import decide_layout
 from widthfold_onnx.options import FoldOptions, Layout, Provider, RuntimeOptions, SearchOptions
@@ -51,3 +51,29 @@ def _record(path: Path) -> str:
     nodes = onnx.load(path).graph.node
     (record,) = (i.value for n in nodes for i in n.metadata_props if i.key == FOLD_KEY)
     return record
+
+
+UNPADDABLE = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 3, 8, 16] x) => (float[1, 5, 8, 16] y, float[1, 16, 8, 5] t)
+<float[5, 3, 1, 1] v, float[5, 5, 1, 1] w>
+{
+    [first] a = Conv (x, v)
+    [moved] t = Transpose <perm = [0, 3, 2, 1]> (a)
+    [second] y = Conv (a, w)
+}"""
+
+
+def test_channels_of_which_none_can_be_padded_say_why(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(build(UNPADDABLE).SerializeToString())
+    run = widthfold("optimize", path, "--factor", 4, "--pad-channels", 8, "--details")
+    assert run.code == 0
+    assert (
+        "channels not padded to multiples of 8: channels end at Transpose moved (no rule pads "
+        "Transpose)" in " ".join(run.out.split())
+    )
+    report = optimize(path, tmp_path / "out.onnx", FoldOptions(factor=4, pad_channels=8), None)
+    assert report.padding is not None
+    assert (report.padding.status, report.padding.multiple) == ("kept", 8)
+    assert report.padding.layers == []
+    assert [(stop.op, stop.node) for stop in report.padding.stops] == [("Transpose", "moved")]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onnx import parser
 
-from widthfold_onnx.evidence.parity.models import ModelParity, model_parity
+from widthfold_onnx.evidence.parity.judgement import ModelParity, model_parity
 from widthfold_onnx.evidence.run import Uncompared, run_original
 from widthfold_onnx.options import Provider, Sizes, VerifyOptions
 from widthfold_onnx.options.progress import Progress, silent

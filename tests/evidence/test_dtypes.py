@@ -17,7 +17,7 @@ from widthfold_onnx.errors import NoKernelError
 from widthfold_onnx.evidence.integers import EXACT_BELOW
 from widthfold_onnx.options import FoldOptions, SearchOptions, VerifyOptions
 from widthfold_onnx.pipeline import verify
-from widthfold_onnx.runtime.sessions.session import open_session
+from widthfold_onnx.runtime.session import open_session
 
 RNG = np.random.default_rng(17)
 TYPES = {"bfloat16": ml_dtypes.bfloat16, "float64": np.float64}

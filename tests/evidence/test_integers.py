@@ -20,7 +20,7 @@ from widthfold_onnx.evidence import integers
 from widthfold_onnx.evidence.integers import EXACT_BELOW, LARGEST, TERMS, run_on_integers
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.options import AxisName, FoldOptions, Provider, VerifyOptions
-from widthfold_onnx.runtime.sessions.session import Feeds
+from widthfold_onnx.runtime.session import Feeds
 
 OPTIONS = VerifyOptions(provider=Provider.CPU)
 SHAPES = {"x": (1, 3, 11, 8)}

@@ -12,9 +12,9 @@ import pytest
 from tests.evidence.compared import OPTIONS, SCALED, compared
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence import model_runs
-from widthfold_onnx.evidence.model_runs import pairs, run_once
+from widthfold_onnx.evidence.inputs import pairs, run_once
 from widthfold_onnx.runtime.inputs.recorded import InputSet
-from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.session import Level
 
 FEEDS = [InputSet("counted", {"x": np.arange(8, dtype=np.float32).reshape(2, 4)})]
 

@@ -13,16 +13,16 @@ from onnx import helper, numpy_helper
 from tests.evidence.compared import compare_models
 from tests.folding import optimize
 from widthfold_onnx import UsageError
+from widthfold_onnx.evidence import cost
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.timing import cost
-from widthfold_onnx.evidence.timing.speed import time_models
+from widthfold_onnx.evidence.speed import time_models
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.options.progress import silent
 from widthfold_onnx.pipeline import verify
 from widthfold_onnx.runtime import paired_benchmark
+from widthfold_onnx.runtime import session as session_module
 from widthfold_onnx.runtime.kernels import u8s8_error
-from widthfold_onnx.runtime.sessions import session as session_module
 
 CHOSEN = {"some_option": "3"}
 OF_SESSIONS = {"session.some_option": "4"}

@@ -8,15 +8,15 @@ from typing import Any
 import onnx
 import pytest
 
-from widthfold_onnx.evidence.timing import profile
-from widthfold_onnx.model.graph.document import Document, Node
+from widthfold_onnx.evidence import profile
+from widthfold_onnx.model.document import Document, Node
 from widthfold_onnx.model.shapes import inference
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import Inputs
 from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.match import reading
-from widthfold_onnx.rules.match.sites import Site
+from widthfold_onnx.rules import reading
+from widthfold_onnx.rules.sites import Site
 
 EINSUM = ("", "Einsum")
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>

@@ -18,10 +18,10 @@ from tests.rewrite.proved import assert_proved, proof
 from tests.running import run
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.enumeration import form_of
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.sites import LinearSite
-from widthfold_onnx.tuning.workload.candidates import every_form
+from widthfold_onnx.rules.enumeration import form_of
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.tuning.layers import every_form
 
 ALL = FoldOptions(ragged=True, mix_samples=True)
 GROUPED = "btgi,gih->btgh"

@@ -14,7 +14,7 @@ from tests.folding import fold_model, optimize
 from tests.rewrite.proved import assert_proved, proof
 from tests.tuning.workload.tool import FOLD, run, workload
 from widthfold_onnx.options import FoldOptions, VerifyOptions
-from widthfold_onnx.tuning.workload.workloads import reformed
+from widthfold_onnx.tuning.workloads import reformed
 
 ACTIVATIONS: dict[str, dict[str, float]] = {
     "Relu": {},

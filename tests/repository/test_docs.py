@@ -17,7 +17,7 @@ from tests.shared import ROOT
 from widthfold_onnx.model import loader
 from widthfold_onnx.model.proto import functions, tensors
 from widthfold_onnx.runtime.inputs import recorded
-from widthfold_onnx.tuning.measure.effort import SPENDING
+from widthfold_onnx.tuning.effort import SPENDING
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 FOLDERS = [ROOT, ROOT / "widthfold_onnx"]

@@ -8,7 +8,7 @@ import onnx
 
 from widthfold_onnx.evidence.proof.compare import SizeProof, prove_at_sizes
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import sizes_of
 from widthfold_onnx.rewrite.record import recorded_folds

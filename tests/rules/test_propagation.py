@@ -19,15 +19,15 @@ from tests.rewrite.regions.regions import (
 from tests.running import run
 from tests.tuning.workload.tool import conv
 from widthfold_onnx.decide.decisions import read_sites
-from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.record import LAYOUT_KEY
 from widthfold_onnx.rewrite.rewriting import Rewriting
-from widthfold_onnx.rules.forms.enumeration import forms_of_split
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.sites import LinearSite
+from widthfold_onnx.rules.enumeration import forms_of_split
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.sites import LinearSite
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,8 @@ def read_stdin():
 def kept_times(end, *, send):
     """Reports where TensorRT would keep the times of its kernels, with a file there."""
     from widthfold_onnx.options import Provider
-    from widthfold_onnx.runtime.sessions.descriptions import description_of
-    from widthfold_onnx.runtime.sessions.providers import ranking
+    from widthfold_onnx.runtime.descriptions import description_of
+    from widthfold_onnx.runtime.providers import ranking
 
     options = dict(ranking(Provider.TENSORRT, {}, 1, tf32=True))[
         description_of(Provider.TENSORRT).name

@@ -21,7 +21,7 @@ from widthfold_onnx.runtime.paired_benchmark import (
     ratio_over_processes,
     ratios_to,
 )
-from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.session import Level
 
 OPTIONS = VerifyOptions(provider=Provider.CPU, time_budget=2.0)
 SHAPES = {"x": (1, 256)}

@@ -11,8 +11,8 @@ import pytest
 
 from tests.shared import ROOT
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.sessions import session as session_module
-from widthfold_onnx.runtime.sessions.descriptions import description_of
+from widthfold_onnx.runtime import session as session_module
+from widthfold_onnx.runtime.descriptions import description_of
 
 SCRIPTS = ROOT / "scripts"
 

@@ -17,9 +17,9 @@ from tests.tuning.workload.tool import STRIDED, conv, same
 from tests.tuning.workload.tool import workload as sole_workload
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.tuning.cost import Work, conv_seconds, layer_seconds
+from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.targets import Target, names, target
-from widthfold_onnx.tuning.workload.layers import Layers
-from widthfold_onnx.tuning.workload.workloads import ALIKE, Workload
+from widthfold_onnx.tuning.workloads import ALIKE, Workload
 
 CPU = target("cpu-avx512")
 MARGIN = 1.25

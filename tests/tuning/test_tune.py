@@ -27,8 +27,8 @@ from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
 from widthfold_onnx.options.progress import Step
 from widthfold_onnx.runtime.measurement import AS_IS
-from widthfold_onnx.tuning.measure import children
-from widthfold_onnx.tuning.measure.effort import SPENDING
+from widthfold_onnx.tuning import bench as bench_module
+from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.search import trials
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import EVERY_FORM, tune
@@ -47,7 +47,7 @@ def options(tmp_path: Path) -> SearchOptions:
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """No model runs while layers are measured."""
-    monkeypatch.setattr(children, "race", quick)
+    monkeypatch.setattr(bench_module, "race", quick)
 
 
 def test_what_was_tuned_is_not_measured_by_optimize(
@@ -59,7 +59,7 @@ def test_what_was_tuned_is_not_measured_by_optimize(
     assert row.measured == 1 + row.forms == report.machines[0].measured
     with Store(options.store) as store:
         assert len(list(store.items())) == row.measured
-    monkeypatch.setattr(children, "race", hopeless)
+    monkeypatch.setattr(bench_module, "race", hopeless)
     monkeypatch.setattr(trials, "ratio_of_levels", slow_at_extended)
     found = optimize(SIGNAL, None, EVERY_FORM, search_options=options).search
     assert found is not None
@@ -91,7 +91,7 @@ def test_jobs_measure_at_a_time(
     tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("widthfold_onnx.tuning.tune.cores", lambda: 3)
-    monkeypatch.setattr(children, "race", meeting)
+    monkeypatch.setattr(bench_module, "race", meeting)
     monkeypatch.setenv(MEETING, str(tmp_path / "meeting"))
     steps: list[Step] = []
     report = tune([THREE], search_options=options, jobs=3, on_progress=steps.append)
@@ -139,7 +139,7 @@ def test_an_interrupt_keeps_what_was_measured(
     jobs: int, tmp_path: Path, options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("widthfold_onnx.tuning.tune.cores", lambda: 2)
-    monkeypatch.setattr(children, "race", halting)
+    monkeypatch.setattr(bench_module, "race", halting)
     go_on = tmp_path / "go on"
     monkeypatch.setenv(GO_ON, str(go_on))
 
@@ -179,7 +179,7 @@ def test_no_time_leaves_layers_unmeasured(options: SearchOptions) -> None:
 def test_without_a_runtime_nothing_is_kept(
     options: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(children, "race", hopeless)
+    monkeypatch.setattr(bench_module, "race", hopeless)
     with pytest.raises(UnverifiedError, match="there is no runtime"):
         tune([SIGNAL], search_options=options)
     with Store(options.store) as store:

@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from widthfold_onnx.cli.common import MODEL, Sectioned, guarded, leave, progress
-from widthfold_onnx.cli.derivation import options_of
 from widthfold_onnx.cli.optimize import TO_PROVE, leave_unwritten
-from widthfold_onnx.cli.options import VERIFYING, report_arguments
+from widthfold_onnx.cli.options import VERIFYING, options_of, report_arguments
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.reports.formats import Destinations

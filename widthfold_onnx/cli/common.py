@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from widthfold_onnx.errors import WidthfoldError
+from widthfold_onnx.errors import InternalError, WidthfoldError
 from widthfold_onnx.options.progress import Progress, Step, silent
 from widthfold_onnx.system import END_SIGNALS, interrupt
 from widthfold_onnx.text import printable
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 INTERRUPTED = 130
-INTERNAL = 70
 
 SECTIONS = {
     "Start with": "factor input-shape provider threads check",
@@ -103,12 +102,15 @@ def _exit_codes(*, debug: bool) -> Iterator[None]:
             traceback.print_exc()
         leave(str(error), error.exit_code)
     except MemoryError:
-        leave("out of memory", INTERNAL)
+        leave("out of memory", InternalError.exit_code)
     except Exception as error:  # last resort: anything else is a fault of ours
         if debug:
             traceback.print_exc()
         kind = type(error).__name__
-        leave(f"internal error, please report it: {kind}: {printable(str(error))}", INTERNAL)
+        leave(
+            f"internal error, please report it: {kind}: {printable(str(error))}",
+            InternalError.exit_code,
+        )
 
 
 @contextlib.contextmanager

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from widthfold_onnx.cli.common import MODEL, Sectioned, guarded
-from widthfold_onnx.cli.derivation import options_of
-from widthfold_onnx.cli.options import VALUE, fold_options, report_arguments
+from widthfold_onnx.cli.options import VALUE, fold_options, options_of, report_arguments
 from widthfold_onnx.options import FoldOptions, RuntimeOptions
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.results import InspectReport

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from widthfold_onnx.cli.common import MODEL, Sectioned, guarded
-from widthfold_onnx.cli.derivation import Help, options_of
+from widthfold_onnx.cli.options import Help, options_of
 from widthfold_onnx.options import FoldOptions
 
 FOLD: Help = {

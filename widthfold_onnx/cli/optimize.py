@@ -11,12 +11,13 @@ from typing import NoReturn
 import click
 
 from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, progress
-from widthfold_onnx.cli.derivation import Help, options_of
 from widthfold_onnx.cli.options import (
     SEARCHING,
     VERIFYING,
+    Help,
     fold_options,
     make_verify_options,
+    options_of,
     report_arguments,
 )
 from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError

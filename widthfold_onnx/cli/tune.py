@@ -8,8 +8,14 @@ from pathlib import Path
 import click
 
 from widthfold_onnx.cli.common import INTERRUPTED, MODEL, Sectioned, guarded, leave, progress
-from widthfold_onnx.cli.derivation import Help, options_of
-from widthfold_onnx.cli.options import PROVIDER, SEARCHING, file_arguments, fold_options
+from widthfold_onnx.cli.options import (
+    PROVIDER,
+    SEARCHING,
+    Help,
+    file_arguments,
+    fold_options,
+    options_of,
+)
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.reports.formats import Destinations

@@ -15,8 +15,13 @@ from widthfold_onnx.cli.common import (
     progress,
     typed_command,
 )
-from widthfold_onnx.cli.derivation import Help, options_of
-from widthfold_onnx.cli.options import VERIFYING, make_verify_options, report_arguments
+from widthfold_onnx.cli.options import (
+    VERIFYING,
+    Help,
+    make_verify_options,
+    options_of,
+    report_arguments,
+)
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.reports.formats import Destinations

@@ -17,7 +17,7 @@ import msgspec
 import onnx
 
 from widthfold_onnx.errors import InternalError, UsageError
-from widthfold_onnx.model.graph.messages import NodeName
+from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.model.proto.walk import frozen, overridable
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
@@ -41,8 +41,8 @@ from widthfold_onnx.rewrite.plan import (
     Plan,
     structure_of,
 )
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.sites import LinearSite, Site
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.sites import LinearSite, Site
 from widthfold_onnx.text import quoted
 
 Choose = Callable[[LinearSite], Form | Refusal]
@@ -55,12 +55,12 @@ class Drafting:
     Attributes:
         proto: the model; it stays as it is.
         folder: where its external data lies.
-        options: select the layers, and limit their forms.
+        fold_options: select the layers, and limit their forms.
     """
 
     proto: onnx.ModelProto
     folder: Path | None
-    options: FoldOptions
+    fold_options: FoldOptions
 
     @cached_property
     def base_plan(self) -> Plan:
@@ -69,7 +69,7 @@ class Drafting:
         Raises:
             UsageError: sizes are to be fixed, and none are given.
         """
-        options = self.options
+        options = self.fold_options
         if options.fixed_shapes and not any(options.input_shapes):
             raise UsageError("--fixed-shapes declares the sizes of --input-shape: give them")
         return Plan(
@@ -109,19 +109,19 @@ class Drafting:
                 if these are to stay where they were.
             multiple: divides the padded channels.
         """
-        if reading.is_folded or self.options.nonfinite is NonFinite.REFUSE:
+        if reading.is_folded or self.fold_options.nonfinite is NonFinite.REFUSE:
             return [], []
         chains, stops = survey_padding(reading.document, multiple)
         selected_chains = [
             chain
             for chain in chains
-            if all(is_selected(layer.node, self.options) for layer in chain.layers)
+            if all(is_selected(layer.node, self.fold_options) for layer in chain.layers)
         ]
         return selected_chains, stops
 
     def plan(self, draft: Plan, choose: Choose) -> Plan:
         """Return a draft with the form that a function chooses for each layer."""
-        return with_layers(draft, decide(self.reading(draft), self.options, choose))
+        return with_layers(draft, decide(self.reading(draft), self.fold_options, choose))
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Decision:
     @property
     def name(self) -> NodeName:
         """The name of the layer."""
-        return NodeName(self.site.scope.path, self.site.name)
+        return self.site.node_name
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,20 @@ from widthfold_onnx.decide.decisions import (
     with_layers,
 )
 from widthfold_onnx.decide.hints import Hints, SizeCheck, all_run
-from widthfold_onnx.decide.report import companion_reports, padding_report, site_report
+from widthfold_onnx.decide.report import (
+    companion_reports,
+    padding_report,
+    site_report,
+    unpadded_report,
+)
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import STRIDES_ALONE, FoldOptions, Layout, Provider, RuntimeOptions
-from widthfold_onnx.results import Stop
 from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.plan import Origin
 from widthfold_onnx.rules.selection import preferred_form
+from widthfold_onnx.runtime.descriptions import description_of
 from widthfold_onnx.runtime.environment import version
-from widthfold_onnx.runtime.sessions.descriptions import description_of
-from widthfold_onnx.runtime.sessions.providers import OFF
+from widthfold_onnx.runtime.providers import OFF
 
 
 def decide_fixed(
@@ -52,11 +56,13 @@ def decide_fixed(
     drafting = Drafting(proto, folder, options)
     matches = drafting.matches(options.exchanges)
     draft = drafting.with_companions(matches)
-    reading, stops = drafting.reading(draft), list[Stop]()
+    reading, padding = drafting.reading(draft), None
     if options.pad_channels:
         chains, stops = drafting.chains(reading, options.pad_channels)
         draft = msgspec.structs.replace(draft, padding=joined_plan(chains))
         reading = drafting.reading(draft)
+        padding = padding_report(draft.padding, stops, is_padded=True)
+        padding = padding or unpadded_report(options.pad_channels, stops)
     decisions = decide(reading, options, partial(preferred_form, options=options, factor=factor))
     hints = Hints(reading, options, run)
     sites = [site_report(decision, hints.of(decision)) for decision in decisions]
@@ -67,7 +73,7 @@ def decide_fixed(
         reading=reading,
         sites=sites,
         companions=companion_reports(matches, options.exchanges, ""),
-        padding=padding_report(draft.padding, stops, is_padded=True),
+        padding=padding,
     )
 
 

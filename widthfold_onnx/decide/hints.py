@@ -18,14 +18,13 @@ from shlex import quote
 from widthfold_onnx.arrays import Dims
 from widthfold_onnx.decide.decisions import Decision
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.model.proto.dims import dims_of
-from widthfold_onnx.model.proto.walk import inputs
+from widthfold_onnx.model.proto.walk import dims_of, inputs
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions, Shapes, Sizes, Values
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
-from widthfold_onnx.rules.match.sites import ProductSite, Site
 from widthfold_onnx.rules.selection import preferred_form
+from widthfold_onnx.rules.sites import ProductSite, Site
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.sizes import runs_at
 from widthfold_onnx.text import printable

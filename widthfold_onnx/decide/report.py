@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from widthfold_onnx.decide.decisions import DecidedPlan, Decision, left_alone
-from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import (
@@ -24,9 +23,9 @@ from widthfold_onnx.rewrite.apply import FittedPlan
 from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
 from widthfold_onnx.rewrite.rewriting import spread_of
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.forms.legality import EXTENTS, guard_conditions
-from widthfold_onnx.rules.match.sites import LinearSite
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.legality import EXTENTS, guard_conditions
+from widthfold_onnx.rules.sites import LinearSite
 
 STATUSES = ("folded", "kept", "refused")
 
@@ -91,7 +90,7 @@ def applied_plan(fitted_plan: FittedPlan, plan: Plan) -> DecidedPlan:
         if site.node in layers
         else left_alone(name, site.op, "kept", NOT_PLANNED, "the plan does not name it")
         for site in fitted_plan.reading.sites
-        if (name := NodeName(site.scope.path, site.name)) not in names or site.node in layers
+        if (name := site.node_name) not in names or site.node in layers
     ]
     sites += [left_alone(m.name, m.op, "refused", MISFIT, m.reason) for m in fitted_plan.misfits]
     padding = padding_report(fitted_plan.plan.padding, (), is_padded=True)
@@ -194,7 +193,7 @@ def padding_report(
     reason: str = "",
     gain: Gain | None = None,
 ) -> PaddingReport | None:
-    """Return the report of padded channels; None if there are neither these nor ends.
+    """Return the report of padded channels; None if no layer could be padded.
 
     Args:
         plan: the layers.
@@ -216,3 +215,10 @@ def padding_report(
         reason="" if is_padded else reason,
         gain=gain,
     )
+
+
+def unpadded_report(multiple: int, stops: Sequence[Stop]) -> PaddingReport | None:
+    """Return the report if no channels can be padded; None if nothing says why."""
+    if not stops:
+        return None
+    return PaddingReport(status="kept", multiple=multiple, layers=[], stops=list(stops))

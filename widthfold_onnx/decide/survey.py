@@ -12,7 +12,7 @@ from widthfold_onnx.decide.decisions import Decision, Drafting, decide
 from widthfold_onnx.decide.hints import Hints, none_runs, runnable_sizes
 from widthfold_onnx.decide.report import KEPT, companion_reports, padding_report
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
-from widthfold_onnx.model.graph.document import Node
+from widthfold_onnx.model.document import Node
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values
 from widthfold_onnx.refusal import Refusal
@@ -21,14 +21,14 @@ from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.companions import COMPANIONS
-from widthfold_onnx.rules.forms.enumeration import forms_at_factor
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.sites import LinearSite
+from widthfold_onnx.rules.enumeration import forms_at_factor
+from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.selection import furthest, preference, preferred_form, width_problem
+from widthfold_onnx.rules.sites import LinearSite
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import reported
 from widthfold_onnx.runtime.inputs.sizes import Dimensions, assumed_sizes, running
-from widthfold_onnx.runtime.sessions.session import ports_of
+from widthfold_onnx.runtime.session import ports_of
 
 LEFT_ALONE = "left alone unless --companion names it"
 

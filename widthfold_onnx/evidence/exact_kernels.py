@@ -27,10 +27,10 @@ from widthfold_onnx.model.proto.walk import is_default, model_nodes, operator_of
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.rules.match.dequantizers import REMOVED, SELECTING
+from widthfold_onnx.rules.quantization import REMOVED, SELECTING
 from widthfold_onnx.runtime.kernels import u8s8_error
-from widthfold_onnx.runtime.sessions.session import Level, Session, open_session
-from widthfold_onnx.runtime.sessions.session_options import SIGNED
+from widthfold_onnx.runtime.providers import SIGNED
+from widthfold_onnx.runtime.session import Level, Session, open_session
 from widthfold_onnx.system import cores
 
 INT8, UINT8 = TensorProto.INT8, TensorProto.UINT8

@@ -1,4 +1,4 @@
-"""Verify two files: first the checks that need no runtime, then all others in a child process."""
+"""Verify two files: read them and check the options here, then compare them in a child process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def verify_files(
         if name not in outputs and name.rpartition("[")[0] not in outputs:
             raise UsageError(f"a tolerance is given for {quoted(name)}, which is no output")
     if options.baseline is not None:
-        from widthfold_onnx.evidence.timing.requirement import (  # needs numpy
+        from widthfold_onnx.evidence.requirement import (  # needs numpy
             read_report,
             with_baseline,
         )
@@ -106,7 +106,7 @@ def saturating_files(
 def _check_values(original: Path, options: VerifyOptions) -> bool:
     from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
     from widthfold_onnx.evidence.parity.reference import reference_of
-    from widthfold_onnx.runtime.sessions.session import resolved
+    from widthfold_onnx.runtime.session import resolved
 
     check_options = dataclasses.replace(resolved(options), seeds=0 if options.inputs else 1)
     if doubts := reference_of(original, check_options, silent).doubts:
@@ -119,7 +119,7 @@ def _saturation_failures(
 ) -> list[list[str]]:
     from widthfold_onnx.evidence.parity.reference import reference_of
     from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
-    from widthfold_onnx.runtime.sessions.session import Level, resolved
+    from widthfold_onnx.runtime.session import Level, resolved
 
     reference = reference_of(original, resolved(options), silent)
     results = [

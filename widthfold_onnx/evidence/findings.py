@@ -1,4 +1,4 @@
-"""State what the checks of a pair of models found, and the verdict that follows."""
+"""Collect the findings of the checks of a pair of models, and derive the verdict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Findings:
     """The findings of one check or of several, one line each.
 
     Attributes:
-        failures: what is wrong with the rewritten model.
+        failures: faults of the rewritten model.
         doubts: why no statement is possible.
         remarks: what limits a check.
     """

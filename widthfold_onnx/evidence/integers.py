@@ -25,11 +25,11 @@ from widthfold_onnx.evidence.proof.operators import MEANINGS
 from widthfold_onnx.evidence.proof.program import Correspondence, Program, constant
 from widthfold_onnx.evidence.proof.values import Call, Elements, UnevaluableError
 from widthfold_onnx.model.proto.scope import NameScope, describe_node
-from widthfold_onnx.model.proto.walk import body_path, is_default
+from widthfold_onnx.model.proto.walk import body_path, copied, is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.results import IntegerRun
-from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.session import Level
 
 EXACT_BELOW = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
 LARGEST = 61
@@ -150,8 +150,7 @@ def _difference(
 
 def _with_factors(node: onnx.NodeProto) -> onnx.NodeProto:
     """Return a copy with inputs of our own names, and whole numbers for alpha and beta."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+    copy = copied(node)
     copy.input[:] = [f"i{i}" if name else "" for i, name in enumerate(node.input)]
     copy.domain = ""
     for attribute in copy.attribute:

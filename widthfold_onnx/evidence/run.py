@@ -13,14 +13,14 @@ from widthfold_onnx.evidence.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.interface import interface_differences
-from widthfold_onnx.evidence.parity.models import ModelParity, model_parity
+from widthfold_onnx.evidence.parity.judgement import ModelParity, model_parity
 from widthfold_onnx.evidence.parity.reference import Reference, reference_of
+from widthfold_onnx.evidence.profile import alarms
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.timing.profile import alarms
-from widthfold_onnx.evidence.timing.requirement import gate, slowest
-from widthfold_onnx.evidence.timing.speed import time_models
-from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.evidence.requirement import gate, slowest
+from widthfold_onnx.evidence.speed import time_models
+from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.proto.walk import frozen
 from widthfold_onnx.operators import OPERATORS
@@ -32,7 +32,7 @@ from widthfold_onnx.runtime.environment import Before, environment, other_runtim
 from widthfold_onnx.runtime.inputs.cases import reported
 from widthfold_onnx.runtime.inputs.sizes import assumed_sizes
 from widthfold_onnx.runtime.kernels import u8s8_error
-from widthfold_onnx.runtime.sessions.session import ports_of, resolved
+from widthfold_onnx.runtime.session import ports_of, resolved
 from widthfold_onnx.text import printable
 
 
@@ -213,7 +213,7 @@ def _timed(
     load: float,
     on_progress: Progress,
 ) -> tuple[Timing | None, Findings]:
-    """Return the times, and what they say of the requirement."""
+    """Return the times, and the findings on the required gain."""
     try:
         timing = time_models(
             original, rewritten, options, sizes, load=load, on_progress=on_progress

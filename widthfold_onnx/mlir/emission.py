@@ -33,8 +33,8 @@ from widthfold_onnx.mlir.layers import (
     to_canonical,
 )
 from widthfold_onnx.rewrite.folded_node import folded_vector, folded_weight
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.sites import LinearSite
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.sites import LinearSite
 
 PURE = ("arith.constant", "tensor.empty", "tensor.pad", "linalg.broadcast", "linalg.fill")
 """Operations that are removed where nothing reads them any more."""

@@ -12,11 +12,11 @@ from widthfold_onnx.errors import InvalidModelError, UsageError
 from widthfold_onnx.mlir import library as mlir
 from widthfold_onnx.mlir.emission import replace_layer
 from widthfold_onnx.mlir.layers import decide, find_layers
-from widthfold_onnx.model.atomic import check_target, reading, temporary, writing
+from widthfold_onnx.model.atomic import check_target, reading, write_file
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.results import SiteReport
-from widthfold_onnx.rules.forms.form import Form
+from widthfold_onnx.rules.form import Form
 from widthfold_onnx.text import printable
 
 OPSET = "17"
@@ -45,10 +45,7 @@ def fold_file(
     with reading(source.name):
         text = source.read_bytes() if source.suffix in (".mlir", ".mlirbc") else _imported(source)
     module, sites = fold_module(text, options, groups=groups)
-    with temporary(out) as file, writing(out):
-        file.write(module.encode())
-        file.finish()
-        file.publish()
+    write_file(out, module.encode())
     return sites
 
 

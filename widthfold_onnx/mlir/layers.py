@@ -23,15 +23,15 @@ from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.decide.decisions import Decision
 from widthfold_onnx.decide.decisions import decide as decisions_of
 from widthfold_onnx.mlir import library as mlir
-from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.forms.legality import guard_conditions
-from widthfold_onnx.rules.match.sites import LinearSite
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.legality import guard_conditions
 from widthfold_onnx.rules.selection import preferred_form
+from widthfold_onnx.rules.sites import LinearSite
 
 CONVOLUTIONS: Mapping[str, tuple[str, str]] = {
     "conv_1d_ncw_fcw": ("ncw", "fcw"),

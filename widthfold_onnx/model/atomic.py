@@ -43,6 +43,18 @@ def _errors_named(action: str) -> Iterator[None]:
         raise UsageError(f"cannot {action}: {printable(reason)}") from error
 
 
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file, which appears complete or not at all.
+
+    Raises:
+        UsageError: the disk is full, or the file cannot be written.
+    """
+    with temporary(path) as file, writing(path):
+        file.write(data)
+        file.finish()
+        file.publish()
+
+
 def pieces(file: FileIO, length: int) -> Iterator[memoryview]:
     """Read a part of a file, from its current position.
 

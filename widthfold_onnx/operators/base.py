@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.arrays import Array, Dims
-from widthfold_onnx.model.graph.document import Attributes, Node
+from widthfold_onnx.model.document import Attributes, Node
 from widthfold_onnx.refusal import Code, Refusal
 
 MIN_OPSET = 5

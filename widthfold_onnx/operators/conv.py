@@ -14,7 +14,7 @@ from typing import ClassVar
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.arrays import Dims
-from widthfold_onnx.model.graph.document import Attributes, Node
+from widthfold_onnx.model.document import Attributes, Node
 from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.model.shapes.inference import ACTIVATION
 from widthfold_onnx.operators.base import (

@@ -15,7 +15,7 @@ import numpy as np
 
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.arrays import Array, Dims
-from widthfold_onnx.model.graph.document import Node
+from widthfold_onnx.model.document import Node
 from widthfold_onnx.operators.base import integers, read_axes
 from widthfold_onnx.operators.conv import CONV, Conv, auto_pad_of, group_of
 from widthfold_onnx.refusal import Code, Refusal

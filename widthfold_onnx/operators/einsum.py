@@ -22,7 +22,7 @@ from typing import TypeVar
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packing import Packing
 from widthfold_onnx.arrays import Array, Dims, size_of
-from widthfold_onnx.model.graph.document import Node
+from widthfold_onnx.model.document import Node
 from widthfold_onnx.operators.base import FoldedOperator, Inputs, misfit
 from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal

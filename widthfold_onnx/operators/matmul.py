@@ -20,7 +20,7 @@ import numpy as np
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.arrays import Array, Dims
-from widthfold_onnx.model.graph.document import Node
+from widthfold_onnx.model.document import Node
 from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.operators.base import QLINEAR, FoldedOperator, Inputs, Operator, Scales
 from widthfold_onnx.refusal import Code, Refusal

@@ -13,7 +13,7 @@ from typing import assert_never
 import msgspec
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.atomic import check_own_target, temporary, writing
+from widthfold_onnx.model.atomic import check_own_target, write_file
 from widthfold_onnx.reports.described import Report, described
 from widthfold_onnx.reports.description import Detail
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
@@ -119,10 +119,7 @@ def write_report(text: str, path: Path) -> None:
         UsageError: the path is no place for a report, or the disk is full.
     """
     check_own_target(path, (), "report")
-    with temporary(path) as file, writing(path):
-        file.write(text.encode())
-        file.finish()
-        file.publish()
+    write_file(path, text.encode())
 
 
 def render(report_format: Format, result: Report, model: Path) -> str:

@@ -80,7 +80,7 @@ def _pictures(report: Report) -> list[tuple[str, Markup]]:
 
 def _drawings(folds: list[FoldedNode]) -> list[Drawing]:
     """Draw the first folds, as many as fit; equal folds share a drawing."""
-    from widthfold_onnx.reports.folds import explanation, kernel, positions
+    from widthfold_onnx.reports.pictures import explanation, kernel, positions
 
     alike: dict[bytes, list[FoldedNode]] = {}
     for node in folds:

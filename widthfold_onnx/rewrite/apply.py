@@ -16,10 +16,9 @@ import msgspec
 import onnx
 
 from widthfold_onnx.errors import CheckFailedError, UsageError
-from widthfold_onnx.model.graph.document import Document
-from widthfold_onnx.model.graph.messages import NodeName
-from widthfold_onnx.model.proto.dims import declare
-from widthfold_onnx.model.proto.walk import frozen, overridable
+from widthfold_onnx.model.document import Document
+from widthfold_onnx.model.messages import NodeName, shown_name
+from widthfold_onnx.model.proto.walk import copied, declare, frozen, overridable
 from widthfold_onnx.model.shapes.table import ShapeTable, inputs_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import ANY_SIZE, Companion, FoldOptions, Sizes
@@ -37,11 +36,11 @@ from widthfold_onnx.rewrite.plan import (
 )
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.rewrite.rewriting import Rewriting
-from widthfold_onnx.rules.forms.enumeration import form_of
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.quantization import ExtentsOf
-from widthfold_onnx.rules.match.reading import read_site
-from widthfold_onnx.rules.match.sites import LinearSite, Site
+from widthfold_onnx.rules.enumeration import form_of
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.quantization import ExtentsOf
+from widthfold_onnx.rules.reading import read_site
+from widthfold_onnx.rules.sites import LinearSite, Site
 from widthfold_onnx.text import printable
 
 ALREADY_FOLDED = Refusal(
@@ -90,8 +89,7 @@ class Reading:
         if plan.padding is not None and not is_folded:
             copy, misfits = padded_model(exchanged_proto, folder, plan.padding)
         else:
-            copy = onnx.ModelProto()
-            copy.CopyFrom(exchanged_proto)
+            copy = copied(exchanged_proto)
         if plan.limits.fixed_shapes:
             declare(copy.graph.input, plan.sizes[0])
         return cls(Document(copy, folder, OPERATORS), plan.sizes, is_folded, matches, misfits)
@@ -103,14 +101,14 @@ class Reading:
         Names may repeat: bodies of nodes that have neither name nor outputs have one path.
         """
         return [
-            Site(node, scope, self.document.name_of(scope, node).node, node.op_type)
+            Site(node, scope, shown_name(node), node.op_type)
             for scope, node in self.document.nodes(OPERATORS)
         ]
 
     @cached_property
     def site_of(self) -> Mapping[NodeName, Site]:
         """The linear nodes by name; layers of one name have no known shapes, so no form."""
-        return {NodeName(site.scope.path, site.name): site for site in self.sites}
+        return {site.node_name: site for site in self.sites}
 
     @cached_property
     def planned(self) -> ShapeTable:
@@ -140,7 +138,7 @@ class Misfit:
 
     Attributes:
         name: a layer, a node of a companion, or a weight of the main graph.
-        op: operator of the node; "" for a weight.
+        op: operator of the layer, or name of the companion; "" for a weight.
         reason: the missing part, or the difference.
     """
 
@@ -155,7 +153,7 @@ class Misfit:
 
 @dataclass(frozen=True, eq=False)
 class FittedPlan:
-    """A plan that was matched to a model; nothing is changed yet.
+    """A plan that was matched to a model; no layer is replaced yet.
 
     Attributes:
         plan: the parts of the plan that fit.
@@ -227,23 +225,20 @@ def fit(
     )
 
 
-def apply(
-    proto: onnx.ModelProto, folder: Path | None, plan: Plan, *, partial: bool = False
-) -> onnx.ModelProto:
+def apply(proto: onnx.ModelProto, folder: Path | None, plan: Plan) -> onnx.ModelProto:
     """Return the model that a plan makes of a model.
 
     Args:
         proto: a checked model; it stays as it is.
         folder: where its external data lies.
         plan: the plan.
-        partial: leave out what does not fit the model.
 
     Raises:
         CheckFailedError: a part of the plan does not fit.
         InvalidModelError: the graph library cannot read the model.
     """
     fitted_plan = fit(proto, folder, plan)
-    if fitted_plan.misfits and not partial:
+    if fitted_plan.misfits:
         raise CheckFailedError(misfit_text(fitted_plan.misfits))
     return fitted_plan.rewriting.carry_out()
 

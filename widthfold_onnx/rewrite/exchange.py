@@ -9,16 +9,16 @@ from pathlib import Path
 
 import onnx
 
-from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
-from widthfold_onnx.model.graph.messages import NodeName, Scope
-from widthfold_onnx.model.proto.walk import model_nodes, operator_of
+from widthfold_onnx.model.document import Document, Graph, Node, Value, graph_of
+from widthfold_onnx.model.messages import NodeName, Scope, shown_name
+from widthfold_onnx.model.proto.walk import copied, model_nodes, operator_of
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.new_nodes import NewNodes, SharedConstants, take_over
 from widthfold_onnx.rewrite.record import ORIGIN_KEY, carries_folds
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.companions.companion import CompanionRule, Exchange, NewNode, Operand
-from widthfold_onnx.rules.match.reading import place_problem
+from widthfold_onnx.rules.reading import place_problem
 from widthfold_onnx.runtime.kernels import prelu_keeps_inf
 
 
@@ -58,8 +58,7 @@ def exchanged(
     is_there = any(operator_of(node) in operators for node in model_nodes(proto))
     if not is_there or carries_folds(proto):
         return proto, []
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    copy = copied(proto)
     inlined_operators = [
         operator for operator, name in operators.items() if COMPANIONS[name].inlines
     ]
@@ -67,7 +66,7 @@ def exchanged(
     matches: list[Match] = []
     exchanges: dict[Node, tuple[NewNode, ...]] = {}
     for scope, node in document.nodes(operators):
-        companion, name = operators[operator_of(node)], document.name_of(scope, node)
+        companion, name = operators[operator_of(node)], NodeName(scope.path, shown_name(node))
         outcome = _outcome(document, scope, node, COMPANIONS[companion])
         if outcome is None:
             continue

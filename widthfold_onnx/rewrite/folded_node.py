@@ -19,14 +19,13 @@ import numpy as np
 from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.arrays import Array, Dims
-from widthfold_onnx.model.graph.constants import Constant
-from widthfold_onnx.model.graph.document import Document, Node, Value
+from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.rewrite.new_nodes import Series, SharedConstants
 from widthfold_onnx.rewrite.record import FOLD_KEY, PACKED, describe
-from widthfold_onnx.rules.forms.form import Ends, Form
-from widthfold_onnx.rules.match.dequantizers import is_single
-from widthfold_onnx.rules.match.quantization import Parameter
-from widthfold_onnx.rules.match.sites import LinearSite
+from widthfold_onnx.rules.form import Ends, Form
+from widthfold_onnx.rules.quantization import Parameter, is_single
+from widthfold_onnx.rules.sites import LinearSite
 
 
 def append_folded(

@@ -27,14 +27,14 @@ import numpy as np
 
 from widthfold_onnx.algebra.axis import Congruence
 from widthfold_onnx.algebra.layouts import PackedLayout
-from widthfold_onnx.model.graph.document import Attributes, Document, Graph, Node, Value
-from widthfold_onnx.model.graph.messages import reads
+from widthfold_onnx.model.document import Attributes, Document, Graph, Node, Value
+from widthfold_onnx.model.messages import reads
 from widthfold_onnx.rewrite.new_nodes import NewNodes, base_name
 from widthfold_onnx.rewrite.regions import Regions
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.forms.legality import EXTENTS, guard_conditions
-from widthfold_onnx.rules.match.dequantizers import runtime_moves_dequantizer
-from widthfold_onnx.rules.match.sites import LinearSite
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.legality import EXTENTS, guard_conditions
+from widthfold_onnx.rules.quantization import runtime_moves_dequantizer
+from widthfold_onnx.rules.sites import LinearSite
 
 SiteForms = dict[Node, tuple[LinearSite, Form]]
 
@@ -123,7 +123,7 @@ class _Grouping:
                     return None
         if not any(self._is_returned(value, nodes) for value in outputs):
             return None  # an If has an output, and a folded node alone returns a logical tensor
-        # A site alone is not planned with a guard there (`rules.forms.legality`).
+        # A site alone is not planned with a guard there (`rules.legality`).
         if len(nodes) > 1 and any(map(runtime_moves_dequantizer, conditions_of)):
             return None
         return GuardedNodes(nodes, {value: tuple(c) for value, c in conditions_of.items() if c})

@@ -15,7 +15,7 @@ import onnx
 
 from widthfold_onnx.algebra.packing import MoveOrSum, Reshape, ShiftedSum, pixel_shuffle
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.model.graph.document import Attributes, Document, Graph, Node, Value, graph_of
+from widthfold_onnx.model.document import Attributes, Document, Graph, Node, Value, graph_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
 from widthfold_onnx.rules.op import BOUNDS_INPUT, PADS_INPUT, as_inputs

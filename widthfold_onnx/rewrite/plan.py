@@ -17,12 +17,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.model.atomic import check_own_target, temporary, writing
-from widthfold_onnx.model.graph.messages import NodeName
+from widthfold_onnx.model.atomic import check_own_target, write_file
+from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.results import Gain
-from widthfold_onnx.rules.forms.form import FormSpec
-from widthfold_onnx.rules.match.sites import LinearSite
+from widthfold_onnx.rules.form import FormSpec
+from widthfold_onnx.rules.sites import LinearSite
 from widthfold_onnx.text import printable
 
 MAX_PLAN_BYTES = 64 << 20
@@ -250,10 +250,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """
         path = Path(path)
         check_own_target(path, (), "plan")
-        with temporary(path) as file, writing(path):
-            file.write(self.text().encode())
-            file.finish()
-            file.publish()
+        write_file(path, self.text().encode())
 
     def text(self) -> str:
         """Return the plan as JSON that is read as a diff: sorted, one layer or companion a line."""

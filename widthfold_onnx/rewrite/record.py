@@ -17,17 +17,18 @@ import onnx
 from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.graph.document import Document, Node
-from widthfold_onnx.model.graph.messages import shown_name
+from widthfold_onnx.model.document import Document, Node
+from widthfold_onnx.model.messages import shown_name
 from widthfold_onnx.model.proto.walk import model_nodes
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import AxisPattern, FoldedNode
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.sites import LinearSite, axis_names
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.sites import LinearSite, axis_names
 
 FOLD_KEY = "widthfold.fold"
 NONFINITE_KEY = "widthfold.nonfinite"
-"""Metadata of a model: ``spread:F`` if folds may spread Inf and NaN, F times at most."""
+"""Metadata of a model: ``spread:F`` if folds may spread Inf and NaN: in the layer that spreads them
+most, to F times as many outputs on average (`ConvFold.spread`)."""
 
 RUNTIME_KEY = "widthfold.runtime"
 """Metadata of a model: the version of ONNX Runtime that its forms were measured with."""

@@ -10,7 +10,7 @@ covers, depend on all forms together: regions and guards are settled before anyt
   nothing is converted between two sites that agree, and no fold meets its inverse.
 * A runtime fuses a DequantizeLinear only with a folded node next to it. So the integers before a
   DequantizeLinear are moved, and dequantized again in every layout that is read. Moves of
-  dequantized data are followed by a quantizer pair (`rules.match.dequantizers`).
+  dequantized data are followed by a quantizer pair (`rules.quantization`).
 
 Logical tensors and nodes keep their names; `rewrite.record` describes the metadata of new nodes.
 """
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import onnx
 
 from widthfold_onnx.algebra.layouts import PackedLayout
-from widthfold_onnx.model.graph.document import Document, Graph, Node, Value, graph_of
-from widthfold_onnx.model.graph.messages import NodeName
+from widthfold_onnx.model.document import Document, Graph, Node, Value, graph_of
+from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.results import RegionReport
 from widthfold_onnx.rewrite.folded_node import Parameters, append_folded
@@ -36,17 +36,16 @@ from widthfold_onnx.rewrite.record import (
     PACKED,
     RUNTIME_KEY,
 )
-from widthfold_onnx.rewrite.region_report import region_reports
-from widthfold_onnx.rewrite.regions import PropagatedOp
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.forms.legality import guard_conditions
-from widthfold_onnx.rules.match.dequantizers import exact_dequantizer
-from widthfold_onnx.rules.match.sites import LinearSite
+from widthfold_onnx.rewrite.regions import PropagatedOp, region_reports
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.legality import guard_conditions
+from widthfold_onnx.rules.quantization import exact_dequantizer
+from widthfold_onnx.rules.sites import LinearSite
 
 
 @dataclass(frozen=True)
 class Rewriting:
-    """A rewriting that is settled, as a value; the document is unchanged so far.
+    """A rewriting that is settled, as a value; no layer is replaced so far.
 
     Attributes:
         document: the model.
@@ -84,7 +83,7 @@ class Rewriting:
                 sites = [
                     forms[n][0] for n in group.nodes if n in forms and guard_conditions(*forms[n])
                 ]
-                names = {NodeName(site.scope.path, site.name) for site in sites}
+                names = {site.node_name for site in sites}
                 for value in (value for node in group.nodes for value in node.outputs):
                     layers.setdefault(value.name or "", set()).update(names)
         return layers

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from widthfold_onnx.arrays import Array, Dims
-from widthfold_onnx.model.graph.document import Attributes, Document, Node
+from widthfold_onnx.model.document import Attributes, Document, Node
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.refusal import Code, Refusal

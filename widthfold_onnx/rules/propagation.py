@@ -20,7 +20,7 @@ import numpy as np
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.algebra.packing import shape_after
 from widthfold_onnx.arrays import Array, Dims
-from widthfold_onnx.model.graph.document import Attributes
+from widthfold_onnx.model.document import Attributes
 from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import read_axes

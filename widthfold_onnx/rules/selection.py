@@ -7,15 +7,15 @@ from typing import TypeGuard
 
 from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.enumeration import forms_at_factor
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.forms.legality import guard_conditions
-from widthfold_onnx.rules.match.sites import ConvSite, LinearSite, ProductSite
+from widthfold_onnx.rules.enumeration import forms_at_factor
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.legality import guard_conditions
+from widthfold_onnx.rules.sites import ConvSite, LinearSite, ProductSite
 
 
 def preferred_form(site: LinearSite, options: FoldOptions, factor: int) -> Form | Refusal:
     """Return the preferred legal form at a factor, or why there is none."""
-    problem = width_problem(site, options) or site_problem(site, options)
+    problem = width_problem(site, options) or weight_problem(site)
     if problem is not None:
         return problem
     outcomes = list(forms_at_factor(site, options, factor))
@@ -49,18 +49,24 @@ def _guard_penalty(site: LinearSite, form: Form) -> int:
     return max((2 - min(axis, 1) for axis in guard_conditions(site, form)), default=0)
 
 
-def site_problem(site: LinearSite, options: FoldOptions) -> Refusal | None:
-    """Refuse a site that is wide enough, or whose weight holds NaN or Inf.
+def search_problem(site: LinearSite, options: FoldOptions) -> Refusal | None:
+    """Refuse a site that a search leaves alone.
 
     A wide site may still gain by a lift, or an Einsum as a MatMul.
+    """
+    may_be_wide = is_of_one_axis(site) or is_einsum(site)
+    width_refusal = None if may_be_wide else width_problem(site, options)
+    return width_refusal or weight_problem(site)
+
+
+def weight_problem(site: LinearSite) -> Refusal | None:
+    """Refuse a site whose weight holds NaN or Inf.
 
     NaN or Inf times a zero of the padding is NaN. Kernels differ in which of these products they
     compute, and so do a Conv and its fold.
     """
-    has_other = is_of_one_axis(site) or is_einsum(site)
-    width_refusal = None if has_other else width_problem(site, options)
-    if width_refusal is not None or site.has_finite_weight:
-        return width_refusal
+    if site.has_finite_weight:
+        return None
     return Refusal(Code.WEIGHT_NOT_FINITE, "the weight holds NaN or Inf")
 
 

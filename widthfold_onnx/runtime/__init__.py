@@ -1,7 +1,8 @@
 """Use ONNX Runtime: sessions, inputs, child processes, paired timing, measurements, the machine.
 
-`sessions` and `inputs` run a model, in a `child` process or not. `paired_benchmark` times two, by
+`session` and `inputs` run a model, in a `child` process or not. `paired_benchmark` times two, by
 `clock`, `settings` and `intervals`; `measurement` is the result. `environment` and `kernels` tell
-of the machine. It imports `options`, `results`, `errors` and `text`, and of `model` only `proto`;
-nothing else of the package imports onnxruntime. `rewrite` and everything above import it.
+of the machine. It imports `arrays`, `options`, `results`, `errors`, `system` and `text`, and of
+`model` only `proto`; nothing else of the package imports onnxruntime. `rewrite` and everything
+above import it.
 """

@@ -10,7 +10,6 @@ and kills the child with all that it started.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import math
 import os
@@ -25,8 +24,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from copyreg import dispatch_table
-from types import MappingProxyType
 from typing import IO, Any, TypeVar
 
 from widthfold_onnx.errors import InternalError, UnverifiedError, WidthfoldError
@@ -73,7 +70,7 @@ def isolated(
     """
     if function.__module__ == "__main__":
         raise InternalError(f"{function.__qualname__} must live in an importable module")
-    task = _dumps((function, args, on_message is not None, memory))
+    task = pickle.dumps((function, args, on_message is not None, memory))
     start = heard = time.monotonic()
     with tempfile.TemporaryFile() as noise, _child(noise) as child:
         messages = _messages(child, task)
@@ -164,7 +161,7 @@ def serve(folder: str) -> None:
     lock = threading.Lock()
 
     def answer(kind: str, value: object) -> None:
-        message = _dumps((kind, value))  # first, as it may fail half-way
+        message = pickle.dumps((kind, value))  # first, as it may fail half-way
         with lock:
             _send(answers, message)
 
@@ -196,22 +193,6 @@ def _end_with_parent(source: IO[bytes], folder: str) -> None:
     source.read(1)  # returns when the parent's end closes, even if the parent was killed
     shutil.rmtree(folder, ignore_errors=True)  # a parent that was killed cannot
     os._exit(1)
-
-
-def _view(items: dict[Any, Any]) -> MappingProxyType[Any, Any]:
-    return MappingProxyType(items)
-
-
-def _dumps(value: object) -> bytes:
-    stream = io.BytesIO()
-    pickler = pickle.Pickler(stream)
-    # Options of callers hold read-only views, which pickle does not know by itself.
-    pickler.dispatch_table = {
-        **dispatch_table,
-        MappingProxyType: lambda view: (_view, (dict(view),)),
-    }
-    pickler.dump(value)
-    return stream.getvalue()
 
 
 def _send(stream: IO[bytes], message: bytes) -> None:

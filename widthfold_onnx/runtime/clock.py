@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.options import RuntimeOptions
-from widthfold_onnx.runtime.sessions.descriptions import description_of
+from widthfold_onnx.runtime.descriptions import description_of
 from widthfold_onnx.system import has_fine_thread_clock
 
 Run = Callable[[int], object]

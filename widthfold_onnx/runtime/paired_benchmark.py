@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -41,7 +40,7 @@ from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
 from widthfold_onnx.runtime.intervals import MIN_PROCESSES, Pairing, is_settled, measured
 from widthfold_onnx.runtime.measurement import Measurement, timed
-from widthfold_onnx.runtime.sessions.session import Feeds, Session, resolved
+from widthfold_onnx.runtime.session import Feeds, Session, resolved
 from widthfold_onnx.runtime.settings import (
     CHOICE_PATIENCE,
     CHOICE_SECONDS,
@@ -64,8 +63,6 @@ PROCESS_SHARE = 1 / 8
 TRIAL_PAIRS = MIN_PROCESSES * SESSIONS[0]
 """Fewest pairs of a trial that is not sure before. A trial decides the model that is written: where
 runs are so long that each session has only one, as many processes run as an interval needs."""
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)

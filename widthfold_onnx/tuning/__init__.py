@@ -1,6 +1,8 @@
 """Decide the plan of a model from measured or predicted times, and keep times in a store.
 
-`search` decides for one model, `tune` measures many. `workload` cuts layers out, `measure` times
-them, `cost` predicts them for `targets`; `store` keeps times under keys of `identity`. It imports
-`decide`, `runtime` and the parts below them; `api`, `cli` and `pipeline` import it.
+`search` decides for one model, `tune` measures many. `layers` lists the layers of a model with
+their forms, `workloads` cuts them out, `cost` predicts their times for `targets`. `bench` answers
+from the `store` or measures: `successive_halving` races forms here or on a `cluster`, as long as
+`effort` says. It imports `decide`, `runtime` and the parts below them; `api`, `cli` and `pipeline`
+import it.
 """

@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 
 from widthfold_onnx.algebra.packing import MoveOrSum, Transpose
 from widthfold_onnx.arrays import round_up
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.sites import LinearSite, ProductSite
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.sites import LinearSite, ProductSite
 from widthfold_onnx.tuning.targets import Target
 
 

@@ -22,18 +22,17 @@ from widthfold_onnx.runtime.inputs.cases import with_cases
 from widthfold_onnx.runtime.inputs.sizes import running
 from widthfold_onnx.runtime.measurement import AS_IS
 from widthfold_onnx.system import cores
+from widthfold_onnx.tuning.bench import Bench, Budget, LocalPool
+from widthfold_onnx.tuning.cluster import Cluster, ClusterPool
+from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.identity import find_place
-from widthfold_onnx.tuning.measure.bench import Bench, LocalPool
-from widthfold_onnx.tuning.measure.children import Budget
-from widthfold_onnx.tuning.measure.cluster import Cluster, ClusterPool
-from widthfold_onnx.tuning.measure.effort import SPENDING
-from widthfold_onnx.tuning.measure.successive_halving import Candidate, Setup
+from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.search.assign import foresee
 from widthfold_onnx.tuning.search.level_search import racing
 from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.successive_halving import Candidate, Setup
 from widthfold_onnx.tuning.targets import target, usual
-from widthfold_onnx.tuning.workload.layers import Layers
-from widthfold_onnx.tuning.workload.workloads import Workload, joined, most_work_first
+from widthfold_onnx.tuning.workloads import Workload, joined, most_work_first
 
 EVERY_FORM = FoldOptions()
 BY_DEFAULT = SearchOptions()
@@ -88,7 +87,7 @@ def tune(
             threads=search_options.threads,
             machines=[
                 TunedMachine(
-                    provider=bench.setup.options.provider,
+                    provider=bench.setup.search_options.provider,
                     machine=bench.machine,
                     measured=len(bench.new_measurements),
                 )

@@ -12,17 +12,17 @@ import pytest
 from tests.cli.tool import MODELS, build, process, save, widthfold
 from tests.tuning.search.world import WHOLE, World, doubled, enter
 from tests.tuning.workload.tool import STRIDED, same
-from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.runtime.measurement import AS_IS, Key, Measurement, lost, now
-from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.tuning.identity import machine_identity, setting_identity
+from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.targets import target, usual
-from widthfold_onnx.tuning.workload.layers import Layers
-from widthfold_onnx.tuning.workload.workloads import Workload
+from widthfold_onnx.tuning.workloads import Workload
 
 CPU = ("--no-measure", "--target", "cpu-avx512")
 WIDE = MODELS / "wide_signal.onnx"

@@ -16,7 +16,7 @@ from tests.rewrite.quantized.convs import Case
 from tests.rewrite.quantized.models import joined, optimized
 from tests.shared import SHARED, needs_models
 from widthfold_onnx.runtime.kernels import u8s8_error
-from widthfold_onnx.runtime.sessions.session_options import PRECISION
+from widthfold_onnx.runtime.providers import PRECISION
 
 PITCH = MODELS / "pitch_cnn.onnx"
 

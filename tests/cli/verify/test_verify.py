@@ -20,7 +20,7 @@ from tests.cli.tool import (
 from tests.reports.sample import timing
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.findings import Findings
-from widthfold_onnx.evidence.parity.models import ModelParity
+from widthfold_onnx.evidence.parity.judgement import ModelParity
 from widthfold_onnx.evidence.run import verified
 from widthfold_onnx.options import Provider, VerifyOptions
 

@@ -21,7 +21,7 @@ from widthfold_onnx.algebra.packing import Packing, pack
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE, ConvTranspose
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite import folded_node
-from widthfold_onnx.rules.forms import windows
+from widthfold_onnx.rules import windows
 
 Planted = Callable[[], Any]
 """A context inside which the package folds wrongly."""

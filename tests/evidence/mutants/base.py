@@ -14,10 +14,10 @@ from tests.folding import read, rewriting
 from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.enumeration import forms_at_factor, forms_of_split
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.sites import LinearSite
+from widthfold_onnx.rules.enumeration import forms_at_factor, forms_of_split
+from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.selection import preferred_form
+from widthfold_onnx.rules.sites import LinearSite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -16,7 +16,7 @@ from tests.evidence.compared import compare_models
 from tests.evidence.parity.reference import reference
 from tests.folding import fold_model
 from tests.rewrite.quantized.models import FOLD, rounding
-from widthfold_onnx.evidence.model_runs import Outputs
+from widthfold_onnx.evidence.inputs import Outputs
 from widthfold_onnx.evidence.parity import judgement as parity_judgement
 from widthfold_onnx.evidence.parity.judgement import (
     MULTIPLE_IF_PROVED,

@@ -13,7 +13,7 @@ from widthfold_onnx.evidence.parity.judgement import MULTIPLE_IF_PROVED, MULTIPL
 from widthfold_onnx.evidence.parity.outputs import BEYOND
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.sessions.session import Session
+from widthfold_onnx.runtime.session import Session
 
 TRUTHFUL = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=20)
 

@@ -22,7 +22,7 @@ from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
 from widthfold_onnx.options import AxisName, FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.kernels import u8s8_error
-from widthfold_onnx.runtime.sessions.session_options import PRECISION
+from widthfold_onnx.runtime.providers import PRECISION
 
 SATURATES = "this CPU's 8-bit kernels saturate (no VNNI)"
 EXACT = VerifyOptions(
@@ -63,7 +63,7 @@ def test_a_fold_that_saturates_where_the_original_does_not_fails(tmp_path: Path)
 def test_on_any_cpu_what_saturates_further_fails_and_is_said_so(
     worse: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = "widthfold_onnx.evidence.parity.models"
+    module = "widthfold_onnx.evidence.parity.judgement"
     monkeypatch.setattr(f"{module}.saturates", lambda options: True)
     monkeypatch.setattr(f"{module}.compare_as_deployed", lambda *arguments: (worse, [SATURATES]))
     found = compare_models(*pair(alternating([-127, 127, 127, -127]), tmp_path), VALUES)

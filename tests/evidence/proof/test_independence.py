@@ -21,7 +21,7 @@ from widthfold_onnx.evidence import proof
 from widthfold_onnx.operators import OPERATORS, base, conv, conv_transpose, matmul
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rules.match import reading
+from widthfold_onnx.rules import reading
 
 ALLOWED = ("widthfold_onnx.evidence.proof", "widthfold_onnx.model")
 SINGLE = {

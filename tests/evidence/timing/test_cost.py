@@ -4,10 +4,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.timing import cost
-from widthfold_onnx.evidence.timing.cost import file_bytes
+from widthfold_onnx.evidence import cost
+from widthfold_onnx.evidence.cost import file_bytes
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.settings import Setting
 
 pytestmark = pytest.mark.processes

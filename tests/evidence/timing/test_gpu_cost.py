@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from widthfold_onnx.evidence.timing import cost
+from widthfold_onnx.evidence import cost
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.settings import Setting
 
 

@@ -6,8 +6,8 @@ import pytest
 from onnx import parser
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.timing import profile as profile_module
-from widthfold_onnx.evidence.timing.profile import (
+from widthfold_onnx.evidence import profile as profile_module
+from widthfold_onnx.evidence.profile import (
     PROFILED_RUNS,
     WARM_RUNS,
     no_time,
@@ -15,7 +15,7 @@ from widthfold_onnx.evidence.timing.profile import (
     profile,
 )
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.sessions.session import Level, open_session
+from widthfold_onnx.runtime.session import Level, open_session
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.folding import optimize
 from tests.shared import ROOT
-from widthfold_onnx.evidence.timing import profile as profile_module
-from widthfold_onnx.evidence.timing.profile import (
+from widthfold_onnx.evidence import profile as profile_module
+from widthfold_onnx.evidence.profile import (
     WEIGHTS,
     Roofline,
     moved_bytes,
@@ -21,7 +21,7 @@ from widthfold_onnx.evidence.timing.profile import (
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime import kernels
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
-from widthfold_onnx.runtime.sessions.session import Level, open_session
+from widthfold_onnx.runtime.session import Level, open_session
 from widthfold_onnx.runtime.settings import Setting, open_at
 
 MODELS = ROOT / "models"

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.lacking import needs_arrays
-from widthfold_onnx.model.graph import constants
-from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model import constants
+from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.proto import constant_folding
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.refusal import Refusal
@@ -292,6 +292,6 @@ def test_an_overridable_or_fed_source_is_no_constant() -> None:
 
 
 def test_the_limit_is_the_largest_folded_weight() -> None:
-    from widthfold_onnx.rules.forms.legality import MAX_WEIGHT_BYTES
+    from widthfold_onnx.rules.legality import MAX_WEIGHT_BYTES
 
     assert constant_folding.MAX_ELEMENTS * 4 == MAX_WEIGHT_BYTES

@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 from tests.folding import fold_model
 from tests.model.refolded import OPTIONS, SQUARE, B, W, constants, data, parsed, refolded
 from widthfold_onnx import InvalidModelError
-from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from widthfold_onnx.model.graph.library import _deferred_imports, ir
+from widthfold_onnx.model.library import _deferred_imports, ir
 
-START = "import sys; from widthfold_onnx.model.graph.library import ir; n = ir.SymbolicDim('n'); "
+START = "import sys; from widthfold_onnx.model.library import ir; n = ir.SymbolicDim('n'); "
 
 
 def python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -12,8 +12,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from widthfold_onnx.errors import InvalidModelError
-from widthfold_onnx.model.graph.library import ir
-from widthfold_onnx.model.graph.messages import (
+from widthfold_onnx.model.library import ir
+from widthfold_onnx.model.messages import (
     NodeName,
     connected,
     linked,

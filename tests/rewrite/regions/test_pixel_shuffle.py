@@ -13,9 +13,9 @@ from tests.rewrite.quantized import convs
 from tests.rewrite.quantized.convs import Case
 from tests.running import LEVELS, run
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rules.forms.enumeration import forms_at_factor
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.sites import LinearSite
+from widthfold_onnx.rules.enumeration import forms_at_factor
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.sites import LinearSite
 
 LOOSE = FoldOptions(factor=4, max_flops_growth=1e3, max_bytes_growth=1e3)
 

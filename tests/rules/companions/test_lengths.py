@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from tests.running import run
-from widthfold_onnx.model.graph.document import Document, Node, Value
+from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.rules.companions.lengths import Length, Lengths, Trim, conv_axes, trims
 

@@ -17,11 +17,11 @@ from widthfold_onnx.algebra.axis import ConvAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold, fold_weight
 from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.algebra.packing import Reshape
-from widthfold_onnx.model.graph.library import ir
+from widthfold_onnx.model.library import ir
 from widthfold_onnx.operators.matmul import GEMM
 from widthfold_onnx.rewrite.folded_node import folded_bias, folded_vector, folded_weight
-from widthfold_onnx.rules.forms.rows import fold_of, folding, unfolding
-from widthfold_onnx.rules.match.sites import ProductSite
+from widthfold_onnx.rules.proposals import fold_of, folding, unfolding
+from widthfold_onnx.rules.sites import ProductSite
 
 EXTENT = st.integers(1, 4)
 

@@ -13,10 +13,10 @@ from tests.running import LEVELS, run
 from widthfold_onnx.decide.decisions import decide
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.forms.enumeration import forms_of_split
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.sites import LinearSite
-from widthfold_onnx.tuning.workload.candidates import every_form
+from widthfold_onnx.rules.enumeration import forms_of_split
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.tuning.layers import every_form
 
 ASSUMED = FoldOptions(ragged=True, input_shapes={"x": (2, 3, 5, 7)})
 

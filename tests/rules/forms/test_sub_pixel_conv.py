@@ -19,10 +19,10 @@ from widthfold_onnx.decide.decisions import decide
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.record import patterns
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.forms.legality import guard_conditions
-from widthfold_onnx.rules.match.sites import LinearSite
-from widthfold_onnx.tuning.workload.candidates import every_form
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.legality import guard_conditions
+from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.tuning.layers import every_form
 
 OPTIONS = FoldOptions()
 SMALLEST = 14

@@ -11,12 +11,12 @@ from tests.folding import read
 from tests.rewrite.proved import assert_proved, proof
 from tests.tuning.workload.tool import FOLD, conv, integers, run
 from widthfold_onnx.decide.decisions import read_sites
-from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.document import Document
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.rewrite.rewriting import Rewriting
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.sites import LinearSite
-from widthfold_onnx.tuning.workload.candidates import every_form
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.tuning.layers import every_form
 
 SAME = {"pads": [1, 1, 1, 1, 1, 1]}
 MODEL = conv([2, 3, 5, 4, 6], (4, 3, 3, 3, 3), **SAME)

@@ -8,10 +8,10 @@ import pytest
 from onnx import numpy_helper
 
 from tests.running import run
-from widthfold_onnx.model.graph.document import Document, Node
+from widthfold_onnx.model.document import Document, Node
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.match.dequantizers import (
+from widthfold_onnx.rules.quantization import (
     data_dequantizer,
     exact_dequantizer,
     is_finite,

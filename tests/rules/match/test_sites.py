@@ -13,12 +13,12 @@ from onnx import helper, numpy_helper
 from tests.folding import fold_model
 from tests.operators.products import Product
 from tests.running import run
-from widthfold_onnx.model.graph import constants
+from widthfold_onnx.model import constants
 from widthfold_onnx.model.proto import constant_folding
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code
 from widthfold_onnx.results import SiteReport
-from widthfold_onnx.rules.match.reading import BIAS_CODES, WEIGHT_CODES
+from widthfold_onnx.rules.reading import BIAS_CODES, WEIGHT_CODES
 
 OPEN = Product(shape=[16, 3], weight=[3, 5], dims=["n", 3])
 BATCH = Product(shape=[4, 6, 3], weight=[3, 5])

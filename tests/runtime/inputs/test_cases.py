@@ -10,7 +10,7 @@ from onnx import numpy_helper, parser
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.runtime.inputs.cases import cases
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
-from widthfold_onnx.runtime.sessions.session import Port
+from widthfold_onnx.runtime.session import Port
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 CHOOSE = "y = If (c) <then_branch = t () => (float[2] a) { a = Neg (x) }, \

@@ -7,7 +7,7 @@ import pytest
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.runtime.inputs.feeds import Distribution, distribution_of, draw, random_feeds
-from widthfold_onnx.runtime.sessions.session import Port
+from widthfold_onnx.runtime.session import Port
 
 
 def test_random_values_depend_on_seed_and_name_only():

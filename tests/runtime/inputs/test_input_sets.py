@@ -2,7 +2,7 @@ from onnx import parser
 
 from widthfold_onnx.options import ANY_SIZE, Provider, RuntimeOptions
 from widthfold_onnx.runtime.inputs.input_sets import random_sets
-from widthfold_onnx.runtime.sessions.session import Level, open_session
+from widthfold_onnx.runtime.session import Level, open_session
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 

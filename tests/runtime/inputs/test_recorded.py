@@ -10,7 +10,7 @@ from onnx import TensorProto, numpy_helper
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.runtime.inputs import recorded
 from widthfold_onnx.runtime.inputs.recorded import stored_feeds
-from widthfold_onnx.runtime.sessions.session import Port
+from widthfold_onnx.runtime.session import Port
 from widthfold_onnx.system import peak_bytes
 
 X = [Port("x", "float32", ("N", 3))]

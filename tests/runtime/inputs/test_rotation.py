@@ -8,7 +8,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs import input_sets
 from widthfold_onnx.runtime.inputs.feeds import Distribution
-from widthfold_onnx.runtime.sessions.session import Port
+from widthfold_onnx.runtime.session import Port
 
 
 @pytest.mark.parametrize(

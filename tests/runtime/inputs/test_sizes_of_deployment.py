@@ -12,7 +12,7 @@ from onnx import helper, parser
 
 import widthfold_onnx as wf
 from tests.cli.tool import build
-from widthfold_onnx.cli.derivation import shape, sizes
+from widthfold_onnx.cli.options import shape, sizes
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import ANY_SIZE, FoldOptions, Provider, RuntimeOptions, VerifyOptions
@@ -20,7 +20,7 @@ from widthfold_onnx.runtime.inputs import sizes as sizes_module
 from widthfold_onnx.runtime.inputs.input_sets import random_sets, timed_inputs
 from widthfold_onnx.runtime.inputs.recorded import stored_sizes
 from widthfold_onnx.runtime.inputs.sizes import Dimensions, assumed_sizes, find_sizes, runs_at
-from widthfold_onnx.runtime.sessions.session import Port, Session, open_session, ports_of
+from widthfold_onnx.runtime.session import Port, Session, open_session, ports_of
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 BANDS = "g (float[T, B] x) => (float[T, C] y) <float[144, 2] w> { y = MatMul(x, w) }"

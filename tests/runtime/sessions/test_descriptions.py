@@ -24,9 +24,9 @@ from widthfold_onnx.options import (
 )
 from widthfold_onnx.runtime import clock
 from widthfold_onnx.runtime.clock import clock_name
-from widthfold_onnx.runtime.sessions.descriptions import DESCRIPTIONS, Description, description_of
-from widthfold_onnx.runtime.sessions.providers import ranking
-from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.descriptions import DESCRIPTIONS, Description, description_of
+from widthfold_onnx.runtime.providers import ranking
+from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.settings import settings_of
 from widthfold_onnx.tuning.targets import names, target, usual
 
@@ -35,9 +35,9 @@ COMPARED = re.compile(r"(?:is|is not|==|!=|in \()\s*Provider\.(?!AUTO)")
 PACKAGE = Path(widthfold_onnx.__file__).parent
 ABOUT_ONE = {
     "evidence/exact_kernels.py",  # its own kernels of bytes
-    "evidence/timing/profile.py",  # its graph shows every node with its weights
+    "evidence/profile.py",  # its graph shows every node with its weights
     "tuning/search/context.py",  # the kind of a target, not of a provider
-    "runtime/sessions/providers.py",  # it runs everything, so it is not tried
+    "runtime/providers.py",  # it runs everything, so it is not tried
 }
 """Files that may tell the CPU's provider from all others."""
 

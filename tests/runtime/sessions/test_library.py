@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.sessions import library
+from widthfold_onnx.runtime import library
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import pytest
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.sessions import library
-from widthfold_onnx.runtime.sessions.descriptions import DESCRIPTIONS, description_of
-from widthfold_onnx.runtime.sessions.providers import (
+from widthfold_onnx.runtime import library
+from widthfold_onnx.runtime.descriptions import DESCRIPTIONS, description_of
+from widthfold_onnx.runtime.providers import (
     check_options,
     choose,
     obstacle,

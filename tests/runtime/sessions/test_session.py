@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from tests.shared import ROOT
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.sessions import session as session_module
-from widthfold_onnx.runtime.sessions.session import Level, Port, open_session, runtime_version
+from widthfold_onnx.runtime import session as session_module
+from widthfold_onnx.runtime.session import Level, Port, open_session, runtime_version
 
 ON_CPU = RuntimeOptions(provider=Provider.CPU)
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -198,7 +198,7 @@ def test_a_provider_that_is_not_there_is_an_error(tmp_path, provider, capfd):
 def test_the_module_imports_without_the_runtime(tmp_path):
     code = (
         "import sys; sys.modules['onnxruntime'] = None\n"
-        "from widthfold_onnx.runtime.sessions import session\n"
+        "from widthfold_onnx.runtime import session\n"
         "try: session.runtime_version()\n"
         "except session.UnverifiedError as error: print(error)\n"
     )

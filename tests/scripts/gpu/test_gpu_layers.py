@@ -13,7 +13,7 @@ import pytest
 
 from tests import oracle
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.sessions.session import Level, open_session
+from widthfold_onnx.runtime.session import Level, open_session
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from tests.scripts.gpu.gpu_runs import rows_of
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.sessions import session as session_module
+from widthfold_onnx.runtime import session as session_module
 
 
 @pytest.mark.slow

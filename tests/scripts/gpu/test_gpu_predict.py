@@ -11,12 +11,12 @@ import onnx
 import pytest
 
 from tests.shared import ROOT
-from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.rules.match.sites import LinearSite
+from widthfold_onnx.rules.sites import LinearSite
 from widthfold_onnx.tuning.cost import Work
 from widthfold_onnx.tuning.targets import target
-from widthfold_onnx.tuning.workload.cut import only_site
+from widthfold_onnx.tuning.workloads import only_site
 
 FILE = ROOT / "benchmarks" / "gpu" / "predicted.md"
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.tuning.measure.races import behaving
-from widthfold_onnx.tuning.measure import children
+from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.store import Store
 
 
@@ -22,13 +22,13 @@ def inside(monkeypatch: pytest.MonkeyPatch):
     """Races in this process that only say what they are told to say; a clock of our own."""
     clock = SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(children, "time", clock)
+    monkeypatch.setattr(bench_module, "time", clock)
     clock.races = []
 
     def isolated(race, workloads, setup, seconds, *, on_message, **limits) -> None:
         clock.races.append(([(u.subject, [f.spec for f in u.forms]) for u in workloads], seconds))
         race(workloads, setup, seconds, send=on_message)
 
-    monkeypatch.setattr(children, "isolated", isolated)
-    monkeypatch.setattr(children, "race", behaving)
+    monkeypatch.setattr(bench_module, "isolated", isolated)
+    monkeypatch.setattr(bench_module, "race", behaving)
     return clock

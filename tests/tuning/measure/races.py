@@ -1,4 +1,4 @@
-"""Races for `tuning.measure.bench` whose forms do, in a child process, what their names say."""
+"""Races for `tuning.bench` whose forms do, in a child process, what their names say."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from tests.tuning.workload.tool import FOLD
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Effort, Provider, SearchOptions
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement, timed
-from widthfold_onnx.tuning.measure import children
-from widthfold_onnx.tuning.measure.bench import Bench
-from widthfold_onnx.tuning.measure.children import Budget
-from widthfold_onnx.tuning.measure.successive_halving import Outcome, Setup, Start
+from widthfold_onnx.tuning import bench as bench_module
+from widthfold_onnx.tuning.bench import Bench, Budget
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload
+from widthfold_onnx.tuning.successive_halving import Outcome, Setup, Start
+from widthfold_onnx.tuning.workloads import PredictedForm, Workload
 
 LOG = "WIDTHFOLD_TEST_LOG"
 SETUP = Setup(SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH), FOLD)
@@ -74,7 +73,7 @@ def _note(line: str) -> None:
 
 def measure_many(path: Path, count: int) -> None:
     """Measure layers of two forms each, for as long as one is let; to be killed."""
-    children.race = behaving
+    bench_module.race = behaving
     workloads = [workload(f"layer{number:03}", "brief1", "brief2") for number in range(count)]
     with Store(path) as store:
         bench(store).measure(workloads, Budget(60.0), lambda step: None)

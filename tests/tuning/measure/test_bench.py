@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from tests.tuning.measure.races import SETUP, bench, kept, quiet, workload
 from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, lost, timed
-from widthfold_onnx.runtime.sessions.session import Level
-from widthfold_onnx.tuning.measure import children
-from widthfold_onnx.tuning.measure.bench import MORE_TIME, Bench
-from widthfold_onnx.tuning.measure.children import Budget
-from widthfold_onnx.tuning.measure.successive_halving import Outcome, Start
+from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.tuning import bench as bench_module
+from widthfold_onnx.tuning.bench import MORE_TIME, Bench, Budget
 from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.successive_halving import Outcome, Start
 
 # ---------------------------------------------------------------- what is known
 
@@ -54,7 +53,7 @@ def test_what_had_no_time_gets_another_chance_with_more_of_it(
             send(Outcome(item.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             send(Outcome(item.subject, "a", lost(NO_TIME)))
 
-    monkeypatch.setattr(children, "race", race)
+    monkeypatch.setattr(bench_module, "race", race)
     for budget, races in ((10.0, 1), (10.0, 1), (10 * MORE_TIME - 1, 1), (10 * MORE_TIME, 2)):
         bench(store).measure([workload("one", "a")], Budget(budget), quiet)
         assert len(inside.races) == races
@@ -91,7 +90,7 @@ def test_what_a_wide_interval_left_open_is_measured_again_with_more_time(
                 low, high = ends[form.spec]
                 send(Outcome(item.subject, form.spec, timed(1.0, low, high, 1.0, 4)))
 
-    monkeypatch.setattr(children, "race", race)
+    monkeypatch.setattr(bench_module, "race", race)
     for seconds in (10.0, 10 * MORE_TIME - 1, 10 * MORE_TIME):
         bench(store).measure([workload("one", *ends)], Budget(seconds), quiet)
     assert [forms for ((_, forms),), _ in inside.races] == [list(ends), ["open"]]

@@ -14,8 +14,8 @@ from tests.tuning.measure.races import LOG, behaving, bench, kept, quiet, worklo
 from widthfold_onnx.errors import InternalError, UnverifiedError
 from widthfold_onnx.options.progress import Step
 from widthfold_onnx.runtime.measurement import AS_IS
-from widthfold_onnx.tuning.measure import children
-from widthfold_onnx.tuning.measure.children import Budget
+from widthfold_onnx.tuning import bench as bench_module
+from widthfold_onnx.tuning.bench import Budget
 from widthfold_onnx.tuning.store import Store
 
 
@@ -24,7 +24,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Real children that race as `behaving` does; what they ran, as (child, subject, form)."""
     path = tmp_path / "log"
     monkeypatch.setenv(LOG, str(path))
-    monkeypatch.setattr(children, "race", behaving)
+    monkeypatch.setattr(bench_module, "race", behaving)
 
     def lines() -> list[tuple[int, str, str]]:
         rows = [line.split(" ") for line in path.read_text().splitlines()]
@@ -49,7 +49,7 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
     store: Store, log, monkeypatch: pytest.MonkeyPatch, form: str, words: str
 ) -> None:
     if form == "hang":
-        monkeypatch.setattr(children, "SILENCE", 8.0)  # a child may need seconds to start
+        monkeypatch.setattr(bench_module, "SILENCE", 8.0)  # a child may need seconds to start
     workloads = [workload("one", "a"), workload("two", "a", form, "b"), workload("three", "a")]
     used = bench(store)
     used.measure(workloads, Budget(60.0), quiet)
@@ -114,7 +114,7 @@ def test_a_child_that_fails_before_any_layer_is_an_error(
         def race(*args: object, error: Exception = error, **more: object) -> None:
             raise error
 
-        monkeypatch.setattr(children, "race", race)
+        monkeypatch.setattr(bench_module, "race", race)
         with pytest.raises(type(error), match=str(error)):
             bench(store).measure([workload("one", "a")], Budget(60.0), quiet)
     assert kept(store) == {}
@@ -127,7 +127,7 @@ def test_a_child_that_fails_between_layers_takes_nothing_back(
         behaving(workloads[:1], setup, seconds, send=send)
         raise UnverifiedError("gone")
 
-    monkeypatch.setattr(children, "race", race)
+    monkeypatch.setattr(bench_module, "race", race)
     with pytest.raises(UnverifiedError, match="gone"):
         bench(store).measure([workload("one", "a"), workload("two", "a")], Budget(60.0), quiet)
     assert {item.status for item in kept(store).values()} == {"ok"}
@@ -141,7 +141,7 @@ def test_the_budget_ends_measuring_between_layers(
             inside.now += 4
             behaving([item], setup, seconds, send=send)
 
-    monkeypatch.setattr(children, "race", race)
+    monkeypatch.setattr(bench_module, "race", race)
     inside.now = 100.0
     reports: list[object] = []
     workloads = [workload(name, "a", "b") for name in ("one", "two", "three", "four")]
@@ -160,7 +160,7 @@ def test_no_second_passes_while_a_child_starts(
             behaving([item], setup, seconds, send=send)
             inside.now += 4
 
-    monkeypatch.setattr(children, "race", race)
+    monkeypatch.setattr(bench_module, "race", race)
     budget = Budget(9.0)
     bench(store).measure([workload("one", "a"), workload("two", "a")], budget, quiet)
     inside.now += 100

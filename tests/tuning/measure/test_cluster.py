@@ -26,13 +26,13 @@ from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.options.progress import Step
 from widthfold_onnx.runtime.measurement import AS_IS, Key, Measurement
+from widthfold_onnx.tuning import cluster as cluster_module
+from widthfold_onnx.tuning.bench import Budget
+from widthfold_onnx.tuning.cluster import MOST_FAILURES, Cluster, ClusterPool
 from widthfold_onnx.tuning.identity import Place, machine_identity
-from widthfold_onnx.tuning.measure import cluster as cluster_module
-from widthfold_onnx.tuning.measure.children import Budget
-from widthfold_onnx.tuning.measure.cluster import MOST_FAILURES, Cluster, ClusterPool
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import tune
-from widthfold_onnx.tuning.workload.workloads import Workload
+from widthfold_onnx.tuning.workloads import Workload
 
 if TYPE_CHECKING:  # it takes half a second to import
     from distributed import LocalCluster  # noqa: TID251 - the cluster of the tests

@@ -18,8 +18,8 @@ from widthfold_onnx.runtime import settings
 from widthfold_onnx.runtime.clock import Run, in_turn
 from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, SKIPPED, Measurement
 from widthfold_onnx.runtime.settings import Setting
-from widthfold_onnx.tuning.measure import successive_halving
-from widthfold_onnx.tuning.measure.successive_halving import (
+from widthfold_onnx.tuning import successive_halving
+from widthfold_onnx.tuning.successive_halving import (
     FIRST_PAIRS,
     FIRST_SHARE,
     FORM_SECONDS,
@@ -32,7 +32,7 @@ from widthfold_onnx.tuning.measure.successive_halving import (
     out_of_reach,
     race,
 )
-from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload
+from widthfold_onnx.tuning.workloads import PredictedForm, Workload
 
 MILLI = 1e-3
 PEAK = 1e9

@@ -15,8 +15,8 @@ import msgspec
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.runtime.measurement import AS_IS, SKIPPED, Measurement, lost, now, timed
-from widthfold_onnx.tuning.measure.successive_halving import Outcome, Send, Setup, Start
-from widthfold_onnx.tuning.workload.workloads import Workload
+from widthfold_onnx.tuning.successive_halving import Outcome, Send, Setup, Start
+from widthfold_onnx.tuning.workloads import Workload
 
 SECONDS = 0.2
 MEETING = "MEETING"

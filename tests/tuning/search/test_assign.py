@@ -15,11 +15,11 @@ from tests.tuning.search.nets import ALL, THREE, found, status
 from tests.tuning.search.world import World, enter
 from tests.tuning.workload.tool import layers
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement, lost, now
-from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN
-from widthfold_onnx.tuning.measure.successive_halving import Candidate
+from widthfold_onnx.tuning.bench import SMALLEST_GAIN
+from widthfold_onnx.tuning.layers import Layers, Link, inside_subject
 from widthfold_onnx.tuning.search.assign import assign, foresee
-from widthfold_onnx.tuning.workload.layers import Layers, Link, inside_subject
-from widthfold_onnx.tuning.workload.workloads import PredictedForm
+from widthfold_onnx.tuning.successive_halving import Candidate
+from widthfold_onnx.tuning.workloads import PredictedForm
 
 RESIDUAL = """
 <ir_version: 8, opset_import: ["" : 17]>

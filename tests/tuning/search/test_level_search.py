@@ -10,9 +10,9 @@ from tests.tuning.search.nets import ALL, found
 from tests.tuning.search.world import World, doubled, enter
 from tests.tuning.workload.tool import search_text
 from widthfold_onnx.options import Effort
-from widthfold_onnx.runtime.sessions.session import Level
-from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN
-from widthfold_onnx.tuning.measure.effort import SPENDING
+from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.tuning.bench import SMALLEST_GAIN
+from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.search.outcomes import NEGLIGIBLE
 from widthfold_onnx.tuning.search.search import CLOSE
 

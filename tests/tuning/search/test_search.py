@@ -20,7 +20,7 @@ from tests.tuning.search.world import World, doubled, enter, folded
 from tests.tuning.workload.tool import search_text
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
-from widthfold_onnx.tuning.measure.effort import SPENDING
+from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.search import context as context_module
 from widthfold_onnx.tuning.tune import tune
 

@@ -32,7 +32,7 @@ from widthfold_onnx.rewrite.plan import (
     PlanTimes,
 )
 from widthfold_onnx.runtime.paired_benchmark import ratios_to
-from widthfold_onnx.runtime.sessions.session import open_session
+from widthfold_onnx.runtime.session import open_session
 from widthfold_onnx.tuning.search import trials
 from widthfold_onnx.tuning.search.trials import Trials
 from widthfold_onnx.tuning.store import Store

@@ -23,12 +23,12 @@ from widthfold_onnx.runtime.paired_benchmark import (
     ratio_over_processes,
     ratios_to,
 )
-from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning import store as store_module
-from widthfold_onnx.tuning.measure import children
-from widthfold_onnx.tuning.measure.successive_halving import Outcome, Start, race
 from widthfold_onnx.tuning.search import context as context_module
 from widthfold_onnx.tuning.search import trials
+from widthfold_onnx.tuning.successive_halving import Outcome, Start, race
 
 WHOLE = 10.0
 """Seconds that every model takes as it is."""
@@ -163,7 +163,7 @@ def enter(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
         connection.execute("PRAGMA synchronous = OFF")
         return connection
 
-    for module in (context_module, children, trials):
+    for module in (context_module, bench_module, trials):
         monkeypatch.setattr(module, "isolated", world.isolated)
     monkeypatch.setattr(store_module, "_connected", unflushed)
     return world

@@ -11,8 +11,8 @@ from tests.folding import read
 from tests.tuning.workload.tool import FOLD, conv, integers, run
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rules.match.sites import LinearSite
-from widthfold_onnx.tuning.workload.workloads import (
+from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.tuning.workloads import (
     PredictedForm,
     Workload,
     reformed,

@@ -12,7 +12,7 @@ from tests.cli.tool import build
 from tests.tuning.workload.tool import BASE, FOLD, conv, integers, layers, run, subject, workload
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.tuning.workload.workloads import reformed
+from widthfold_onnx.tuning.workloads import reformed
 
 SCALE = np.array([2.0, 1.0, 3.0])
 

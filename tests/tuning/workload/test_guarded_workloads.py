@@ -13,7 +13,7 @@ from tests.rewrite.guards.guarded import guards
 from tests.tuning.workload.tool import conv, integers, layers, run, workload
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.tuning.workload.workloads import reformed
+from widthfold_onnx.tuning.workloads import reformed
 
 
 def test_the_extents_of_a_unit_are_known_so_it_has_no_guard() -> None:

@@ -26,13 +26,13 @@ from widthfold_onnx.options import (
     Provider,
     SearchOptions,
 )
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.sites import LinearSite, ProductSite
-from widthfold_onnx.tuning.measure.bench import Bench
-from widthfold_onnx.tuning.measure.successive_halving import Setup
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.sites import LinearSite, ProductSite
+from widthfold_onnx.tuning.bench import Bench
+from widthfold_onnx.tuning.layers import every_form
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.workload.candidates import every_form
-from widthfold_onnx.tuning.workload.cut import _subject
+from widthfold_onnx.tuning.successive_halving import Setup
+from widthfold_onnx.tuning.workloads import _subject
 
 LIMIT = "decides which forms exist, not how fast one is"
 SELECTION = "decides which layers are measured; a whole model's subject lists them"

@@ -8,7 +8,7 @@ from tests.cli.tool import build
 from tests.tuning.workload.tool import BASE, conv, layers, subject
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code
-from widthfold_onnx.tuning.workload.workloads import most_work_first
+from widthfold_onnx.tuning.workloads import most_work_first
 
 
 def test_alike_layers_are_one_subject_whatever_their_weights() -> None:

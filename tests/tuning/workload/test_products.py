@@ -16,13 +16,12 @@ from tests.tuning.workload.tool import integers, layers, run, workload
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.forms.enumeration import form_of
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.sites import LinearSite
+from widthfold_onnx.rules.enumeration import form_of
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.tuning.layers import Layers, every_form
 from widthfold_onnx.tuning.targets import target
-from widthfold_onnx.tuning.workload.candidates import every_form
-from widthfold_onnx.tuning.workload.layers import Layers
-from widthfold_onnx.tuning.workload.workloads import reformed
+from widthfold_onnx.tuning.workloads import reformed
 
 LAYERS = {
     "rows": Product(shape=[96, 3], weight=[3, 5]),

@@ -10,7 +10,7 @@ from tests.cli.tool import MODELS
 from tests.rewrite.quantized.convs import Case
 from tests.rewrite.quantized.models import qdq_chain
 from tests.tuning.workload.tool import FOLD, layers, run, workload
-from widthfold_onnx.tuning.workload.workloads import reformed
+from widthfold_onnx.tuning.workloads import reformed
 
 LINE = {"shape": (4, 3, 24), "weight": (5, 3, 4), "attributes": {"pads": [2, 1]}, "pads": (2, 1)}
 POOL = onnx.helper.make_node("MaxPool", ["xf"], ["m"], kernel_shape=[1])

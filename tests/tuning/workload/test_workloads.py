@@ -19,10 +19,10 @@ from tests.tuning.workload.tool import FOLD, conv, integers, layers, workload
 from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.folded_node import folded_weight
-from widthfold_onnx.rules.forms.enumeration import form_of
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.tuning.workload.candidates import every_form
-from widthfold_onnx.tuning.workload.workloads import (
+from widthfold_onnx.rules.enumeration import form_of
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.tuning.layers import every_form
+from widthfold_onnx.tuning.workloads import (
     ALIKE,
     PredictedForm,
     in_order,

@@ -10,16 +10,16 @@ import onnx
 import onnxruntime  # noqa: TID251 - the tests judge by the runtime itself
 from onnx import helper, numpy_helper
 
-from widthfold_onnx.model.graph.document import Document
+from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.reports.described.tuning import lines
 from widthfold_onnx.reports.description import Detail
 from widthfold_onnx.results import SearchReport
 from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.targets import target
-from widthfold_onnx.tuning.workload.layers import Layers
-from widthfold_onnx.tuning.workload.workloads import Workload
+from widthfold_onnx.tuning.workloads import Workload
 
 Dims = Sequence[int | str | None]
 FOLD = FoldOptions()

@@ -1,28 +1,35 @@
-"""Judge all outputs by one rule, and merge the comparisons of all input sets into rows.
+"""Compare two whole models on the same inputs, output by output, by one rule.
 
 Two distances from the reference are allowed: the default tolerance, and a small multiple of the
 distance by which rounding moves the original (`shaken`). An output passes within the larger of
 them. The reference is the truth where that is usable, else the original without the runtime's
 optimizations. Every input set is judged by itself: an ill-conditioned set must not excuse a
 difference on another.
+
+Both models run without the optimizations of the runtime, as these have faults, and with all of them
+on, as they would be deployed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from widthfold_onnx.evidence.model_runs import Outputs, pairs
-from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, Distance, compare, distance
-from widthfold_onnx.evidence.parity.reference import UNSTEADY, Reference
-from widthfold_onnx.evidence.parity.shaken import COPIES
+from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
+from widthfold_onnx.evidence.findings import Findings
+from widthfold_onnx.evidence.inputs import Outputs, pairs
+from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Distance, compare, distance
+from widthfold_onnx.evidence.parity.reference import COPIES, UNSTEADY, Reference
+from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
 from widthfold_onnx.evidence.parity.truth import true_outputs
 from widthfold_onnx.options.progress import Step
 from widthfold_onnx.results import LevelName, OutputParity
+from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.text import printable
 
 MULTIPLE_IF_PROVED = 10.0
@@ -31,10 +38,6 @@ MULTIPLE_IF_PROVED = 10.0
 MULTIPLE_IF_UNPROVED = 4.0
 """Allowed multiple for a model that is not proved equal: over 580 pairs of outputs of small
 networks the ratio of its errors to the errors of the original was 2.9 at most."""
-
-SLACK = 2.0
-"""Allowed distance from stored outputs, or from the definition where integers saturate, as a
-multiple of the distance of the original."""
 
 EXACT_RTOL = DEFAULT_RTOL | {
     **dict.fromkeys(("float64", "complex128"), 2.0**-50),
@@ -249,3 +252,74 @@ def stored_faults(reference: Reference, computed: Sequence[Outputs]) -> list[str
             if not new.passed and (is_far or (old.nonfinite_match and not new.nonfinite_match)):
                 lines.append(f"{item.label}: stored {_difference(new)}")
     return lines
+
+
+@dataclass(frozen=True)
+class ModelParity:
+    """The comparison of the outputs of two models.
+
+    Attributes:
+        findings: the outputs that differ, and what limits the comparison.
+        outputs: one row per output and level.
+        input_sets: how many sets were judged.
+        saturates_further: as `VerifyReport.saturates_further`.
+    """
+
+    findings: Findings
+    outputs: Sequence[OutputParity] = ()
+    input_sets: int = 0
+    saturates_further: bool = False
+
+
+def model_parity(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelParity:
+    """Run a rewritten model and judge its outputs.
+
+    Args:
+        reference: the original.
+        rewritten: model file.
+        is_proved: whether both are proved to be the same function. Then rounding and overflow
+            explain more, and outputs that show nothing are no obstacle.
+    """
+    outputs = reference.run(rewritten, Level.DISABLED)
+    if isinstance(outputs, str):
+        reason = f"the original runs, the rewritten model does not: {outputs}"
+        return ModelParity(Findings(failures=(reason,)))
+    optimized_outputs = reference.run(rewritten, Level.ALL)
+    runs: dict[LevelName, list[Outputs] | str] = {"disabled": outputs, "all": optimized_outputs}
+    cells, remarks = judge(reference, runs, is_proved=is_proved)
+    left_out = _overflows(reference, cells) if is_proved else {}
+    cells = {key: cell for key, cell in cells.items() if key.input_set not in left_out}
+    remarks = [*reference.inputs.remarks, *remarks]
+    remarks += [f"left out {reference.sets[i].label}: {line}" for i, line in left_out.items()]
+    failures = faults(cells, reference, "disabled") + stored_faults(reference, outputs)
+    if not failures:
+        lines = faults(cells, reference, "all")
+        if isinstance(optimized_outputs, str) and not isinstance(reference.optimized_outputs, str):
+            lines.insert(0, optimized_outputs)
+        failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
+    byte_failures: list[str] = []
+    if not failures and saturates(reference.options) and holds_bytes(reference.model, rewritten):
+        byte_failures, byte_remarks = compare_as_deployed(reference, rewritten, optimized_outputs)
+        failures += byte_failures
+        remarks += byte_remarks
+    doubts, rows = [*reference.doubts], output_rows(cells)
+    if not any(row.level == "disabled" and row.caveat != "meaningless" for row in rows):
+        overflows = "the original overflows on every input set"
+        reason = overflows if left_out else "no output shows anything on these inputs"
+        if is_proved:
+            remarks.append(f"{reason}: the proof alone decides")
+        else:
+            doubts.append(f"{reason}; pass --inputs with real ones")
+    return ModelParity(
+        Findings(failures=tuple(failures), doubts=tuple(doubts), remarks=tuple(remarks)),
+        outputs=tuple(rows),
+        input_sets=len(reference.sets) - len(left_out),
+        saturates_further=bool(byte_failures),
+    )
+
+
+def _overflows(reference: Reference, cells: Cells) -> dict[int, str]:
+    """Return the random input sets on which Inf or NaN of the original explains a difference."""
+    suspects = {k.input_set for k, c in failed_cells(cells).items() if not c.nonfinite_match}
+    random = [index for index in sorted(suspects) if reference.sets[index].random]
+    return {index: reason for index in random if (reason := reference.overflow(index))}

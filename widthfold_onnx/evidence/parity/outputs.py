@@ -35,6 +35,11 @@ BLOCK = 1 << 18
 """Elements that are compared at once: a whole array in float64 would take much memory."""
 
 
+SLACK = 2.0
+"""Allowed distance from stored outputs, or from the definition where integers saturate, as a
+multiple of the distance of the original."""
+
+
 class Distance(NamedTuple):
     """The largest and the mean |difference| of two arrays, over elements finite in both."""
 

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from widthfold_onnx.evidence.exact_kernels import open_chosen
-from widthfold_onnx.evidence.model_runs import Outputs, attempt, pairs
-from widthfold_onnx.evidence.parity.judgement import SLACK
-from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, Distance, measure
+from widthfold_onnx.evidence.inputs import Outputs, attempt, pairs
+from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Distance, measure
 from widthfold_onnx.evidence.parity.reference import Reference
 from widthfold_onnx.options.progress import Step
-from widthfold_onnx.runtime.sessions.session import Level
-from widthfold_onnx.runtime.sessions.session_options import PRECISION
+from widthfold_onnx.runtime.providers import PRECISION
+from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.text import printable
 
 

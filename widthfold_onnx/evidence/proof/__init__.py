@@ -2,6 +2,7 @@
 
 `program` reads a model. `evaluate` computes its values (`values`, `geometry`) in the `field`, by
 the definitions in `operators`. `compare` compares two models at `sizes`, and `doubt` explains a
-difference by `float64`. The package imports `model` and the files below, so it shares no code with
-the rewriting; `api` and `evidence` import it.
+difference by `float64`. The package imports `model` and the files below: it knows no rule, no fold
+and no operator description, and shares with the rewriting how models are read and shapes inferred.
+`api` and `evidence` import it.
 """

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import Shape, Shapes
-from widthfold_onnx.model.proto.dims import symbol_of
 from widthfold_onnx.model.proto.scope import NameScope
-from widthfold_onnx.model.proto.walk import body_path, is_default
+from widthfold_onnx.model.proto.walk import body_path, is_default, symbol_of
 from widthfold_onnx.model.shapes.table import ShapeTable
 
 DOUBLINGS = 4
@@ -53,7 +52,7 @@ MOST_GUESSED = 1 << 20
 
 
 def open_dimensions(program: Program, fixed_shapes: Shapes) -> dict[DimensionKey, bool]:
-    """Return the dimensions that a model leaves open, and whether each is the first of an input.
+    """Return the dimensions that a model leaves open, and whether each is only ever the first.
 
     A symbol in a fixed shape is known everywhere.
     """

@@ -25,10 +25,17 @@ from onnx import TensorProto, helper
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.constant_folding import literal
-from widthfold_onnx.model.proto.dims import declared
 from widthfold_onnx.model.proto.functions import FunctionKey, call_key, function_key
 from widthfold_onnx.model.proto.scope import NameScope, function_scope, graph_scope
-from widthfold_onnx.model.proto.walk import body_path, inputs, is_default, opsets_of, subgraphs
+from widthfold_onnx.model.proto.walk import (
+    body_path,
+    copied,
+    declared,
+    inputs,
+    is_default,
+    opsets_of,
+    subgraphs,
+)
 from widthfold_onnx.model.shapes.arithmetic import EVALUATED, computed
 from widthfold_onnx.model.shapes.fact import (
     LARGEST,
@@ -48,7 +55,7 @@ UNKNOWN = Fact()
 
 
 class ShapeTable:
-    """Shapes by scope path (`model.graph.messages.Scope.path`) and value name.
+    """Shapes by scope path (`model.messages.Scope.path`) and value name.
 
     Args:
         proto: a checked model.
@@ -403,8 +410,7 @@ def _bound_node(
     """Return a node of a function whose attributes are bound to the attributes of the call."""
     if not any(entry.ref_attr_name for entry in node.attribute):
         return node
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+    copy = copied(node)
     del copy.attribute[:]
     for entry in node.attribute:
         if not entry.ref_attr_name:

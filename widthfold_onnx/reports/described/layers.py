@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from widthfold_onnx.reports.described import inputs, tuning, verification
+from widthfold_onnx.reports.described import tuning, verification
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
 from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, size
 from widthfold_onnx.results import (
@@ -92,7 +92,7 @@ def describe_inspection(report: InspectReport, detail: Detail) -> Description:
         remarks.append(_already_folded(report.model))
     return Description(
         head=Line("", f"{report.model}: {report.nodes} nodes, opset {report.opset}; {sites}"),
-        assumptions=inputs.assumptions(report.assumed, report.values),
+        assumptions=verification.assumptions(report.assumed, report.values),
         tables=tabulated("layers", INSPECTED if full else BRIEFLY_INSPECTED, report.sites),
         remarks=remarks,
     )
@@ -151,11 +151,11 @@ def describe_optimization(report: OptimizeReport, detail: Detail) -> Description
     if not full:
         tables = tabulated("layers", GROUPS, _groups(report))
     elif search is not None and search.whole is not None:
-        tables += inputs.size_table(search.sizes)
+        tables += verification.size_table(search.sizes)
     sizes = report.assumed or (checks.assumed if checks else None)
     description = Description(
         head=Line(report.model if full else "", _summary(report)),
-        assumptions=inputs.assumptions(sizes, report.values),
+        assumptions=verification.assumptions(sizes, report.values),
         tables=tables,
         facts=list(map(region, report.regions)) if full else (),
         remarks=[*_changes(report, detail), *tuning.lines(search, detail), *_cautions(report)],
@@ -306,16 +306,17 @@ def padding(report: PaddingReport, detail: Detail = Detail.FULL) -> Line:
     """Describe padded channels in one line; briefly, without their gain and their ends."""
     layers = [f"{layer.node} {layer.channels} -> {layer.padded}" for layer in report.layers]
     can, speed, stops = "" if report.status == "padded" else "could be ", "", ""
+    can = can if layers else "not "
     if detail >= Detail.FULL:
         stops = first([_stop(stop) for stop in report.stops], _REASON)
         speed = "" if report.gain is None else f"the whole model ran at {gain(report.gain)} with it"
     return Line(
         f"channels {can}padded to multiples of {report.multiple}",
         clauses(
-            f"{counted(len(layers), 'layer')}: {first(layers, _NAME)}",
+            f"{counted(len(layers), 'layer')}: {first(layers, _NAME)}" if layers else "",
             speed,
             report.reason,
-            f"other channels end at {stops}" if stops else "",
+            f"{'other ' if layers else ''}channels end at {stops}" if stops else "",
         ),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.model.graph.document import Attributes, Document, Node, Value
+from widthfold_onnx.model.document import Attributes, Document, Node, Value
 from widthfold_onnx.refusal import Refusal
 
 Operand = Value | int | Array | None

@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from widthfold_onnx.algebra.axis import ConvAxis
-from widthfold_onnx.model.graph.document import (
+from widthfold_onnx.model.document import (
     Attributes,
     Document,
     Node,
@@ -54,9 +54,9 @@ from widthfold_onnx.rules.companions.lengths import (
     conv_axes,
     trims,
 )
-from widthfold_onnx.rules.match.dequantizers import dequantizer
 from widthfold_onnx.rules.op import BOUNDS_INPUT, as_inputs, statistics_problem
 from widthfold_onnx.rules.propagation import BROADCASTING, UNARY
+from widthfold_onnx.rules.quantization import dequantizer
 
 POINTWISE = UNARY | BROADCASTING | {"BatchNormalization", "Clip"}
 

@@ -19,7 +19,7 @@ import onnx
 
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.arrays import Array, Dims
-from widthfold_onnx.model.graph.document import Document, Node, Value, graph_of
+from widthfold_onnx.model.document import Document, Node, Value, graph_of
 from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.operators.conv import CONV

@@ -13,11 +13,11 @@ Leaves alone: operands from a DequantizeLinear, which a runtime may compute in i
 
 from __future__ import annotations
 
-from widthfold_onnx.model.graph.document import Document, Node, graph_of
+from widthfold_onnx.model.document import Document, Node, graph_of
 from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode
-from widthfold_onnx.rules.match.dequantizers import dequantizer
+from widthfold_onnx.rules.quantization import dequantizer
 
 
 def scalar(document: Document, node: Node) -> Exchange | None:

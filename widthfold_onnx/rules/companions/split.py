@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
-from widthfold_onnx.model.graph.document import Document, Node, Value, graph_of
+from widthfold_onnx.model.document import Document, Node, Value, graph_of
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode
-from widthfold_onnx.rules.match.dequantizers import dequantizer
+from widthfold_onnx.rules.quantization import dequantizer
 
 
 def split(document: Document, node: Node) -> Exchange | None:

@@ -20,8 +20,9 @@ from onnx import helper
 
 from widthfold_onnx.algebra.layouts import PaddedLayout
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.model.graph.constants import Constant
-from widthfold_onnx.model.graph.document import Attribute, Node
+from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.document import Attribute, Node
+from widthfold_onnx.model.messages import message_of
 from widthfold_onnx.model.proto.constant_folding import run_reference
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.op import Op
@@ -210,7 +211,7 @@ class LaidOp(RelatedOp):
         # NumPy before 2.0 computes with arrays of rank 0 as with Python's numbers, in float64.
         vectors = [None if array is None else array.reshape(1) for array in operands]
         try:
-            results = run_reference(self.document.message(self.node), vectors, self.document.opset)
+            results = run_reference(message_of(self.node), vectors, self.document.opset)
         except ValueError:
             results = None
         if not results or results[0].size != 1:

@@ -1,4 +1,4 @@
 """Make or read the inputs of a model: recorded, random, and their sizes.
 
-It imports `runtime.sessions`; `runtime` and everything above import it.
+It imports `runtime`; `runtime` and everything above import it.
 """

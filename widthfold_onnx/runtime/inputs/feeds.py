@@ -15,7 +15,7 @@ import numpy as np
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Shapes
-from widthfold_onnx.runtime.sessions.session import Port
+from widthfold_onnx.runtime.session import Port
 from widthfold_onnx.text import printable
 
 SPREAD = 1e-3

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider, Shapes, Sizes, VerifyOptions
+from widthfold_onnx.runtime.descriptions import description_of
 from widthfold_onnx.runtime.inputs.cases import shown_values
 from widthfold_onnx.runtime.inputs.feeds import Distribution, distribution_of, random_feeds
 from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
@@ -25,8 +26,7 @@ from widthfold_onnx.runtime.inputs.sizes import (
     search_end,
     with_batch,
 )
-from widthfold_onnx.runtime.sessions.descriptions import description_of
-from widthfold_onnx.runtime.sessions.session import Feeds, Session
+from widthfold_onnx.runtime.session import Feeds, Session
 from widthfold_onnx.system import last_cache_bytes
 
 BATCHES = {2: 2, 3: 7}

@@ -21,7 +21,7 @@ from onnx import TensorProto, numpy_helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Sizes
-from widthfold_onnx.runtime.sessions.session import Port
+from widthfold_onnx.runtime.session import Port
 from widthfold_onnx.text import printable
 
 MAX_INPUT_BYTES = 1 << 30

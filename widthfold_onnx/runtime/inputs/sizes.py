@@ -22,9 +22,9 @@ from pathlib import Path
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, Sizes, Values
 from widthfold_onnx.results import AssumedSizes
+from widthfold_onnx.runtime.descriptions import description_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
-from widthfold_onnx.runtime.sessions.descriptions import description_of
-from widthfold_onnx.runtime.sessions.session import Port, Session, open_session
+from widthfold_onnx.runtime.session import Port, Session, open_session
 from widthfold_onnx.system import memory_at_most
 from widthfold_onnx.text import printable
 

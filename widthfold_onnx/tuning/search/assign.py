@@ -1,9 +1,9 @@
 """Choose the forms of all layers at least total cost: a linear program over layers and links.
 
-A layer takes one form; a link (`tuning.workload.layers`) is in one layout, logical or packed.
+A layer takes one form; a link (`tuning.layers`) is in one layout, logical or packed.
 If a layer reads or returns another layout than its link, a fold or unfold is paid, once for each
 link and layout, as the rewriting emits them. The cost of a form between packed tensors and the cost
-of its folds are measured (`tuning.workload.layers`). Branches that meet again make this a
+of its folds are measured (`tuning.layers`). Branches that meet again make this a
 problem on graphs. It is solved as an integer program, as Anderson and Gregg select layouts (Optimal
 DNN Primitive Selection with Partitioned Boolean Quadratic Programming, CGO 2018): the solver proves
 that the cost is least.
@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 from widthfold_onnx.algebra.layouts import PackedLayout
-from widthfold_onnx.rules.forms.form import FormSpec
+from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement
-from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN
-from widthfold_onnx.tuning.measure.successive_halving import Candidate
-from widthfold_onnx.tuning.workload.layers import Layers, Link, inside_subject
-from widthfold_onnx.tuning.workload.workloads import PredictedForm, Workload
+from widthfold_onnx.tuning.bench import SMALLEST_GAIN
+from widthfold_onnx.tuning.layers import Layers, Link, inside_subject
+from widthfold_onnx.tuning.successive_halving import Candidate
+from widthfold_onnx.tuning.workloads import PredictedForm, Workload
 
 SOLVER_SECONDS = 10.0
 

@@ -16,9 +16,9 @@ from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.companions.companion import CompanionRule
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.measurement import Measurement
+from widthfold_onnx.tuning.layers import lift_of
 from widthfold_onnx.tuning.search.level_search import gain_of
 from widthfold_onnx.tuning.search.trials import Trials
-from widthfold_onnx.tuning.workload.candidates import lift_of
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class CompanionSearch:
         follow. The result is empty if a trial is lost.
         """
         kinds = [Distribution.NORMAL]
-        if rule.branches and not self.trials.options.inputs:
+        if rule.branches and not self.trials.search_options.inputs:
             kinds.append(Distribution.SMOOTH)
         seconds = len(kinds) * self.trials.spending.probe
         return _complete(self.trials.without(extension, [draft], seconds, kinds))
@@ -93,7 +93,7 @@ class CompanionSearch:
     def _lifted(self, draft: Plan) -> Plan:
         """Return a plan that lifts every layer of one axis."""
         drafting = self.trials.drafting
-        return drafting.plan(draft, partial(lift_of, options=drafting.options))
+        return drafting.plan(draft, partial(lift_of, options=drafting.fold_options))
 
 
 def _complete(trials: Sequence[Measurement | None]) -> list[Measurement]:

@@ -18,13 +18,12 @@ from typing import NamedTuple
 from widthfold_onnx.options.progress import Progress
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.plan import Plan
-from widthfold_onnx.rules.forms.form import FormSpec
+from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement
-from widthfold_onnx.tuning.measure.bench import SMALLEST_GAIN, Bench
-from widthfold_onnx.tuning.measure.children import Budget
+from widthfold_onnx.tuning.bench import SMALLEST_GAIN, Bench, Budget
+from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.search.assign import foresee
-from widthfold_onnx.tuning.workload.layers import Layers
-from widthfold_onnx.tuning.workload.workloads import Workload
+from widthfold_onnx.tuning.workloads import Workload
 
 PREDICTED_GAIN = 1.25
 """A form that was not measured is chosen if its predicted ratio is above this."""
@@ -41,7 +40,7 @@ class LevelSearch:
         layers: the layers, whose forms are ordered for this level.
         bench: measures at this level, as much as the effort of its setup spends. Where nothing is
             to be measured, layers without a measurement are predicted.
-        seconds: of one run of the original at this level; None if it was not timed.
+        seconds: of one run of the model of the draft at this level; None if it was not timed.
     """
 
     layers: Layers
@@ -81,7 +80,8 @@ class LevelSearch:
         result = self.bench.measurement(subject, spec)
         if result is not None:
             return gain_of(result) if result.status == "ok" else None
-        if self.bench.setup.options.measure or self.bench.measurement(subject, AS_IS) is not None:
+        is_measured = self.bench.measurement(subject, AS_IS) is not None
+        if self.bench.setup.search_options.measure or is_measured:
             return None
         workload = self.layers.workloads[subject]
         form = next(form for form in workload.forms if form.spec == spec)
@@ -148,12 +148,12 @@ class Races(NamedTuple):
 
     Attributes:
         levels: the levels at which layers raced, the most promising level first.
-        original: time of the original at level ALL / at EXTENDED; None if it has one level.
+        drafted: time of the drafted model at level ALL / at EXTENDED; None if there is one level.
         interrupted: whether the caller ended the races.
     """
 
     levels: Sequence[LevelSearch]
-    original: Measurement | None
+    drafted: Measurement | None
     interrupted: bool
 
 

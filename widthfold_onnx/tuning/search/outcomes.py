@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import msgspec
 
 from widthfold_onnx.decide.decisions import Decision
-from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.options import SearchOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import Gain, SearchReport, SizeGain
 from widthfold_onnx.rewrite.plan import LayerGain, Origin, Plan, PlanTimes, structure_of
-from widthfold_onnx.rules.forms.enumeration import form_of
-from widthfold_onnx.rules.forms.form import Form, FormSpec
-from widthfold_onnx.rules.match.sites import LinearSite
+from widthfold_onnx.rules.enumeration import form_of
+from widthfold_onnx.rules.form import Form, FormSpec
+from widthfold_onnx.rules.sites import LinearSite
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.intervals import noise
 from widthfold_onnx.runtime.measurement import Measurement
@@ -54,11 +53,11 @@ class Outcomes:
     @property
     def _options(self) -> SearchOptions:
         """Provider and effort of the measurements; the provider is not AUTO."""
-        return self.level.bench.setup.options
+        return self.level.bench.setup.search_options
 
     def choose(self, site: LinearSite) -> Form | Refusal:
         """Return the form of a layer, or the reason why it has none."""
-        name, options = NodeName(site.scope.path, site.name), self.level.bench.setup.fold
+        name, options = site.node_name, self.level.bench.setup.fold_options
         for layer in self.plan.layers:
             if layer.name == name and layer.structure == structure_of(site):
                 return form_of(site, layer.form, options)
@@ -78,7 +77,7 @@ class Outcomes:
         """
         if site is None or isinstance(subject := self.level.layers.subject(site), Refusal):
             return None
-        structure = self.level.layers.structures.get(NodeName(site.scope.path, site.name))
+        structure = self.level.layers.structures.get(site.node_name)
         if self.plan.padding is not None and structure != structure_of(site):
             return None
         if subject in self.forms:
@@ -120,7 +119,7 @@ class Outcomes:
         options, context = self._options, self.context
         final, workloads = self.finals[0], self.level.layers.workloads
         best = [self.level.best(subject) for subject in workloads]
-        last = final or races.original
+        last = final or races.drafted
         return SearchReport(
             provider=options.provider.value,
             threads=options.threads,
@@ -139,7 +138,7 @@ class Outcomes:
             bar=0.0 if final is None else noise(final.control),
             failure="" if final is None else final.reason,
             note="" if last is None else last.note,
-            original_setting=final.original_setting if final else _fastest(races.original),
+            original_setting=final.original_setting if final else _fastest(races.drafted),
             folded_setting=_setting(final) if accepted else "",
         )
 
@@ -165,11 +164,11 @@ def _unmeasured(races: Races) -> set[str]:
     return races.levels[0].layers.subjects_of(pending)
 
 
-def _fastest(original: Measurement | None) -> str:
-    """Return the level at which the original is fastest; "" if it was not timed."""
-    if original is None:
+def _fastest(drafted: Measurement | None) -> str:
+    """Return the level at which the model of the draft is fastest; "" if it was not timed."""
+    if drafted is None:
         return ""
-    return original.setting if original.ratio > 1 else original.original_setting
+    return drafted.setting if drafted.ratio > 1 else drafted.original_setting
 
 
 def _setting(final: Measurement | None) -> str:

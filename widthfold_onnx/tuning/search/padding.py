@@ -13,18 +13,17 @@ import msgspec
 
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.decide.report import padding_report
-from widthfold_onnx.model.graph.messages import NodeName
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, PaddingReport, Stop
 from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan, structure_of
-from widthfold_onnx.rules.forms.enumeration import form_of
-from widthfold_onnx.rules.forms.form import Form
-from widthfold_onnx.rules.match.sites import LinearSite
+from widthfold_onnx.rules.enumeration import form_of
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.tuning.layers import lift_of
 from widthfold_onnx.tuning.search.level_search import gain_of
 from widthfold_onnx.tuning.search.trials import Trials
-from widthfold_onnx.tuning.workload.candidates import lift_of
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class PaddingSearch:
             unpadded: the plan with the forms of all layers.
         """
         drafting, spending = self.trials.drafting, self.trials.spending
-        given_multiple = drafting.options.pad_channels
+        given_multiple = drafting.fold_options.pad_channels
         multiples = CHANNEL_MULTIPLES if given_multiple is None else (given_multiple,)
         candidates: list[TimedPadding] = []
         earlier_widths: list[list[tuple[str, int]]] = []
@@ -100,10 +99,10 @@ class PaddingSearch:
         """Return the plan with padded chains; padded layers are lifted if they are of one axis."""
         draft = msgspec.structs.replace(unpadded, layers=(), padding=joined_plan(chains))
         planned = {layer.name: layer for layer in unpadded.layers}
-        options = self.trials.drafting.options
+        options = self.trials.drafting.fold_options
 
         def choose(site: LinearSite) -> Form | Refusal:
-            layer = planned.get(NodeName(site.scope.path, site.name))
+            layer = planned.get(site.node_name)
             if layer is not None and layer.structure == structure_of(site):
                 return form_of(site, layer.form, options)
             return lift_of(site, options)

@@ -33,13 +33,12 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.rewrite.plan import Plan
+from widthfold_onnx.runtime.descriptions import description_of
 from widthfold_onnx.runtime.inputs.sizes import assumed_sizes
 from widthfold_onnx.runtime.measurement import Measurement
-from widthfold_onnx.runtime.sessions.descriptions import description_of
-from widthfold_onnx.runtime.sessions.session import Level, ports_of
-from widthfold_onnx.tuning.measure.bench import Bench
-from widthfold_onnx.tuning.measure.children import Budget
-from widthfold_onnx.tuning.measure.successive_halving import Setup
+from widthfold_onnx.runtime.session import Level, ports_of
+from widthfold_onnx.tuning.bench import Bench, Budget
+from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.search.companions import CompanionSearch
 from widthfold_onnx.tuning.search.context import SearchContext, find_context
 from widthfold_onnx.tuning.search.level_search import LevelSearch, Races
@@ -48,20 +47,20 @@ from widthfold_onnx.tuning.search.padding import PaddingSearch
 from widthfold_onnx.tuning.search.settling import Settling
 from widthfold_onnx.tuning.search.trials import Trials, gains_over_sizes
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.workload.layers import Layers
+from widthfold_onnx.tuning.successive_halving import Setup
 
 CLOSE = 1.05
-"""Layers also race at level EXTENDED if the original is at most this much slower there than at ALL.
+"""Layers also race at level EXTENDED if the model is at most this much slower there than at ALL.
 
 They always race at ALL: folded channels fill what its kernels compute, so a model may be fastest
-there once it is folded, even if the original is not.
+there once it is folded, even if it is not before.
 """
 
 
 def search(
     loaded: LoadedModel,
-    fold: FoldOptions,
-    options: SearchOptions,
+    fold_options: FoldOptions,
+    search_options: SearchOptions,
     store: Store,
     on_progress: Progress,
 ) -> DecidedPlan:
@@ -69,8 +68,8 @@ def search(
 
     Args:
         loaded: the model.
-        fold: which sites may be folded, and limits.
-        options: where and how long to measure.
+        fold_options: which sites may be folded, and limits.
+        search_options: where and how long to measure.
         store: the known measurements; new ones are added to it.
         on_progress: gets a step for each stage.
 
@@ -78,8 +77,9 @@ def search(
         UnverifiedError: the runtime cannot be used, or the model does not run.
     """
     on_progress(Step("looking for the provider and the shapes of the inputs"))
-    context = find_context(loaded, options, fold.input_shapes, store)
-    bench = Bench(Setup(replace(options, provider=context.provider), fold), store, context.machine)
+    context = find_context(loaded, search_options, fold_options.input_shapes, store)
+    setup = Setup(replace(search_options, provider=context.provider), fold_options)
+    bench = Bench(setup, store, context.machine)
     with tempfile.TemporaryDirectory() as folder:
         trials = Trials(loaded, bench, context.sizes, Path(folder))
         return _Search(trials, context, on_progress).run()
@@ -96,8 +96,8 @@ class _Search:
     def run(self) -> DecidedPlan:
         """Draft companions, race the layers, settle on their forms, and try the plan."""
         trials, drafting = self.trials, self.trials.drafting
-        loaded, options = trials.loaded, drafting.options
-        matches = drafting.matches(options.exchanges)
+        loaded, fold_options = trials.loaded, drafting.fold_options
+        matches = drafting.matches(fold_options.exchanges)
         draft, gains = CompanionSearch(trials, self.on_progress).best(matches)
         races = self._race(draft)
         level, forms = races.levels[0], races.levels[0].chosen()
@@ -118,8 +118,9 @@ class _Search:
         draft = msgspec.structs.replace(candidate, layers=())
         outcomes = Outcomes(level, forms, candidate, finals, self.context)
         reading = drafting.reading(draft)
-        decisions = decide(reading, options, outcomes.choose)
-        hints = Hints(reading, options, partial(runnable_sizes, loaded.path, trials.options.cases))
+        decisions = decide(reading, fold_options, outcomes.choose)
+        run = partial(runnable_sizes, loaded.path, trials.search_options.cases)
+        hints = Hints(reading, fold_options, run)
         plan = with_layers(draft, decisions)
         return DecidedPlan(
             plan=outcomes.with_origin(plan, decisions),
@@ -133,36 +134,38 @@ class _Search:
             ),
             padding=None if padding is None else padding.report(plan.padding),
             search=outcomes.report(races, accepted=plan.changes),
-            assumed=assumed_sizes(ports_of(loaded.proto), options.input_shapes, self.context.sizes),
+            assumed=assumed_sizes(
+                ports_of(loaded.proto), fold_options.input_shapes, self.context.sizes
+            ),
         )
 
     def _race(self, draft: Plan) -> Races:
         """Race the layers at the levels that may suit the model, in equal shares of the time."""
-        options, spending = self.trials.options, self.trials.spending
-        first, original, interrupted = self._layers(draft), None, False
+        search_options, spending = self.trials.search_options, self.trials.spending
+        first, drafted, interrupted = self._layers(draft), None, False
         levels = [first]
         try:
-            has_levels = Level.EXTENDED in description_of(options.provider).levels
+            has_levels = Level.EXTENDED in description_of(search_options.provider).levels
             if first.layers.workloads and has_levels:
-                self.on_progress(Step("timing the original at the levels of the runtime"))
-                original = self.trials.levels(draft, spending.probe)
-            if original is not None and original.status == "ok":
-                levels = [replace(first, seconds=original.seconds * original.ratio)]
-                if CLOSE * original.ratio > 1:
+                self.on_progress(Step("timing the model at the levels of the runtime"))
+                drafted = self.trials.levels(draft, spending.probe)
+            if drafted is not None and drafted.status == "ok":
+                levels = [replace(first, seconds=drafted.seconds * drafted.ratio)]
+                if CLOSE * drafted.ratio > 1:
                     target = self.context.target.without_blocked_kernels()
                     bench = first.bench.at(Level.EXTENDED)
-                    levels.append(LevelSearch(first.layers.at(target), bench, original.seconds))
-            if options.measure:
-                seconds = options.time_budget or spending.race
+                    levels.append(LevelSearch(first.layers.at(target), bench, drafted.seconds))
+            if search_options.measure:
+                seconds = search_options.time_budget or spending.race
                 for level in levels:
                     level.measure(Budget(seconds / len(levels)), self.on_progress)
         except KeyboardInterrupt:
             interrupted = True
-        return Races(sorted(levels, key=LevelSearch.estimate), original, interrupted)
+        return Races(sorted(levels, key=LevelSearch.estimate), drafted, interrupted)
 
     def _layers(self, draft: Plan) -> LevelSearch:
         """Return the layers of the model with companions, to be measured at level ALL."""
         drafting, context = self.trials.drafting, self.context
         reading = drafting.reading(draft)
-        layers = Layers.of(reading, drafting.options, context.sizes[0], context.target)
+        layers = Layers.of(reading, drafting.fold_options, context.sizes[0], context.target)
         return LevelSearch(layers, self.trials.bench)

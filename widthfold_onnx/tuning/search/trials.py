@@ -31,11 +31,11 @@ from widthfold_onnx.runtime.paired_benchmark import (
     ratio_over_processes,
     ratios_to,
 )
-from widthfold_onnx.runtime.sessions.session import Level
+from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.tuning.bench import Bench, is_complete
+from widthfold_onnx.tuning.effort import Spending
 from widthfold_onnx.tuning.identity import canonical
-from widthfold_onnx.tuning.measure.bench import Bench, is_complete
-from widthfold_onnx.tuning.measure.effort import Spending
-from widthfold_onnx.tuning.measure.successive_halving import Outcome
+from widthfold_onnx.tuning.successive_halving import Outcome
 
 PATIENCE = 600.0
 """Seconds beyond the timing itself after which a model counts as hung: some run for ten seconds,
@@ -67,12 +67,12 @@ class Trials:
     @cached_property
     def drafting(self) -> Drafting:
         """The model, whose plans are drafted and timed."""
-        return Drafting(self.loaded.proto, self.loaded.folder, self.bench.setup.fold)
+        return Drafting(self.loaded.proto, self.loaded.folder, self.bench.setup.fold_options)
 
     @property
-    def options(self) -> SearchOptions:
+    def search_options(self) -> SearchOptions:
         """The options with which models run."""
-        return self.bench.setup.options
+        return self.bench.setup.search_options
 
     @property
     def spending(self) -> Spending:
@@ -157,8 +157,8 @@ class Trials:
         """The subject in the store by size."""
         common = {
             "model": _digest(self.loaded.path.read_bytes()),
-            "inputs": _digests(self.options.inputs),
-            "values": self.options.cases[0],
+            "inputs": _digests(self.search_options.inputs),
+            "values": self.search_options.cases[0],
         }
         return [canonical({**common, "shapes": shapes}) for shapes in self.sizes]
 
@@ -211,7 +211,7 @@ class Trials:
         """Check whether something is to be timed at a size, for so many seconds."""
         measurement = self._measurement(size, candidate)
         bar = 0.0 if measurement is None else noise(measurement.control)
-        return self.options.measure and not is_complete(measurement, seconds, bar=bar)
+        return self.search_options.measure and not is_complete(measurement, seconds, bar=bar)
 
     def _time(
         self,
@@ -226,11 +226,11 @@ class Trials:
 
         They get a share of the seconds that all candidates of a trial have.
         """
-        options = self.options.to(
+        options = self.search_options.to(
             VerifyOptions,
             time_budget=seconds * share,
-            inputs=self.options.inputs,
-            seeds=0 if self.options.inputs else 1,
+            inputs=self.search_options.inputs,
+            seeds=0 if self.search_options.inputs else 1,
         )
         shapes = dict(self.sizes[size])
         try:

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.sessions.descriptions import description_of
+from widthfold_onnx.runtime.descriptions import description_of
 from widthfold_onnx.system import processor
 from widthfold_onnx.text import quoted
 

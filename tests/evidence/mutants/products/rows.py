@@ -24,9 +24,9 @@ from tests.folding import fold_model
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rules.forms import rows
-from widthfold_onnx.rules.forms.rows import fold_of
-from widthfold_onnx.rules.match.sites import ProductSite
+from widthfold_onnx.rules import rows
+from widthfold_onnx.rules.proposals import fold_of
+from widthfold_onnx.rules.sites import ProductSite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

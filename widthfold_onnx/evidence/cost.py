@@ -1,0 +1,72 @@
+"""Measure the memory and the energy that a model takes, in a process that only runs it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.proto.tensors import data_files
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.environment import Device
+from widthfold_onnx.runtime.session import Feeds
+from widthfold_onnx.runtime.settings import Setting, open_at, rounds_of
+from widthfold_onnx.system import peak_bytes
+
+SECONDS = 2.0
+"""Time of the runs whose energy is taken; the counter moves in steps."""
+
+
+class Cost(NamedTuple):
+    """MiB of resident memory at most, MiB on the GPU, and mJ of the GPU in a run.
+
+    None where the device does not tell.
+    """
+
+    peak_mib: float
+    gpu_mib: float | None
+    gpu_mj: float | None
+
+
+def cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
+    """Return the memory and energy of a process that only loads and runs a model.
+
+    Args:
+        model: the file.
+        setting: of the session.
+        feeds: one input set.
+
+    Raises:
+        UnverifiedError: the model does not run.
+    """
+    return isolated(_cost, model, setting, feeds)
+
+
+def _cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
+    device = Device(setting.options)
+    base_memory = device.used_mib()
+    run = rounds_of(open_at(model, setting), [feeds])
+    run(0)
+    peak = round(peak_bytes() / (1 << 20), 1)
+    if not device.answers:
+        return Cost(peak, None, None)
+    first_energy, start = device.energy_mj(), time.perf_counter()
+    for count in itertools.count(1):
+        run(count)
+        if time.perf_counter() - start >= SECONDS:
+            break
+    last_energy, memory = device.energy_mj(), device.used_mib()
+    # The runtime never gives memory back, so its peak is the memory in use now.
+    mib = None if base_memory is None or memory is None else round(memory - base_memory, 1)
+    if first_energy is None or last_energy is None:
+        return Cost(peak, mib, None)
+    return Cost(peak, mib, round((last_energy - first_energy) / count, 4))
+
+
+def file_bytes(model: Path) -> int:
+    """Return the size of a model with the files of its external data."""
+    loaded = load(model)
+    files = [model, *data_files(loaded.proto, loaded.folder)]
+    return sum(path.stat().st_size for path in files)

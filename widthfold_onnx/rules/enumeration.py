@@ -1,0 +1,322 @@
+"""List all equivalent forms of a site at a factor.
+
+Rule: replaces it with fold - Conv - unfold, or with Reshape - product - Reshape.
+Requires: a LinearSite; the factor divides the folded extents, unless `ragged`.
+Rewrites: batch folds (grouped, no structural zeros); axis folds, blocked, interleaved or of the
+    whole axis; combined folds of several axes; with `one_sided`, folds of the output alone
+    (sub-pixel), and at factor 1 of the input alone along strided axes (space-to-depth); all of
+    them also lifted by one rank. Strided axes of a ConvTranspose that are not folded take their
+    sub-pixel form, which is a form by itself at factor 1. Other groups and channels (`groupings`)
+    are combined with the unfolded kernel, or with its sub-pixel form. A 3-D Conv as a 2-D one, or
+    a 1-D Conv as a product of matrices, whose results for each tap are added (`summed_taps`). Of a
+    product rows or columns are folded, with as few axes of batches as the factor needs.
+Refuses: forms that grow past the limits, mix samples, or spread Inf and NaN where that is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from widthfold_onnx.algebra.axis import ConvAxis
+from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES, Grouping
+from widthfold_onnx.arrays import round_up
+from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.form import NO_AXIS, AxisSpec, Form, FormSpec
+from widthfold_onnx.rules.legality import legal_form
+from widthfold_onnx.rules.proposals import RowFold, SpatialFold
+from widthfold_onnx.rules.sites import ConvSite, LinearSite, ProductSite, axis_names
+
+SUMMED = "summed taps"
+SUMMED_RANKS = (1, 3)
+"""Numbers of spatial axes of a Conv whose first axis may become samples: a product of matrices
+remains, or a Conv of two axes."""
+
+GEMM_OPSET = 11
+"""First operator set whose Gemm needs no C."""
+
+Split = tuple[int, ...]
+"""Factor per axis: the batch first, then every spatial axis; their product is the factor. The split
+(1, 2, 4) of an image folds the height by 2 and the width by 4."""
+
+AxisOutcome = tuple[str, Form | Refusal]
+
+NO_SUCH_FORM = Refusal(Code.INCONSISTENT_ATTRIBUTES, "the layer has no such form")
+
+
+def form_of(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Form | Refusal:
+    """Return the form that a spec describes, at the extents of a site.
+
+    Args:
+        site: the site.
+        spec: what tells the form from others of its site.
+        options: the limits are used; extents need not be divisible.
+
+    Returns:
+        The form; a refusal if the site has none like it, or it is not legal there.
+    """
+    form = _nearest_form(site, spec, replace(options, ragged=True))
+    return NO_SUCH_FORM if isinstance(form, Form) and form.spec != spec else form
+
+
+def _nearest_form(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Form | Refusal:
+    """Return the form that is most like a spec: a plan may describe a form that a site lacks."""
+    if isinstance(site, ProductSite):
+        if spec.factor == 1 and site.labels is None:
+            return NO_SUCH_FORM
+        return legal_form(RowFold.of(site, options, spec.factor, spec.merged))
+    assert isinstance(site, ConvSite)
+    if spec.summed:
+        forms = (form for form in summed_taps(site, options) if form.spec == spec)
+        return next(forms, NO_SUCH_FORM)
+    return _window(site, options, spec)
+
+
+def _window(site: ConvSite, options: FoldOptions, spec: FormSpec) -> Form | Refusal:
+    proposal = SpatialFold.of(site, options, spec)
+    return proposal if isinstance(proposal, Refusal) else legal_form(proposal)
+
+
+def forms_at_factor(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[AxisOutcome]:
+    """Yield every form at a factor, legal or refused, each with the names of its axes.
+
+    Args:
+        site: the layer.
+        options: axis, layout and limits are used.
+        factor: positions that become channels, F >= 2, or `STRIDES_ALONE`.
+    """
+    if isinstance(site, ProductSite):
+        if options.axis is AxisName.AUTO and factor != STRIDES_ALONE:
+            yield site.position_names[0], legal_form(RowFold.smallest(site, options, factor))
+        return
+    assert isinstance(site, ConvSite)
+    if factor == STRIDES_ALONE:
+        yield from _of_strides(site, options)
+        return
+    tile_major = options.layout is Layout.NHWC
+    for split in splits(options.axis, factor, len(site.axes)):
+        yield from forms_of_split(site, options, split, tile_major=tile_major)
+
+
+def forms_of_split(
+    site: ConvSite,
+    options: FoldOptions,
+    split: Split,
+    *,
+    lift: int = 0,
+    tile_major: bool = False,
+    grouping: Grouping | None = None,
+    one_sided: bool = False,
+) -> Iterator[AxisOutcome]:
+    """Yield every form with a given factor per axis.
+
+    Args:
+        site: the Conv.
+        options: the limits are used.
+        split: factor per axis; an axis of factor 1 may have its strides folded.
+        lift: axes of extent 1 put before the spatial ones.
+        tile_major: move through NHWC where moves through NCHW are no view.
+        grouping: channels and groups of the Conv to fold, without folds of its strides; None for
+            the site's own.
+        one_sided: add folds of the output alone and, along axes of factor 1, of the input alone:
+            they have fewer structural zeros, but channels grow on one side only.
+
+    Yields:
+        Names of the axes whose factor is above 1, joined by "+"; and the form or its refusal.
+    """
+    grouping, names = grouping or site.grouping, axis_names(site.rank)
+    group_changes = _changes(site.grouping, grouping)
+    label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
+    if options.ragged and (refusal := _too_short(site, split)):
+        yield label, refusal
+        return
+    pairs, one_sided = zip(site.axes, split[1:], strict=True), one_sided and not group_changes
+    of_axes = [list(_tilings(axis, factor, one_sided=one_sided)) for axis, factor in pairs]
+    batch, lift_names = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
+    for last_first in product(*reversed(of_axes)):
+        tilings = last_first[::-1]
+        kind = [*batch, *(kind for kind, _ in tilings if kind), *lift_names, *group_changes]
+        if not kind and not site.operator.transposed:
+            continue  # the node as it is
+        # The split does not name axes whose strides alone are folded, nor does a lift.
+        changes = [bool(group_changes), *(tiles.is_folded for _, tiles in tilings)]
+        axis_label = label or "+".join(n for n, is_ in zip(names[1:], changes, strict=True) if is_)
+        for dense in (False, True) if split[0] > 1 else (False,):
+            spec = FormSpec(
+                axis=axis_label or NO_AXIS,
+                factor=math.prod(split),
+                kind="+".join(kind) or "mirrored",
+                merged=1,
+                batch=split[0],
+                dense=dense,
+                tile_major=tile_major,
+                lift=lift,
+                channels=(grouping.inputs, grouping.outputs),
+                group=grouping.group,
+                axes=tuple(tiles for _, tiles in tilings),
+            )
+            yield label, _window(site, options, spec)
+
+
+def _of_strides(site: ConvSite, options: FoldOptions) -> Iterator[AxisOutcome]:
+    """Yield the forms that fold strides and nothing else; none if all strides are 1."""
+    if not any(axis.stride > 1 or axis.base_dilation > 1 for axis in site.axes):
+        return
+    tile_major = options.layout is Layout.NHWC
+    split = (1,) * (1 + len(site.axes))
+    for _, form in forms_of_split(site, options, split, tile_major=tile_major, one_sided=True):
+        yield form.spec.axis if isinstance(form, Form) else "strides", form
+
+
+def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Form]:
+    """Yield the forms of a Conv without its first axis: each tap has output channels of its own.
+
+    Runtimes have slower kernels for three axes than for two, and multiply matrices faster than
+    they compute a Conv of one axis. Strides of the axis are folded. No tap may meet padding only.
+    If there is a bias, one tap must meet every position of the result. Only the number of samples
+    may be open. With a kernel of 3 along D:
+
+        before:  [N,C,D,H,W] - Conv of 3 axes - [N,O,D',H',W']
+        after:   [N,C,D,H,W] - [N*D,C,H,W] - Conv of 2 axes, C -> 3*O - [N,D,3*O,H',W']
+                 - sum of 3 shifted parts - [N,D',O,H',W'] - [N,O,D',H',W']
+    """
+    rank, (first, *other_axes) = site.rank, site.axes
+    fits = rank in SUMMED_RANKS and not site.operator.activates and site.group == 1
+    if not fits or site.quantization or (rank == 1 and site.opset < GEMM_OPSET):
+        return
+    if first.length is None or None in site.static[1:]:
+        return
+    if any(axis.base_dilation > 1 for axis in other_axes):
+        return
+    unfolded = AxisSpec(1, 1, False)
+    for _, tiles in _tilings(first, 1, one_sided=True):
+        spec = FormSpec(
+            axis=site.position_names[0],
+            factor=1,
+            kind=SUMMED,
+            merged=1,
+            batch=1,
+            dense=False,
+            tile_major=tiles.is_folded,
+            lift=0,
+            channels=site.channels,
+            group=1,
+            axes=(tiles, *[unfolded] * len(other_axes)),
+            summed=True,
+        )
+        proposal = SpatialFold.of(site, options, spec)
+        if isinstance(proposal, Refusal):
+            continue
+        fold, taps = proposal.fold, proposal.fold.axes[0]
+        if taps.stride > 1 or taps.kernel == 1:
+            continue
+        positions = -(-first.length // taps.in_tile)
+        is_met = all(positions + min(a, 0) + min(b, 0) > 0 for a, b in fold.shifts)
+        if is_met and (site.bias is None or fold.bias_tap is not None):
+            form = legal_form(proposal)
+            if isinstance(form, Form):
+                yield form
+
+
+def _too_short(site: ConvSite, split: Split) -> Refusal | None:
+    """Refuse an axis with fewer positions than are to become channels."""
+    for factor, extent in zip(split, site.positions, strict=True):
+        if extent is not None and 1 < factor > extent:
+            return Refusal(
+                Code.TOO_SHORT, f"of {factor} positions {factor - extent} would be added"
+            )
+    return None
+
+
+def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
+    """Yield the ways to share a factor out over batch and spatial axes."""
+    slots = 1 + rank
+    if factor == 1:
+        yield (1,) * slots
+        return
+    slot = _slot(axis, rank)
+    single = [tuple(factor if i == j else 1 for i in range(slots)) for j in range(slots)]
+    if slot is not None:
+        yield from single[slot : slot + 1]
+        return
+    yield from single
+    divisors = [n for n in range(1, factor + 1) if factor % n == 0]
+    for first in product(divisors, repeat=slots - 1):
+        last, remainder = divmod(factor, math.prod(first))
+        if not remainder and factor not in (*first, last):
+            yield (*first, last)
+
+
+def _slot(axis: AxisName | int, rank: int) -> int | None:
+    """Return the position of an axis in a split: 0 the batch, then spatial axes; None for any.
+
+    An axis that the layer lacks has a position behind the split.
+    """
+    if axis is AxisName.AUTO:
+        return None
+    names = axis_names(rank)
+    index = axis if isinstance(axis, int) else names.index(axis) if axis in names else len(names)
+    return 0 if index == 0 else index - 1 if 2 <= index < rank + 2 else rank + 1
+
+
+def _tilings(axis: ConvAxis, factor: int, *, one_sided: bool) -> Iterator[tuple[str, AxisSpec]]:
+    """Yield the ways to fold one axis by a factor, each with its word in the kind of a form."""
+    base = axis.base_dilation
+    if factor == 1:
+        yield "sub-pixel" if base > 1 else "", AxisSpec(base, 1, False)
+        if one_sided and axis.stride > 1:
+            yield "space-to-depth", AxisSpec(1, axis.stride, False)
+        return
+    # A whole axis is of one extent, which an open axis need not have.
+    length, count = axis.length, axis.out_length
+    if not axis.is_open and length is not None and count is not None and axis.positions == factor:
+        yield "whole", AxisSpec(count, length, False)
+        return
+    if base == 1:
+        yield "blocked", AxisSpec(factor, factor, True)
+    for in_tile in sorted({factor * axis.stride, factor}, reverse=True):
+        yield "interleaved", AxisSpec(factor * base, in_tile, False)
+    if one_sided:
+        yield "sub-pixel", AxisSpec(factor * base, 1, False)
+
+
+def groupings(site: ConvSite) -> Iterator[Grouping]:
+    """Yield every other grouping that a site is tried with, each once (`algebra.channels`).
+
+    Neighbouring groups become one, down to a dense Conv. A block-diagonal weight becomes groups:
+    it is zero between them. Channels of a dense Conv are padded to the multiples that kernels ask
+    for. A quantized site keeps its grouping.
+    """
+    if site.quantization is not None:
+        return  # added channels would need scales, and the zero point of each channel
+    inputs, outputs = site.channels
+    for count in range(1, site.weight_groups + 1):
+        is_merged = site.group % count == 0
+        is_split = count % site.group == site.weight_groups % count == 0
+        if count != site.group and (is_merged or is_split):
+            yield Grouping(inputs, outputs, count)
+    channel_pairs = [
+        pair
+        for multiple in CHANNEL_MULTIPLES
+        for pair in (
+            (round_up(inputs, multiple), outputs),
+            (inputs, round_up(outputs, multiple)),
+            (round_up(inputs, multiple), round_up(outputs, multiple)),
+        )
+    ]
+    for pair in dict.fromkeys(channel_pairs):
+        if pair != site.channels:
+            yield Grouping(*pair)
+
+
+def _changes(original: Grouping, result: Grouping) -> list[str]:
+    """Return the names of the changes that a regrouping makes, none if it changes nothing."""
+    changes = []
+    if original.group != result.group:
+        changes.append("dense" if result.group == 1 else "grouped")
+    if (original.inputs, original.outputs) != (result.inputs, result.outputs):
+        changes.append("padded")
+    return changes

@@ -1,0 +1,232 @@
+"""Define a form: an equivalent replacement for a site, and its predicted cost.
+
+A `FormSpec` holds what tells the forms of one layer apart; the layer decides the rest. It is the
+form in plans, in the search and, as text, in the store of measurements. A `Proposal` says what the
+family of a site makes of a spec. A legal proposal (`rules.legality`) becomes a `Form`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated
+
+import msgspec
+
+from widthfold_onnx.algebra.axis import Congruence
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.layouts import PackedLayout
+from widthfold_onnx.algebra.packing import Move, MoveOrSum
+from widthfold_onnx.arrays import Dims
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.rules.sites import LinearSite
+
+# Value of an unknown spatial extent when sizes are compared; an unknown batch counts as 1.
+NOMINAL_EXTENT = 64
+
+PRODUCT = "product"
+"""Kind of the form of an Einsum that is a MatMul, and folds nothing."""
+
+NO_AXIS = "rank"
+"""Axis of a form that folds no axis: it lifts, or mirrors a ConvTranspose. Plans hold the word."""
+
+MAX_TILE = 1 << 16
+"""Largest tile or count of a spec that is read: tables of taps grow with it, and a text can say any
+number. `options.MAX_FACTOR` times a stride of 16 fits."""
+
+MAX_CHANNELS = 1 << 24
+"""Largest number of channels of a spec that is read."""
+
+Tile = Annotated[int, msgspec.Meta(ge=1, le=MAX_TILE)]
+Channels = Annotated[int, msgspec.Meta(ge=1, le=MAX_CHANNELS)]
+Text = Annotated[str, msgspec.Meta(max_length=100)]
+
+
+class AxisSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One axis of positions: tiles of output and input, and whether they are blocked."""
+
+    out_tile: Tile
+    in_tile: Tile
+    blocked: bool
+
+    @property
+    def is_folded(self) -> bool:
+        """True if any position moves into channels."""
+        return self.out_tile * self.in_tile > 1
+
+
+class FormSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The fields that tell the forms of one layer apart.
+
+    Fields at their defaults are left out of the text, so that earlier measurements stay valid.
+
+    Attributes:
+        axis: folded axes by name, joined by "+".
+        factor: positions per original channel that become channels.
+        kind: how each axis is folded, joined by "+".
+        merged: axes of the data that make up the positions of a product.
+        batch: samples that become channels.
+        dense: whether folded samples share one dense group.
+        tile_major: whether tiles lie before the channels.
+        lift: axes of extent 1 put before the spatial ones.
+        channels: input and output channels before the fold, after regrouping.
+        group: groups of these.
+        axes: the spatial axes, or the axis of positions of a product.
+        summed: whether each tap has output channels of its own, which are added up.
+    """
+
+    axis: Text
+    factor: Tile
+    kind: Text
+    merged: Annotated[int, msgspec.Meta(ge=1, le=8)]
+    batch: Tile
+    dense: bool
+    tile_major: bool
+    lift: Annotated[int, msgspec.Meta(ge=0, le=2)]
+    channels: tuple[Channels, Channels]
+    group: Channels
+    axes: Annotated[tuple[AxisSpec, ...], msgspec.Meta(max_length=3)]
+    summed: bool = False
+
+    @property
+    def text(self) -> str:
+        """The spec as canonical JSON: sorted names, no spaces."""
+        return _text(self)
+
+    @property
+    def is_lifted_1d(self) -> bool:
+        """True if a layer of one axis is computed on two."""
+        return self.lift == 1 and len(self.axes) == 1
+
+    @property
+    def is_lift_alone(self) -> bool:
+        """True if a layer of one axis is lifted, and nothing else is changed."""
+        return self.is_lifted_1d and self.axis == NO_AXIS
+
+
+@cache
+def _text(spec: FormSpec) -> str:
+    return msgspec.json.encode(spec, order="sorted").decode()
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The input and output of a folded node; a layout is None for the logical tensor.
+
+    Attributes:
+        data: index of the input that it reads.
+        in_shape: extents of the input as far as they are fixed; `out_shape` likewise.
+        logical_reason: why the folded result is unfolded at once; None where it is not, or
+            nothing was folded.
+    """
+
+    data: int
+    input_layout: PackedLayout | None
+    output_layout: PackedLayout | None
+    in_shape: Dims
+    out_shape: Dims
+    logical_reason: Refusal | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Form:
+    """A folded node with its moves, which replaces a site.
+
+    Attributes:
+        spec: what tells it from the other forms of the site.
+        fold: how the weight is folded.
+        is_view: both ends are pure Reshapes, so that nothing is copied.
+        channels_last: the moves lead through the NHWC path.
+        in_shape: input extents after zero-extension.
+        out_shape: output extents before the cut.
+        flops_ratio: multiply-adds after / before.
+        bytes_ratio: bytes of input, weight and output after / before.
+        folded_axes: axes of the data whose positions become channels, in input or output.
+        conditions: per axis of the data the condition on its extent if it is open.
+        folding: the Reshapes and Transposes of the data.
+        unfolding: the Reshapes and Transposes of the result, and the sum over taps.
+        ends: the layouts of input and output.
+    """
+
+    spec: FormSpec
+    fold: ConvFold
+    is_view: bool
+    channels_last: bool = False
+    in_shape: Dims
+    out_shape: Dims
+    flops_ratio: float
+    bytes_ratio: float
+    folded_axes: frozenset[int]
+    conditions: tuple[Congruence, ...]
+    folding: tuple[Move, ...]
+    unfolding: tuple[MoveOrSum, ...]
+    ends: Ends
+
+    def channels_text(self, inputs: int, outputs: int) -> str:
+        """Return the new channels for reports, with rank and groups if they changed."""
+        channels, regrouping = "{} -> {}".format(*self.fold.channels(inputs, outputs)), ""
+        original, result = self.fold.regrouping.original, self.fold.regrouping.result
+        if original.group != result.group:
+            regrouping = f", in groups: {self.fold.new_group}"
+        suffix = (
+            ", as a MatMul"
+            if self.spec.kind == PRODUCT
+            else ", with one more axis" * self.fold.lift
+        )
+        return channels + suffix + regrouping
+
+    @property
+    def label(self) -> str:
+        """View or move, the kind of fold, and the layout if it is not NCHW, for reports."""
+        way = "view" if self.is_view else "move"
+        return f"{way} {self.spec.kind}{' in NHWC' if self.channels_last else ''}"
+
+
+@dataclass(frozen=True)
+class Proposal(ABC):
+    """A fold that is proposed for a site.
+
+    Attributes:
+        site: the site.
+        options: layout, limits, and whether extents may be extended.
+        spec: the form that it would be.
+        fold: how the weight would be folded.
+    """
+
+    site: LinearSite
+    options: FoldOptions
+    spec: FormSpec
+    fold: ConvFold
+
+    @abstractmethod
+    def extended_shapes(self) -> tuple[Dims, Dims] | Refusal:
+        """Return the extents of input and output that the fold needs, or why it has none."""
+
+    @abstractmethod
+    def mixing_reason(self) -> str:
+        """Say why a NaN of one sample may reach others; "" if it reaches none."""
+
+    @abstractmethod
+    def form(self, shapes: tuple[Dims, Dims]) -> Form:
+        """Return the form of the fold; its Reshapes state no extent that the model leaves open.
+
+        Args:
+            shapes: the planned extents of input and output (`extended_shapes`).
+        """
+
+
+def bytes_growth(site: LinearSite, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:
+    """Return the bytes of input, weight and output, after / before."""
+    weight = math.prod(site.weight_shape)
+    original_size = elements(site.planned) + weight + elements(site.output)
+    new_size = elements(in_shape) + weight * fold.weight_growth() + elements(out_shape) * fold.sums
+    return new_size / original_size
+
+
+def elements(shape: Dims) -> int:
+    """Return the elements of a tensor, for comparisons: unknown extents are nominal."""
+    nominal = (1 if i == 0 else NOMINAL_EXTENT for i in range(len(shape)))
+    return math.prod(n if e is None else e for e, n in zip(shape, nominal, strict=True))

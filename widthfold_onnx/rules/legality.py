@@ -1,0 +1,143 @@
+"""Check whether a form is legal: divisibility, non-finite policy, open extents, growth.
+
+Sizes are predicted before anything is built. Reshapes state no open extent: they copy it, or infer
+it. A form may need more of such an extent, such as that a tile divides it: then an If tests the
+extent before it runs the folded nodes.
+"""
+
+from __future__ import annotations
+
+import math
+
+from widthfold_onnx.algebra.axis import ANY, Congruence
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.packing import inferred
+from widthfold_onnx.arrays import Dims
+from widthfold_onnx.options import FoldOptions, NonFinite
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.form import Form, Proposal
+from widthfold_onnx.rules.quantization import runtime_moves_dequantizer
+from widthfold_onnx.rules.sites import LinearSite
+
+MAX_WEIGHT_BYTES = 256 << 20
+
+
+def legal_form(proposal: Proposal) -> Form | Refusal:
+    """Return the form of a fold, or why it is not legal under policy and limits."""
+    site, options = proposal.site, proposal.options
+    shapes = proposal.extended_shapes()
+    if isinstance(shapes, Refusal):
+        return shapes
+    problem = _integers_problem(site, shapes)
+    if problem is None and not options.mix_samples and not site.is_finite:
+        reason = proposal.mixing_reason()
+        problem = Refusal(Code.MIXES_SAMPLES, reason) if reason else None
+    problem = problem or _spread_problem(site, options, proposal.fold)
+    if problem is not None:
+        return problem
+    form = proposal.form(shapes)
+    return open_extents_problem(site, form) or _too_large(site, options, form) or form
+
+
+def _integers_problem(site: LinearSite, shapes: tuple[Dims, Dims]) -> Refusal | None:
+    """Refuse what cannot be extended, or would no longer be computed in integers."""
+    integers = site.quantization
+    if integers is None:
+        return None
+    if not integers.extends and shapes[0] != site.planned:
+        return Refusal(Code.EXTENSION_UNSUPPORTED, "the operator set has no Pad of integers")
+    if not integers.cuts and shapes[1] != site.output:
+        return Refusal(
+            Code.QUANTIZED,
+            "its result would be cut, and it is not quantized right behind that: the runtime would "
+            "no longer compute in integers",
+        )
+    return None
+
+
+def _spread_problem(site: LinearSite, options: FoldOptions, fold: ConvFold) -> Refusal | None:
+    """Refuse structural zeros that spread Inf and NaN, and groups that drop weights besides 0."""
+    strict, groups = options.nonfinite is NonFinite.REFUSE, fold.regrouping.result.group
+    if fold.regrouping.leaves_out and site.weight_groups % groups:
+        return Refusal(Code.JOINED_CHANNELS, f"the weight is not zero between {groups} groups")
+    zeros = fold.structural_zeros()
+    if zeros and strict and not site.is_finite:
+        return Refusal(
+            Code.STRUCTURAL_ZEROS,
+            f"{zeros:.0%} of the weight would be zeros that spread Inf and NaN",
+        )
+    if fold.regrouping.leaves_out and strict:
+        return Refusal(Code.ZEROS_LEFT_OUT, "zeros that spread Inf and NaN would be left out")
+    return None
+
+
+def _too_large(site: LinearSite, options: FoldOptions, form: Form) -> Refusal | None:
+    """Refuse a form that grows past the limits."""
+    size = math.prod(form.fold.weight_shape(site.weight_shape)) * site.itemsize
+    if size > MAX_WEIGHT_BYTES:
+        return Refusal(
+            Code.WEIGHT_TOO_LARGE,
+            f"the weight would have {size >> 20} MiB; the limit is {MAX_WEIGHT_BYTES >> 20} MiB",
+        )
+    if form.bytes_ratio > options.max_bytes_growth:
+        return Refusal(
+            Code.BYTES_GROWTH,
+            f"input, weight and output would grow {form.bytes_ratio:.1f}x; "
+            f"--max-bytes-growth is {options.max_bytes_growth:g}",
+        )
+    if form.flops_ratio > options.max_flops_growth:
+        return Refusal(
+            Code.FLOPS_GROWTH,
+            f"multiply-adds would grow {form.flops_ratio:.1f}x; "
+            f"--max-flops-growth is {options.max_flops_growth:g}",
+        )
+    return None
+
+
+EXTENTS = "extents"
+"""Name of the property that a guard tests, in models and reports."""
+
+LEAST_OPSET = 10
+"""First operator set with a Mod (ONNX changelog)."""
+
+
+def guard_conditions(site: LinearSite, form: Form) -> dict[int, Congruence]:
+    """Return the conditions on the extents of the data, by axis of the data as it is stored."""
+    axes = zip(site.stored_axes, site.static, form.conditions, strict=True)
+    return {axis: c for axis, extent, c in axes if extent is None and c != ANY}
+
+
+def unguardable(site: LinearSite) -> Refusal | None:
+    """Return why no guard can stand around a site: its operator set, or data no If can read."""
+    if site.opset < LEAST_OPSET:
+        return Refusal(
+            Code.OPSET_TOO_OLD, f"opset {site.opset} is below {LEAST_OPSET}, which the guard needs"
+        )
+    if runtime_moves_dequantizer(site.data):
+        return Refusal(
+            Code.GUARD_NOT_LOADABLE,
+            "it needs a guard, and its data comes from a DequantizeLinear through moves: "
+            "ONNX Runtime aborts while it loads an If that captures it",
+        )
+    return None
+
+
+def open_extents_problem(site: LinearSite, form: Form) -> Refusal | None:
+    """Refuse a form that constant Reshapes cannot express, or that needs a guard where none can be.
+
+    A Reshape copies dimensions at their place and infers one.
+    """
+    declared = site.data.shape or ()
+    for axis, extent in zip(site.stored_axes, site.static, strict=True):
+        if extent is None and axis < len(declared) and isinstance(declared[axis], int):
+            return Refusal(
+                Code.UNKNOWN_EXTENT,
+                f"its data is declared with an extent of {declared[axis]}, which other turns of a "
+                "loop need not have, and the runtime would take it for given",
+            )
+    if max(inferred(form.folding), inferred(form.unfolding)) > 1:
+        return Refusal(
+            Code.SEVERAL_UNKNOWN_EXTENTS,
+            "more than one extent beside the folded axis is not known; a Reshape infers one",
+        )
+    return unguardable(site) if guard_conditions(site, form) else None

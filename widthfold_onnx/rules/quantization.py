@@ -1,0 +1,377 @@
+"""Read quantized nodes: find their integers, zero points and scales.
+
+    QLinearConv, ConvInteger, ...   multiply integers, and take zero points and scales as inputs
+    DequantizeLinear - Conv, ...    states the same for two tensors of integers (QDQ): if a
+                                    QuantizeLinear follows, a runtime computes it as a QLinearConv
+
+An integer q stands for (q - zero point) * scale. So the structural zeros of a folded weight are the
+zero point of the weight, and data is extended by the zero point of the data. Numbers per output
+channel are repeated for every tile; all other scales and zero points stay. The weight is folded
+as stored integers, and dequantized behind the fold. Numbers per position (operator texts,
+MatMulInteger-10 and QLinearMatMul-21) cannot be folded, as one folded position is several.
+
+A runtime recognizes moves of integers as DequantizeLinear - moves - QuantizeLinear. So the rewrite
+puts a QuantizeLinear and a DequantizeLinear with the same scale and zero point behind moves of
+dequantized data. The pair is an identity on dequantized numbers: `exact_dequantizer` tries all.
+Without them ONNX Runtime puts such a pair behind every move itself, and fails at int8 from opset 21
+on: it sets the type as an attribute, and does not update that when it makes the bytes unsigned
+(1.31.1, qdq_propagation.cc and qdq_s8_to_u8.cc: "output_dtype INT8 does not match y_zero_point type
+UINT8").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from widthfold_onnx.arrays import Array, Dims
+from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.document import (
+    Document,
+    Node,
+    Value,
+    constant_of,
+    graph_of,
+    input_of,
+)
+from widthfold_onnx.model.proto.walk import is_default
+from widthfold_onnx.operators.base import Operator
+from widthfold_onnx.refusal import Code, Refusal
+
+DEQUANTIZE_INPUTS = 3
+"""Number of inputs of a DequantizeLinear with a zero point."""
+BITS_8_AND_16 = ("INT8", "UINT8", "INT16", "UINT16")
+SELECTING = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+"""Ops whose results are elements of the data. ONNX Runtime moves a DequantizeLinear behind them
+(qdq_propagation.cc), and so computes the next op in integers."""
+REMOVED = ("Dropout", "Identity")
+"""Ops that ONNX Runtime removes before it moves a DequantizeLinear."""
+
+
+def dequantizer(value: Value | None) -> Node | None:
+    """Return the DequantizeLinear that makes a value, if one does."""
+    node = None if value is None else value.producer()
+    return node if node is not None and is_default(node, "DequantizeLinear") else None
+
+
+def data_dequantizer(value: Value | None) -> Node | None:
+    """Return the DequantizeLinear that made a value, with only moves and selections in between."""
+    maker = dequantizer(value)
+    node = None if value is None else value.producer()
+    if maker is not None or node is None or not is_default(node, *SELECTING, "Identity"):
+        return maker
+    # With ceil_mode a window of a MaxPool may lie in its padding, and hold no element of the data.
+    rounds_up = node.attributes.get_int("ceil_mode", 0)
+    return None if rounds_up or value is not node.outputs[0] else data_dequantizer(node.inputs[0])
+
+
+def runtime_moves_dequantizer(value: Value | None) -> bool:
+    """Check whether ONNX Runtime moves a DequantizeLinear to just before the readers of a value.
+
+    ONNX Runtime aborts if an If, Loop or Scan captures such a value: it looks for the value among
+    the explicit inputs of the node (1.31.1, qdq_propagation.cc, from the basic level on).
+    """
+    has_moves, node = False, None if value is None else value.producer()
+    while node is not None and is_default(node, *SELECTING, *REMOVED):
+        has_moves |= is_default(node, *SELECTING)
+        value = node.inputs[0]
+        node = None if value is None else value.producer()
+    return has_moves and dequantizer(value) is not None
+
+
+def is_finite(document: Document, node: Node, value: Value | None) -> bool:
+    """Check whether a value was dequantized from integers that never become Inf or NaN.
+
+    A node reads the value. Its scale is constant, and stays finite when multiplied by 2**bits: more
+    than any difference of an integer and a zero point.
+    """
+    maker = data_dequantizer(value)
+    if maker is None:
+        return False
+    scale = constant_of(document, maker.inputs[1])
+    kind = element_type(document, node, input_of(maker, 2), maker.inputs[0])
+    if scale is None or isinstance(kind, Refusal):
+        return False
+    if not kind.startswith(("INT", "UINT")):
+        return False  # 8-bit floats include NaN
+    numbers = document.read(scale)
+    with np.errstate(over="ignore", invalid="ignore"):
+        widest = numbers * numbers.dtype.type(2.0 ** int(kind.lstrip("UINT")))
+    return bool(np.isfinite(widest).all())
+
+
+def exact_dequantizer(document: Document, value: Value | None) -> Node | Refusal | None:
+    """Return the `data_dequantizer` of a value, if quantizing again gives back every number.
+
+    Returns:
+        The node; None if there is none; a refusal if it has other than one constant scale and
+        zero point, or the two do not give back every number.
+    """
+    maker = data_dequantizer(value)
+    if maker is None:
+        return None
+    parameters = [constant_of(document, value) for value in maker.inputs[1:]]
+    constants = [c for c in parameters if c is not None and is_single(c.shape)]
+    if len(constants) != DEQUANTIZE_INPUTS - 1:
+        return refused("the data is dequantized with other than one constant scale and zero point")
+    extra_attributes = sorted(maker.attributes.keys() - {"axis"})
+    if extra_attributes:
+        return refused(f"the data is dequantized with {', '.join(extra_attributes)}")
+    types = [constant.dtype for constant in constants]
+    if types[0] != "FLOAT" or types[1] not in BITS_8_AND_16:
+        return refused(f"the data is dequantized from {types[1]} to {types[0]}")
+    if not _gives_back(*map(document.read, constants)):
+        return refused("the scale of the data does not give back every number")
+    return maker
+
+
+def refused(reason: str) -> Refusal:
+    """Return the refusal of a node between DequantizeLinear."""
+    return Refusal(Code.QUANTIZED, f"a runtime computes it in integers, and {reason}")
+
+
+def element_type(document: Document, node: Node, *values: Value | None) -> str | Refusal:
+    """Return the element type of integers that a node reads: the first that is known.
+
+    Data and zero point have one type; the type of the zero point may be known alone.
+    """
+    for value in values:
+        kind = 0 if value is None else document.element_type(graph_of(node), value.name or "")
+        if kind:
+            return str(onnx.TensorProto.DataType.Name(kind))
+    return Refusal(Code.UNKNOWN_TYPE, "the element type of the data is not known")
+
+
+def is_single(shape: Dims) -> bool:
+    """Check whether these are extents of one number for all channels; [1, 1] is one per channel."""
+    return shape in ((), (1,))
+
+
+def _gives_back(scale: Array, zero: Array) -> bool:
+    """Check whether quantizing every dequantized number gives it back (operator texts)."""
+    limits, scale = np.iinfo(zero.dtype), scale.reshape(())
+    integers = np.arange(limits.min, limits.max + 1)
+    offset = int(zero.reshape(()))
+    with np.errstate(all="ignore"):
+        results = np.rint((integers - offset).astype(np.float32) * scale / scale) + offset
+    # With a subnormal scale a kernel may flush numbers to 0, or multiply by a reciprocal of Inf.
+    return bool(scale >= np.finfo(np.float32).tiny and np.array_equal(results, integers))
+
+
+@dataclass(frozen=True, eq=False)
+class Parameter:
+    """A constant of a node, and the scale and zero point that dequantize it.
+
+    Attributes:
+        constant: the numbers as they are stored.
+        maker: the DequantizeLinear between them and the node, if its integers are folded.
+        scale: scale of the numbers, by `maker` or another input of the node; None where there is
+            none or it is computed.
+        zero: likewise the zero point.
+        axis: the axis of the numbers along which scale and zero point of `maker` differ.
+    """
+
+    constant: Constant
+    maker: Node | None = None
+    scale: Constant | None = None
+    zero: Constant | None = None
+    axis: int = 0
+
+    @property
+    def vectors(self) -> Iterator[Constant]:
+        """Yield scale and zero point of `maker`, if they hold one number per output channel."""
+        if self.maker is not None:
+            yield from (c for c in (self.scale, self.zero) if c and not is_single(c.shape))
+
+
+def read_parameter(
+    document: Document, node: Node, index: int | None, *, dequantized: bool
+) -> Parameter | Refusal | None:
+    """Read a constant input of a node; None where it is left out.
+
+    Args:
+        document: the model.
+        node: the node.
+        index: index of the input.
+        dequantized: read the integers behind a DequantizeLinear, if there is one.
+    """
+    value = input_of(node, index)
+    if value is None:
+        return None
+    # The output of a DequantizeLinear is read as well: it is refused if it cannot be computed.
+    constant = document.constant(value)
+    maker = dequantizer(value) if dequantized else None
+    if isinstance(constant, Refusal) or maker is None:
+        return constant if isinstance(constant, Refusal) else Parameter(constant)
+    numbers, scale, zero = (constant_of(document, input_of(maker, place)) for place in range(3))
+    assert numbers is not None  # else its output would be no constant
+    axis = maker.attributes.get_int("axis", 1)
+    return Parameter(numbers, maker, scale, zero, axis % max(len(numbers.shape), 1))
+
+
+ExtentsOf = Callable[[Value], Dims | None]
+"""Extents of a value; None where not even the rank is known."""
+
+BYTES = ("INT8", "UINT8")
+"""Element types that operators of integers multiply (operator texts)."""
+PADDED_SINCE = 11
+"""First operator set whose Pad takes integers (operator text)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Quantization:
+    """The quantization of the data of a node.
+
+    Attributes:
+        dequantized: data (`data_dequantizer`) and weight are dequantized; else the operator itself
+            takes integers.
+        dtype: ONNX name of the element type of the integers that the data is.
+        zero: zero point of the data; None where that is 0.
+        extends: whether the operator set has a Pad for the data, which may be integers.
+        cuts: whether a runtime still computes in integers with a Slice behind the node: if the
+            data is dequantized, a QuantizeLinear must follow directly (a Relu between keeps
+            floats).
+    """
+
+    dequantized: bool
+    dtype: str
+    zero: Value | None
+    extends: bool
+    cuts: bool
+
+
+def read_quantization(
+    document: Document, node: Node, operator: Operator
+) -> Quantization | Refusal | None:
+    """Return the quantization of a node's data; None where it computes in floats."""
+    inputs = operator.inputs
+    data, zero = node.inputs[inputs.data], input_of(node, inputs.data_zero)
+    maker = data_dequantizer(data) if dequantizer(node.inputs[inputs.weight]) is not None else None
+    if maker is None and not operator.integers:
+        return None
+    if maker is not None:
+        data, zero = maker.inputs[0], input_of(maker, 2)
+    dtype = element_type(document, node, zero, data)
+    if isinstance(dtype, Refusal):
+        return dtype
+    if maker is None:
+        return Quantization(False, dtype, zero, document.opset >= PADDED_SINCE, True)
+    result = node.outputs[0]
+    is_quantized = all(is_default(user, "QuantizeLinear") for user, _ in result.uses())
+    return Quantization(True, dtype, zero, True, is_quantized and not result.is_graph_output())
+
+
+def read_scales(
+    document: Document,
+    node: Node,
+    operator: Operator,
+    extents: ExtentsOf,
+    weight: tuple[int, ...],
+) -> dict[int, Parameter] | Refusal:
+    """Read the scales and zero points that an operator of integers takes as inputs.
+
+    Args:
+        document: the model.
+        node: the node.
+        operator: its description.
+        extents: extents of computed inputs.
+        weight: extents of the stored weight.
+
+    Returns:
+        The inputs with one number per output channel, and the weight's zero point, by index; a
+        refusal if that zero point is computed, so that structural zeros have no value, or an input
+        differs between positions, or is computed per channel.
+    """
+    inputs = operator.inputs
+    axis = operator.out_axis(node, len(weight))
+    parameters: dict[int, Parameter] = {}
+    for owner, indices, of_channels in operator.scales:
+        for role, index in zip(("scale", "zero point"), indices, strict=True):
+            value = input_of(node, index)
+            if value is None or index is None:
+                continue
+            name = f"the {role} of the {owner}"
+            constant = document.constant(value)
+            if isinstance(constant, Refusal) and index == inputs.zero:
+                return Refusal(
+                    Code.WEIGHT_ZERO_POINT_COMPUTED,
+                    f"{name} {constant.reason}: what fills the gaps of the weight is not known",
+                )
+            shape = constant.shape if isinstance(constant, Constant) else extents(value)
+            if shape is None or None in shape:
+                return Refusal(Code.UNKNOWN_SHAPE, f"how many numbers {name} has is not known")
+            if not is_single(shape):
+                has = f"{name} has the extents {list(shape)}"
+                if not of_channels:
+                    reason = f"{has}, so it differs between positions that become one"
+                    return Refusal(Code.QUANTIZED_PER_POSITION, reason)
+                if isinstance(constant, Refusal):
+                    return Refusal(Code.QUANTIZED_NOT_CONSTANT, f"{name} {constant.reason}")
+                if axis is None or not _is_of_channels(shape, weight, axis):
+                    reason = f"{has}, not one number for each output channel"
+                    return Refusal(Code.INCONSISTENT_SHAPES, reason)
+            if isinstance(constant, Constant) and (index == inputs.zero or not is_single(shape)):
+                parameters[index] = Parameter(constant)
+    return parameters
+
+
+def _is_of_channels(shape: Dims, weight: tuple[int, ...], axis: int) -> bool:
+    """Check whether numbers are one per output channel of the weight, or of each of its matrices.
+
+    They are a vector, or have the last axes of the weight; input channels share one number.
+    """
+    extents = [e if i == axis or i < len(weight) - 2 else 1 for i, e in enumerate(weight)]
+    return list(shape) in ([weight[axis]], extents[-len(shape) :])
+
+
+def quantization_problem(
+    document: Document,
+    node: Node,
+    quantization: Quantization,
+    parameters: Mapping[int, Parameter],
+    operator: Operator,
+) -> Refusal | None:
+    """Refuse a quantized node whose parameters do not fold.
+
+    Args:
+        document: the model.
+        node: the node.
+        quantization: the quantization of its data.
+        parameters: its weight and bias, by index.
+        operator: its description.
+    """
+    inputs = operator.inputs
+    weight = parameters[inputs.weight]
+    if not quantization.dequantized and weight.constant.dtype not in BYTES:
+        return Refusal(
+            Code.DTYPE_UNSUPPORTED, f"ONNX has no {node.op_type} of {weight.constant.dtype}"
+        )
+    bias = None if inputs.bias is None else parameters.get(inputs.bias)
+    rank = len(weight.constant.shape)
+    if any(weight.vectors) and weight.axis != operator.out_axis(node, rank):
+        return Refusal(
+            Code.QUANTIZED,
+            f"scale or zero point of the weight differ along axis {weight.axis}, which counts no "
+            "output channels",
+        )
+    scales = [p.scale for p in (weight, bias) if p is not None and p.scale is not None]
+    data_scale = constant_of(document, input_of(node, inputs.scale))
+    for scale in scales if data_scale is None else (*scales, data_scale):
+        numbers = document.read(scale).astype(np.float64)
+        if not (np.isfinite(numbers).all() and (numbers > 0).all()):
+            return Refusal(Code.QUANTIZED, "a scale is not a positive number")
+    if operator.moves_integers or not quantization.dequantized:
+        return None
+    # The data is quantized again behind its moves.
+    exact = exact_dequantizer(document, node.inputs[inputs.data])
+    if isinstance(exact, Refusal):
+        return exact
+    shape = () if bias is None else bias.constant.shape
+    has_bias_vector = not is_single(shape) and bias is not None and bias.maker is not None
+    # On the left a C per channel has two axes, which integer kernels do not take.
+    if has_bias_vector and (operator.weight_on_left or len(shape) > 1):
+        return refused(f"C of extents {list(shape)} is dequantized")
+    return None

@@ -1,0 +1,300 @@
+"""Read a linear node by the description of its operator, or say why it is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from widthfold_onnx.algebra.axis import ConvAxis
+from widthfold_onnx.arrays import Array, Dims
+from widthfold_onnx.model.constants import Constant
+from widthfold_onnx.model.document import Document, Node, constant_of
+from widthfold_onnx.model.messages import Scope
+from widthfold_onnx.model.proto.walk import operator_of
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.operators.base import MIN_OPSET, Operator
+from widthfold_onnx.operators.matmul import Product
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.op import SHARDED
+from widthfold_onnx.rules.quantization import (
+    BYTES,
+    ExtentsOf,
+    Parameter,
+    Quantization,
+    data_dequantizer,
+    exact_dequantizer,
+    is_finite,
+    quantization_problem,
+    read_parameter,
+    read_quantization,
+    read_scales,
+)
+from widthfold_onnx.rules.sites import (
+    ITEMSIZE,
+    ConvSite,
+    LinearSite,
+    ProductSite,
+    Site,
+    samples_of,
+)
+
+ACCUMULATOR = np.iinfo(np.int32).max
+
+WEIGHT_CODES = {
+    Code.NOT_CONSTANT: Code.WEIGHT_NOT_CONSTANT,
+    Code.TRAINED: Code.WEIGHT_TRAINED,
+    Code.OVERRIDABLE: Code.WEIGHT_OVERRIDABLE,
+    Code.TOO_LARGE: Code.WEIGHT_NOT_EVALUATED,
+}
+BIAS_CODES = {
+    Code.NOT_CONSTANT: Code.BIAS_NOT_CONSTANT,
+    Code.TRAINED: Code.BIAS_TRAINED,
+    Code.OVERRIDABLE: Code.BIAS_OVERRIDABLE,
+    Code.TOO_LARGE: Code.BIAS_NOT_EVALUATED,
+}
+"""The code of a layer by the code of the constant that it lacks (`Document.constant`)."""
+
+
+def read_site(
+    document: Document, site: Site, static: ExtentsOf, planned: ExtentsOf
+) -> LinearSite | Refusal:
+    """Collect weight, bias, quantization, shapes and geometry of a node.
+
+    Refuses a node that lies in a function, has an unsupported element type, no constant weight, a
+    bias that is not constant, or data of unknown rank; also a quantized node that
+    `rules.quantization` refuses, or whose sums may leave int32.
+
+    Args:
+        document: the model.
+        site: the node.
+        static: extents that the model itself fixes.
+        planned: extents that are planned with.
+    """
+    node = site.node
+    operator = place_problem(document, site.scope, node) or _operator(document, node)
+    if isinstance(operator, Refusal):
+        return operator
+    constants = _parameters(document, node, operator, planned)
+    if isinstance(constants, Refusal):
+        return constants
+    parameters, quantization = constants
+    data, weight = node.inputs[operator.inputs.data], parameters[operator.inputs.weight]
+    assert data is not None
+    shapes = _shapes(node, operator, weight.constant, static(data), planned(data))
+    if isinstance(shapes, Refusal):
+        return shapes
+    static_dims, planned_dims, shape = shapes
+    axes = _axes(node, planned_dims, static_dims, shape, operator)
+    if isinstance(axes, Refusal):
+        return axes
+    maker = exact_dequantizer(document, data)
+    is_float = quantization is None or quantization.dequantized
+    family: Callable[..., LinearSite] = ConvSite
+    if isinstance(operator, Product):
+        stored = static(data) or ()
+        order = operator.stored_order(node, len(stored))
+        samples = samples_of(document, stored, order)
+        family = partial(ProductSite, samples=samples, stored_rank=len(stored))
+    result = family(
+        **vars(site),
+        operator=operator,
+        static=static_dims,
+        planned=planned_dims,
+        opset=document.opset,
+        weight=weight.constant,
+        weight_shape=shape,
+        group=operator.group(node),
+        axes=axes,
+        parameters=parameters,
+        quantization=quantization,
+        zero=_zero(document, weight, shape),
+        is_finite=not is_float or is_finite(document, node, data),
+        dequantizer=maker if isinstance(maker, Node) else None,
+        stored=lambda: document.read(weight.constant),
+    )
+    return result.problem() or _overflow(document, result) or result
+
+
+def place_problem(document: Document, scope: Scope, node: Node) -> Refusal | None:
+    """Refuse a node that no rule can replace, for its place or its devices."""
+    if scope.proto is None:
+        return Refusal(
+            Code.IN_FUNCTION, f"the function cannot be inlined: {document.why_not_inlined}"
+        )
+    return SHARDED if node.device_configurations else None
+
+
+def _operator(document: Document, node: Node) -> Operator | Refusal:
+    """Return the description that holds for a node, for the operand that is constant."""
+    descriptions, problems = [], []
+    for operator in OPERATORS[operator_of(node)]:
+        problem = _opset_problem(document, node, operator) or operator.problem(node)
+        if problem is None:
+            descriptions.append(operator)
+        else:
+            problems.append(problem)
+    if not descriptions:
+        return problems[0]
+    if len(descriptions) == 1:
+        return descriptions[0]
+    weights = {}
+    for operator in descriptions:
+        value = node.inputs[operator.inputs.weight]
+        assert value is not None
+        weights[operator] = document.constant(value)
+    readable = [operator for operator, c in weights.items() if isinstance(c, Constant)]
+    if len(readable) == 1:
+        return readable[0]
+    if readable:
+        return Refusal(
+            Code.CONSTANT_PRODUCT, "both operands are constant: no data flows through it"
+        )
+    right_problem, left_problem = (c for c in weights.values() if isinstance(c, Refusal))
+    code = right_problem.code if left_problem.code == Code.NOT_CONSTANT else left_problem.code
+    reason = f"neither operand is a constant weight: {left_problem.reason}; {right_problem.reason}"
+    return Refusal(WEIGHT_CODES[code], reason)
+
+
+def _opset_problem(document: Document, node: Node, operator: Operator) -> Refusal | None:
+    least = operator.min_opset
+    if document.opset >= least:
+        return None
+    subject = "opset" if least == MIN_OPSET else f"{node.op_type} at opset"
+    return Refusal(Code.OPSET_TOO_OLD, f"{subject} {document.opset} is below {least}")
+
+
+def _parameters(
+    document: Document, node: Node, operator: Operator, extents: ExtentsOf
+) -> tuple[Mapping[int, Parameter], Quantization | None] | Refusal:
+    """Return the constants that a fold changes, and the quantization of the data."""
+    quantization = read_quantization(document, node, operator)
+    if isinstance(quantization, Refusal):
+        return quantization
+    integers = quantization is not None and quantization.dequantized
+    inputs = operator.inputs
+    reads_dequantized = (
+        operator.bias_per_channel and data_dequantizer(node.inputs[inputs.data]) is not None
+    )
+    weight = read_parameter(document, node, inputs.weight, dequantized=integers)
+    bias = read_parameter(document, node, inputs.bias, dequantized=integers or reads_dequantized)
+    if isinstance(weight, Refusal):
+        return Refusal(WEIGHT_CODES[weight.code], f"the weight {weight.reason}")
+    if isinstance(bias, Refusal):
+        return Refusal(BIAS_CODES[bias.code], f"the bias {bias.reason}")
+    assert weight is not None
+    operands = [v for i, v in enumerate(node.inputs) if v is not None and i != inputs.data]
+    if any(map(document.is_annotated, (*operands, weight.constant.value))):
+        return Refusal(Code.WEIGHT_ANNOTATED, "a quantization annotation describes the weight")
+    dtype = weight.constant.dtype
+    dtypes = BYTES if operator.integers else tuple(ITEMSIZE)
+    if not integers and dtype not in dtypes:
+        return Refusal(Code.DTYPE_UNSUPPORTED, f"elements are {dtype}; {', '.join(dtypes)} fold")
+    parameters = {inputs.weight: weight}
+    if bias is not None and inputs.bias is not None:
+        parameters[inputs.bias] = bias
+    if quantization is None:
+        return parameters, None
+    problem = quantization_problem(document, node, quantization, parameters, operator)
+    if problem is not None:
+        return problem
+    scales = read_scales(document, node, operator, extents, weight.constant.shape)
+    if isinstance(scales, Refusal):
+        return scales
+    zero = None if inputs.zero is None else scales.get(inputs.zero)
+    if zero is not None:
+        parameters[inputs.weight] = replace(weight, zero=zero.constant)
+    return {**parameters, **scales}, quantization
+
+
+def _shapes(
+    node: Node, operator: Operator, weight: Constant, static: Dims | None, planned: Dims | None
+) -> tuple[Dims, Dims, tuple[int, ...]] | Refusal:
+    """Return the extents of the data as the operator reads it, and of [O, C/group, *kernel].
+
+    The data has two: the extents that the model fixes, and the planned extents.
+    """
+    if static is None or planned is None:
+        return Refusal(Code.UNKNOWN_SHAPE, "the rank of the input is not known")
+    problem = operator.data_problem(node, planned, weight.shape)
+    if problem is not None:
+        return problem
+    if 0 in planned or 0 in weight.shape:
+        return Refusal(
+            Code.EMPTY_TENSOR, f"input {list(planned)} or weight {list(weight.shape)} is empty"
+        )
+    shape = operator.canonical(np.broadcast_to(np.int8(0), weight.shape), node).shape
+    channels = shape[1] * operator.group(node)
+    static_dims, planned_dims = (
+        operator.logical(node, dims, channels) for dims in (static, planned)
+    )
+    return static_dims, planned_dims, shape
+
+
+def _overflow(document: Document, site: LinearSite) -> Refusal | None:
+    """Refuse a weight with which a sum of 8-bit products may leave int32 for some data.
+
+    A structural zero adds (zero - zero) * x = 0, so a folded sum equals the sum of the original,
+    and overflows where that does. A kernel that sums q * p and subtracts the zero points' part
+    afterwards may leave int32 on the way, at other places than the original does. The result is
+    still right, because both sums are equal modulo 2**32.
+    """
+    data = site.quantization
+    if data is None or data.dtype not in BYTES:
+        return None  # no runtime sums such products in int32
+    weight = site.operator.canonical(site.stored(), site.node)
+    if weight.dtype.itemsize > 1:
+        return None
+    limits = np.iinfo(data.dtype.lower())
+    constant = constant_of(document, data.zero)
+    low, high = limits.min, limits.max
+    if constant is not None and 0 not in constant.shape:
+        low, high = (int(f(document.read(constant))) for f in (np.min, np.max))
+    elif data.zero is None:
+        low = high = 0
+    largest = max(limits.max - low, high - limits.min)
+    magnitudes = np.abs(weight.astype(np.int64) - site.zero.astype(np.int64))
+    sums = largest * magnitudes.sum(axis=tuple(range(1, weight.ndim)))
+    bias = None if site.bias is None else document.read(site.bias)
+    if bias is not None and bias.dtype.kind in "iu":
+        sums = sums + np.abs(bias.astype(np.int64))
+    if sums.max(initial=0) <= ACCUMULATOR:
+        return None
+    return Refusal(
+        Code.ACCUMULATOR_OVERFLOW,
+        f"a sum may reach {int(sums.max())}, more than the {ACCUMULATOR} that int32 holds",
+    )
+
+
+def _axes(
+    node: Node, dims: Dims, fixed: Dims, weight: tuple[int, ...], operator: Operator
+) -> tuple[ConvAxis, ...] | Refusal:
+    """Return the axes of positions at planned extents; an axis that is not fixed is open."""
+    axes = operator.axes(node, dims, weight)
+    if isinstance(axes, Refusal):
+        return axes
+    lengths = [axis.out_length for axis in axes]
+    if any(length is not None and length < 1 for length in lengths):
+        return Refusal(Code.EMPTY_TENSOR, f"the output would have the extents {lengths}")
+    positions = []
+    for axis, extent in zip(axes, fixed[-len(axes) :], strict=True):
+        period = operator.pad_period(node, axis) if extent is None else 1
+        if period is None:
+            return Refusal(
+                Code.UNKNOWN_EXTENT,
+                "output_shape pads by the input's extent, which the model leaves open",
+            )
+        positions.append(replace(axis, is_open=extent is None, pad_period=period))
+    return tuple(positions)
+
+
+def _zero(document: Document, weight: Parameter, shape: tuple[int, ...]) -> Array:
+    """Return the weight's zero point so that it broadcasts against `shape`; groups share theirs."""
+    if weight.zero is None:
+        return np.zeros((), np.int8)
+    numbers = document.read(weight.zero)
+    if numbers.size == 1:
+        return numbers.reshape(())
+    return np.tile(numbers.ravel(), shape[0] // numbers.size).reshape(-1, *[1] * (len(shape) - 1))

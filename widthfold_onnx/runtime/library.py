@@ -1,0 +1,176 @@
+"""Import ONNX Runtime with the shared libraries it needs, and read its errors.
+
+No other module imports it. It is imported on first use, so that rewriting works without it. The
+shared libraries of GPU providers come from pip packages; a missing library is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import io
+import math
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime.descriptions import CUDNN, description_of
+from widthfold_onnx.text import printable
+
+_FATAL = 4
+"""Severity at which the runtime's logger prints fatal errors only."""
+
+_LONGEST = 500
+
+_DEVICE = re.compile(r"\bCU\w+ failure [^;]*|\[OpenVINO-EP\] .*")
+"""``CUDA failure 35: what went wrong``, behind signatures of the runtime and before its own source,
+the name of the host and the expression; or ``[OpenVINO-EP] what went wrong`` behind signatures."""
+
+
+@cache
+def runtime() -> Any:
+    """Return the module.
+
+    Raises:
+        UnverifiedError: it is not installed.
+    """
+    try:
+        import onnxruntime  # noqa: TID251 - no other file imports the runtime
+    except ImportError as error:
+        raise UnverifiedError(
+            f"ONNX Runtime cannot be imported ({printable(str(error))}): "
+            "pip install 'widthfold-onnx[cpu]', or [gpu] for CUDA"
+        ) from error
+    onnxruntime.set_default_logger_severity(_FATAL)
+    return onnxruntime
+
+
+def quiet_options(entries: Mapping[str, str]) -> Any:
+    """Return the options of a session that prints nothing, with these entries."""
+    options = runtime().SessionOptions()
+    options.log_severity_level = _FATAL
+    for name, value in entries.items():
+        options.add_session_config_entry(name, value)
+    return options
+
+
+def new_session(model: bytes | str, options: Any, providers: Sequence[object]) -> Any:
+    """Return a session that tries no other providers than these.
+
+    Older releases try others all the same if it cannot be made, and print so.
+
+    Raises:
+        Exception: one of `failures`.
+    """
+    with contextlib.redirect_stdout(io.StringIO()):
+        session = runtime().InferenceSession(model, options, providers=providers, enable_fallback=0)
+    session.disable_fallback()  # of runs, for the same releases
+    return session
+
+
+@contextlib.contextmanager
+def run_options(seconds: float) -> Iterator[Any]:
+    """Yield options of a run that is stopped after some seconds; None if it may take forever."""
+    if math.isinf(seconds):
+        yield None
+        return
+    options = runtime().RunOptions()
+    timer = threading.Timer(seconds, setattr, (options, "terminate", True))
+    timer.start()
+    try:
+        yield options
+    finally:
+        timer.cancel()
+
+
+@cache
+def failures() -> tuple[type[Exception], ...]:
+    """Return the runtime's own exceptions, without common base, and the two of its Python layer."""
+    binding = runtime().capi.onnxruntime_pybind11_state
+    types = [item for item in vars(binding).values() if isinstance(item, type)]
+    return (RuntimeError, ValueError, *(item for item in types if issubclass(item, Exception)))
+
+
+def words(error: Exception, model: Path | None = None) -> str:
+    r"""Return a runtime error as one line; if a library of the device failed, only its message.
+
+    Args:
+        error: the exception that it raised.
+        model: a file that is shown without its folder.
+
+    >>> words(RuntimeError("f(int) [with T = x] CUDA failure 2: out of memory ; GPU=0 ; host=h"))
+    'CUDA failure 2: out of memory'
+    >>> words(RuntimeError("a.cc:1 f(int) [OpenVINO-EP] Loading: Exception from b.cpp:2:\nno rank"))
+    '[OpenVINO-EP] Loading: Exception from b.cpp:2: no rank'
+    >>> words(RuntimeError("no such node\n"))
+    'no such node'
+    """
+    text = str(error) if model is None else str(error).replace(str(model), model.name)
+    line = " ".join(text.split())
+    message = _DEVICE.search(line)
+    return printable((message[0] if message else line).strip(), _LONGEST)
+
+
+_TENSORRT = ("libnvinfer.so*", "libnvinfer_plugin.so*", "libnvonnxparser.so*")
+"""In the order of their dependencies."""
+
+
+def preload() -> None:
+    """Load the libraries of CUDA, cuDNN and TensorRT that pip packages hold.
+
+    By itself the runtime looks for these packages beside its own folder only; they may as well lie
+    in another folder that Python imports from. The system's loader looks for the rest.
+    """
+    onnxruntime = runtime()
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints missing libraries
+        for folder in (lib for place in _places("nvidia") for lib in sorted(place.glob("*/lib"))):
+            is_cudnn = folder.parent.name == "cudnn"
+            onnxruntime.preload_dlls(cuda=not is_cudnn, cudnn=is_cudnn, directory=str(folder))
+        onnxruntime.preload_dlls()
+    places = _places("tensorrt_libs")
+    for file in (path for name in _TENSORRT for place in places for path in place.glob(name)):
+        with contextlib.suppress(OSError):  # `missing_library` names the missing library
+            ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
+
+
+def missing_library(provider: Provider) -> str | None:
+    """Return the loader's message on the library that a provider lacks, None if there is none.
+
+    Of most providers no library is known.
+    """
+    folder, description = Path(runtime().__file__).parent / "capi", description_of(provider)
+    libraries = list(folder.glob(f"*{description.library}.*")) if description.library else []
+    try:
+        for file in folder.glob("*onnxruntime_providers_shared.*"):
+            ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
+        for file in libraries:
+            ctypes.CDLL(str(file))
+        for name in (
+            description.opened_later if any(file.suffix == ".so" for file in libraries) else ()
+        ):
+            ctypes.CDLL(name)
+    except OSError as error:
+        return printable(str(error).replace(f"{folder}/", ""))
+    return None
+
+
+def cudnn_version() -> tuple[int, ...]:
+    """Return the version of cuDNN 9 that is loaded, or would be; () if none can be."""
+    with contextlib.suppress(OSError, AttributeError):
+        ask = ctypes.CDLL(CUDNN).cudnnGetVersion
+        ask.restype = ctypes.c_size_t
+        number = int(ask())
+        return number // 10000, number // 100 % 100, number % 100
+    return ()
+
+
+def _places(package: str) -> list[Path]:
+    """Return the folders of a package, which may be spread over several."""
+    spec = importlib.util.find_spec(package)
+    return [Path(place) for place in (spec and spec.submodule_search_locations) or ()]

@@ -1,0 +1,242 @@
+"""Find out what the runtime takes: execution providers, and entries of a session's configuration.
+
+A provider runs one node. The runtime takes an entry of any name, such as
+`session.x64quantprecision`, silently ignores unknown ones, and cannot list the entries that it
+knows. So sure mistakes are refused: an invalid name, a name close to one of those below, and a name
+that the runtime ignores because it has a setting for it. Values are tried on one node.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import parser
+
+from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.options import Provider
+from widthfold_onnx.runtime import library
+from widthfold_onnx.runtime.descriptions import description_of
+from widthfold_onnx.runtime.library import missing_library, preload
+from widthfold_onnx.text import printable, quoted
+
+OFF = ("0", "false")
+"""Values of options that switch something off, in lower case."""
+
+
+def ranking(
+    provider: Provider, provider_options: Mapping[str, str], threads: int, *, tf32: bool
+) -> list[tuple[str, dict[str, str]]]:
+    """Return the provider and its fallbacks, the first choice first, with their options.
+
+    Args:
+        provider: the provider.
+        provider_options: options of the provider itself; they win over ours.
+        threads: threads inside one operator.
+        tf32: False makes CUDA compute float32 products in full, even against a chosen option.
+    """
+    links = []
+    for item in (provider, *description_of(provider).fallbacks):
+        description = description_of(item)
+        options = dict(description.options)
+        if description.threads:
+            options[description.threads] = str(threads)
+        if description.folder:
+            options[description.folder] = _shared_folder().name
+        if item is provider:
+            options |= provider_options
+        if not tf32:
+            options |= description.exact
+        links.append((description.name, options))
+    return links
+
+
+def choose(provider: Provider) -> Provider:
+    """Return the provider to use: AUTO is CUDA if a CUDA device really runs a node, else the CPU.
+
+    Raises:
+        UnverifiedError: the named provider cannot be used; the message names the missing parts.
+    """
+    if provider is Provider.AUTO:
+        cuda = obstacle(Provider.CUDA)
+        return Provider.CUDA if cuda is None else Provider.CPU
+    reason = obstacle(provider)
+    if reason is not None:
+        raise UnverifiedError(f"provider {provider} cannot be used: {reason}")
+    return provider
+
+
+def check_options(provider: Provider, provider_options: Mapping[str, str]) -> None:
+    """Check that a usable provider also accepts these options.
+
+    Raises:
+        UsageError: it does not know one, or cannot use its value.
+    """
+    entries = printable(", ".join(f"{name}={value}" for name, value in provider_options.items()))
+    if provider_options and not description_of(provider).takes_options:
+        # The runtime silently ignores them, and a report would name options without effect.
+        raise UsageError(f"provider {provider} takes no options: {entries}")
+    for name in description_of(provider).captures & provider_options.keys():
+        if provider_options[name].lower() not in OFF:
+            raise UsageError(f"{name} repeats a run on its old inputs; it cannot be verified")
+    reason = obstacle(provider, tuple(provider_options.items()))
+    if reason is not None:
+        raise UsageError(f"provider {provider} does not run with {entries}: {reason}")
+
+
+@cache
+def obstacle(provider: Provider, provider_options: tuple[tuple[str, str], ...] = ()) -> str | None:
+    """Return why a provider cannot run a node here with the chosen options, None if it can.
+
+    The list of available providers only says what the runtime was built with, and a session
+    silently falls back to the CPU; so one node is run with that fallback forbidden.
+    """
+    if provider is Provider.CPU:
+        return None
+    runtime, description = library.runtime(), description_of(provider)
+    available = runtime.get_available_providers()
+    if description.name not in available:
+        hint = (
+            f"pip install '{description.install}'"
+            if description.install
+            else f"it has {', '.join(available)}"
+        )
+        return f"this ONNX Runtime has no {description.name}; {hint}"
+    if description.device == "nvidia":
+        preload()
+    options = library.quiet_options({"session.disable_cpu_ep_fallback": "1"})
+    cpu = description_of(Provider.CPU).name
+    providers = [
+        item for item in ranking(provider, dict(provider_options), 1, tf32=False) if item[0] != cpu
+    ]
+    try:
+        session = library.new_session(one_node(), options, providers)
+        session.run(None, {"x": np.ones((1, 1, 1, 1), np.float32)})
+    except library.failures() as error:
+        return missing_library(provider) or library.words(error)
+    if session.get_providers()[0] != description.name:
+        return missing_library(provider) or "no usable device"
+    return None
+
+
+@cache
+def _shared_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return the folder in which sessions of this process share their measurements of kernels.
+
+    It is removed with the process, or with the folder that `runtime.child` gives a child.
+    """
+    # A provider may have files open until the process ends.
+    return tempfile.TemporaryDirectory(prefix="widthfold-provider-", ignore_cleanup_errors=True)
+
+
+def one_node() -> bytes:
+    """Return a model of one Conv, since a device that cannot run one is of no use here."""
+    conv = "<float[1, 1, 1, 1] w = {1}> { y = Conv(x, w) }"
+    model = model_of(f"probe (float[1, 1, 1, 1] x) => (float[1, 1, 1, 1] y) {conv}")
+    return bytes(model.SerializeToString())
+
+
+def model_of(graph: str) -> onnx.ModelProto:
+    """Return a model of one graph.
+
+    >>> model_of("g (float[2] x) => (float[2] y) { y = Neg(x) }").graph.node[0].op_type
+    'Neg'
+    """
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
+
+
+FOLDER = "session.model_external_initializers_file_folder_path"
+"""Where a model in memory has its external data (onnxruntime_session_options_config_keys.h)."""
+
+PRECISION = "session.x64quantprecision"
+"""At 1 the runtime multiplies signed weights as unsigned ones where that is exact only so, from
+the level EXTENDED on (the same header; `runtime.kernels`)."""
+
+SIGNED = "session.qdqisint8allowed"
+"""At 1 the runtime leaves signed data signed that are quantized and dequantized, on x86 too."""
+
+VALUED = (
+    "optimization.disable_specified_optimizers",
+    "session.dynamic_block_base",
+    "session.intra_op_thread_affinities",
+)
+"""Documented names whose values are no switches."""
+
+SWITCHES = (
+    "mlas.disable_kleidiai",
+    "mlas.enable_gemm_fastmath_arm64_bfloat16",
+    "optimization.enable_gelu_approximation",
+    "session.disable_aot_function_inlining",
+    "session.disable_double_qdq_remover",
+    "session.disable_prepacking",
+    "session.disable_quant_qdq",
+    "session.enable_quant_qdq_cleanup",
+    "session.inter_op.allow_spinning",
+    "session.intra_op.allow_spinning",
+    SIGNED,
+    "session.set_denormal_as_zero",
+    PRECISION,
+)
+"""Those that are 0 or 1; the runtime silently takes any other value for one of them."""
+
+DOCUMENTED = (*VALUED, *SWITCHES)
+"""Names of entries that change what is computed or how long that takes (the same header)."""
+
+NEAR = 0.93
+"""Similarity of a misspelt name to one of these (`difflib`); other names of 1.32.0 are below it."""
+
+_NAME = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
+
+
+def entries(given_entries: Mapping[str, str], folder: Path | None) -> dict[str, str]:
+    """Return all entries of a session: our own, and the chosen ones, which override them.
+
+    Args:
+        given_entries: by name.
+        folder: of the external data of a model in memory.
+    """
+    # Idle threads sleep: a spinning pool makes times depend on the load.
+    defaults = {"session.intra_op.allow_spinning": "0"}
+    if folder is not None:
+        defaults[FOLDER] = str(folder.absolute())
+    return defaults | dict(given_entries)
+
+
+def check_entries(given_entries: Mapping[str, str]) -> None:
+    """Check that no entry is surely without effect, and that the runtime accepts the values.
+
+    Raises:
+        UsageError: one is not; names the entry.
+    """
+    for name, value in given_entries.items():
+        if mistake := _mistaken(name):
+            raise UsageError(f"session option {quoted(name)}{mistake}")
+        if name in SWITCHES and value not in ("0", "1"):
+            raise UsageError(f"session option {name} is 0 or 1, not {quoted(value)}")
+        try:
+            options = library.quiet_options({name: value})
+            cpu = [description_of(Provider.CPU).name]
+            library.new_session(one_node(), options, cpu)
+        except library.failures() as error:
+            entry = quoted(f"{name}={value}")
+            raise UsageError(
+                f"the runtime does not take {entry}: {library.words(error)}"
+            ) from error
+
+
+def _mistaken(name: str) -> str:
+    """Return why an entry has no effect, as the end of a sentence; "" if none is known."""
+    if name in DOCUMENTED:
+        return ""
+    if near := get_close_matches(name.lower(), DOCUMENTED, 1, NEAR):
+        return f": do you mean {near[0]}?"
+    setting = getattr(library.runtime().SessionOptions, name.removeprefix("session."), None)
+    if name == FOLDER or isinstance(setting, property):
+        return " has no effect: widthfold sets that itself, in another way"
+    return "" if _NAME.fullmatch(name) else f" is no name like {PRECISION}"

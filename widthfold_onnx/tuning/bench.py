@@ -1,0 +1,374 @@
+"""Measure workloads in one or several child processes of this machine, and keep the results.
+
+A measurement in the store is not repeated, unless it was lost long ago or for want of time.
+"""
+
+from __future__ import annotations
+
+import datetime
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import msgspec
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options.progress import Progress, Step
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.descriptions import description_of
+from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Key, Measurement, lost
+from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.system import memory_bytes
+from widthfold_onnx.tuning.identity import setting_identity
+from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.successive_halving import Candidate, Outcome, Setup, Start, race
+from widthfold_onnx.tuning.workloads import Workload
+
+
+@dataclass
+class Budget:
+    """Seconds for measuring; they pass only while something runs.
+
+    Attributes:
+        total: the seconds at the beginning.
+    """
+
+    total: float
+    _spent: float = 0.0
+    _since: float | None = None
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; below 0 if more were spent."""
+        running = 0.0 if self._since is None else time.monotonic() - self._since
+        return self.total - self._spent - running
+
+    def start(self) -> None:
+        """Let the seconds pass, unless they do already."""
+        if self._since is None:
+            self._since = time.monotonic()
+
+    def stop(self) -> None:
+        """Let no more seconds pass."""
+        self._spent, self._since = self.total - self.left, None
+
+
+SILENCE = 60.0
+"""Seconds that a form may take to load and run before it counts as hung."""
+
+MEMORY_SHARE = 0.5
+"""Share of the machine's memory that a child on the CPU may use."""
+
+Keep = Callable[[Outcome], None]
+
+
+class _BudgetSpentError(Exception):
+    """The time for measuring is over."""
+
+
+def measure(
+    workloads: Sequence[Workload],
+    setup: Setup,
+    budget: Budget,
+    keep: Keep,
+    on_progress: Progress,
+    *,
+    share: float = 1.0,
+) -> None:
+    """Race all forms of the workloads, until all ran or the budget is spent; the first always runs.
+
+    Args:
+        workloads: in the order in which they are measured.
+        setup: the settings.
+        budget: the seconds to spend; seconds in which a child starts do not count.
+        keep: gets every measurement at once.
+        on_progress: gets a step per workload.
+        share: fraction of the seconds that are left which these workloads should take.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used.
+    """
+    by_subject = {workload.subject: workload for workload in workloads}
+    pending = _Pending(by_subject, len(by_subject), budget, keep, on_progress)
+    on_cpu = description_of(setup.search_options.provider).device == "cpu"
+    while pending.workloads:
+        try:
+            isolated(
+                race,
+                list(pending.workloads.values()),
+                setup,
+                budget.left * share,
+                silence=SILENCE,
+                # CUDA reserves far more address space than it uses.
+                memory=int(memory_bytes() * MEMORY_SHARE) if on_cpu else None,
+                on_message=pending.hear,
+            )
+        except _BudgetSpentError:
+            return
+        except UnverifiedError as error:
+            if pending.running is None:
+                raise  # nothing ran: the runtime cannot be used
+            pending.lose(pending.running, str(error))
+        finally:
+            budget.stop()
+
+
+@dataclass
+class _Pending:
+    """The workloads left to measure, kept up to date by messages of the children.
+
+    Attributes:
+        workloads: by subject, each with the forms that are left.
+        total: number of workloads at the beginning.
+        budget: the seconds to spend.
+        keep: gets every measurement at once.
+        on_progress: gets a step per workload.
+        running: the form that has begun; None between two layers.
+    """
+
+    workloads: dict[str, Workload]
+    total: int
+    budget: Budget
+    keep: Keep
+    on_progress: Progress
+    running: Start | None = None
+
+    def hear(self, message: Start | Outcome) -> None:
+        """Handle a message of a child.
+
+        Raises:
+            _BudgetSpentError: a workload begins that is not the first, and the budget is spent.
+        """
+        self.budget.start()
+        if isinstance(message, Outcome):
+            self._settle(message)
+            return
+        if message.candidate == AS_IS:
+            self._begin_layer()
+        self.running = message
+
+    def lose(self, form: Start, reason: str) -> None:
+        """Mark the form that was running as lost; without the layer as it is, none can race."""
+        self._settle(Outcome(form.subject, form.candidate, lost(reason)))
+        if form.candidate == AS_IS:
+            self.workloads.pop(form.subject, None)
+        self.running = None
+
+    def _begin_layer(self) -> None:
+        spare = self.budget.left
+        done = self.total - len(self.workloads)
+        if spare < 0 and done:
+            raise _BudgetSpentError
+        step = f"measuring layer {done + 1} of {self.total}"
+        self.on_progress(Step(step, done, self.total, spare))
+
+    def _settle(self, outcome: Outcome) -> None:
+        """Keep a result; a layer is done when every form has a measurement."""
+        subject, candidate, measurement = outcome
+        measurement = msgspec.structs.replace(measurement, budget=self.budget.total)
+        self.keep(Outcome(subject, candidate, measurement))
+        workload = self.workloads[subject]
+        forms = tuple(form for form in workload.forms if form.spec != candidate)
+        self.workloads[subject] = replace(workload, forms=forms)
+        if not forms:
+            del self.workloads[subject]
+            self.running = None
+
+
+SMALLEST_GAIN = 1.03
+"""A layer takes another form only if the low end of the form's speed-up exceeds this.
+
+It is more than `intervals.SMALLEST_DIFFERENCE`: many forms race, and the best may be so by chance.
+"""
+
+MORE_TIME = 2.0
+"""Least ratio of a budget to an earlier one that repeats a measurement which was skipped for lack
+of time, or left undecided by a wide interval."""
+
+RETRY = datetime.timedelta(days=7)
+"""Age at which a lost form is tried again: memory or time may have been short at that moment."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Measures for one setting on one machine.
+
+    Attributes:
+        setup: how forms run; its provider is not AUTO.
+        store: where measurements are kept.
+        machine: `identity.machine_identity`.
+        new_measurements: subject and candidate of each measurement that this bench has kept.
+    """
+
+    setup: Setup
+    store: Store
+    machine: str
+    new_measurements: set[tuple[str, Candidate]] = field(default_factory=set)
+
+    @cached_property
+    def _setting(self) -> str:
+        return setting_identity(self.setup.search_options, self.setup.level)
+
+    def at(self, level: Level) -> Bench:
+        """Return a bench of its own for another level."""
+        return Bench(replace(self.setup, level=level), self.store, self.machine)
+
+    def measurement(self, subject: str, candidate: Candidate) -> Measurement | None:
+        """Return the measurement that the store holds, if any."""
+        return self.store.get(self._key(subject, candidate))
+
+    def keep(self, outcome: Outcome) -> None:
+        """Store a measurement."""
+        subject, candidate, measurement = outcome
+        self.new_measurements.add((subject, candidate))
+        self.store.put(self._key(subject, candidate), measurement)
+
+    def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
+        """Race all forms without a measurement, until all ran or the budget is spent.
+
+        Args:
+            workloads: in the order in which they are measured.
+            budget: the seconds to spend.
+            on_progress: gets a step per workload.
+        """
+        pending = self.pending(workloads, budget.total)
+        measure(pending, self.setup, budget, self.keep, on_progress)
+
+    def pending(self, workloads: Sequence[Workload], seconds: float = 0.0) -> list[Workload]:
+        """Return the workloads that lack measurements, each with the forms that lack one.
+
+        Args:
+            workloads: to choose from.
+            seconds: time to measure them in; if it is much more than an earlier run had, forms
+                that were skipped or stayed undecided then are missing as well.
+        """
+        reduced = (self._pending(workload, seconds) for workload in workloads)
+        return [workload for workload in reduced if workload is not None]
+
+    def _pending(self, workload: Workload, seconds: float) -> Workload | None:
+        as_is = self.measurement(workload.subject, AS_IS)
+        if as_is is not None and as_is.status == "lost":
+            return workload if is_outdated(as_is) and seconds > 0 else None
+        pairs = self.setup.spending.rungs[0].pairs
+        measurements = {f: self.measurement(workload.subject, f.spec) for f in workload.forms}
+        forms = tuple(f for f, m in measurements.items() if not is_complete(m, seconds, pairs))
+        return replace(workload, forms=forms) if forms or as_is is None else None
+
+    def _key(self, subject: str, candidate: Candidate) -> Key:
+        text = candidate if isinstance(candidate, str) else candidate.text
+        return Key(subject, text, self._setting, self.machine)
+
+
+class _StoppedError(Exception):
+    """Measuring was stopped, so the rest is not needed."""
+
+
+class LocalPool:
+    """The processes of this machine that measure at a time.
+
+    They are no workers of Dask, although a cluster could run here. Processes of Dask print
+    tracebacks on Ctrl-C, import the script of the caller, and answer when a whole layer is done.
+    An interrupt after 8 seconds kept none of the 550 measurements that these processes had given.
+
+    Args:
+        bench: keeps the measurements.
+        jobs: how many processes there are.
+
+    Attributes:
+        provider: the provider on which models are tried to find the shapes of their inputs.
+        benches: this bench alone.
+    """
+
+    def __init__(self, bench: Bench, jobs: int) -> None:
+        self.provider = bench.setup.search_options.provider
+        self.benches = [bench]
+        self._jobs = jobs
+
+    def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
+        """Measure all pending candidates; several processes get the workloads in turn.
+
+        On an interrupt, all measurements taken so far are kept.
+
+        Args:
+            workloads: in the order in which they are measured.
+            budget: the seconds to spend, by each process.
+            on_progress: gets a step per workload.
+
+        Raises:
+            UnverifiedError: the runtime cannot be used.
+        """
+        (bench,) = self.benches
+        if self._jobs == 1:
+            bench.measure(workloads, budget, on_progress)
+            return
+        pending = bench.pending(workloads, budget.total)
+        parts = [pending[start :: self._jobs] for start in range(self._jobs)]
+        done = [0] * len(parts)
+        messages: queue.SimpleQueue[tuple[int, Outcome | Step | Exception | None]] = (
+            queue.SimpleQueue()
+        )
+        stopped = threading.Event()
+
+        def measure_part(number: int) -> None:
+            """Report a measurement to the caller's thread: the store belongs to that one."""
+
+            def send(message: Outcome | Step) -> None:
+                if stopped.is_set():
+                    raise _StoppedError
+                messages.put((number, message))
+
+            try:
+                measure(parts[number], bench.setup, Budget(budget.total), send, send)
+            except Exception as error:
+                messages.put((number, error))
+            messages.put((number, None))
+
+        running = set(range(len(parts)))
+        try:
+            for number in running:
+                # A daemon thread does not delay the end of the program; its child ends with us.
+                threading.Thread(target=measure_part, args=(number,), daemon=True).start()
+            while running:
+                number, message = messages.get()
+                if isinstance(message, Exception):
+                    raise message
+                if isinstance(message, Outcome):
+                    bench.keep(message)
+                elif isinstance(message, Step):
+                    done[number] = message.done
+                    text = f"measuring layer {sum(done) + 1} of {len(pending)}"
+                    on_progress(Step(text, sum(done), len(pending), message.seconds_left))
+                else:
+                    running.remove(number)
+        finally:
+            stopped.set()
+
+
+def is_complete(
+    measurement: Measurement | None, seconds: float, pairs: int = 0, bar: float = SMALLEST_GAIN
+) -> bool:
+    """Check whether a candidate needs no new measurement.
+
+    Args:
+        measurement: its measurement, if there is one.
+        seconds: time to measure in.
+        pairs: how often every form runs, unless it is hopeless.
+        bar: the ratio that its interval should lie above or below.
+    """
+    if measurement is None:
+        return False
+    if measurement.status == "ok" and 1 < measurement.rounds < pairs:
+        return False
+    if is_outdated(measurement) and seconds > 0:
+        return False
+    is_open = measurement.reason == NO_TIME or measurement.low <= bar < measurement.high
+    return not is_open or seconds < MORE_TIME * measurement.budget
+
+
+def is_outdated(measurement: Measurement) -> bool:
+    """Check whether a form was lost so long ago that it should be tried again."""
+    age = datetime.datetime.now(datetime.UTC) - measurement.time
+    return measurement.status == "lost" and age > RETRY

@@ -1,0 +1,267 @@
+"""Race the forms of one layer against the layer as it is, in a child process.
+
+Successive halving: every form runs a few times in turn with the layer as it is, the better ones
+run more often. Pairs of neighbouring runs are compared, as in `runtime.clock`, so that a machine
+that slows down for a while slows both sides. A form does not run if its multiply-adds alone take
+longer than the layer as it is. They are counted at a rate that no layer reaches on this machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.options import FoldOptions, SearchOptions
+from widthfold_onnx.rules.form import FormSpec
+from widthfold_onnx.runtime.clock import Run, Times, clock_of, in_turn
+from widthfold_onnx.runtime.intervals import measured
+from widthfold_onnx.runtime.kernels import operations
+from widthfold_onnx.runtime.measurement import (
+    AS_IS,
+    NO_SUCH_FORM,
+    NO_TIME,
+    OUT_OF_REACH,
+    Measurement,
+    lost,
+    timed,
+)
+from widthfold_onnx.runtime.session import Level
+from widthfold_onnx.runtime.settings import Setting, random_run
+from widthfold_onnx.tuning.effort import SPENDING, Spending
+from widthfold_onnx.tuning.workloads import Workload, reformed
+
+HOPELESS = 2.0
+"""A form is not run again if it is this many times slower in its first pairs than the layer as it
+is, or than the best form so far."""
+
+WARMUP_RUNS = 2
+"""Runs of a form before it is timed; the layer as it is runs with the last one.
+
+The second run of the first form of a process was seen to take twice as long as later runs (30 -> 10
+channels of 502 x 108 positions, 11 ms, AVX-512). The layer as it is rests while a form is opened:
+without that run, forms of the short layers of silero_vad_v6 showed 1.3x to 2.0x instead of 0.9x to
+1.4x."""
+
+FIRST_PAIRS = 2
+"""One pair does not tell: what else the machine did at that moment made the fastest form of a layer
+three times as slow."""
+
+FORM_SECONDS = 10.0
+"""Seconds after which a form gets no more than `FEWEST_PAIRS`."""
+
+FEWEST_PAIRS = 4
+"""Pairs that a form gets however long they take, if it gets more than the first ones."""
+
+PEAK_MARGIN = 1.5
+"""How much faster than the best matrix product measured here a layer might compute."""
+
+UNFAIR = 2.0
+"""A layer may take this many times its part of the time left: most take less."""
+
+OPENING = 0.005
+"""Seconds that opening a form takes, by run of its first pairs."""
+
+FIRST_SHARE = 0.7
+"""Share of a layer's time after which no further form starts; the first one always does."""
+
+
+Candidate = FormSpec | str
+"""A form of a layer; or, as text, the layer as it is or the models of a trial."""
+
+
+class Outcome(NamedTuple):
+    """Name a candidate and its measurement.
+
+    Attributes:
+        subject: a layer, or a whole model.
+        candidate: one of its forms, or as it is; of a model two plans that were compared.
+        measurement: how fast it is, or why it is lost.
+    """
+
+    subject: str
+    candidate: Candidate
+    measurement: Measurement
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The settings of a race: how models run and how often, limits of forms, and the level."""
+
+    search_options: SearchOptions
+    fold_options: FoldOptions
+    level: Level = Level.ALL
+
+    @property
+    def setting(self) -> Setting:
+        """Return the setting of every session."""
+        return Setting(self.level, self.search_options)
+
+    @property
+    def spending(self) -> Spending:
+        """Return the seconds and runs of the effort."""
+        return SPENDING[self.search_options.effort]
+
+
+@dataclass(frozen=True)
+class Start:
+    """A layer as it is, or one of its forms, is about to run."""
+
+    subject: str
+    candidate: Candidate
+
+
+Send = Callable[[Start | Outcome], None]
+
+
+def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:
+    """Race all forms of all workloads, and report as they run.
+
+    Args:
+        workloads: in the order in which they are raced.
+        setup: the settings.
+        seconds: time that all of them together should take.
+        send: gets every start, and one result for every form and every layer as it is.
+
+    Raises:
+        UnverifiedError: the runtime cannot be used, or does not run a layer as it is.
+    """
+    end = time.perf_counter() + seconds
+    peak = operations(setup.setting)
+    for index, workload in enumerate(workloads):
+        part = UNFAIR * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
+        send(Start(workload.subject, AS_IS))
+        original = random_run(workload.model, setup.setting)
+        _Race(workload, setup, send, original).run(peak, part * (end - time.perf_counter()))
+
+
+def _need(workload: Workload) -> float:
+    """Return the time that a race needs, in seconds for one run of every form."""
+    return (len(workload.forms) + 1) * (workload.predicted + OPENING)
+
+
+@dataclass
+class _Race:
+    """The race of one layer.
+
+    Attributes:
+        workload: the layer.
+        setup: the settings.
+        send: gets every start and every result.
+        original: runs the layer as it is.
+        times: seconds of each form so far, [side, pair]; side 0 is the layer as it is.
+        hopeless: the forms that are not run again.
+    """
+
+    workload: Workload
+    setup: Setup
+    send: Send
+    original: Run
+    times: dict[FormSpec, Times] = field(default_factory=dict)
+    hopeless: set[FormSpec] = field(default_factory=set)
+
+    def run(self, peak: float, seconds: float) -> None:
+        """Run every form, and the better ones again.
+
+        Args:
+            peak: floating-point operations per second of the best matrix product.
+            seconds: time that this should take.
+        """
+        start = time.perf_counter()
+        first, *later = self.setup.spending.rungs
+        _, as_is_times = self._pairs(self._turns(self.original), first.pairs)
+        as_is_seconds = float(np.median(as_is_times))
+        self._tell(AS_IS, timed(1.0, 1.0, 1.0, as_is_seconds, len(as_is_times)))
+        for form in self.workload.forms:
+            if out_of_reach(form.macs, as_is_seconds, peak):
+                reason = OUT_OF_REACH
+            elif self.times and time.perf_counter() - start > FIRST_SHARE * seconds:
+                reason = NO_TIME
+            else:
+                reason = self._run(form.spec, first.pairs)
+            if reason:
+                self._tell(form.spec, lost(reason))
+        for rung in later:
+            running = [spec for spec in self.times if spec not in self.hopeless]
+            best_first = sorted(running, key=lambda spec: -_ratio(self.times[spec]))
+            for spec in best_first[: rung.forms]:
+                if time.perf_counter() - start <= seconds:
+                    self._run(spec, rung.pairs)
+        for spec, pairs in self.times.items():
+            self._tell(spec, measured(*pairs))
+
+    def _tell(self, candidate: Candidate, measurement: Measurement) -> None:
+        self.send(Outcome(self.workload.subject, candidate, measurement))
+
+    def _run(self, spec: FormSpec, pairs: int) -> str:
+        """Run a form; return why there is no result, "" if there is one."""
+        self.send(Start(self.workload.subject, spec))
+        model = reformed(self.workload, spec, self.setup.fold_options)
+        if model is None:
+            return NO_SUCH_FORM
+        try:
+            form = random_run(model, self.setup.setting)
+            if spec in self.times:
+                self.times[spec] = self._pairs(self._turns(form), pairs)
+            else:
+                self.times[spec] = self._first_times(spec, self._turns(form), pairs)
+        except UnverifiedError as error:
+            return str(error)
+        return ""
+
+    def _first_times(self, spec: FormSpec, turns: Iterator[list[float]], pairs: int) -> Times:
+        """Run a form for the first time: a hopeless one in the first pairs only."""
+        times = self._pairs(turns, FIRST_PAIRS)
+        best = max(map(_ratio, self.times.values()), default=1.0)
+        if HOPELESS * _ratio(times) < max(best, 1.0):
+            self.hopeless.add(spec)
+        elif pairs > FIRST_PAIRS:
+            further_times = self._pairs(turns, pairs - FIRST_PAIRS)
+            times = np.concatenate([times, further_times], axis=1)
+        return times
+
+    def _turns(self, form: Run) -> Iterator[list[float]]:
+        """Warm both sides up, and return their seconds, pair by pair.
+
+        One iterator takes turns as long as a form runs: a second one would begin the order anew.
+        """
+        for count in range(WARMUP_RUNS - 1):
+            form(count)
+        turns = in_turn((self.original, form), clock_of(self.setup.search_options))
+        next(turns)
+        return turns
+
+    def _pairs(self, turns: Iterator[list[float]], count: int) -> Times:
+        """Return seconds [side, pair], of fewer pairs where they take long."""
+        start = time.perf_counter()
+        times: list[list[float]] = []
+        for pair in islice(turns, count):
+            times.append(pair)
+            if len(times) >= FEWEST_PAIRS and time.perf_counter() - start > FORM_SECONDS:
+                break
+        return np.array(times).T
+
+
+def out_of_reach(macs: float, usual: float, peak: float) -> bool:
+    """Check whether a form cannot win: its multiply-adds alone take longer than the layer as it is.
+
+    Args:
+        macs: multiply-adds of one run of the form.
+        usual: seconds of the layer as it is.
+        peak: floating-point operations per second of the best matrix product.
+    """
+    return 2 * macs > usual * peak * PEAK_MARGIN
+
+
+def _ratio(times: Times) -> float:
+    """Divide the shortest seconds of side 0 by the shortest of side 1.
+
+    What disturbs one of a few runs prolongs it.
+    """
+    base, form = times.min(axis=1)
+    return float(base / form)

@@ -1,0 +1,440 @@
+"""Cut layers out of a model as models of their own, to be measured in every form.
+
+The layer has its real shapes and the operators behind it that a runtime fuses into it. One more
+operator stands at the end: a Neg, or a Cast of a type that no Neg takes. So no form pays for
+writing a graph output: a Reshape in the middle of a graph is free, a Reshape that makes an output
+is a copy. A layer whose data and weight are dequantized gets quantizers at both ends, because a
+runtime computes it in integers only between them.
+
+    model:     ... - x - Conv - Relu - Add(c) - Concat - ...
+    workload:        x - Conv - Relu - Add(c) - Neg - y
+
+Layers that differ only in the values of their weights are one workload.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnx.utils import Extractor
+
+from widthfold_onnx.algebra.layouts import PackedLayout
+from widthfold_onnx.arrays import Array
+from widthfold_onnx.model.document import Document, Node, Value
+from widthfold_onnx.model.messages import message_of
+from widthfold_onnx.model.proto.walk import copied, operator_of
+from widthfold_onnx.model.shapes.table import ShapeTable
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite.apply import Reading, fit
+from widthfold_onnx.rewrite.plan import LayerPlan, Limits, Plan, structure_of
+from widthfold_onnx.rewrite.record import FOLD_KEY, LAYOUT_KEY
+from widthfold_onnx.rules.enumeration import form_of
+from widthfold_onnx.rules.form import Form, FormSpec
+from widthfold_onnx.rules.quantization import data_dequantizer, dequantizer
+from widthfold_onnx.rules.selection import preferred_form
+from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.tuning.cost import Work, conv_seconds, form_seconds, layer_seconds
+from widthfold_onnx.tuning.identity import canonical
+from widthfold_onnx.tuning.targets import Target
+
+ALIKE = 1.15
+"""Width of a band of predictions, as a ratio: within a band no form is predicted to be faster."""
+
+
+class PredictedForm(NamedTuple):
+    """A form that a layer may take.
+
+    Attributes:
+        spec: the form.
+        macs: multiply-adds of one run.
+        predicted: seconds of one run (`tuning.cost`).
+        input_layout: the layout in which it reads its input; None for the logical tensor.
+        output_layout: the layout of its output.
+        packed: predicted seconds of one run between tensors in these layouts.
+    """
+
+    spec: FormSpec
+    macs: float
+    predicted: float
+    input_layout: PackedLayout | None = None
+    output_layout: PackedLayout | None = None
+    packed: float = 0.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A layer to be measured.
+
+    Attributes:
+        subject: its description as canonical JSON; equal for layers that take equally long.
+        model: the layer as it is, serialized.
+        forms: the other forms it may take, the most promising first.
+        macs: multiply-adds of one run as it is.
+        predicted: seconds of one run as it is (`tuning.cost`).
+        node: name of the layer in `model`.
+        structure: `rewrite.plan.structure_of` the layer.
+        inside: whether forms run between packed tensors (`tuning.layers`).
+    """
+
+    subject: str
+    model: bytes
+    forms: tuple[PredictedForm, ...]
+    macs: int
+    predicted: float
+    node: str = ""
+    structure: Mapping[str, Any] = field(default_factory=dict)
+    inside: bool = False
+
+    def cut_to(self, forms: int, also: FormSpec | None = None) -> Workload:
+        """Return the layer with its most promising forms, and `also` before them."""
+        first = tuple(form for form in self.forms if form.spec == also)
+        remainder = tuple(form for form in self.forms if form.spec != also)
+        return replace(self, forms=(first + remainder)[:forms])
+
+
+def joined(workloads: Iterable[Workload]) -> dict[str, Workload]:
+    """Return workloads by subject: one of each, with the forms of all."""
+    by_subject: dict[str, Workload] = {}
+    for workload in workloads:
+        like = by_subject.setdefault(workload.subject, workload)
+        forms = dict.fromkeys((*like.forms, *workload.forms))
+        by_subject[workload.subject] = replace(like, forms=tuple(forms))
+    return by_subject
+
+
+def most_work_first(workloads: Iterable[Workload]) -> list[Workload]:
+    """Return workloads in the order to measure them if time may be short; inside regions last."""
+    return sorted(workloads, key=lambda w: (w.inside, -w.macs, w.subject))
+
+
+def in_order(forms: Sequence[PredictedForm]) -> tuple[PredictedForm, ...]:
+    """Return forms, the most promising first: among alike predictions the forms of fewest axes."""
+    best = min(form.predicted for form in forms)
+
+    def rank(form: PredictedForm) -> tuple[int, int, float, str]:
+        times = int(math.log(form.predicted / best, ALIKE))
+        return times, form.spec.kind.count("+"), form.predicted, form.spec.text
+
+    return tuple(sorted(forms, key=rank))
+
+
+def reformed(workload: Workload, spec: FormSpec, options: FoldOptions) -> bytes | None:
+    """Return the layer in another form, serialized; None if its extents do not allow the form.
+
+    Args:
+        workload: the layer.
+        spec: the form.
+        options: the limits are used.
+    """
+    proto = onnx.ModelProto.FromString(workload.model)
+    # The last node stays outside the region: it stands for any reader of the logical tensor.
+    end, output = proto.graph.node.pop(), proto.graph.output.pop()
+    proto.graph.output.add().name = end.input[0]
+    layer = LayerPlan(node=workload.node, structure=dict(workload.structure), form=spec)
+    fitting = fit(proto, None, Plan(layers=(layer,), limits=Limits.of(options)))
+    if fitting.misfits:
+        return None
+    result = fitting.rewriting.carry_out()
+    end.input[0] = result.graph.output[0].name
+    if workload.inside:
+        result, kind = _core(result)
+        # Packed tensors may be integers where the logical tensor was dequantized.
+        end, output = ending(result.graph.output[0].name, end.output[0], kind)
+    result.graph.node.append(end)
+    result.graph.output[0].CopyFrom(output)
+    return bytes(result.SerializeToString())
+
+
+def ending(last: str, end: str, kind: int) -> tuple[onnx.NodeProto, onnx.ValueInfoProto]:
+    """Return the operator at the end of a layer, and the graph output that it makes.
+
+    Args:
+        last: the tensor that it reads.
+        end: the name of the output.
+        kind: element type of the tensor; a Neg takes no bytes without a sign.
+    """
+    if kind == onnx.TensorProto.UINT8:
+        kind = onnx.TensorProto.FLOAT
+        node = onnx.helper.make_node("Cast", [last], [end], to=kind)
+    else:
+        node = onnx.helper.make_node("Neg", [last], [end])
+    return node, onnx.helper.make_tensor_value_info(end, kind, None)
+
+
+def _core(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+    """Extract the part of a rewritten layer that runs on packed tensors, and its element type.
+
+    Args:
+        model: one folded node with the packed ops behind it, all extents known.
+    """
+    nodes = model.graph.node
+    packed = [name for node in nodes if _has(node, LAYOUT_KEY) for name in node.output]
+    folded = next(node for node in nodes if _has(node, FOLD_KEY))
+    makers = {name: node for node in nodes for name in node.output}
+    start = next((name for name in folded.input if name in packed), model.graph.input[0].name)
+    if start in makers and makers[start].op_type == "DequantizeLinear":
+        start = makers[start].input[0]
+    end = packed[-1] if folded.output[0] in packed else model.graph.output[0].name
+    table = ShapeTable(model, {})
+    for name in (start, end):
+        kind, dims = table.element_type("", name), table.get("", name)
+        model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, kind, dims))
+    return Extractor(model).extract_model([start], [end]), table.element_type("", end)
+
+
+def _has(node: onnx.NodeProto, key: str) -> bool:
+    return any(entry.key == key for entry in node.metadata_props)
+
+
+FUSED = frozenset(
+    {"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "BatchNormalization"}
+    | {"Add", "Mul"}
+)
+"""Operators that runtimes fuse into a Conv if all other inputs are constants (conv_*_fusion.cc)."""
+QUANTIZING = frozenset({"QuantizeLinear", "DequantizeLinear"})
+"""Operators that they also fuse if data and weight are dequantized."""
+
+
+@dataclass(frozen=True)
+class CutLayer:
+    """A layer that was cut out of its model.
+
+    Attributes:
+        subject: its description as canonical JSON.
+        model: the layer as a model of its own.
+        site: the layer in its model.
+        measured_site: the layer in `model`, where all extents are known.
+        forms: the other forms that it may take there.
+        shape: extents of its data there.
+        fused: number of operators behind the layer that a runtime fuses into it.
+    """
+
+    subject: str
+    model: onnx.ModelProto
+    site: LinearSite
+    measured_site: LinearSite
+    forms: Sequence[Form]
+    shape: Sequence[int]
+    fused: int
+
+    def workload(self, target: Target) -> Workload:
+        """Return the layer to be measured, with its forms ordered for a device."""
+        output = [int(d) for d in self.measured_site.output if d is not None]
+        work, macs = Work.of(self.site, self.shape, output), self.measured_site.macs or 0
+        predicted = []
+        for form in self.forms:
+            ends, form_work = form.ends, work.folded(form, self.shape, output)
+            unfused = self.fused if ends.output_layout is None else 0  # else they run packed
+            moves = (form.folding, form.unfolding)
+            predicted.append(
+                PredictedForm(
+                    spec=form.spec,
+                    macs=macs * form.flops_ratio,
+                    predicted=form_seconds(work, moves, form_work, unfused, target),
+                    input_layout=ends.input_layout,
+                    output_layout=ends.output_layout,
+                    packed=conv_seconds(form_work, target),
+                )
+            )
+        return Workload(
+            self.subject,
+            self.model.SerializeToString(),
+            in_order(predicted),
+            macs,
+            layer_seconds(work, target),
+            self.measured_site.name,
+            structure_of(self.measured_site),
+        )
+
+
+def cut(
+    document: Document,
+    site: LinearSite,
+    table: ShapeTable,
+    forms: Sequence[Form],
+    options: FoldOptions,
+    target: Target,
+) -> CutLayer | Refusal:
+    """Cut a site out of its model.
+
+    Args:
+        document: the model.
+        site: the Conv.
+        table: a table of shapes without open dimensions, as far as the model allows.
+        forms: the forms to measure besides the layer as it is, if they exist at these extents.
+        options: layout and limits of forms.
+        target: the device whose figures predict the forms.
+
+    Returns:
+        The layer, or a refusal if an extent stays unknown, no form exists at the measured extents,
+        or the target has no figures for the element type.
+    """
+    if not forms:
+        outcome = preferred_form(site, replace(options, ragged=True), SMALLEST_FACTOR)
+        reason = f"no axis has {SMALLEST_FACTOR} positions"
+        return outcome if isinstance(outcome, Refusal) else Refusal(Code.TOO_SHORT, reason)
+    shape = _measured_shape(site, table, target)
+    if isinstance(shape, Refusal):
+        return shape
+    fused = fused_ops(document, site)
+    proto = excerpt(document, site, fused, shape, table)
+    measured_site = only_site(Document(proto, None, OPERATORS))
+    if isinstance(measured_site, Refusal):
+        return measured_site
+    if None in site.static:  # a form of open extents may not be one of these
+        outcomes = [form_of(measured_site, form.spec, options) for form in forms]
+        is_possible = [isinstance(outcome, Form) for outcome in outcomes]
+        forms = list(compress(forms, is_possible))
+    if not forms:
+        sizes = " x ".join(map(str, shape))
+        return Refusal(
+            Code.UNKNOWN_EXTENT, f"at {sizes}, where it would be measured, it has no form"
+        )
+    subject = _subject(site, shape, proto.graph, len(fused))
+    return CutLayer(subject, proto, site, measured_site, forms, shape, len(fused))
+
+
+def _measured_shape(site: LinearSite, table: ShapeTable, target: Target) -> list[int] | Refusal:
+    """Return the shape of the data at which a layer is measured."""
+    dims = table.get(site.scope.path, site.data.name or "")
+    if dims is None or None in dims:
+        return Refusal(Code.UNKNOWN_EXTENT, "an extent is not known, so it cannot be measured")
+    if site.weight.dtype not in target.rate:
+        return Refusal(
+            Code.DTYPE_UNMEASURED,
+            f"{target.name} has no figures for {site.weight.dtype}; a fixed factor needs none",
+        )
+    return [int(extent) for extent in dims if extent is not None]
+
+
+def only_site(document: Document) -> LinearSite | Refusal:
+    """Return the site of a workload."""
+    reading = Reading(document)
+    return reading.layer(reading.sites[0])
+
+
+def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto, fused: int) -> str:
+    """Return all that decides a layer's time; so many of its last operators are fused into it."""
+    constants = {tensor.name: list(tensor.dims) for tensor in layer.initializer}
+    operators = layer.node[-1 - fused : -1]
+    signature = {
+        "op": site.op,
+        "dtype": site.weight.dtype,
+        "input": list(shape),
+        **site.signature,
+        **({"integers": _integers(layer)} if site.is_finite else {}),
+        "behind": [
+            [node.op_type, *(constants[name] for name in node.input if name in constants)]
+            for node in operators
+        ],
+    }
+    return canonical(signature)
+
+
+def _integers(layer: onnx.GraphProto) -> list[str]:
+    """Return the element types of the data of a quantized layer and of all its other inputs."""
+    kinds = [layer.input[0].type.tensor_type.elem_type, *(t.data_type for t in layer.initializer)]
+    return [TensorProto.DataType.Name(kind) for kind in kinds]
+
+
+def fused_ops(document: Document, site: LinearSite) -> list[Node]:
+    """Return the operators behind a site that a runtime fuses into it."""
+    kinds = FUSED | QUANTIZING if _dequantizer(site) is not None else FUSED
+    fused: list[Node] = []
+    value = site.node.outputs[0]
+    while len(uses := list(value.uses())) == 1 and not value.is_graph_output():
+        reader = uses[0].node
+        other_inputs = [v for v in reader.inputs if v is not None and v is not value]
+        fuses = reader.op_type in kinds and reader.domain == "" and len(reader.outputs) == 1
+        if (
+            not fuses
+            or reader.graph is not site.node.graph
+            or not _constant(document, other_inputs)
+        ):
+            break
+        fused.append(reader)
+        value = reader.outputs[0]
+    return fused
+
+
+def excerpt(
+    document: Document,
+    site: LinearSite,
+    fused: Sequence[Node],
+    shape: Sequence[int],
+    table: ShapeTable,
+) -> onnx.ModelProto:
+    """Return a layer as a model of its own; its inputs other than the data are constants there.
+
+    Args:
+        document: the model.
+        site: the layer.
+        fused: the operators behind it that are fused into it.
+        shape: extents of its data.
+        table: element types, and extents of computed inputs other than the data.
+    """
+    path, start = site.scope.path, site.data.name or ""
+    element = table.element_type(path, start)
+    makers: list[Node] = []
+    nodes: list[onnx.NodeProto] = []
+    maker = _dequantizer(site)
+    if maker is not None:
+        dequantizers = [dequantizer(value) for value in site.node.inputs if value is not site.data]
+        makers = [node for node in dequantizers if node is not None]
+        integers, *parameters = (value.name or "" for value in maker.inputs if value is not None)
+        copy = copied(message_of(maker))
+        copy.output[0], start = start, document.fresh("start")
+        nodes = [helper.make_node("QuantizeLinear", [start, *parameters], [integers]), copy]
+    layer = [*makers, site.node, *fused]
+    nodes += [message_of(node) for node in layer]
+    computed = {name for node in nodes for name in node.output} | {start}
+    constants = {}
+    for value in _read([*layer, *([] if maker is None else [maker])]):
+        if (name := value.name or "") not in computed:
+            constants[name] = _number(document, value, table, path)
+    last, end = nodes[-1].output[0], document.fresh("end")
+    node, output = ending(last, end, table.element_type(path, last))
+    graph = helper.make_graph(
+        [*nodes, node],
+        "workload",
+        [helper.make_tensor_value_info(start, element, shape)],
+        [output],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    domain, _ = operator_of(site.node)
+    opsets = [helper.make_opsetid("", document.opset)]
+    opsets += [o for o in document.proto.opset_import if domain and o.domain == domain]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def _dequantizer(site: LinearSite) -> Node | None:
+    """Return the DequantizeLinear of the data of a site that a runtime computes in integers."""
+    return data_dequantizer(site.data) if site.is_finite else None
+
+
+def _read(layer: Iterable[Node]) -> list[Value]:
+    """Return the values that nodes read."""
+    return [value for node in layer for value in node.inputs if value is not None]
+
+
+def _constant(document: Document, values: Sequence[Value]) -> bool:
+    return not any(isinstance(document.constant(value), Refusal) for value in values)
+
+
+def _number(document: Document, value: Value, table: ShapeTable, path: str) -> Array:
+    """Return a constant, or ones for a computed scale or zero point, whose value takes no time."""
+    constant = document.constant(value)
+    if not isinstance(constant, Refusal):
+        return document.read(constant)
+    extents = table.get(path, value.name or "") or ()
+    kind = helper.tensor_dtype_to_np_dtype(table.element_type(path, value.name or ""))
+    return np.ones([extent or 1 for extent in extents], kind)
