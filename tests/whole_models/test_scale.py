@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +10,9 @@ import onnxruntime as ort  # noqa: TID251 - the tests run what the package made
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.cli.tool import measured
 from tests.folding import fold_model
-from tests.shared import MODELS, limit_processor, needs_models
+from tests.shared import MODELS, needs_models
 from widthfold_onnx.model.shapes import table
 from widthfold_onnx.options import FoldOptions
 
@@ -23,19 +21,11 @@ SQUARES = 560
 CONVS = 3
 
 
-def widthfold(*args: object) -> float:
-    """Run the command in a process of its own, which must end with 0; return its peak in MiB."""
-    command = [sys.executable, "-c", "from widthfold_onnx.cli import main; main()", *map(str, args)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=limit_processor
-    )
-    assert process.stderr is not None
-    noise = process.stderr.read()
-    process.stderr.close()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, noise.decode()
-    return usage.ru_maxrss / 1024
+def peak_of(folder: Path, *args: object) -> float:
+    """Run the command in a process of its own, which must end with 0; return its peak in MB."""
+    run = measured(*args, folder=folder)
+    assert run.code == 0, run.err
+    return run.megabytes
 
 
 def chain(nodes: int, every: int) -> onnx.ModelProto:
@@ -65,7 +55,7 @@ def chain(nodes: int, every: int) -> onnx.ModelProto:
 def test_fifty_thousand_nodes(tmp_path, every):
     path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     path.write_bytes(chain(50_000, every).SerializeToString())
-    assert widthfold("optimize", path, out, "--factor", 8, "--no-verify") < 1000
+    assert peak_of(tmp_path, "optimize", path, out, "--factor", 8, "--no-verify") < 1000
     convs = [n for n in onnx.load(out).graph.node if n.op_type == "Conv"]
     assert all("/widthfold/" in n.output[0] for n in convs)
     assert len(convs) == (500 if every else 0)
@@ -148,7 +138,7 @@ def assert_external_and_equal(path: Path, out: Path) -> None:
 def test_external_data_stay_external(tmp_path, same_folder):
     path = large_model(tmp_path / "in", 2)
     out = (path.parent if same_folder else tmp_path) / "out.onnx"
-    widthfold("optimize", path, out, "--factor", 8, "--no-verify")
+    peak_of(tmp_path, "optimize", path, out, "--factor", 8, "--no-verify")
     assert_external_and_equal(path, out)
 
 
@@ -159,7 +149,7 @@ def test_more_than_two_gigabytes_of_external_data(tmp_path):
         assert (path.parent / "weights.bin").stat().st_size > 2.3e9
         for folder in (path.parent, tmp_path):
             out = folder / "out.onnx"
-            assert widthfold("optimize", path, out, "--factor", 8, "--no-verify") < 600
+            assert peak_of(tmp_path, "optimize", path, out, "--factor", 8, "--no-verify") < 600
             assert_external_and_equal(path, out)
             for made in folder.glob("out.onnx*"):
                 made.unlink()
@@ -171,4 +161,4 @@ def test_more_than_two_gigabytes_of_external_data(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", MODELS, ids=[path.stem for path in MODELS])
 def test_no_real_model_takes_time_without_bounds(path, tmp_path):
-    widthfold("optimize", path, tmp_path / "out.onnx", "--factor", 8)
+    peak_of(tmp_path, "optimize", path, tmp_path / "out.onnx", "--factor", 8)
