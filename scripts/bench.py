@@ -65,7 +65,7 @@ from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.tuning.identity import machine_identity, setting_identity
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.targets import target
+from widthfold_onnx.tuning.targets import load_target
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "models"
@@ -178,7 +178,7 @@ def compared(
     fold = FoldOptions(input_shapes=(SHAPES.get(model.stem, {}),))
     drafting = Drafting(proto, model.parent, fold)
     draft = drafting.with_companions(drafting.matches(done))
-    layers = Layers.of(drafting.reading(draft), fold, shapes, target(result.target))
+    layers = Layers.of(drafting.reading(draft), fold, shapes, load_target(result.target))
     provider = Provider(result.provider)
     options = RuntimeOptions(provider=provider, threads=search.threads)
     setting = setting_identity(options, Level.ALL)

@@ -170,7 +170,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         rows = latest(read(arguments.results))
-        target = fitted(rows, targets.target(arguments.base or arguments.name), arguments.name)
+        target = fitted(rows, targets.load_target(arguments.base or arguments.name), arguments.name)
     except (ValueError, UsageError) as error:
         print(f"fit_target: {error}", file=sys.stderr)
         return 2

@@ -20,7 +20,7 @@ from widthfold_onnx.algebra.axis import keep_axis
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.arrays import round_up
 from widthfold_onnx.tuning.cost import Work, form_seconds, layer_seconds
-from widthfold_onnx.tuning.targets import Target, target
+from widthfold_onnx.tuning.targets import Target, load_target
 
 DEVICES = ("a100", "h100", "h200")
 TITLE = "PREDICTED times of layers, none measured"
@@ -128,7 +128,7 @@ def table(device: Target, layers: Sequence[Layer], title: str) -> Section:
 def text() -> str:
     """Return the whole file."""
     tables = [
-        table(target(name), layers, title)
+        table(load_target(name), layers, title)
         for name in DEVICES
         for title, layers in (
             ("layers", paper("float16", FULL.layer_bytes)),

@@ -30,7 +30,7 @@ from widthfold_onnx.tuning import successive_halving
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.successive_halving import Candidate, Outcome
-from widthfold_onnx.tuning.targets import target, usual
+from widthfold_onnx.tuning.targets import load_target, usual
 
 FEW = SPENDING[Effort.THOROUGH].rungs[0].pairs
 HEAD = [
@@ -77,7 +77,7 @@ def compare(model: Path, seconds: float) -> Row:
     """Run both races of one model."""
     loaded, shapes = load(model), SHAPES.get(model.stem, {})
     _, sizes = running(model, RuntimeOptions(provider=Provider.CPU), (shapes,))
-    aim = target(usual(Provider.CPU))
+    aim = load_target(usual(Provider.CPU))
     layers = Layers.of(Reading.of(loaded.proto, loaded.folder, EMPTY), FoldOptions(), sizes[0], aim)
     usually = raced(layers, seconds)
     margin, hopeless = successive_halving.PEAK_MARGIN, successive_halving.HOPELESS

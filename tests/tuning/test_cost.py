@@ -18,10 +18,10 @@ from tests.tuning.workload.tool import workload as sole_workload
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.tuning.cost import Work, conv_seconds, layer_seconds
 from widthfold_onnx.tuning.layers import Layers
-from widthfold_onnx.tuning.targets import Target, names, target
+from widthfold_onnx.tuning.targets import Target, load_target, names
 from widthfold_onnx.tuning.workloads import ALIKE, Workload
 
-CPU = target("cpu-avx512")
+CPU = load_target("cpu-avx512")
 MARGIN = 1.25
 EVERY = FoldOptions(max_channels=1 << 20)
 
@@ -94,7 +94,7 @@ def test_no_form_of_a_trap_is_predicted_to_win(case: str) -> None:
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("case", ["3 -> 64, 7x7 at stride 2", "64 -> 64, 3x3"])
 def test_no_target_falls_for_a_stem_or_a_wide_layer(case: str, name: str) -> None:
-    unit = gains(workload(*TRAPS[case], aim=target(name)))
+    unit = gains(workload(*TRAPS[case], aim=load_target(name)))
     assert max(unit.values(), default=0.0) < MARGIN, unit
 
 
@@ -188,7 +188,7 @@ WORKS = st.builds(
     st.integers(1, 4),
     st.booleans(),
 )
-TARGETS = st.sampled_from([target(name) for name in names()])
+TARGETS = st.sampled_from([load_target(name) for name in names()])
 
 
 @given(WORKS, TARGETS)

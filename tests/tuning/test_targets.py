@@ -9,9 +9,9 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.system import Processor
 from widthfold_onnx.tuning import targets
-from widthfold_onnx.tuning.targets import Target, names, target, usual
+from widthfold_onnx.tuning.targets import Target, load_target, names, usual
 
-GIVEN = msgspec.to_builtins(target("cpu-avx512"))
+GIVEN = msgspec.to_builtins(load_target("cpu-avx512"))
 
 
 def test_the_targets_of_the_first_release_are_there() -> None:
@@ -20,7 +20,7 @@ def test_the_targets_of_the_first_release_are_there() -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_every_number_of_every_target_has_a_source(name: str) -> None:
-    data = target(name)
+    data = load_target(name)
     assert data.name == name
     others = {"mi300x": Provider.MIGRAPHX, "cpu-avx2": Provider.CPU, "cpu-avx512": Provider.CPU}
     assert data.provider is others.get(name, Provider.CUDA)
@@ -35,16 +35,16 @@ def test_gpus_hold_the_figures_of_their_data_sheets() -> None:
         "mi300x": (1307.4e12, 5.3e12),
     }
     for name, (flops, bandwidth) in sheets.items():
-        assert 2 * target(name).rate["FLOAT16"] == flops
-        assert target(name).memory_bandwidth == bandwidth
+        assert 2 * load_target(name).rate["FLOAT16"] == flops
+        assert load_target(name).memory_bandwidth == bandwidth
 
 
 def test_an_unknown_target_is_named_with_those_there_are() -> None:
     with pytest.raises(UsageError, match="'v100'; there are a100, cpu-avx2, cpu-avx512"):
-        target("v100")
+        load_target("v100")
     for hostile in ("../cost", "", "a100.toml"):
         with pytest.raises(UsageError):
-            target(hostile)
+            load_target(hostile)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ class ConvFold:
         """Return the layout of its input or output.
 
         It holds only where the tensor is neither extended nor cut, and where tile-major channels
-        are of one group: the caller checks both (`rules.proposals`).
+        are of one group: the caller checks both (`rules.spatial_fold`).
         """
         tiles = tuple((a.out_tile if output else a.in_tile, a.blocked) for a in self.axes)
         return ConvLayout(self.batch, tiles, self.lift, self.tile_major)

@@ -87,12 +87,12 @@ def optimize_command(
     from widthfold_onnx.model.atomic import check_own_target
     from widthfold_onnx.pipeline import optimize
     from widthfold_onnx.tuning.store import default_path
-    from widthfold_onnx.tuning.targets import target
+    from widthfold_onnx.tuning.targets import load_target
 
     files = [model, *([out] if out else [])]
     destinations.check(OptimizeReport, [*files, *([save_plan] if save_plan else [])])
     if search_options.target is not None:
-        target(search_options.target)  # refuse a wrong name at a fixed factor too
+        load_target(search_options.target)  # refuse a wrong name at a fixed factor too
     if save_plan is not None:
         check_own_target(save_plan, files, "plan")
     with progress() as on_progress:

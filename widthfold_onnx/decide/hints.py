@@ -18,7 +18,8 @@ from shlex import quote
 from widthfold_onnx.arrays import Dims
 from widthfold_onnx.decide.decisions import Decision
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.model.proto.walk import dims_of, inputs
+from widthfold_onnx.model.proto.dims import dims_of
+from widthfold_onnx.model.proto.walk import inputs
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions, Shapes, Sizes, Values
 from widthfold_onnx.refusal import Code, Refusal

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from widthfold_onnx.decide.decisions import DecidedPlan, Decision, left_alone
-from widthfold_onnx.options import Companion
+from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import (
     MISFIT,
@@ -217,8 +217,17 @@ def padding_report(
     )
 
 
-def unpadded_report(multiple: int, stops: Sequence[Stop]) -> PaddingReport | None:
-    """Return the report if no channels can be padded; None if nothing says why."""
-    if not stops:
-        return None
-    return PaddingReport(status="kept", multiple=multiple, layers=[], stops=list(stops))
+def unpadded_report(multiple: int, stops: Sequence[Stop], options: FoldOptions) -> PaddingReport:
+    """Return the report if no channels are padded.
+
+    Args:
+        multiple: divides the channels that were to be padded.
+        stops: what ends channels.
+        options: select the layers, and say what may become of Inf and NaN.
+    """
+    reason = "no chain of selected layers has channels that can be padded"
+    if options.nonfinite is NonFinite.REFUSE:
+        reason = "zeros of the padding make NaN of an Inf (--nonfinite refuse)"
+    return PaddingReport(
+        status="kept", multiple=multiple, layers=[], stops=list(stops), reason=reason
+    )

@@ -30,7 +30,7 @@ from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto.functions import flat
-from widthfold_onnx.model.proto.walk import all_nodes, copied, inputs, is_default, subgraphs
+from widthfold_onnx.model.proto.walk import all_nodes, copy_of, inputs, is_default, subgraphs
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
@@ -142,7 +142,7 @@ def _marked_copy(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str
     Returns:
         A copy of the model, and the name of each branch by the mark that begins its node names.
     """
-    copy = copied(flat(model))
+    copy = copy_of(flat(model))
     values = {value.name for value in inputs(copy)}
     _add_dependents(copy.graph, values)
     names: dict[str, str] = {}

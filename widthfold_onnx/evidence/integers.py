@@ -25,7 +25,7 @@ from widthfold_onnx.evidence.proof.operators import MEANINGS
 from widthfold_onnx.evidence.proof.program import Correspondence, Program, constant
 from widthfold_onnx.evidence.proof.values import Call, Elements, UnevaluableError
 from widthfold_onnx.model.proto.scope import NameScope, describe_node
-from widthfold_onnx.model.proto.walk import body_path, copied, is_default
+from widthfold_onnx.model.proto.walk import body_path, copy_of, is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.results import IntegerRun
@@ -33,7 +33,8 @@ from widthfold_onnx.runtime.session import Level
 
 EXACT_BELOW = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
 LARGEST = 61
-"""Magnitude of weights, and of data where sums allow it. It fits 7 bits."""
+"""Magnitude of weights, and of data where sums allow it. It fits 7 bits. Weights of bfloat16 are at
+most 16, so that sums of several products stay exact."""
 
 TERMS: dict[str, Callable[[list[tuple[int, ...]]], int]] = {
     "Conv": lambda shapes: math.prod(shapes[1][1:]),
@@ -150,7 +151,7 @@ def _difference(
 
 def _with_factors(node: onnx.NodeProto) -> onnx.NodeProto:
     """Return a copy with inputs of our own names, and whole numbers for alpha and beta."""
-    copy = copied(node)
+    copy = copy_of(node)
     copy.input[:] = [f"i{i}" if name else "" for i, name in enumerate(node.input)]
     copy.domain = ""
     for attribute in copy.attribute:
@@ -196,10 +197,13 @@ def _drawn(
         low, high = (0, 2 * LARGEST) if kind.kind == "u" else (-LARGEST, LARGEST)
         return rng.integers(low, high, shape, endpoint=True).astype(kind)
     limit = EXACT_BELOW[kind.name]
+    heaviest = min(LARGEST, limit >> 4)
     if weight is not None:
-        integers = rng.integers(1, LARGEST, shape, endpoint=True) * rng.choice([-1, 1], shape)
+        integers = rng.integers(1, heaviest, shape, endpoint=True) * rng.choice([-1, 1], shape)
         return np.asarray((integers * (weight != 0)).astype(kind))
-    largest = max(1, min(LARGEST, limit // (terms * LARGEST)))
+    largest = max(1, min(LARGEST, limit // (terms * heaviest)))
     integers = rng.integers(-largest, largest, shape, endpoint=True)
-    # Where even -1..1 could reach the limit, most of the data is zero.
-    return np.asarray((integers * (rng.random(shape) < limit / (4 * terms * LARGEST))).astype(kind))
+    # Where even -1..1 could reach the limit, most of the data is zero: a sum has about 4 products
+    # of at most a sixteenth of the limit, and more than 16 of them by no chance that matters.
+    is_drawn = rng.random(shape) < limit / (4 * terms * heaviest)
+    return np.asarray((integers * is_drawn).astype(kind))

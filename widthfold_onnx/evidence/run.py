@@ -42,7 +42,7 @@ class Uncompared:
 
     Attributes:
         findings: the reasons.
-        options: where the models would run.
+        options: where the models would run; the provider is resolved if it was asked for.
         missing_kernel: why the runtime can run neither model; "" if that is not the reason.
     """
 

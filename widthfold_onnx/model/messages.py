@@ -26,7 +26,7 @@ from widthfold_onnx.model.proto.walk import (
     all_nodes,
     all_tensors,
     body_path,
-    copied,
+    copy_of,
     initializers,
     retain,
     subgraphs,
@@ -229,7 +229,7 @@ def reduced(model: onnx.ModelProto) -> onnx.ModelProto:
 
     A dense initializer without data takes the place of a sparse one.
     """
-    copy = copied(model)
+    copy = copy_of(model)
     _reduce_nodes(copy.graph.node)
     for graph in all_graphs(copy.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):

@@ -1,7 +1,7 @@
 """Define the plan, and carry it out on the graph: new nodes, weights, metadata, regions, guards.
 
 `plan` holds the value. `apply` matches it to a model: `exchange` puts companions in place,
-`padding` pads channels. `rewriting` settles `regions` (told by `region_report`) and `guards`, then
-makes `new_nodes`: a `folded_node` of each site, with its `record`. It imports `rules` and the
-folders below, and asks `runtime` of one kernel; `decide` and everything above import it.
+`padding` pads channels. `rewriting` settles `regions` and `guards`, then makes `new_nodes`: a
+`folded_node` of each site, with its `record`. It imports `rules` and the folders below, and asks
+`runtime` of one kernel; `decide` and everything above import it.
 """

@@ -18,7 +18,8 @@ import onnx
 from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.messages import NodeName, shown_name
-from widthfold_onnx.model.proto.walk import copied, declare, frozen, overridable
+from widthfold_onnx.model.proto.dims import declare
+from widthfold_onnx.model.proto.walk import copy_of, frozen, overridable
 from widthfold_onnx.model.shapes.table import ShapeTable, inputs_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import ANY_SIZE, Companion, FoldOptions, Sizes
@@ -89,7 +90,7 @@ class Reading:
         if plan.padding is not None and not is_folded:
             copy, misfits = padded_model(exchanged_proto, folder, plan.padding)
         else:
-            copy = copied(exchanged_proto)
+            copy = copy_of(exchanged_proto)
         if plan.limits.fixed_shapes:
             declare(copy.graph.input, plan.sizes[0])
         return cls(Document(copy, folder, OPERATORS), plan.sizes, is_folded, matches, misfits)

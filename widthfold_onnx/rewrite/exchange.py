@@ -11,7 +11,7 @@ import onnx
 
 from widthfold_onnx.model.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.messages import NodeName, Scope, shown_name
-from widthfold_onnx.model.proto.walk import copied, model_nodes, operator_of
+from widthfold_onnx.model.proto.walk import copy_of, model_nodes, operator_of
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.new_nodes import NewNodes, SharedConstants, take_over
@@ -58,7 +58,7 @@ def exchanged(
     is_there = any(operator_of(node) in operators for node in model_nodes(proto))
     if not is_there or carries_folds(proto):
         return proto, []
-    copy = copied(proto)
+    copy = copy_of(proto)
     inlined_operators = [
         operator for operator, name in operators.items() if COMPANIONS[name].inlines
     ]

@@ -15,7 +15,7 @@ import onnx
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.messages import NodeName, shown_name
-from widthfold_onnx.model.proto.walk import copied
+from widthfold_onnx.model.proto.walk import copy_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import Stop
 from widthfold_onnx.rewrite.new_nodes import SharedConstants, base_name, take_over
@@ -68,7 +68,7 @@ def padded_model(
         folder: where its external data lies.
         plan: the layers; channels that several layers make are padded if the plan names them all.
     """
-    copy = copied(proto)
+    copy = copy_of(proto)
     document = Document(copy, folder, OPERATORS)
     chains = Chains(document)
     nodes = {NodeName("", shown_name(node)): node for node in document.main}

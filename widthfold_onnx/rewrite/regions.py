@@ -14,8 +14,7 @@ node only with its neighbours.
 
 Two nodes belong to one region if one reads a packed tensor that the other returns, or if both read
 one value in one layout. A region ends at a node that reads such a value in another layout, and at a
-folded node whose own output is not packed; the report gives
-each end its reason.
+folded node whose own output is not packed; `region_reports` gives each end its reason.
 """
 
 from __future__ import annotations

@@ -27,8 +27,9 @@ from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import NO_AXIS, AxisSpec, Form, FormSpec
 from widthfold_onnx.rules.legality import legal_form
-from widthfold_onnx.rules.proposals import RowFold, SpatialFold
+from widthfold_onnx.rules.row_fold import RowFold
 from widthfold_onnx.rules.sites import ConvSite, LinearSite, ProductSite, axis_names
+from widthfold_onnx.rules.spatial_fold import SpatialFold
 
 SUMMED = "summed taps"
 SUMMED_RANKS = (1, 3)

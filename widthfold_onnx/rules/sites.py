@@ -2,7 +2,7 @@
 
 There are two families: a `ConvSite` has data [N, C, *spatial], and is folded along batch and
 spatial axes; a `ProductSite` is a product of matrices, and is folded along rows or columns.
-`rules` lists the forms of each.
+`rules.enumeration` lists the forms of each.
 
 Samples of a batch must not mix, but a graph does not say which axis is its batch. `samples_of`
 takes the first axis of every model input with two or more axes for it. So the rows of a matrix that
@@ -25,7 +25,7 @@ from widthfold_onnx.arrays import Array, Dims, size_of
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.messages import NodeName, Scope
-from widthfold_onnx.model.proto.walk import dims_of
+from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.operators.base import Operator, misfit
 from widthfold_onnx.operators.einsum import Einsum, Labels
 from widthfold_onnx.operators.matmul import Product

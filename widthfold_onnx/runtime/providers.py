@@ -78,16 +78,16 @@ def check_options(provider: Provider, provider_options: Mapping[str, str]) -> No
     Raises:
         UsageError: it does not know one, or cannot use its value.
     """
-    entries = printable(", ".join(f"{name}={value}" for name, value in provider_options.items()))
+    text = printable(", ".join(f"{name}={value}" for name, value in provider_options.items()))
     if provider_options and not description_of(provider).takes_options:
         # The runtime silently ignores them, and a report would name options without effect.
-        raise UsageError(f"provider {provider} takes no options: {entries}")
+        raise UsageError(f"provider {provider} takes no options: {text}")
     for name in description_of(provider).captures & provider_options.keys():
         if provider_options[name].lower() not in OFF:
             raise UsageError(f"{name} repeats a run on its old inputs; it cannot be verified")
     reason = obstacle(provider, tuple(provider_options.items()))
     if reason is not None:
-        raise UsageError(f"provider {provider} does not run with {entries}: {reason}")
+        raise UsageError(f"provider {provider} does not run with {text}: {reason}")
 
 
 @cache

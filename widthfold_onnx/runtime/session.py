@@ -20,7 +20,8 @@ import onnx
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
-from widthfold_onnx.model.proto.walk import all_tensors, declared, inputs, symbol_of
+from widthfold_onnx.model.proto.dims import declared, symbol_of
+from widthfold_onnx.model.proto.walk import all_tensors, inputs
 from widthfold_onnx.options import Provider, RuntimeOptions, Values
 from widthfold_onnx.runtime import library
 from widthfold_onnx.runtime.descriptions import Level as Level

@@ -1,6 +1,8 @@
 """Measure workloads in one or several child processes of this machine, and keep the results.
 
-A measurement in the store is not repeated, unless it was lost long ago or for want of time.
+A form that crashes the child, hangs or exhausts its memory has lost; the race goes on without it in
+a new child. A measurement in the store is not repeated, unless it was lost long ago or for want of
+time.
 """
 
 from __future__ import annotations

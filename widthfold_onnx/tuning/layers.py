@@ -39,7 +39,7 @@ from widthfold_onnx.rules.enumeration import (
 from widthfold_onnx.rules.form import NO_AXIS, Form, FormSpec
 from widthfold_onnx.rules.legality import guard_conditions, legal_form, unguardable
 from widthfold_onnx.rules.propagation import PROPAGATION
-from widthfold_onnx.rules.proposals import RowFold
+from widthfold_onnx.rules.row_fold import RowFold
 from widthfold_onnx.rules.selection import (
     is_einsum,
     is_of_one_axis,

@@ -31,7 +31,7 @@ from widthfold_onnx.tuning.search.assign import foresee
 from widthfold_onnx.tuning.search.level_search import racing
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import Candidate, Setup
-from widthfold_onnx.tuning.targets import target, usual
+from widthfold_onnx.tuning.targets import load_target, usual
 from widthfold_onnx.tuning.workloads import Workload, joined, most_work_first
 
 EVERY_FORM = FoldOptions()
@@ -143,7 +143,7 @@ def _read(path: Path, runtime_options: RuntimeOptions, options: FoldOptions, for
         provider, sizes = isolated(running, path, runtime_options, options.input_shapes)
         drafting = Drafting(loaded.proto, loaded.folder, options)
         reading = drafting.reading(drafting.base_plan)
-        layers = Layers.of(reading, options, sizes[0], target(usual(provider)))
+        layers = Layers.of(reading, options, sizes[0], load_target(usual(provider)))
     except WidthfoldError as error:
         return _Read(path.name, error)
     return _Read(path.name, layers, racing(layers, layers.workloads, forms, foresee(layers)))

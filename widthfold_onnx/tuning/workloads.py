@@ -1,6 +1,6 @@
 """Cut layers out of a model as models of their own, to be measured in every form.
 
-The layer has its real shapes and the operators behind it that a runtime fuses into it. One more
+Each has its real shapes and the operators behind it that a runtime fuses into it. One more
 operator stands at the end: a Neg, or a Cast of a type that no Neg takes. So no form pays for
 writing a graph output: a Reshape in the middle of a graph is free, a Reshape that makes an output
 is a copy. A layer whose data and weight are dequantized gets quantizers at both ends, because a
@@ -29,7 +29,7 @@ from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.messages import message_of
-from widthfold_onnx.model.proto.walk import copied, operator_of
+from widthfold_onnx.model.proto.walk import copy_of, operator_of
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions
@@ -391,7 +391,7 @@ def excerpt(
         dequantizers = [dequantizer(value) for value in site.node.inputs if value is not site.data]
         makers = [node for node in dequantizers if node is not None]
         integers, *parameters = (value.name or "" for value in maker.inputs if value is not None)
-        copy = copied(message_of(maker))
+        copy = copy_of(message_of(maker))
         copy.output[0], start = start, document.fresh("start")
         nodes = [helper.make_node("QuantizeLinear", [start, *parameters], [integers]), copy]
     layer = [*makers, site.node, *fused]

@@ -21,7 +21,7 @@ from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.tuning.identity import machine_identity, setting_identity
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.targets import target, usual
+from widthfold_onnx.tuning.targets import load_target, usual
 from widthfold_onnx.tuning.workloads import Workload
 
 CPU = ("--no-measure", "--target", "cpu-avx512")
@@ -159,7 +159,7 @@ def test_open_sizes_must_be_given_as_nothing_is_run(tmp_path: Path) -> None:
 
 def the_layer() -> Workload:
     reading = Reading(Document(onnx.load(WIDE), None, OPERATORS))
-    layers = Layers.of(reading, FoldOptions(), {"x": (1, 1, 512, 512)}, target("cpu-avx512"))
+    layers = Layers.of(reading, FoldOptions(), {"x": (1, 1, 512, 512)}, load_target("cpu-avx512"))
     (workload,) = layers.workloads.values()
     return workload
 

@@ -106,6 +106,16 @@ def test_a_timing_that_fails_leaves_the_rest_of_the_report(
     assert report.proof.verdict == "equal"
 
 
+def test_the_provider_is_named_where_the_original_does_not_run(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1, 4] x) => (float[1, 4] y) <int64[1] s = {7}> { y = Reshape (x, s) }"""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(build(text).SerializeToString())
+    report = verified(path, path, VerifyOptions(seeds=1), on_progress=lambda step: None)
+    assert report.verdict == "unverified"
+    assert report.environment.provider == "cpu"
+
+
 def test_what_fails_is_said_before_what_limits(
     pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

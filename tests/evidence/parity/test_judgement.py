@@ -120,6 +120,12 @@ def test_a_truth_of_another_shape_is_no_truth() -> None:
     assert "an unknown amount away" in judged(0.0, 0.0, truth=np.ones(4))[2]
 
 
+def test_a_truth_stays_usable_where_more_copies_move_the_original_further() -> None:
+    movements = (0.0, 1e-6, 1.1e-5, 1e-3)
+    usable = [bool(judged(1e-4, 1e-4, moved)[0].truths[0]) for moved in movements]
+    assert usable == [False, False, True, True]
+
+
 def pair(folder: Path, *weights: str) -> list[Path]:
     head = '<ir_version: 8, opset_import: ["" : 17]>\n'
     text = "g (float[N, 4] x) => (float[N, 4] y) <float w = {%s}> { y = Mul(x, w) }"

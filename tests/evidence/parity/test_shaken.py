@@ -7,7 +7,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from widthfold_onnx.evidence.inputs import attempt
-from widthfold_onnx.evidence.parity.reference import shake, shaken, steps_of
+from widthfold_onnx.evidence.parity.shaken import shake, shaken, steps_of
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.session import Level

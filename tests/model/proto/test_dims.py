@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from widthfold_onnx.model.proto.walk import declare, declared, dims_of, symbol_of
+from widthfold_onnx.model.proto.dims import declare, declared, dims_of, symbol_of
 
 
 def value(dims: list[int | str | None] | None) -> onnx.ValueInfoProto:

@@ -20,7 +20,7 @@ from widthfold_onnx.algebra.packing import Reshape
 from widthfold_onnx.model.library import ir
 from widthfold_onnx.operators.matmul import GEMM
 from widthfold_onnx.rewrite.folded_node import folded_bias, folded_vector, folded_weight
-from widthfold_onnx.rules.proposals import fold_of, folding, unfolding
+from widthfold_onnx.rules.row_fold import fold_of, folding, unfolding
 from widthfold_onnx.rules.sites import ProductSite
 
 EXTENT = st.integers(1, 4)

@@ -28,7 +28,7 @@ from widthfold_onnx.runtime.descriptions import DESCRIPTIONS, Description, descr
 from widthfold_onnx.runtime.providers import ranking
 from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.settings import settings_of
-from widthfold_onnx.tuning.targets import names, target, usual
+from widthfold_onnx.tuning.targets import load_target, names, usual
 
 OTHER = Provider("FooExecutionProvider")
 COMPARED = re.compile(r"(?:is|is not|==|!=|in \()\s*Provider\.(?!AUTO)")
@@ -57,7 +57,7 @@ def test_a_description_agrees_with_itself(provider: Provider) -> None:
     assert description.channels_last in {"", *description.options}
     assert description.target in {"", *names()}
     if description.target:
-        assert description_of(target(description.target).provider).device == description.device
+        assert description_of(load_target(description.target).provider).device == description.device
     assert description.levels[0] is Level.ALL
     assert [*description.fallbacks, provider].count(Provider.CPU) == 1
     assert description.takes_options or not description.options

@@ -15,7 +15,7 @@ from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.rules.sites import LinearSite
 from widthfold_onnx.tuning.cost import Work
-from widthfold_onnx.tuning.targets import target
+from widthfold_onnx.tuning.targets import load_target
 from widthfold_onnx.tuning.workloads import only_site
 
 FILE = ROOT / "benchmarks" / "gpu" / "predicted.md"
@@ -37,7 +37,7 @@ def test_the_file_is_what_the_script_prints_and_says_that_it_is_predicted(predic
 
 @pytest.mark.parametrize("device", ["a100", "h100", "h200"])
 def test_nothing_is_predicted_below_its_floor(predict, device) -> None:
-    aim = target(device)
+    aim = load_target(device)
     layers = [*predict.paper("float16", 512 << 20), *predict.users("float16")]
     for layer in [*layers, *predict.published("float16"), *predict.published("float32")]:
         for form in (predict.AS_IS, *predict.forms(layer)):
@@ -46,7 +46,7 @@ def test_nothing_is_predicted_below_its_floor(predict, device) -> None:
 
 
 def test_floors_are_those_of_a_sheet_of_paper(predict) -> None:
-    h200, (layer, *_) = target("h200"), predict.paper("float16", 512 << 20)
+    h200, (layer, *_) = load_target("h200"), predict.paper("float16", 512 << 20)
     positions = 64 * 1024 * 2048
     moved = 2 * (4 * positions + 5) / 4.8e12
     per_position = {

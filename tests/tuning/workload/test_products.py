@@ -20,7 +20,7 @@ from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.sites import LinearSite
 from widthfold_onnx.tuning.layers import Layers, every_form
-from widthfold_onnx.tuning.targets import target
+from widthfold_onnx.tuning.targets import load_target
 from widthfold_onnx.tuning.workloads import reformed
 
 LAYERS = {
@@ -178,7 +178,7 @@ TALL = {
 def test_tall_and_skinny_products_are_predicted(shape: tuple[int, int, int]) -> None:
     rows, channels, outputs = shape
     model = Product(shape=[rows, channels], weight=[channels, outputs]).model()
-    units = Layers.of(read(model, MIXED), MIXED, {}, target("cpu-avx512"))
+    units = Layers.of(read(model, MIXED), MIXED, {}, load_target("cpu-avx512"))
     (layer,) = units.workloads.values()
     (by_8,) = [form for form in layer.forms if form.spec.factor == 8]
     assert TALL[shape](layer.predicted / by_8.predicted), layer.predicted / by_8.predicted

@@ -18,7 +18,7 @@ from widthfold_onnx.reports.description import Detail
 from widthfold_onnx.results import SearchReport
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.tuning.layers import Layers
-from widthfold_onnx.tuning.targets import target
+from widthfold_onnx.tuning.targets import load_target
 from widthfold_onnx.tuning.workloads import Workload
 
 Dims = Sequence[int | str | None]
@@ -82,7 +82,7 @@ def layers(
         Reading(Document(model, None, OPERATORS), fold.input_shapes),
         fold,
         shapes or {},
-        target("cpu-avx512"),
+        load_target("cpu-avx512"),
     )
 
 

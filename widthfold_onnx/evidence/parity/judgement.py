@@ -1,10 +1,10 @@
 """Compare two whole models on the same inputs, output by output, by one rule.
 
 Two distances from the reference are allowed: the default tolerance, and a small multiple of the
-distance by which rounding moves the original (`shaken`). An output passes within the larger of
-them. The reference is the truth where that is usable, else the original without the runtime's
-optimizations. Every input set is judged by itself: an ill-conditioned set must not excuse a
-difference on another.
+distance by which rounding moves the original (`Reference.movement`). An output passes within the
+larger distance. The reference is the truth where that is usable, else the original without the
+runtime's optimizations. Every input set is judged by itself: an ill-conditioned set must not excuse
+a difference on another.
 
 Both models run without the optimizations of the runtime, as these have faults, and with all of them
 on, as they would be deployed.
@@ -24,8 +24,9 @@ from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
 from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.inputs import Outputs, pairs
 from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Distance, compare, distance
-from widthfold_onnx.evidence.parity.reference import COPIES, UNSTEADY, Reference
+from widthfold_onnx.evidence.parity.reference import UNSTEADY, Reference
 from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
+from widthfold_onnx.evidence.parity.shaken import COPIES
 from widthfold_onnx.evidence.parity.truth import true_outputs
 from widthfold_onnx.options.progress import Step
 from widthfold_onnx.results import LevelName, OutputParity

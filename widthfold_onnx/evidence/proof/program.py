@@ -33,7 +33,7 @@ from widthfold_onnx.model.proto.walk import (
     StoredTensor,
     all_nodes,
     all_tensors,
-    copied,
+    copy_of,
     domain_name,
     inputs,
     is_default,
@@ -330,7 +330,7 @@ def _is_equal(old: Array, new: Array) -> bool:
 
 def _bare(node: onnx.NodeProto) -> bytes:
     """Serialize a node without its name, doc string and metadata."""
-    bare = copied(node)
+    bare = copy_of(node)
     for name in ("name", "metadata_props", "doc_string"):
         bare.ClearField(name)
     bare.domain = domain_name(node.domain)

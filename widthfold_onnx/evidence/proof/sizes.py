@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import Shape, Shapes
+from widthfold_onnx.model.proto.dims import symbol_of
 from widthfold_onnx.model.proto.scope import NameScope
-from widthfold_onnx.model.proto.walk import body_path, is_default, symbol_of
+from widthfold_onnx.model.proto.walk import body_path, is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 
 DOUBLINGS = 4

@@ -20,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.proto.tensors import has_arrays, is_external
-from widthfold_onnx.model.proto.walk import copied, domain_name, is_default
+from widthfold_onnx.model.proto.walk import copy_of, domain_name, is_default
 from widthfold_onnx.refusal import Code, Refusal
 
 CACHED = 1024
@@ -40,7 +40,7 @@ def run_reference(
     """
     if is_default(node, "DequantizeLinear", "QuantizeLinear"):
         opset = max(opset, QUANTIZING)
-    message = copied(node)
+    message = copy_of(node)
     message.name = ""
     message.ClearField("metadata_props")
     message.domain = domain_name(node.domain)

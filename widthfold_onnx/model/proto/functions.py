@@ -16,7 +16,7 @@ from onnx.inliner import inline_local_functions, inline_selected_functions
 
 from widthfold_onnx.errors import InvalidModelError
 from widthfold_onnx.model.proto.scope import text
-from widthfold_onnx.model.proto.walk import all_nodes, copied, domain_name, operator_of, subgraphs
+from widthfold_onnx.model.proto.walk import all_nodes, copy_of, domain_name, operator_of, subgraphs
 from widthfold_onnx.text import printable, quoted
 
 MAX_INLINED_NODES = 1_000_000
@@ -116,7 +116,7 @@ def _with_explicit_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
     defaults = {function_key(f): f.attribute_proto for f in model.functions if f.attribute_proto}
     if not defaults:
         return model
-    copy = copied(model)
+    copy = copy_of(model)
     for nodes in (copy.graph.node, *(function.node for function in copy.functions)):
         for node in all_nodes(nodes):
             names = {attribute.name for attribute in node.attribute}

@@ -6,14 +6,11 @@ before IR version 4 an initializer is none.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSequence
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableSequence
 from typing import Protocol, TypeVar
 
 import onnx
 from google.protobuf.message import Message
-
-from widthfold_onnx.arrays import Dims
 
 
 class HasOperator(Protocol):
@@ -109,7 +106,7 @@ def initializers(graph: onnx.GraphProto) -> dict[str, StoredTensor]:
     return {tensor.name: tensor for tensor in graph.initializer} | sparse
 
 
-def copied(message: M) -> M:
+def copy_of(message: M) -> M:
     """Return a copy of a message."""
     copy: M = type(message)()
     copy.CopyFrom(message)
@@ -178,62 +175,6 @@ def frozen(model: onnx.ModelProto, retained: Collection[str] = ()) -> onnx.Model
     names = overridable(model) - set(retained)
     if not names:
         return model
-    copy = copied(model)
+    copy = copy_of(model)
     retain(copy.graph.input, lambda value: value.name not in names)
     return copy
-
-
-_ANONYMOUS = re.compile(r"|\?|-1|None|unk__\d+")
-"""Names that exporters give to every dimension without a name: two of them may differ in size."""
-
-
-def symbol_of(name: str) -> str | None:
-    """Return the name of an open dimension, None if it is anonymous.
-
-    >>> symbol_of("height"), symbol_of("unk__12")
-    ('height', None)
-    """
-    return None if _ANONYMOUS.fullmatch(name) else name
-
-
-def dims_of(value: onnx.ValueInfoProto) -> Dims | None:
-    """Return the declared extents; a symbol, a missing or a negative dimension is None."""
-    return dims_of_type(value.type)
-
-
-def dims_of_type(kind: onnx.TypeProto) -> Dims | None:
-    """Return the extents of a type; a symbol, a missing or a negative dimension is None."""
-    if not kind.tensor_type.HasField("shape"):
-        return None
-    return tuple(
-        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None
-        for d in kind.tensor_type.shape.dim
-    )
-
-
-def declare(inputs: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Declare sizes in the place of the open extents of inputs, by the names of the inputs."""
-    for value in inputs:
-        tensor = value.type.tensor_type
-        dims = dims_of(value)
-        shape = shapes.get(value.name)
-        if shape is None or (dims is not None and len(dims) != len(shape)):
-            continue  # a shape that does not fit is refused where it is planned with
-        for axis, size in enumerate(shape):
-            if dims is None:
-                tensor.shape.dim.add().dim_value = size
-            elif dims[axis] is None:
-                tensor.shape.dim[axis].dim_value = size
-
-
-def declared(value: onnx.ValueInfoProto) -> tuple[int | str | None, ...]:
-    """Return the declared extents with the names of open ones; None where one is anonymous.
-
-    >>> declared(onnx.helper.make_tensor_value_info("x", 1, [1, "height", "?", None]))
-    (1, 'height', None, None)
-    """
-    dims, extents = value.type.tensor_type.shape.dim, dims_of(value) or ()
-    return tuple(
-        symbol_of(dim.dim_param) if extent is None else extent
-        for dim, extent in zip(dims, extents, strict=True)
-    )

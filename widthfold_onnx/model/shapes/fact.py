@@ -9,8 +9,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from widthfold_onnx.arrays import Array, Dims
+from widthfold_onnx.model.proto.dims import dims_of_type
 from widthfold_onnx.model.proto.tensors import is_external
-from widthfold_onnx.model.proto.walk import dims_of_type
 
 LARGEST = {"b": 1 << 16, "i": 1 << 16, "u": 1 << 16, "f": 1 << 10}
 """Most elements that are kept, by the kind of a numpy type; larger floats are weights."""

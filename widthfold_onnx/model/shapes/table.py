@@ -25,12 +25,12 @@ from onnx import TensorProto, helper
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.constant_folding import literal
+from widthfold_onnx.model.proto.dims import declared
 from widthfold_onnx.model.proto.functions import FunctionKey, call_key, function_key
 from widthfold_onnx.model.proto.scope import NameScope, function_scope, graph_scope
 from widthfold_onnx.model.proto.walk import (
     body_path,
-    copied,
-    declared,
+    copy_of,
     inputs,
     is_default,
     opsets_of,
@@ -410,7 +410,7 @@ def _bound_node(
     """Return a node of a function whose attributes are bound to the attributes of the call."""
     if not any(entry.ref_attr_name for entry in node.attribute):
         return node
-    copy = copied(node)
+    copy = copy_of(node)
     del copy.attribute[:]
     for entry in node.attribute:
         if not entry.ref_attr_name:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from widthfold_onnx.reports.described import tuning, verification
+from widthfold_onnx.reports.described import inputs, tuning, verification
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
 from widthfold_onnx.reports.words import clauses, counted, first, gain, kinds, size
 from widthfold_onnx.results import (
@@ -92,7 +92,7 @@ def describe_inspection(report: InspectReport, detail: Detail) -> Description:
         remarks.append(_already_folded(report.model))
     return Description(
         head=Line("", f"{report.model}: {report.nodes} nodes, opset {report.opset}; {sites}"),
-        assumptions=verification.assumptions(report.assumed, report.values),
+        assumptions=inputs.assumptions(report.assumed, report.values),
         tables=tabulated("layers", INSPECTED if full else BRIEFLY_INSPECTED, report.sites),
         remarks=remarks,
     )
@@ -151,11 +151,11 @@ def describe_optimization(report: OptimizeReport, detail: Detail) -> Description
     if not full:
         tables = tabulated("layers", GROUPS, _groups(report))
     elif search is not None and search.whole is not None:
-        tables += verification.size_table(search.sizes)
+        tables += inputs.size_table(search.sizes)
     sizes = report.assumed or (checks.assumed if checks else None)
     description = Description(
         head=Line(report.model if full else "", _summary(report)),
-        assumptions=verification.assumptions(sizes, report.values),
+        assumptions=inputs.assumptions(sizes, report.values),
         tables=tables,
         facts=list(map(region, report.regions)) if full else (),
         remarks=[*_changes(report, detail), *tuning.lines(search, detail), *_cautions(report)],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from widthfold_onnx.reports.described.verification import size_gain
+from widthfold_onnx.reports.described.inputs import size_gain
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, tabulated
 from widthfold_onnx.reports.words import clauses, counted, gain, shapes
 from widthfold_onnx.results import SearchReport, TunedModel, TuneReport

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from widthfold_onnx.reports.described import inputs
 from widthfold_onnx.reports.description import Column, Description, Detail, Line, Table, tabulated
-from widthfold_onnx.reports.words import clauses, counted, figure, gain, shapes, short, size
+from widthfold_onnx.reports.words import clauses, counted, figure, short, size
 from widthfold_onnx.results import (
-    AssumedSizes,
     Baseline,
     Environment,
     Gpu,
@@ -17,11 +17,10 @@ from widthfold_onnx.results import (
     OutputParity,
     Proof,
     Side,
-    SizeGain,
     Timing,
     VerifyReport,
 )
-from widthfold_onnx.text import printable, valued
+from widthfold_onnx.text import printable
 
 _PROOFS = {
     "equal": "both models compute the same function",
@@ -111,7 +110,7 @@ def describe(report: VerifyReport, detail: Detail) -> Description:
         facts |= certificate(report.proof)
         facts["runtime"] = integers(report.integers)
     if timing is not None:
-        tables += [*_times(timing, detail), *size_table(timing.sizes)]
+        tables += [*_times(timing, detail), *inputs.size_table(timing.sizes)]
         limits = ", ".join(f"{rate / 1e9:.3g} G {work}" for work, rate in timing.limits.items())
         facts["limits, per second"] = limits if full else ""
         facts |= {"time": speed(timing), "gpu": gpu(timing.gpu)}
@@ -121,7 +120,7 @@ def describe(report: VerifyReport, detail: Detail) -> Description:
         facts |= {"with": _machine(environment), "repeat": environment.command}
     return Description(
         head=Line("verdict", verdict(report)),
-        assumptions=assumptions(report.assumed, report.values),
+        assumptions=inputs.assumptions(report.assumed, report.values),
         tables=tables,
         facts=[Line(label, text) for label, text in facts.items() if text],
         remarks=[Line("", text) for text in (*report.reasons, *hidden)],
@@ -304,57 +303,4 @@ def gpu(device: Gpu | None) -> str:
         f"{', '.join(reasons)}"
         if throttled
         else "",
-    )
-
-
-GAINS: tuple[Column[SizeGain], ...] = (
-    Column("inputs", lambda row: shapes(row.shapes)),
-    Column("original ms", lambda row: "" if row.original_ms is None else f"{row.original_ms:.3f}"),
-    Column("speed-up", lambda row: "" if row.gain is None else gain(row.gain)),
-    Column("verdict", lambda row: row.verdict or "not timed"),
-    Column("note", lambda row: row.note, sentences=True),
-)
-
-
-def size_table(rows: Sequence[SizeGain]) -> list[Table]:
-    """Return a row for each size; no table for a single size, which the summary names."""
-    return tabulated("sizes", GAINS, rows) if len(rows) > 1 else []
-
-
-def size_gain(row: SizeGain) -> str:
-    """Return the speed-up at a size with its verdict, or why there is none."""
-    if row.gain is None:
-        return row.note or "not timed"
-    return f"{gain(row.gain)}, {row.verdict}"
-
-
-def assumptions(
-    sizes: AssumedSizes | None, cases: Sequence[Mapping[str, Sequence[float]]]
-) -> list[Line]:
-    """Return a line on assumed sizes and a line on chosen values, if there are any.
-
-    Args:
-        sizes: sizes of open dimensions.
-        cases: combinations of values of inputs that choose between parts of a model.
-    """
-    lines = [] if sizes is None else [Line("sizes", _assumed_sizes(sizes))]
-    texts = [", ".join(valued(name, value) for name, value in case.items()) for case in cases]
-    if any(texts):
-        values = "; ".join(texts[1:])
-        note = f"; compared with {values}, too; --value fixes one" if values else ""
-        lines.append(Line("values", f"{texts[0]}{note}"))
-    return lines
-
-
-def _assumed_sizes(sizes: AssumedSizes) -> str:
-    """Name the assumed sizes by input, and the open dimensions."""
-    by_input = [
-        f"{name} "
-        + " and ".join(dict.fromkeys("x".join(map(str, size[name])) for size in sizes.sizes))
-        for name in sizes.open
-    ]
-    symbols = dict.fromkeys(dim for dims in sizes.open.values() for dim in dims)
-    return (
-        f"{', '.join(by_input)}, assumed (open: {', '.join(symbols)}); give yours with "
-        "--input-shape"
     )

@@ -20,8 +20,9 @@ from onnx import numpy_helper
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.constant_folding import literal
+from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.proto.functions import flat
-from widthfold_onnx.model.proto.walk import dims_of, inputs, subgraphs
+from widthfold_onnx.model.proto.walk import inputs, subgraphs
 from widthfold_onnx.options import RuntimeOptions, Values
 from widthfold_onnx.runtime.session import Port
 from widthfold_onnx.text import printable, valued

@@ -17,7 +17,7 @@ from widthfold_onnx.tuning.identity import (
     setting_identity,
 )
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.targets import Target, target, usual
+from widthfold_onnx.tuning.targets import Target, load_target, usual
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ def find_context(
         UsageError: the target is unknown or does not fit the provider; or nothing is to be run,
             and an input has an open dimension besides its batch.
     """
-    device = _chosen(options, options.provider)  # before anything runs
+    chosen_target = _chosen(options, options.provider)  # before anything runs
     if not options.measure:
-        return _without_running(loaded, options, demanded, store, device)
+        return _without_running(loaded, options, demanded, store, chosen_target)
     provider, sizes = isolated(running, loaded.path, options, demanded)
-    aim = _chosen(options, provider) or target(usual(provider))
-    return SearchContext(provider, sizes, aim, machine_identity(provider))
+    target = _chosen(options, provider) or load_target(usual(provider))
+    return SearchContext(provider, sizes, target, machine_identity(provider))
 
 
 def _without_running(
@@ -62,7 +62,7 @@ def _without_running(
     options: SearchOptions,
     demanded: Sizes,
     store: Store,
-    device: Target | None,
+    chosen_target: Target | None,
 ) -> SearchContext:
     """Return the context of a machine of the target's kind.
 
@@ -70,16 +70,16 @@ def _without_running(
     measurements of this machine count if there are any. The kind of CPU is known of this machine
     alone.
     """
-    aim = device or target(usual(options.provider))
-    provider = aim.provider if options.provider is Provider.AUTO else options.provider
+    target = chosen_target or load_target(usual(options.provider))
+    provider = target.provider if options.provider is Provider.AUTO else options.provider
     setting = setting_identity(replace(options, provider=provider), Level.ALL)
-    machines = [name for name in store.machines(setting) if aim.device in name]
+    machines = [name for name in store.machines(setting) if target.device in name]
     with suppress(UnverifiedError):
         this_machine = machine_identity(provider)
         if (
             this_machine in machines
-            and aim.provider is Provider.CPU
-            and aim.name != usual(provider)
+            and target.provider is Provider.CPU
+            and target.name != usual(provider)
         ):
             machines.remove(this_machine)
         elif this_machine in machines:
@@ -87,7 +87,7 @@ def _without_running(
     machine = machines[0] if len(machines) == 1 else ""
     ports = ports_of(loaded.proto)
     sizes = tuple(assumed_shapes(ports, shapes) for shapes in demanded)
-    return SearchContext(provider, sizes, aim, machine)
+    return SearchContext(provider, sizes, target, machine)
 
 
 def _chosen(options: SearchOptions, provider: Provider) -> Target | None:
@@ -98,8 +98,8 @@ def _chosen(options: SearchOptions, provider: Provider) -> Target | None:
     """
     if options.target is None:
         return None
-    aim = target(options.target)
+    target = load_target(options.target)
     on_cpu = description_of(provider).device == "cpu"
-    if provider is not Provider.AUTO and on_cpu != (aim.provider is Provider.CPU):
-        raise UsageError(f"target {aim.name} is of provider {aim.provider}, not {provider}")
-    return aim
+    if provider is not Provider.AUTO and on_cpu != (target.provider is Provider.CPU):
+        raise UsageError(f"target {target.name} is of provider {target.provider}, not {provider}")
+    return target

@@ -91,7 +91,7 @@ def names() -> list[str]:
 
 
 @cache
-def target(name: str) -> Target:
+def load_target(name: str) -> Target:
     """Return a target by its name.
 
     Raises:

@@ -25,7 +25,7 @@ from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules import rows
-from widthfold_onnx.rules.proposals import fold_of
+from widthfold_onnx.rules.row_fold import fold_of
 from widthfold_onnx.rules.sites import ProductSite
 
 

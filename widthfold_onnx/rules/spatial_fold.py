@@ -1,0 +1,228 @@
+"""Plan the moves of a site whose data is [N, C, *spatial]: batch and spatial axes are folded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from widthfold_onnx.algebra.axis import ANY, Congruence, FoldedAxis, fold_axis, keep_axis
+from widthfold_onnx.algebra.channels import Grouping, Regrouping
+from widthfold_onnx.algebra.conv import ConvFold
+from widthfold_onnx.algebra.packing import (
+    Packing,
+    Reshape,
+    ShiftedSum,
+    inferred,
+    pack,
+    pack_positions,
+)
+from widthfold_onnx.arrays import Dims, round_up
+from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.form import (
+    Ends,
+    Form,
+    FormSpec,
+    Proposal,
+    bytes_growth,
+    elements,
+)
+from widthfold_onnx.rules.sites import ConvSite, axis_names
+
+
+@dataclass(frozen=True)
+class SpatialFold(Proposal):
+    """A fold of the batch or the spatial axes of a Conv."""
+
+    site: ConvSite
+
+    @classmethod
+    def of(cls, site: ConvSite, options: FoldOptions, spec: FormSpec) -> SpatialFold | Refusal:
+        """Propose the fold that a spec describes, or say why the site has none."""
+        regrouping = Regrouping(site.grouping, Grouping(*spec.channels, spec.group))
+        if not regrouping.is_possible:
+            return Refusal(Code.INCONSISTENT_SHAPES, "its channels cannot form such groups")
+        if len(spec.axes) != len(site.axes):
+            return Refusal(Code.RANK_UNSUPPORTED, f"the form is for {len(spec.axes)} spatial axes")
+        axes: list[FoldedAxis] = []
+        for name, axis, tiles in zip(site.position_names, site.axes, spec.axes, strict=True):
+            # True for a sub-pixel form, too: its tiles of the output are the base dilation.
+            keeps_output = tiles.out_tile == axis.base_dilation
+            folded_axis = (
+                keep_axis(axis)
+                if keeps_output and axis.base_dilation == tiles.in_tile == 1
+                else fold_axis(axis, tiles.out_tile, tiles.in_tile, blocked=tiles.blocked)
+            )
+            if isinstance(folded_axis, Refusal):
+                where = f"along {name}, " if keeps_output else ""
+                return replace(folded_axis, reason=where + folded_axis.reason)
+            axes.append(folded_axis)
+        fold = ConvFold(
+            axes=tuple(axes),
+            group=spec.group,
+            batch=spec.batch,
+            dense=spec.dense,
+            tile_major=spec.tile_major,
+            lift=spec.lift,
+            regrouping=regrouping,
+            summed=spec.summed,
+        )
+        return cls(site, options, spec, fold)
+
+    def extended_shapes(self) -> tuple[Dims, Dims] | Refusal:
+        """Return the extents of input and output that the fold needs, or why it has none."""
+        site, fold, options = self.site, self.fold, self.options
+        for axis, tiles in enumerate(fold.layout(output=False).factors):
+            if tiles > 1 and site.planned[axis] is None and site.quantization is not None:
+                return Refusal(
+                    Code.UNKNOWN_EXTENT,
+                    f"the extent of the {axis_names(site.rank)[axis]} is not known; {tiles} would "
+                    "have to divide it",
+                )
+        in_shape = _extended_shape(site, fold, output=False)
+        out_shape = _extended_shape(site, fold, output=True)
+        for shape, needed_shape in ((site.planned, in_shape), (site.output, out_shape)):
+            if shape != needed_shape and not options.ragged:
+                axis = next(
+                    i for i, (a, n) in enumerate(zip(shape, needed_shape, strict=True)) if a != n
+                )
+                return Refusal(
+                    Code.FACTOR_DOES_NOT_DIVIDE,
+                    f"{'input' if shape is site.planned else 'output'} extent {shape[axis]} "
+                    f"would have to be {needed_shape[axis]}",
+                )
+        return in_shape, out_shape
+
+    def mixing_reason(self) -> str:
+        """Say why a NaN of one sample may reach others: structural zeros lie between samples."""
+        return "one dense group lets a NaN of one sample reach others" if self.fold.dense else ""
+
+    def form(self, shapes: tuple[Dims, Dims]) -> Form:
+        """Return the form of the fold, see `Proposal.form`.
+
+        The NHWC path keeps open extents at their places where the NCHW path would have to infer
+        several.
+        """
+        site, fold = self.site, self.fold
+        if fold.summed:
+            return self._summed(shapes)
+        (in_shape, out_shape), logical = shapes, (site.planned, site.output)
+        input_packing, output_packing = (
+            _packing(fold, _static_shape(site, shape), output=output)
+            for shape, output in ((in_shape, False), (out_shape, True))
+        )
+        folding = input_packing.steps(tile_major=False)
+        unfolding = output_packing.steps(tile_major=False, inverse=True)
+        views = all(isinstance(step, Reshape) for step in (*folding, *unfolding))
+        infers_several = max(inferred(folding), inferred(unfolding)) > 1
+        # A dequantized grouped Conv would need tile-major groups, which no layout has.
+        has_layout = not (site.is_dequantized and fold.group > 1)
+        channels_last = (fold.tile_major or infers_several) and not views and has_layout
+        if channels_last:
+            folding = input_packing.steps(tile_major=True)
+            unfolding = output_packing.steps(tile_major=True, inverse=True)
+        fold = replace(fold, tile_major=channels_last)
+        output_positions = (out_shape[0], 1, *out_shape[2:])
+        weight_positions = (site.positions[0], 1, *site.positions[1:])
+        return Form(
+            spec=msgspec.structs.replace(self.spec, tile_major=channels_last),
+            fold=fold,
+            is_view=views and shapes == logical,
+            channels_last=channels_last,
+            in_shape=in_shape,
+            out_shape=out_shape,
+            flops_ratio=fold.flops_growth(elements(output_positions) / elements(weight_positions)),
+            bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
+            folded_axes=frozenset(
+                i
+                for i, is_ in enumerate((fold.batch > 1, False, *(a.is_folded for a in fold.axes)))
+                if is_
+            ),
+            conditions=(
+                Congruence((site.planned[0] or 0) % fold.batch, fold.batch),
+                ANY,
+                *(axis.condition for axis in fold.axes),
+            ),
+            folding=folding,
+            unfolding=unfolding,
+            ends=_ends(site, fold, shapes, input_packing.shape, output_packing.shape),
+        )
+
+    def _summed(self, shapes: tuple[Dims, Dims]) -> Form:
+        """Return the form that computes each position as a sample, and adds what its taps give.
+
+        All extents but the number of samples are fixed (`enumeration.summed_taps`).
+        """
+        site, fold = self.site, self.fold
+        in_shape, out_shape = (_static_shape(site, shape) for shape in shapes)
+        first = fold.axes[0]
+        input_packing, _ = pack_positions(in_shape, first.in_tile)
+        _, output_packing = pack_positions(out_shape, first.out_tile)
+        batch, positions = in_shape[0], elements(in_shape[2:3]) // first.in_tile
+        channels = fold.channels(*site.channels)[1]
+        tap_shape = (batch, positions, channels, *out_shape[3:])
+        output_positions = elements((batch, positions * first.out_tile, *out_shape[3:]))
+        return Form(
+            spec=self.spec,
+            fold=fold,
+            is_view=False,
+            in_shape=in_shape,
+            out_shape=out_shape,
+            flops_ratio=fold.flops_growth(output_positions / elements(site.positions)),
+            bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
+            folded_axes=frozenset(range(len(in_shape))) - {1},
+            conditions=(ANY,) * len(in_shape),
+            folding=input_packing.steps(tile_major=False),
+            unfolding=(
+                Reshape(len(tap_shape) - 1, tap_shape, (False,) * len(tap_shape)),
+                ShiftedSum(fold.shifts, channels // fold.sums, len(tap_shape)),
+                *output_packing.steps(tile_major=False, inverse=True),
+            ),
+            ends=Ends(site.data_index, None, None, in_shape, out_shape),
+        )
+
+
+def _ends(
+    site: ConvSite, fold: ConvFold, shapes: tuple[Dims, Dims], in_shape: Dims, out_shape: Dims
+) -> Ends:
+    """Return the layouts at both ends.
+
+    None if the tensor is extended or cut, or groups interleave.
+    """
+    is_apart = fold.tile_major and fold.group > 1
+    input_layout, output_layout = (
+        layout if shape == logical and layout.fits(shape) and not is_apart else None
+        for layout, shape, logical in (
+            (fold.layout(output=False), shapes[0], site.planned),
+            (fold.layout(output=True), shapes[1], site.output),
+        )
+    )
+    reason = None
+    if shapes[1] != site.output:
+        reason = Refusal(Code.CUT, f"{list(shapes[1])} is cut to {list(site.output)}")
+    elif is_apart:
+        reason = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in NHWC")
+    return Ends(site.data_index, input_layout, output_layout, in_shape, out_shape, reason)
+
+
+def _packing(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:
+    """Return how the input or output of these extents is packed."""
+    return pack(
+        shape, fold.layout(output=output).tiles, group=fold.group, batch=fold.batch, lift=fold.lift
+    )
+
+
+def _extended_shape(site: ConvSite, fold: ConvFold, *, output: bool) -> Dims:
+    """Return the shape of the input or output after extension to the extents of the fold."""
+    shape = site.output if output else site.planned
+    lengths = [a.out_length if output else a.in_length for a in fold.axes]
+    batch = None if shape[0] is None else round_up(shape[0], fold.batch)
+    spatial = (s if e is None else e for s, e in zip(shape[2:], lengths, strict=True))
+    return (batch, fold.regrouping.channels(*site.channels)[output], *spatial)
+
+
+def _static_shape(site: ConvSite, shape: Dims) -> Dims:
+    """Return the extents of input or output that the model fixes, the channels among them."""
+    pairs = enumerate(zip(shape, site.static, strict=True))
+    return tuple(e if i == 1 or fixed is not None else None for i, (e, fixed) in pairs)
