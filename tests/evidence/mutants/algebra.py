@@ -21,7 +21,7 @@ from widthfold_onnx.algebra.packing import Packing, pack
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE, ConvTranspose
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite import folded_node
-from widthfold_onnx.rules import windows
+from widthfold_onnx.rules import spatial_fold
 
 Planted = Callable[[], Any]
 """A context inside which the package folds wrongly."""
@@ -71,7 +71,7 @@ def axes(alter: Callable[[FoldedAxis], dict[str, object]]) -> Planted:
         right = fold_axis(axis, *tiles, blocked=blocked)
         return replace(right, **alter(right)) if isinstance(right, FoldedAxis) else right
 
-    return code((windows, "fold_axis"), by=wrong)
+    return code((spatial_fold, "fold_axis"), by=wrong)
 
 
 def geometry(**steps: int) -> Planted:
@@ -81,7 +81,7 @@ def geometry(**steps: int) -> Planted:
         changed = {name: getattr(axis, name) + step for name, step in steps.items()}
         return fold_axis(replace(axis, **changed), *tiles, blocked=blocked)
 
-    return code((windows, "fold_axis"), by=wrong)
+    return code((spatial_fold, "fold_axis"), by=wrong)
 
 
 def canonical(alter: Callable[[Array], Array]) -> Planted:
@@ -114,7 +114,7 @@ def packing(alter: Callable[[dict[str, Any]], dict[str, Any]], *, output_only: b
             return pack(shape, tiles, **others)
         return pack(**alter({"shape": shape, "tiles": tiles, **others}))
 
-    return code((windows, "pack"), by=wrong)
+    return code((spatial_fold, "pack"), by=wrong)
 
 
 def inverted(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -275,7 +275,9 @@ def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(settings, "open_session", open_session)
     chosen = {"session.disable_prepacking": "1"}
-    setup = replace(SETUP, options=SearchOptions(provider=Provider.CPU, session_options=chosen))
+    setup = replace(
+        SETUP, search_options=SearchOptions(provider=Provider.CPU, session_options=chosen)
+    )
     with pytest.raises(OpenedError) as caught:
         race([workload("own")], setup, 1.0, send=print)
     assert caught.value.args == (chosen,)

@@ -24,7 +24,7 @@ from tests.folding import fold_model
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rules import rows
+from widthfold_onnx.rules import row_fold
 from widthfold_onnx.rules.row_fold import fold_of
 from widthfold_onnx.rules.sites import ProductSite
 
@@ -283,7 +283,7 @@ def in_layout(alter: Callable[[RowLayout], RowLayout]) -> Planted:
     def wrong(factor: int, left: bool, merged: int) -> RowLayout:
         return alter(RowLayout(factor, left, merged))
 
-    return code((rows, "RowLayout"), by=wrong)
+    return code((row_fold, "RowLayout"), by=wrong)
 
 
 IN_CODE: dict[str, Planted] = {
@@ -292,7 +292,7 @@ IN_CODE: dict[str, Planted] = {
         (RowLayout, "channels"),
         by=lambda layout, count: np.arange(layout.factor * count) % count - 1,
     ),
-    "code.weight_of_the_other_side": code((rows, "fold_of"), by=other_weight),
+    "code.weight_of_the_other_side": code((row_fold, "fold_of"), by=other_weight),
     "code.merged_otherwise": in_layout(merged_otherwise),
     "code.other_side": in_layout(other_side),
 }
