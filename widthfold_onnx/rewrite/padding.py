@@ -31,7 +31,7 @@ def joined_plan(plans: Sequence[PaddingPlan]) -> PaddingPlan | None:
 
 
 def survey_padding(document: Document, multiple: int) -> tuple[list[PaddingPlan], list[Stop]]:
-    """Return the plans that pad one chain of a model each, and what ends all other channels.
+    """Return the plans that pad one chain of a model each, and what stops all other channels.
 
     Args:
         document: the model, not padded yet.
@@ -51,10 +51,10 @@ def survey_padding(document: Document, multiple: int) -> tuple[list[PaddingPlan]
         )
         for chain in padding.chains
     ]
-    ends = {end: refusal for ends in padding.refused.values() for end, refusal in ends.items()}
+    stops = {node: refusal for stops in padding.refused.values() for node, refusal in stops.items()}
     return chains, [
         Stop(node=shown_name(node), op=node.op_type, code=refusal.code.value, reason=refusal.reason)
-        for node, refusal in ends.items()
+        for node, refusal in stops.items()
     ]
 
 
@@ -101,8 +101,9 @@ def _misfit(padding: ChannelPadding, node: Node, layer: PaddedLayer) -> str:
             f"{widths[0]} channels would be padded to {widths[1]}, "
             f"planned {layer.channels} to {layer.padded}"
         )
-    for end, refusal in padding.refused.get(node, {}).items():
-        return f"its channels cannot be padded: {end.op_type} {shown_name(end)} ({refusal.reason})"
+    for stop, refusal in padding.refused.get(node, {}).items():
+        stop_name = f"{stop.op_type} {shown_name(stop)}"
+        return f"its channels cannot be padded: {stop_name} ({refusal.reason})"
     return f"its channels are not padded, planned {layer.channels} to {layer.padded}"
 
 

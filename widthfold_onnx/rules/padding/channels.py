@@ -1,10 +1,11 @@
 """Define the channels of a node, which may be padded, and what a rule says of them.
 
-A line is the channels of a tensor as a sequence of runs. A run is cut where a Concat, a Split or a
-group ends in it, and merged with a run that must have the same padding. A rule ties the lines of an
-op together (`RelatedOp`), and then returns its node on padded tensors (`LaidOp`).
+The channels of a tensor are a sequence of segments. A segment is cut where a Concat, a Split or a
+group ends in it, and merged with a segment that must have the same padding. A rule ties the
+channels of an op together (`OpWithChannels`), and then puts its node on padded tensors
+(`OpInPadding` -> `PaddedOp`).
 
-    a Concat of (a: 6) and (b: 10) has the line (a, b)
+    a Concat of (a: 6) and (b: 10) has the segments (a, b)
     a Split of it into 4 and 12 cuts a into a0: 4 and a1: 2; its outputs have (a0) and (a1, b)
 """
 
@@ -42,113 +43,121 @@ DECIDING = frozenset(
 """Ops that make a zero of zeros or not, as an attribute or another operand decides."""
 
 
-class Run:
+class Segment:
     """Channels that are padded as one, wherever they occur.
 
     Args:
         count: number of channels.
         makers: the nodes that can write padding behind them.
-        ends: the nodes that keep them from being padded, with the reasons.
+        stops: the nodes that keep them from being padded, with the reasons.
 
     Attributes:
-        parts: the runs that took its place, if it was cut or merged.
+        parts: the segments that took its place, if it was cut or merged.
     """
 
     def __init__(
         self,
         count: int,
         makers: Iterable[Node] = (),
-        ends: Mapping[Node, Refusal] | None = None,
+        stops: Mapping[Node, Refusal] | None = None,
     ) -> None:
         self.count = count
         self.makers = dict.fromkeys(makers)
-        self.ends = dict(ends or {})
-        self.parts: tuple[Run, ...] = ()
+        self.stops = dict(stops or {})
+        self.parts: tuple[Segment, ...] = ()
 
-    def part(self, count: int) -> Run:
-        """Return a run of so many of its channels."""
-        return Run(count, self.makers, self.ends)
-
-
-Line = tuple[Run, ...]
+    def part(self, count: int) -> Segment:
+        """Return a segment of so many of its channels."""
+        return Segment(count, self.makers, self.stops)
 
 
-def current_runs(line: Iterable[Run]) -> Line:
-    """Return the runs of a line as they are now: a run that was cut or merged gives its parts."""
-    result, stack = [], list(line)[::-1]
+Segments = tuple[Segment, ...]
+
+
+def current_segments(segments: Iterable[Segment]) -> Segments:
+    """Return segments as they are now: a segment that was cut or merged gives its parts."""
+    result, stack = [], list(segments)[::-1]
     while stack:
-        run = stack.pop()
-        if run.parts:
-            stack += run.parts[::-1]
+        segment = stack.pop()
+        if segment.parts:
+            stack += segment.parts[::-1]
         else:
-            result.append(run)
+            result.append(segment)
     return tuple(result)
 
 
-def count_of(line: Iterable[Run]) -> int:
-    """Return the number of channels of a line."""
-    return sum(run.count for run in line)
+def count_of(segments: Iterable[Segment]) -> int:
+    """Return the number of channels of segments."""
+    return sum(segment.count for segment in segments)
 
 
-def cut(line: Line, borders: Iterable[int]) -> None:
-    """Cut the runs of a line so that they end at these numbers of channels."""
+def cut(segments: Segments, borders: Iterable[int]) -> None:
+    """Cut segments so that they end at these numbers of channels."""
     for border in borders:
         start = 0
-        for run in current_runs(line):
-            if start < border < start + run.count:
-                run.parts = run.part(border - start), run.part(start + run.count - border)
+        for segment in current_segments(segments):
+            if start < border < start + segment.count:
+                segment.parts = (
+                    segment.part(border - start),
+                    segment.part(start + segment.count - border),
+                )
                 break
-            start += run.count
+            start += segment.count
 
 
-def channel_range(line: Line, begin: int, end: int) -> Line:
-    """Return the channels from `begin` up to `end` of a line."""
-    cut(line, (begin, end))
-    runs = current_runs(line)
-    ends = accumulate(run.count for run in runs)
-    pairs = zip(runs, ends, strict=True)
-    return tuple(run for run, last in pairs if begin < last <= end)
+def channel_range(segments: Segments, begin: int, end: int) -> Segments:
+    """Return the channels from `begin` up to `end`."""
+    cut(segments, (begin, end))
+    segments = current_segments(segments)
+    ends = accumulate(segment.count for segment in segments)
+    pairs = zip(segments, ends, strict=True)
+    return tuple(segment for segment, last in pairs if begin < last <= end)
 
 
-def merge(first: Line, second: Line) -> None:
-    """Make two lines of equally many channels share their runs, so that both are padded alike."""
+def merge(first: Segments, second: Segments) -> None:
+    """Make equally many channels share their segments, so that both are padded alike."""
     while (borders := _borders(first)) != _borders(second):
         cut(first, _borders(second))
         cut(second, borders)
-    for first_run, second_run in zip(current_runs(first), current_runs(second), strict=True):
-        (first_run,), (second_run,) = current_runs([first_run]), current_runs([second_run])
-        if first_run is not second_run:
-            first_run.makers |= second_run.makers
-            first_run.ends |= second_run.ends
-            second_run.parts = (first_run,)
+    for first_segment, second_segment in zip(
+        current_segments(first), current_segments(second), strict=True
+    ):
+        (first_segment,), (second_segment,) = (
+            current_segments([first_segment]),
+            current_segments([second_segment]),
+        )
+        if first_segment is not second_segment:
+            first_segment.makers |= second_segment.makers
+            first_segment.stops |= second_segment.stops
+            second_segment.parts = (first_segment,)
 
 
-def _borders(line: Line) -> list[int]:
-    return list(accumulate(run.count for run in current_runs(line)))
+def _borders(segments: Segments) -> list[int]:
+    return list(accumulate(segment.count for segment in current_segments(segments)))
 
 
 @dataclass(frozen=True)
-class RelatedOp(Op):
+class OpWithChannels(Op):
     """A node with the channels that it reads.
 
     Attributes:
-        lines: the channels of each input; None where it is a constant or has none.
+        channels: of each input; None where it is a constant or has none.
     """
 
-    lines: tuple[Line | None, ...]
+    channels: tuple[Segments | None, ...]
 
     @property
-    def data(self) -> Line:
+    def data(self) -> Segments:
         """The channels of input 0."""
-        line = self.lines[0]
-        assert line is not None
-        return line
+        segments = self.channels[0]
+        assert segments is not None
+        return segments
 
     @property
     def rank(self) -> int:
         """The rank of the tensors that have channels; 0 if it is not known."""
-        pairs = zip(self.shapes, self.lines, strict=True)
-        return max((len(shape) for shape, line in pairs if line and shape), default=0)
+        pairs = zip(self.shapes, self.channels, strict=True)
+        return max((len(shape) for shape, segments in pairs if segments and shape), default=0)
 
     def stored(self, index: int) -> Constant:
         """Return an input that is a constant (`PaddingRule.constants`)."""
@@ -163,7 +172,7 @@ class RelatedOp(Op):
 
 
 @dataclass(frozen=True)
-class LaidOp(RelatedOp):
+class OpInPadding(OpWithChannels):
     """A node whose tensors have padded layouts.
 
     Attributes:
@@ -223,7 +232,7 @@ class LaidOp(RelatedOp):
 
 
 @dataclass(frozen=True)
-class PaddedNode:
+class PaddedOp:
     """A node on padded tensors.
 
     Attributes:
@@ -244,12 +253,12 @@ class PaddingRule(NamedTuple):
     """The effect of an operator on padded channels.
 
     Attributes:
-        relate: ties the channels of its inputs together and returns the lines of its outputs, or
-            says why none of them can be padded.
+        output_channels: ties the channels of its inputs together and returns the channels of its
+            outputs, or says why none of them can be padded.
         pad: returns the node on padded tensors, or why there is none.
         constants: the inputs that must be constants.
     """
 
-    relate: Callable[[RelatedOp], Sequence[Line] | Refusal]
-    pad: Callable[[LaidOp], PaddedNode | Refusal]
+    output_channels: Callable[[OpWithChannels], Sequence[Segments] | Refusal]
+    pad: Callable[[OpInPadding], PaddedOp | Refusal]
     constants: slice = slice(0)

@@ -27,12 +27,12 @@ from widthfold_onnx.rules.op import (
 )
 from widthfold_onnx.rules.padding.channels import (
     CHANNELS,
-    LaidOp,
-    Line,
-    PaddedNode,
+    OpInPadding,
+    OpWithChannels,
+    PaddedOp,
     PaddingRule,
-    RelatedOp,
-    Run,
+    Segment,
+    Segments,
     channel_range,
     count_of,
     cut,
@@ -44,27 +44,27 @@ UNKNOWN_RANK = Refusal(Code.UNKNOWN_SHAPE, "the rank of its input is not known")
 ACROSS_CHANNELS = Refusal(Code.ACROSS_CHANNELS, "it acts along the channels")
 
 
-def _relate_data(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_data(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     """Return the channels of input 0 as the channels of the output."""
     return [op.data]
 
 
-def _pad_weighted_sum(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_weighted_sum(op: OpInPadding) -> PaddedOp | Refusal:
     """Pad an op that adds up weighted positions: it makes a zero of zeros."""
     if op.padding is not None and op.padding != 0:
         return Refusal(Code.PADDING_NOT_ZERO, f"its padding is {op.padding}, not 0")
-    return PaddedNode(op.padding)
+    return PaddedOp(op.padding)
 
 
-def _pad_selection(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_selection(op: OpInPadding) -> PaddedOp | Refusal:
     """Pad an op that returns one of the positions that it reads."""
-    return PaddedNode(op.padding)
+    return PaddedOp(op.padding)
 
 
 # Conv, ConvTranspose: zero rows, zero columns, zero groups.
 
 
-def _channels(op: RelatedOp) -> tuple[int, int, int] | Refusal:
+def _channels(op: OpWithChannels) -> tuple[int, int, int] | Refusal:
     """Return groups, input channels and output channels of a Conv or ConvTranspose."""
     group, weight = op.node.attributes.get_int("group", 1), op.stored(1).shape
     first, second = (*weight, 0, 0)[:2]
@@ -75,21 +75,21 @@ def _channels(op: RelatedOp) -> tuple[int, int, int] | Refusal:
         return Refusal(Code.INCONSISTENT_SHAPES, f"a weight of {list(weight)} in {group} groups")
     if op.has(2) and op.stored(2).shape != (outputs,):
         return Refusal(Code.INCONSISTENT_SHAPES, f"a bias of {list(op.stored(2).shape)}")
-    if op.lines[0] is not None and count_of(op.data) != inputs:
+    if op.channels[0] is not None and count_of(op.data) != inputs:
         return Refusal(
             Code.INCONSISTENT_SHAPES, f"{inputs} input channels, but {count_of(op.data)} are read"
         )
     return group, inputs, outputs
 
 
-def _relate_linear(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_linear(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     channels = _channels(op)
     if isinstance(channels, Refusal):
         return channels
     group, inputs, outputs = channels
     if group == 1:
-        return [(Run(outputs, [op.node]),)]
-    if op.lines[0] is None:
+        return [(Segment(outputs, [op.node]),)]
+    if op.channels[0] is None:
         return Refusal(Code.UNKNOWN_SHAPE, "the channels of its input are not known")
     if group == inputs == outputs:
         return [op.data]
@@ -97,13 +97,13 @@ def _relate_linear(op: RelatedOp) -> Sequence[Line] | Refusal:
         return Refusal(
             Code.GROUPS_OF_ONE, f"{inputs} -> {outputs} channels in {group} groups of a single one"
         )
-    line = (Run(outputs, [op.node]),)
+    segments = (Segment(outputs, [op.node]),)
     cut(op.data, range(0, inputs, inputs // group))
-    cut(line, range(0, outputs, outputs // group))
-    return [line]
+    cut(segments, range(0, outputs, outputs // group))
+    return [segments]
 
 
-def _pad_linear(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_linear(op: OpInPadding) -> PaddedOp | Refusal:
     """Pad weight [O, C/group, *kernel] (ConvTranspose: [C, O/group, *kernel]) and bias [O] by 0."""
     group, weight = op.node.attributes.get_int("group", 1), op.array(1)
     transposed = op.node.op_type == "ConvTranspose"
@@ -122,14 +122,14 @@ def _pad_linear(op: LaidOp) -> PaddedNode | Refusal:
     if op.has(2):
         constants[2] = out_layout.expand(op.array(2), 0)
     zero = np.zeros((), weight.dtype) if out_layout.is_padded else None
-    return PaddedNode(zero, constants, attributes)
+    return PaddedOp(zero, constants, attributes)
 
 
 NORMALIZED = {1: 0.0, 2: 0.0, 3: 0.0, 4: 1.0}
 """Scale, shift, mean and variance at padding: with these a BatchNormalization returns 0."""
 
 
-def _relate_normalization(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_normalization(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     problem = statistics_problem(op.node)
     if problem is not None:
         return problem
@@ -139,10 +139,10 @@ def _relate_normalization(op: RelatedOp) -> Sequence[Line] | Refusal:
     return [op.data]
 
 
-def _pad_normalization(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_normalization(op: OpInPadding) -> PaddedOp | Refusal:
     (layout,) = op.outputs
     constants = {i: layout.expand(op.array(i), 0, fill) for i, fill in NORMALIZED.items()}
-    return PaddedNode(None if op.padding is None else np.zeros_like(op.padding), constants)
+    return PaddedOp(None if op.padding is None else np.zeros_like(op.padding), constants)
 
 
 # Elementwise ops.
@@ -152,24 +152,28 @@ FILLED_WITH_ONE = frozenset({"Div", "Mul", "Pow", "PRelu"})
 keep the proof from seeing that Max(x, slope * x) is a PRelu. Other constants are 0 there."""
 
 
-def _relate_broadcast(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_broadcast(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     """Tie all inputs together that are no constants; constants vary per channel at most."""
-    lines = [line for line in op.lines if line is not None]
-    ranks = {len(shape) for shape, line in zip(op.shapes, op.lines, strict=True) if line and shape}
-    if len(ranks) > 1 or len({count_of(line) for line in lines}) > 1:
+    operands = [segments for segments in op.channels if segments is not None]
+    ranks = {
+        len(shape)
+        for shape, segments in zip(op.shapes, op.channels, strict=True)
+        if segments and shape
+    }
+    if len(ranks) > 1 or len({count_of(segments) for segments in operands}) > 1:
         shapes = [list(shape) for shape in op.shapes if shape is not None]
         return Refusal(Code.SHAPES_DIFFER, f"extents {shapes}")
-    for index, line in enumerate(op.lines):
-        if line is None and op.has(index):
-            problem = _operand_problem(op, index, count_of(lines[0]))
+    for index, segments in enumerate(op.channels):
+        if segments is None and op.has(index):
+            problem = _operand_problem(op, index, count_of(operands[0]))
             if problem is not None:
                 return problem
-    for line in lines[1:]:
-        merge(lines[0], line)
-    return [lines[0]]
+    for segments in operands[1:]:
+        merge(operands[0], segments)
+    return [operands[0]]
 
 
-def _operand_problem(op: RelatedOp, index: int, channels: int) -> Refusal | None:
+def _operand_problem(op: OpWithChannels, index: int, channels: int) -> Refusal | None:
     """Refuse an operand that is no constant, or varies along another axis than the channels."""
     array = op.constant(index)
     if isinstance(array, Refusal):
@@ -179,7 +183,7 @@ def _operand_problem(op: RelatedOp, index: int, channels: int) -> Refusal | None
     return None if array.size == 1 else UNKNOWN_RANK
 
 
-def _pad_broadcast(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_broadcast(op: OpInPadding) -> PaddedOp | Refusal:
     (layout,) = op.outputs
     operands: list[Array | None] = []
     constants = {}
@@ -195,13 +199,13 @@ def _pad_broadcast(op: LaidOp) -> PaddedNode | Refusal:
         constants[index] = layout.expand(array, array.ndim - op.rank + CHANNELS, fill)
         operands.append(np.full((), fill, array.dtype))
     result = op.apply_to_padding(operands)
-    return result if isinstance(result, Refusal) else PaddedNode(result, constants)
+    return result if isinstance(result, Refusal) else PaddedOp(result, constants)
 
 
 # Ops along positions.
 
 
-def _without_channels(op: RelatedOp, axes: Sequence[int] | Refusal | None) -> Refusal | None:
+def _without_channels(op: OpWithChannels, axes: Sequence[int] | Refusal | None) -> Refusal | None:
     """Refuse axes that are not known, or that are not all axes of positions."""
     if isinstance(axes, Refusal):
         return axes
@@ -210,14 +214,14 @@ def _without_channels(op: RelatedOp, axes: Sequence[int] | Refusal | None) -> Re
     return None if axes and CHANNELS not in (a % op.rank for a in axes) else ACROSS_CHANNELS
 
 
-def _relate_reduce(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_reduce(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     refusal = _without_channels(op, op.numbers(1, "axes"))
     if refusal is None and not op.node.attributes.get_int("keepdims", 1):
         refusal = Refusal(Code.OTHER_RANK, "it drops axes")
     return refusal or [op.data]
 
 
-def _relate_slice(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_slice(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     axes = op.numbers(3, "axes")
     if axes is None:
         starts = op.numbers(1, "starts")
@@ -225,7 +229,7 @@ def _relate_slice(op: RelatedOp) -> Sequence[Line] | Refusal:
     return _without_channels(op, axes) or [op.data]
 
 
-def _relate_resize(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_resize(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     result = op.scales_or_sizes()
     if isinstance(result, Refusal):
         return result
@@ -237,14 +241,14 @@ def _relate_resize(op: RelatedOp) -> Sequence[Line] | Refusal:
     return [op.data]
 
 
-def _pad_resize(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_resize(op: OpInPadding) -> PaddedOp | Refusal:
     node = _pad_weighted_sum(op)
     if isinstance(node, Refusal) or not op.has(SIZES):
         return node
-    return PaddedNode(node.padding, {SIZES: _with_channels(op, SIZES)})
+    return PaddedOp(node.padding, {SIZES: _with_channels(op, SIZES)})
 
 
-def _with_channels(op: LaidOp, index: int) -> Array:
+def _with_channels(op: OpInPadding, index: int) -> Array:
     """Return the extents that an input gives, with the padded channels of the result."""
     extents = np.array(op.array(index))
     if extents[CHANNELS] > 0:  # else a Reshape copies or infers them
@@ -255,34 +259,34 @@ def _with_channels(op: LaidOp, index: int) -> Array:
 # Concat, Split and Pad.
 
 
-def _is_along_channels(op: RelatedOp, default: int) -> bool:
+def _is_along_channels(op: OpWithChannels, default: int) -> bool:
     """Check whether an op acts along the channels; its rank is known."""
     return op.node.attributes.get_int("axis", default) % op.rank == CHANNELS
 
 
-def _relate_concat(op: RelatedOp) -> Sequence[Line] | Refusal:
-    lines = [line for line in op.lines if line is not None]
+def _relate_concat(op: OpWithChannels) -> Sequence[Segments] | Refusal:
+    operands = [segments for segments in op.channels if segments is not None]
     if not op.rank:
         return UNKNOWN_RANK
-    if len(lines) < len(op.lines):
+    if len(operands) < len(op.channels):
         return Refusal(Code.NOT_CARRIED, "it joins a constant, or a tensor of unknown extents")
     if _is_along_channels(op, 1):
-        return [tuple(run for line in lines for run in line)]
-    if len({count_of(line) for line in lines}) > 1:
+        return [tuple(segment for segments in operands for segment in segments)]
+    if len({count_of(segments) for segments in operands}) > 1:
         return Refusal(Code.SHAPES_DIFFER, f"extents {list(map(str, op.shapes))}")
-    for line in lines[1:]:
-        merge(lines[0], line)
-    return [lines[0]]
+    for segments in operands[1:]:
+        merge(operands[0], segments)
+    return [operands[0]]
 
 
-def _pad_concat(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_concat(op: OpInPadding) -> PaddedOp | Refusal:
     paddings = [padding for padding in op.paddings if padding is not None]
     if len({float(padding) for padding in paddings}) > 1:
         return Refusal(Code.PADDING_VARIES, "the padding of its inputs differs")
-    return PaddedNode(paddings[0] if paddings else None)
+    return PaddedOp(paddings[0] if paddings else None)
 
 
-def _relate_split(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_split(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     if not op.rank:
         return UNKNOWN_RANK
     if not _is_along_channels(op, 0):
@@ -300,13 +304,13 @@ def _relate_split(op: RelatedOp) -> Sequence[Line] | Refusal:
     return [channel_range(op.data, begin, end) for begin, end in pairwise(borders)]
 
 
-def _pad_split(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_split(op: OpInPadding) -> PaddedOp | Refusal:
     if not _is_along_channels(op, 0):
         return _pad_selection(op)
     widths = [layout.width for layout in op.outputs]
     inputs, attributes = as_inputs(op.document, PARTS_INPUT, {"split": widths})
     constants = {1: np.array(widths, np.int64)} if inputs else {}
-    return PaddedNode(op.padding, constants, {"num_outputs": None, **attributes})
+    return PaddedOp(op.padding, constants, {"num_outputs": None, **attributes})
 
 
 ZERO_UNPROVED = Refusal(
@@ -314,7 +318,7 @@ ZERO_UNPROVED = Refusal(
 )
 
 
-def _pads_of(op: RelatedOp) -> tuple[list[int], float, str] | Refusal:
+def _pads_of(op: OpWithChannels) -> tuple[list[int], float, str] | Refusal:
     """Return the pads of a Pad, the number that it appends, and its mode."""
     pads = op.pads(op.rank) if op.rank else UNKNOWN_RANK
     attributes = op.node.attributes
@@ -323,7 +327,7 @@ def _pads_of(op: RelatedOp) -> tuple[list[int], float, str] | Refusal:
     return pads if isinstance(pads, Refusal) else (pads, number, mode)
 
 
-def _relate_pad(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_pad(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     outcome = _pads_of(op)
     if isinstance(outcome, Refusal):
         return outcome
@@ -334,10 +338,10 @@ def _relate_pad(op: RelatedOp) -> Sequence[Line] | Refusal:
     if begin or end < 0 or number or mode != "constant":
         return Refusal(Code.ACROSS_CHANNELS, "it does more to channels than to append zeros")
     # Not tied to the input: zeros of the padding may serve as the channels that it appends.
-    return [(Run(count_of(op.data) + end, [op.node]),)]
+    return [(Segment(count_of(op.data) + end, [op.node]),)]
 
 
-def _pad_pad(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_pad(op: OpInPadding) -> PaddedOp | Refusal:
     outcome = _pads_of(op)
     if isinstance(outcome, Refusal):
         return outcome
@@ -346,18 +350,18 @@ def _pad_pad(op: LaidOp) -> PaddedNode | Refusal:
     assert data is not None
     if mode == "constant" and any(pads) and padding is not None and padding != number:
         return Refusal(Code.PADDING_VARIES, f"it appends {number:g}, and the padding is {padding}")
-    ends = op.rank + CHANNELS
-    if pads[ends]:
+    end_pad = op.rank + CHANNELS
+    if pads[end_pad]:
         if data.is_padded and not op.zeros[0]:
             return ZERO_UNPROVED
         growth = result.width - data.width
         if growth < 0 or (result.positions[: data.channels] != data.positions).any():
             return Refusal(Code.UNEVEN_PARTS, "the padding of its result lies elsewhere")
-        pads[ends] = growth
+        pads[end_pad] = growth
         padding = op.zero if result.is_padded else None
     if not any(pads):
-        return PaddedNode(padding, vanishes=True)
-    return PaddedNode(padding, *op.with_pads(pads))
+        return PaddedOp(padding, vanishes=True)
+    return PaddedOp(padding, *op.with_pads(pads))
 
 
 # A vector of channels, and a product that reads it.
@@ -366,7 +370,7 @@ NOT_PADDED = Refusal(Code.NOT_CARRIED, "a product of matrices makes no padding")
 NO_VECTORS = Refusal(Code.NOT_CARRIED, "its rows are no vectors of padded channels")
 
 
-def _relate_flatten(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_flatten(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     """Keep the channels of [N, C, 1, ...], which becomes [N, C]."""
     result = op.document.shapes.get("", op.node.outputs[0].name or "")
     shape = op.shapes[0]
@@ -377,29 +381,29 @@ def _relate_flatten(op: RelatedOp) -> Sequence[Line] | Refusal:
     return [op.data]
 
 
-def _pad_reshape(op: LaidOp) -> PaddedNode | Refusal:
-    return PaddedNode(op.padding, {1: _with_channels(op, 1)})
+def _pad_reshape(op: OpInPadding) -> PaddedOp | Refusal:
+    return PaddedOp(op.padding, {1: _with_channels(op, 1)})
 
 
-def _relate_gather(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_gather(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     axis = op.node.attributes.get_int("axis", 0)
     return [op.data] if op.rank and axis % op.rank > CHANNELS else ACROSS_CHANNELS
 
 
-def _relate_product(op: RelatedOp) -> Sequence[Line] | Refusal:
+def _relate_product(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     weight, axis = op.stored(1).shape, op.node.attributes.get_int("transB", 0)
-    is_vector = op.lines[0] is not None and len(op.shapes[0] or ()) == CHANNELS + 1
+    is_vector = op.channels[0] is not None and len(op.shapes[0] or ()) == CHANNELS + 1
     if not is_vector or flag(op.node, "transA") or len(weight) != 2:
         return NO_VECTORS
     if weight[axis] != count_of(op.data):
         return Refusal(Code.INCONSISTENT_SHAPES, f"a weight of {list(weight)}")
-    return [(Run(weight[1 - axis], ends={op.node: NOT_PADDED}),)]
+    return [(Segment(weight[1 - axis], stops={op.node: NOT_PADDED}),)]
 
 
-def _pad_product(op: LaidOp) -> PaddedNode | Refusal:
+def _pad_product(op: OpInPadding) -> PaddedOp | Refusal:
     layout, axis = op.inputs[0], op.node.attributes.get_int("transB", 0)
     assert layout is not None
-    return PaddedNode(None, {1: layout.expand(op.array(1), axis)})
+    return PaddedOp(None, {1: layout.expand(op.array(1), axis)})
 
 
 LINEAR = PaddingRule(_relate_linear, _pad_linear, slice(1, 3))
