@@ -19,9 +19,10 @@ The folded nodes move into one branch, copies of the original nodes into the oth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -231,24 +232,38 @@ class GuardNodes(NewNodes):
         ).outputs[0]
 
 
-def put_guard(
+class Guard(NamedTuple):
+    """The nodes that choose between the original and the folded nodes of a group.
+
+    Attributes:
+        nodes: the test and the If, in running order.
+        outputs: outputs of the If by the value that they replace.
+        branches: the graphs of the If.
+    """
+
+    nodes: list[Node]
+    outputs: dict[Value, Value]
+    branches: list[Graph]
+
+
+def make_guard(
     document: Document,
     group: GuardedNodes,
-    replacements: MutableMapping[Node, list[Node]],
-    logical: MutableMapping[Value, Value],
-) -> list[Graph]:
-    """Put the new nodes of a group into a guard; return its branches.
+    replacements: Mapping[Node, Sequence[Node]],
+    logical: Mapping[Value, Value],
+) -> Guard:
+    """Put the new nodes of a group into a guard, which other nodes read from now on.
 
     Args:
         document: the model.
         group: the nodes that are replaced, and the test.
-        replacements: the new nodes by the node that they replace: the guard takes their place.
-        logical: new values by the value that they replace: outputs of the guard take their place.
+        replacements: the new nodes by the node that they replace.
+        logical: new values by the value that they replace.
     """
     base = base_name(group.nodes[0])
     folded_nodes = [new for old in group.nodes for new in replacements[old]]
     group_nodes = {*folded_nodes, *group.nodes}
-    outputs = {value: logical.pop(value, None) for old in group.nodes for value in old.outputs}
+    outputs = {value: logical.get(value) for old in group.nodes for value in old.outputs}
     ports = {
         value: new
         for value, new in outputs.items()
@@ -264,14 +279,12 @@ def put_guard(
     }
     metadata = {GUARD_KEY: EXTENTS}
     choice = guard.add("If", "guard", [test], branches, metadata=metadata, outputs=len(ports))
-    for output, (value, new) in zip(choice.outputs, ports.items(), strict=True):
+    for output, new in zip(choice.outputs, ports.values(), strict=True):
         for user, index in list(new.uses()):
             if user not in group_nodes:
                 user.replace_input_with(index, output)
-        logical[value] = output
-    replacements.update({old: [] for old in group.nodes})
-    replacements[group.nodes[-1]] = guard.nodes
-    return list(branches.values())
+    chosen_outputs = dict(zip(ports, choice.outputs, strict=True))
+    return Guard(guard.nodes, chosen_outputs, list(branches.values()))
 
 
 def _is_read(values: Iterable[Value], group_nodes: set[Node]) -> bool:

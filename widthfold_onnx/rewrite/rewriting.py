@@ -28,7 +28,7 @@ from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.results import RegionReport
 from widthfold_onnx.rewrite.folded_node import Parameters, append_folded
-from widthfold_onnx.rewrite.guards import GuardGroups, SiteForms, put_guard
+from widthfold_onnx.rewrite.guards import GuardGroups, SiteForms, make_guard
 from widthfold_onnx.rewrite.new_nodes import NewNodes, Series, SharedConstants, take_over
 from widthfold_onnx.rewrite.record import (
     NONFINITE_KEY,
@@ -183,11 +183,16 @@ class Emission:
 
     def put(self) -> None:
         """Replace the old nodes by the new ones, and put guards around groups."""
-        branches = [
-            branch
-            for group in self._groups
-            for branch in put_guard(self._document, group, self._replacements, self._logical)
-        ]
+        branches: list[Graph] = []
+        for group in self._groups:
+            guard = make_guard(self._document, group, self._replacements, self._logical)
+            for node in group.nodes:
+                self._replacements[node] = []
+                for value in node.outputs:
+                    self._logical.pop(value, None)
+            self._replacements[group.nodes[-1]] = guard.nodes
+            self._logical |= guard.outputs
+            branches += guard.branches
         self._document.replace(self._graph, self._replacements, self._logical)
         self._document.add_branches(self._graph, branches)
 

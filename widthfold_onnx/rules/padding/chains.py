@@ -217,7 +217,9 @@ class Chains:
         dims = self._shape(value)
         is_constant = not isinstance(self._document.constant(value), Refusal)
         count = dims[CHANNELS] if dims is not None and len(dims) > CHANNELS + 1 else None
-        return None if is_constant or not count else (Segment(count, stops={reader: UNPADDED_OPERAND}),)
+        if is_constant or not count:
+            return None
+        return (Segment(count, stops={reader: UNPADDED_OPERAND}),)
 
 
 def _stop_segments(segments: Segments, node: Node, refusal: Refusal) -> None:
