@@ -36,7 +36,7 @@ from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import alternate
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
-from widthfold_onnx.runtime.intervals import judge
+from widthfold_onnx.runtime.intervals import speed_verdict
 from widthfold_onnx.runtime.paired_benchmark import ratio_over_processes
 from widthfold_onnx.runtime.session import open_session
 
@@ -116,7 +116,7 @@ def compare(model: Path, other: Path, options: VerifyOptions) -> dict[str, Any]:
     else:
         measurement = isolated(ratio_over_processes, model, other, options, None)
         figures = (measurement.ratio, measurement.low, measurement.high, measurement.control)
-        verdict = judge(measurement.low, measurement.high, measurement.control)
+        verdict = speed_verdict(measurement.low, measurement.high, measurement.control)
     named = zip(("ratio", "low", "high", "control"), figures, strict=True)
     return {name: round(value, 5) for name, value in named} | {"verdict": verdict}
 

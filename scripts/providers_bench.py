@@ -30,7 +30,7 @@ from benchmark.report import put_between
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.clock import alternate, clock_of
 from widthfold_onnx.runtime.inputs.input_sets import timed_inputs
-from widthfold_onnx.runtime.intervals import interval, judge
+from widthfold_onnx.runtime.intervals import interval, speed_verdict
 from widthfold_onnx.runtime.session import runtime_version
 from widthfold_onnx.runtime.settings import open_at, rounds_of, settings_of
 
@@ -99,7 +99,7 @@ def best(sides: list[Side]) -> list[Side]:
     """Return the sides that no other side surely beats."""
     beaten = set()
     for first, second in combinations(range(len(sides)), 2):
-        verdict = judge(*ratio(sides[first], sides[second])[1:], 0.0)
+        verdict = speed_verdict(*ratio(sides[first], sides[second])[1:], 0.0)
         beaten |= {"faster": {first}, "slower": {second}}.get(verdict, set())
     return [side for number, side in enumerate(sides) if number not in beaten]
 

@@ -31,7 +31,7 @@ class Report(Result, kw_only=True, frozen=True):
 
 
 SpeedVerdict = Literal["faster", "slower", "no difference", "inconclusive"]
-"""What an interval of original / rewritten says (`runtime.intervals.judge`)."""
+"""What an interval of original / rewritten says (`runtime.intervals.speed_verdict`)."""
 
 
 class Gain(Result, kw_only=True, frozen=True):

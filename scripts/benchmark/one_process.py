@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from widthfold_onnx.runtime.clock import Clock, Run, Times, alternate
-from widthfold_onnx.runtime.intervals import judge, one_session
+from widthfold_onnx.runtime.intervals import one_session, speed_verdict
 
 if TYPE_CHECKING:  # a GPU host may lack its dependencies
     from widthfold_onnx.results import SpeedVerdict
@@ -46,4 +46,4 @@ def paired(original: Run, rewritten: Run, copy: Run, *, budget: float, clock: Cl
     first, second, third = np.log(samples)
     ratio, low, high = map(math.exp, one_session(first - second))
     control = math.expm1(max(map(abs, one_session(first - third))))
-    return Pair(samples, ratio, low, high, control, judge(low, high, control))
+    return Pair(samples, ratio, low, high, control, speed_verdict(low, high, control))

@@ -13,7 +13,7 @@ from widthfold_onnx.runtime import clock, paired_benchmark, settings
 from widthfold_onnx.runtime.clock import RUN_SPREAD, SESSIONS
 from widthfold_onnx.runtime.inputs import input_sets
 from widthfold_onnx.runtime.inputs.feeds import Distribution
-from widthfold_onnx.runtime.intervals import MIN_PROCESSES, judge
+from widthfold_onnx.runtime.intervals import MIN_PROCESSES, speed_verdict
 from widthfold_onnx.runtime.paired_benchmark import (
     TRIAL_PAIRS,
     ratio_in_process,
@@ -107,7 +107,7 @@ def test_a_trial_runs_enough_processes_or_until_sure_however_long_a_run_takes(
     options = VerifyOptions(provider=Provider.CPU, time_budget=0.1)
     timed = ratio_over_processes(*models, options, SHAPES)
     assert (len(machine.opened[FIRST_TIMED:]), timed.rounds) == (2 * pairs, pairs)
-    assert judge(timed.low, timed.high, timed.control) == verdict
+    assert speed_verdict(timed.low, timed.high, timed.control) == verdict
     assert (timed.original_setting, timed.setting) == ("all", "all")
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.results import VERIFY_SCHEMA, Baseline, Result, Timing, Verdict, VerifyReport
-from widthfold_onnx.runtime.intervals import judge, noise
+from widthfold_onnx.runtime.intervals import noise, speed_verdict
 from widthfold_onnx.text import quoted
 
 LARGEST = 1e9
@@ -39,7 +39,7 @@ def gate(
         The verdict, and the reason with the figures if it is no pass, else "".
     """
     low, high = timing.low / least, timing.high / least
-    verdict = judge(low, high, timing.control)
+    verdict = speed_verdict(low, high, timing.control)
     figures = (
         f"{quotient} = {timing.speedup:.3f} [{timing.low:.3f}, {timing.high:.3f}], "
         f"A/A control {1 + timing.control:.3f}, {timing.pairs} pairs"
@@ -148,7 +148,7 @@ def _comparison(
         ratio=ratio,
         low=low,
         high=high,
-        verdict="inconclusive" if source.hindered else judge(low, high, control),
+        verdict="inconclusive" if source.hindered else speed_verdict(low, high, control),
     )
     figures = {"speedup": ratio, "low": low, "high": high, "control": control}
     relative = msgspec.structs.replace(timing, **figures)

@@ -17,7 +17,6 @@ from widthfold_onnx.runtime.clock import Times
 
 if TYPE_CHECKING:  # `results` needs msgspec, which `scripts/gpu_bench.py` runs without
     from widthfold_onnx.results import SpeedVerdict
-    from widthfold_onnx.runtime.measurement import Measurement
 
 USUAL_SPREAD = 0.01
 """Assumed standard deviation of the log ratio of two sessions in one process; 0.0057 was measured,
@@ -60,7 +59,7 @@ class Pairing:
         control: deviation from 1 of the sessions of the original against each other; how far chance
             reaches is in the interval of the ratio already.
         converged: the interval became narrow within the budget.
-        verdict: see `judge`.
+        verdict: see `speed_verdict`.
     """
 
     samples: Times
@@ -81,7 +80,7 @@ class Pairing:
         enough = max(HALF_WIDTH, HALF_SHARE * abs(log_ratio))
         narrow = (log_high - log_low) / 2 <= enough and len(samples) >= MIN_PROCESSES
         low, high = math.exp(log_low), math.exp(log_high)
-        verdict = judge(low, high, control)
+        verdict = speed_verdict(low, high, control)
         return cls(samples, math.exp(log_ratio), low, high, control, narrow, verdict)
 
     @property
@@ -159,31 +158,25 @@ def _is_sure(middle: float, low: float, high: float) -> bool:
     return abs(middle) > SURE * max(high - middle, middle - low)
 
 
-def measured(numerator: Times, denominator: Times) -> Measurement:
-    """Return the measurement of a ratio of seconds [pair], of one session of each side."""
-    from widthfold_onnx.runtime.measurement import timed
-
-    ratio, low, high = map(math.exp, one_session(np.log(numerator / denominator)))
-    return timed(ratio, low, high, float(np.median(denominator)), len(denominator))
-
-
 def noise(control: float) -> float:
     """Return the least ratio beyond noise: 1.02, or 1 + 2 * control if that is more."""
     return max(SMALLEST_DIFFERENCE, 1 + 2 * control)
 
 
-def judge(low: float, high: float, control: float) -> SpeedVerdict:
+def speed_verdict(low: float, high: float, control: float) -> SpeedVerdict:
     """Return the verdict on an interval of original / rewritten.
 
     Faster needs the whole interval above `noise(control)`, slower the mirror image, and no
     difference an interval within 2 % of 1.
 
-    >>> judge(1.09, 1.11, 0.01), judge(0.90, 0.92, 0.01)
+    >>> speed_verdict(1.09, 1.11, 0.01), speed_verdict(0.90, 0.92, 0.01)
     ('faster', 'slower')
-    >>> judge(0.99, 1.01, 0.05)
+    >>> speed_verdict(0.99, 1.01, 0.05)
     'no difference'
-    >>> judge(1.09, 1.11, 0.06), judge(0.90, 1.30, 0.01), judge(1.01, 1.03, 0.01)
-    ('inconclusive', 'inconclusive', 'inconclusive')
+    >>> speed_verdict(1.09, 1.11, 0.06), speed_verdict(0.90, 1.30, 0.01)
+    ('inconclusive', 'inconclusive')
+    >>> speed_verdict(1.01, 1.03, 0.01)
+    'inconclusive'
     """
     bar = noise(control)
     if low > bar:

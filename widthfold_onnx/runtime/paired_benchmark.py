@@ -38,7 +38,7 @@ from widthfold_onnx.runtime.clock import (
 from widthfold_onnx.runtime.environment import watched
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
-from widthfold_onnx.runtime.intervals import MIN_PROCESSES, Pairing, is_settled, measured
+from widthfold_onnx.runtime.intervals import MIN_PROCESSES, Pairing, is_settled, one_session
 from widthfold_onnx.runtime.measurement import Measurement, timed
 from widthfold_onnx.runtime.session import Feeds, Session, resolved
 from widthfold_onnx.runtime.settings import (
@@ -283,7 +283,7 @@ def ratios_in_turn(
 
     times = timed_rounds(runs, clock_of(options), seconds, patience=patience, is_enough=are_settled)
     own, *others = times.T
-    return [measured(other, own) for other in others]
+    return [measurement_of(other, own) for other in others]
 
 
 def time_sessions(
@@ -321,3 +321,9 @@ def time_sessions(
     with watched(options) as states:
         times = alternate([*runs[0], *runs[1]], counts.runs, clock, seed=turn)
     return Process(times.reshape(2, counts.sessions, counts.runs), loads, firsts, states)
+
+
+def measurement_of(numerator: Times, denominator: Times) -> Measurement:
+    """Return the measurement of a ratio of seconds [pair], of one session of each side."""
+    ratio, low, high = map(math.exp, one_session(np.log(numerator / denominator)))
+    return timed(ratio, low, high, float(np.median(denominator)), len(denominator))

@@ -20,7 +20,6 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.clock import Run, Times, clock_of, in_turn
-from widthfold_onnx.runtime.intervals import measured
 from widthfold_onnx.runtime.kernels import operations
 from widthfold_onnx.runtime.measurement import (
     AS_IS,
@@ -31,6 +30,7 @@ from widthfold_onnx.runtime.measurement import (
     lost,
     timed,
 )
+from widthfold_onnx.runtime.paired_benchmark import measurement_of
 from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.settings import Setting, random_run
 from widthfold_onnx.tuning.effort import SPENDING, Spending
@@ -193,7 +193,7 @@ class _Race:
                 if time.perf_counter() - start <= seconds:
                     self._run(spec, rung.pairs)
         for spec, pairs in self.times.items():
-            self._tell(spec, measured(*pairs))
+            self._tell(spec, measurement_of(*pairs))
 
     def _tell(self, candidate: Candidate, measurement: Measurement) -> None:
         self.send(Outcome(self.workload.subject, candidate, measurement))

@@ -13,11 +13,11 @@ from widthfold_onnx.evidence.requirement import gate
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.reports.described.verification import meaning
 from widthfold_onnx.results import Timing
-from widthfold_onnx.runtime.intervals import judge, noise
+from widthfold_onnx.runtime.intervals import noise, speed_verdict
 
 
 def measured(low: float, high: float, control: float = 0.005, **fields) -> Timing:
-    verdict = judge(low, high, control)
+    verdict = speed_verdict(low, high, control)
     middle = (low * high) ** 0.5
     fields |= {"speedup": middle, "low": low, "high": high, "control": control}
     return replace(timing(), verdict=verdict, **fields)

@@ -23,7 +23,7 @@ from widthfold_onnx.rewrite.apply import fit
 from widthfold_onnx.rewrite.plan import EMPTY, Plan
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.feeds import Distribution
-from widthfold_onnx.runtime.intervals import judge, noise
+from widthfold_onnx.runtime.intervals import noise, speed_verdict
 from widthfold_onnx.runtime.measurement import Measurement, lost
 from widthfold_onnx.runtime.paired_benchmark import (
     ratio_in_process,
@@ -292,7 +292,7 @@ def gains_over_sizes(finals: Sequence[Measurement | None]) -> bool:
 
 def verdict_of(trial: Measurement) -> SpeedVerdict:
     """Judge a trial; a model that does not run is slower than any other."""
-    return judge(trial.low, trial.high, trial.control)
+    return speed_verdict(trial.low, trial.high, trial.control)
 
 
 def _candidate(base: Plan, plan: Plan, **conditions: str) -> str:
