@@ -13,9 +13,9 @@ from widthfold_onnx.runtime.intervals import (
     USUAL_SPREAD,
     Pairing,
     interval,
-    judge,
     noise,
     one_session,
+    speed_verdict,
 )
 
 SMALL = (0.003, 0.005, 0.03)
@@ -145,11 +145,11 @@ def test_few_processes_have_not_converged() -> None:
 
 
 def test_a_noisy_control_raises_the_bar() -> None:
-    assert judge(1.05, 1.07, 0.0) == "faster"
-    assert judge(1.05, 1.07, 0.03) == "inconclusive"
-    assert judge(1.01, 1.019, 0.0) == "no difference"
-    assert judge(0.90, 0.95, 0.0) == "slower"
-    assert judge(0.90, 0.95, 0.06) == "inconclusive"
+    assert speed_verdict(1.05, 1.07, 0.0) == "faster"
+    assert speed_verdict(1.05, 1.07, 0.03) == "inconclusive"
+    assert speed_verdict(1.01, 1.019, 0.0) == "no difference"
+    assert speed_verdict(0.90, 0.95, 0.0) == "slower"
+    assert speed_verdict(0.90, 0.95, 0.06) == "inconclusive"
     assert noise(0.001) == 1.02
 
 
