@@ -168,13 +168,9 @@ def ratio_over_processes(
     outcome = contest(original, rewritten, options, shapes, is_trial=True)
     pairing, settings = outcome.pairing, outcome.choice.settings
     seconds = float(np.median(pairing.samples[:, 1]))
-    return msgspec.structs.replace(
-        timed(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs),
-        control=pairing.control,
-        note=outcome.choice.advice,
-        original_setting=str(settings[0]),
-        setting=str(settings[1]),
-    )
+    measurement = timed(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs)
+    measurement = msgspec.structs.replace(measurement, control=pairing.control)
+    return _at_settings(measurement, settings, outcome.choice.advice)
 
 
 def ratio_in_process(
@@ -196,12 +192,7 @@ def ratio_in_process(
     (measurement,) = ratios_in_turn(
         sessions[::-1], inputs, options, options.time_budget, patience=math.inf
     )
-    return msgspec.structs.replace(
-        measurement,
-        note=choice.advice,
-        original_setting=str(choice.settings[0]),
-        setting=str(choice.settings[1]),
-    )
+    return _at_settings(measurement, choice.settings, choice.advice)
 
 
 def ratios_to(
@@ -251,11 +242,14 @@ def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Meas
     sessions = [open_at(model, setting) for setting in (other, common)]
     inputs = timed_inputs(sessions[1], shapes, options)
     (measurement,) = ratios_in_turn(sessions, inputs, options, options.time_budget)
+    return _at_settings(measurement, (common, other), advice_of(measurement.ratio, other, common))
+
+
+def _at_settings(measurement: Measurement, settings: Sequence[Setting], advice: str) -> Measurement:
+    """Return a measurement with the settings of both sides, and the advice on them."""
+    original, other = map(str, settings)
     return msgspec.structs.replace(
-        measurement,
-        note=advice_of(measurement.ratio, other, common),
-        original_setting=str(common),
-        setting=str(other),
+        measurement, note=advice, original_setting=original, setting=other
     )
 
 
