@@ -150,6 +150,7 @@ def test_a_noisy_control_raises_the_bar() -> None:
     assert speed_verdict(1.01, 1.019, 0.0) == "no difference"
     assert speed_verdict(0.90, 0.95, 0.0) == "slower"
     assert speed_verdict(0.90, 0.95, 0.06) == "inconclusive"
+    assert speed_verdict(1.01, 1.03, 0.01) == "inconclusive"
     assert noise(0.001) == 1.02
 
 
