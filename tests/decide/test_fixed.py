@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
 
-from tests.cli.tool import build, widthfold
+from tests.cli.tool import MODELS, build, widthfold
 from tests.folding import optimize
 from widthfold_onnx.decide.fixed import decide_layout
 from widthfold_onnx.options import (
@@ -70,19 +71,28 @@ g (float[1, 3, 8, 16] x) => (float[1, 5, 8, 16] y, float[1, 16, 8, 5] t)
 }"""
 
 
+def test_zeros_of_padding_are_refused_where_an_inf_must_stay(tmp_path: Path) -> None:
+    path = MODELS / "chain.onnx"
+    plain = FoldOptions(factor=4, pad_channels=16)
+    padded = optimize(path, tmp_path / "padded.onnx", plain, None).padding
+    strict = replace(plain, nonfinite=NonFinite.REFUSE)
+    kept = optimize(path, tmp_path / "kept.onnx", strict, None).padding
+    assert padded is not None
+    assert (padded.status, padded.reason) == ("padded", "")
+    assert kept is not None
+    assert (kept.status, kept.layers) == ("kept", [])
+    assert kept.reason == "zeros of the padding make NaN of an Inf (--nonfinite refuse)"
+
+
 def test_channels_of_which_none_can_be_padded_say_why(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(build(UNPADDABLE).SerializeToString())
     run = widthfold("optimize", path, "--factor", 4, "--pad-channels", 8, "--details")
     assert run.code == 0
     assert (
-        "channels not padded to multiples of 8: no chain of selected layers has channels that can "
-        "be padded; channels end at Transpose moved (no rule pads Transpose)"
+        "channels not padded to multiples of 8: channels of selected layers are multiples already, "
+        "or cannot be padded; channels end at Transpose moved (no rule pads Transpose)"
     ) in " ".join(run.out.split())
-    refused = FoldOptions(factor=4, pad_channels=8, nonfinite=NonFinite.REFUSE)
-    report = optimize(path, tmp_path / "strict.onnx", refused, None)
-    assert report.padding is not None
-    assert report.padding.reason.endswith("(--nonfinite refuse)")
     report = optimize(path, tmp_path / "out.onnx", FoldOptions(factor=4, pad_channels=8), None)
     assert report.padding is not None
     assert (report.padding.status, report.padding.multiple) == ("kept", 8)

@@ -22,8 +22,8 @@ CONVS = 3
 
 
 def peak_of(folder: Path, *args: object) -> float:
-    """Run the command in a process of its own, which must end with 0; return its peak in MB."""
-    run = measured(*args, folder=folder)
+    """Run the command in a process of its own, which must end with 0; return its peak in MiB."""
+    run = measured(*args, folder=folder, timeout=1800)
     assert run.code == 0, run.err
     return run.megabytes
 

@@ -18,8 +18,8 @@ On the right, axes directly before the rows may be merged with them: L is their 
 packed tensor has fewer axes. Leading axes are batches and stay.
 
 A padded layout (`PaddedLayout`) is an injection: channels with zeros behind or between them. The
-channels form runs. A run of n channels takes m >= n positions, its channels the first n of them.
-Channel c of a run that starts at channel c0 and at position p0 lies at
+channels form segments. A segment of n channels takes m >= n positions, its channels the first n.
+Channel c of a segment that starts at channel c0 and at position p0 lies at
 
     positions[c] = p0 + (c - c0)
 
@@ -274,20 +274,20 @@ class PaddedLayout:
     """The places of channels among padding.
 
     Attributes:
-        runs: channels and positions of each run.
+        segments: channels and positions of each segment.
     """
 
-    runs: tuple[tuple[int, int], ...]
+    segments: tuple[tuple[int, int], ...]
 
     @property
     def channels(self) -> int:
         """Number of channels."""
-        return sum(count for count, _ in self.runs)
+        return sum(count for count, _ in self.segments)
 
     @property
     def width(self) -> int:
         """Number of positions: channels and padding."""
-        return sum(width for _, width in self.runs)
+        return sum(width for _, width in self.segments)
 
     @property
     def is_padded(self) -> bool:
@@ -297,7 +297,7 @@ class PaddedLayout:
     @cached_property
     def positions(self) -> npt.NDArray[np.intp]:
         """The position of every channel."""
-        counts, widths = (np.array(column, np.intp) for column in zip(*self.runs, strict=True))
+        counts, widths = (np.array(column, np.intp) for column in zip(*self.segments, strict=True))
         gaps = np.cumsum(widths) - widths - (np.cumsum(counts) - counts)
         positions: npt.NDArray[np.intp] = np.arange(self.channels) + np.repeat(gaps, counts)
         return positions

@@ -102,7 +102,7 @@ class Drafting:
         return Reading.of(self.proto, self.folder, draft)
 
     def chains(self, reading: Reading, multiple: int) -> tuple[list[PaddingPlan], list[Stop]]:
-        """Return the chains that can be padded to a multiple, and what ends the others.
+        """Return the chains that can be padded to a multiple, and what stops the others.
 
         Args:
             reading: the model, not padded yet. Zero rows make NaN of an Inf, so no chain is padded

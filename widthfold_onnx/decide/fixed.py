@@ -62,7 +62,8 @@ def decide_fixed(
         draft = msgspec.structs.replace(draft, padding=joined_plan(chains))
         reading = drafting.reading(draft)
         padding = padding_report(draft.padding, stops, is_padded=True)
-        padding = padding or unpadded_report(options.pad_channels, stops, options)
+        if padding is None and not reading.is_folded:
+            padding = unpadded_report(options.pad_channels, stops, options)
     decisions = decide(reading, options, partial(preferred_form, options=options, factor=factor))
     hints = Hints(reading, options, run)
     sites = [site_report(decision, hints.of(decision)) for decision in decisions]

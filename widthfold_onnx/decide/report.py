@@ -197,7 +197,7 @@ def padding_report(
 
     Args:
         plan: the layers.
-        stops: what ends channels that are not padded.
+        stops: what stops channels that are not padded.
         is_padded: whether the plan is carried out.
         reason: why it is not, where that was not measured.
         gain: of the whole model with it, where that was measured.
@@ -222,10 +222,10 @@ def unpadded_report(multiple: int, stops: Sequence[Stop], options: FoldOptions) 
 
     Args:
         multiple: divides the channels that were to be padded.
-        stops: what ends channels.
+        stops: what stops channels.
         options: select the layers, and say what may become of Inf and NaN.
     """
-    reason = "no chain of selected layers has channels that can be padded"
+    reason = "channels of selected layers are multiples already, or cannot be padded"
     if options.nonfinite is NonFinite.REFUSE:
         reason = "zeros of the padding make NaN of an Inf (--nonfinite refuse)"
     return PaddingReport(

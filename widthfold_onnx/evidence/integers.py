@@ -201,9 +201,9 @@ def _drawn(
     if weight is not None:
         integers = rng.integers(1, heaviest, shape, endpoint=True) * rng.choice([-1, 1], shape)
         return np.asarray((integers * (weight != 0)).astype(kind))
-    largest = max(1, min(LARGEST, limit // (terms * heaviest)))
+    largest = max(1, min(LARGEST, limit // ((terms + 1) * heaviest)))  # 1: a stored bias
     integers = rng.integers(-largest, largest, shape, endpoint=True)
-    # Where even -1..1 could reach the limit, most of the data is zero: a sum has about 4 products
-    # of at most a sixteenth of the limit, and more than 16 of them by no chance that matters.
+    # Where even -1..1 could reach the limit, most of the data is zero: a sum has a few products of
+    # at most a sixteenth of the limit, and more than 15 of them by no chance that matters.
     is_drawn = rng.random(shape) < limit / (4 * terms * heaviest)
     return np.asarray((integers * is_drawn).astype(kind))

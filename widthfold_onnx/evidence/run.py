@@ -42,7 +42,8 @@ class Uncompared:
 
     Attributes:
         findings: the reasons.
-        options: where the models would run; the provider is resolved if it was asked for.
+        options: where the models would run. The provider is as the caller chose it if the
+            interfaces differ, as nothing was run.
         missing_kernel: why the runtime can run neither model; "" if that is not the reason.
     """
 

@@ -80,7 +80,7 @@ class PaddingPlan(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Layers whose channels are padded together, before any layer takes a form.
 
     Attributes:
-        multiple: divides the padded channels of every run (`rules.padding.channels`).
+        multiple: divides the padded channels of every segment (`rules.padding.channels`).
         layers: all layers that make such channels, sorted.
     """
 

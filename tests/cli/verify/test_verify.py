@@ -23,6 +23,7 @@ from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.parity.judgement import ModelParity
 from widthfold_onnx.evidence.run import verified
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime.session import resolved
 
 # ---------------------------------------------------------------- what it says of good pairs
 
@@ -113,7 +114,7 @@ def test_the_provider_is_named_where_the_original_does_not_run(tmp_path: Path) -
     path.write_bytes(build(text).SerializeToString())
     report = verified(path, path, VerifyOptions(seeds=1), on_progress=lambda step: None)
     assert report.verdict == "unverified"
-    assert report.environment.provider == "cpu"
+    assert report.environment.provider == resolved(VerifyOptions()).provider
 
 
 def test_what_fails_is_said_before_what_limits(

@@ -120,7 +120,7 @@ def test_a_truth_of_another_shape_is_no_truth() -> None:
     assert "an unknown amount away" in judged(0.0, 0.0, truth=np.ones(4))[2]
 
 
-def test_a_truth_stays_usable_where_more_copies_move_the_original_further() -> None:
+def test_a_truth_that_is_usable_stays_so_at_larger_movements() -> None:
     movements = (0.0, 1e-6, 1.1e-5, 1e-3)
     usable = [bool(judged(1e-4, 1e-4, moved)[0].truths[0]) for moved in movements]
     assert usable == [False, False, True, True]

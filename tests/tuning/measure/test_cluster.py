@@ -118,7 +118,7 @@ def busy(cluster: LocalCluster) -> list[int]:
 
 def test_the_units_of_a_killed_worker_are_measured_elsewhere(tmp_path: Path) -> None:
     models = [MODELS / f"{name}.onnx" for name in ("depthwise", "signal_1d")]
-    options = replace(SMALL, store=tmp_path / "store", time_budget=200.0)  # also on a busy machine
+    options = replace(SMALL, store=tmp_path / "store", time_budget=100.0)  # also on a busy machine
     narrow = FoldOptions(axis="width", max_flops_growth=4)
     killed: list[int] = []
 

@@ -1,11 +1,4 @@
-"""Run the original as the reference: how far rounding moves it, and where it overflows.
-
-How far rounding moves it is measured by copies of the model and of its inputs. The inputs and the
-weights of linear layers move by one unit in the last place, up or down at random. Rounding may move
-the outputs as far as the copies do: stochastic arithmetic, as of Higham and Mary, A new approach to
-probabilistic rounding error analysis, 2019. Constants that compare, clip, select, index or scale
-sizes stay: other limits make another function.
-"""
+"""Run the original as the reference: how far rounding moves it (`shaken`), where it overflows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Make copies of a model and its inputs in which numbers differ by one unit in the last place.
+"""Make copies of a model and its inputs in which numbers differ by units in the last place.
 
-The inputs and the weights of linear layers move by one unit in the last place, up or down at
+The inputs and the weights of linear layers move by as many units as `COPIES` says, up or down at
 random. Rounding may move the outputs as far as the copies do: stochastic arithmetic, as of
 Higham and Mary, A new approach to probabilistic rounding error analysis, 2019. Constants that
 compare, clip, select, index or scale sizes stay: other limits make another function.

@@ -33,7 +33,7 @@ class TimedPadding:
     Attributes:
         plan: the plan.
         chains: its padding by chain.
-        stops: what ends channels that are not padded.
+        stops: what stops channels that are not padded.
         gain: of the whole model against the plan without padding.
     """
 
