@@ -81,8 +81,10 @@ def verified(
     findings = _of_integers(integers) + _of_proof(proof, parity, options) + parity.findings
     timing: Timing | None = None
     if options.timing and parity.findings.verdict == "pass":
-        timing, more = _timed(original, rewritten, options, sizes, state.load, on_progress)
-        findings += more
+        timing, timing_findings = _timed(
+            original, rewritten, options, sizes, state.load, on_progress
+        )
+        findings += timing_findings
     return VerifyReport(
         original=original.name,
         rewritten=rewritten.name,
@@ -137,14 +139,14 @@ def run_original(
 
 
 def _of_integers(integers: IntegerRun | None) -> Findings:
-    """Return what the run on integers found."""
+    """Return the findings of the run on integers."""
     if integers is None or integers.verdict != "different":
         return Findings()
     return Findings(failures=(f"on integers the runtime does not compute {integers.reason}",))
 
 
 def _of_proof(proof: Proof | None, parity: ModelParity, options: VerifyOptions) -> Findings:
-    """Return what the proof found, and what nothing explains without it."""
+    """Return the findings of the proof, and the differences that only a proof would explain."""
     if proof is not None and proof.verdict == "equal":
         return Findings()
     findings = Findings()

@@ -1,4 +1,4 @@
-"""Draw times, and folds, as SVG that has the colours of its page, and ids of its own.
+"""Draw times and folds as SVG that has the colours of its page, and ids of its own.
 
 The picture of a fold shows which positions become channels, and where each tap of the kernel goes.
 """

@@ -1,4 +1,4 @@
-"""Read quantized nodes: find their integers, zero points and scales.
+"""Read quantized nodes: find their integers, zero points and scales, as ONNX Runtime finds them.
 
     QLinearConv, ConvInteger, ...   multiply integers, and take zero points and scales as inputs
     DequantizeLinear - Conv, ...    states the same for two tensors of integers (QDQ): if a

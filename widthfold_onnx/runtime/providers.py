@@ -1,9 +1,10 @@
 """Find out what the runtime takes: execution providers, and entries of a session's configuration.
 
-A provider runs one node. The runtime takes an entry of any name, such as
-`session.x64quantprecision`, silently ignores unknown ones, and cannot list the entries that it
-knows. So sure mistakes are refused: an invalid name, a name close to one of those below, and a name
-that the runtime ignores because it has a setting for it. Values are tried on one node.
+A provider is usable if it runs one node. The runtime takes an entry of any name, such as
+`session.x64quantprecision`, silently ignores unknown entries, and cannot list the entries that it
+knows. So sure mistakes are refused: an invalid name, a name close to a documented entry
+(`DOCUMENTED`), and a name that the runtime ignores because it has a setting for it. Values are
+tried on one node.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Walk every graph, node and tensor of a model, and name its operators, inputs and extents.
+"""Walk every graph, node and tensor of a model, and name its operators and inputs.
 
 A model may spell the default domain in two ways. Inputs are the values that a caller can give;
 before IR version 4 an initializer is none.

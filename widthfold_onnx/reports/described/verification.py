@@ -1,4 +1,4 @@
-"""Describe the result of `verify`: inputs, outputs, proof, integers, times, and the verdict."""
+"""Describe the result of `verify`: outputs, proof, integers, times, and the verdict."""
 
 from __future__ import annotations
 
