@@ -14,7 +14,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import apply
 from widthfold_onnx.rules.enumeration import forms_of_split
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.sites import ConvSite, LinearSite
+from widthfold_onnx.rules.layers import ConvLayer, Layer
 
 
 def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
@@ -23,12 +23,12 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
     That is the advice of NVIDIA's convolution guide, the rival of every fold.
     """
 
-    def choose(site: LinearSite) -> Form | Refusal:
-        if not isinstance(site, ConvSite) or site.op != "Conv" or site.group > 1:
+    def choose(layer: Layer) -> Form | Refusal:
+        if not isinstance(layer, ConvLayer) or layer.op != "Conv" or layer.group > 1:
             return Refusal(Code.NO_GAIN, "only a Conv of one group is padded")
-        grouping = Grouping(*(round_up(channels, TILE) for channels in site.channels))
+        grouping = Grouping(*(round_up(channels, TILE) for channels in layer.channels))
         unlimited = FoldOptions(ragged=True, max_flops_growth=1e9, max_bytes_growth=1e9)
-        padded = forms_of_split(site, unlimited, (1,) * (1 + len(site.axes)), grouping=grouping)
+        padded = forms_of_split(layer, unlimited, (1,) * (1 + len(layer.axes)), grouping=grouping)
         return next((form for _, form in padded), Refusal(Code.NO_GAIN, "nothing is missing"))
 
     loaded = load(model)

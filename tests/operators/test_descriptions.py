@@ -16,7 +16,7 @@ from widthfold_onnx.operators.base import Inputs
 from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules import reading
-from widthfold_onnx.rules.sites import Site
+from widthfold_onnx.rules.layers import Site
 
 EINSUM = ("", "Einsum")
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -46,7 +46,7 @@ def test_a_description_that_does_not_hold_is_asked_nothing_else(
     monkeypatch.setattr(reading, "OPERATORS", {EINSUM: both})
     document = Document(onnx.parser.parse_model(TEXT), None, [EINSUM])
     ((scope, node),) = document.nodes([EINSUM])
-    result = reading.read_site(document, Site(node, scope, "", "Einsum"), unasked, unasked)
+    result = reading.read_layer(document, Site(node, scope, "", "Einsum"), unasked, unasked)
     assert result is REFUSAL
 
 

@@ -20,7 +20,7 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.tuning.layers import every_form
 
 ALL = FoldOptions(ragged=True, mix_samples=True)
@@ -43,17 +43,17 @@ def net(equation: str, data: str, weight: Sequence[int], *, opset: int = 17) -> 
     return model
 
 
-def layer(model: onnx.ModelProto, options: FoldOptions = ALL) -> LinearSite | Refusal:
+def only_layer(model: onnx.ModelProto, options: FoldOptions = ALL) -> Layer | Refusal:
     reading = read(model, options)
     return reading.layer(reading.sites[0])
 
 
 def forms_of(model: onnx.ModelProto) -> dict[int, Form]:
-    site = layer(model)
-    assert isinstance(site, LinearSite)
-    found = {form.spec.factor: form for form in every_form(site, ALL)}
+    layer = only_layer(model)
+    assert isinstance(layer, Layer)
+    found = {form.spec.factor: form for form in every_form(layer, ALL)}
     for form in found.values():
-        again = form_of(site, form.spec, ALL)
+        again = form_of(layer, form.spec, ALL)
         assert isinstance(again, Form)
     return found
 
@@ -85,8 +85,8 @@ def test_every_form_returns_the_same_bits(
     equation: str, data: tuple[int, ...], weight: tuple[int, ...], ops: list[str] | None
 ) -> None:
     before, x = net(equation, ",".join(map(str, data)), weight), numbers(data)
-    site = layer(before)
-    assert isinstance(site, LinearSite)
+    layer = only_layer(before)
+    assert isinstance(layer, Layer)
     operands = (x, numbers(weight)) if equation[0] != "!" else (numbers(weight), x)
     whole = [operand.astype(np.int64) for operand in operands]
     expected = np.einsum(equation.lstrip("!").replace(" ", ""), *whole)
@@ -158,7 +158,7 @@ session.run(None, {{"x": numpy.zeros({shape}, numpy.float32)}})"""
 def test_another_einsum_is_refused_by_name(
     equation: str, data: str, weight: tuple[int, ...], why: str
 ) -> None:
-    found = layer(net(equation, data, weight))
+    found = only_layer(net(equation, data, weight))
     assert isinstance(found, Refusal)
     assert found.code == Code.NO_PRODUCT
     assert found.reason.startswith(f"the Einsum is no product of matrices: {why}")
@@ -167,17 +167,17 @@ def test_another_einsum_is_refused_by_name(
 def test_two_inputs_are_no_weight_and_unknown_labels_are_refused() -> None:
     before = net(GROUPED, "1,4,5,3", (5, 3, 7))
     before.graph.input.append(onnx.helper.make_tensor_value_info("w", 1, [5, 3, 7]))
-    result = layer(before)
+    result = only_layer(before)
     assert isinstance(result, Refusal)
     assert result.reason.startswith("neither operand is a constant weight")
     for data in ("1,4,G,3", "1,4,5,I"):
-        result = layer(net(GROUPED, data, (5, 3, 7)))
+        result = only_layer(net(GROUPED, data, (5, 3, 7)))
         assert isinstance(result, Refusal)
         assert (result.code, "ONNX Runtime broadcasts it" in result.reason) == (
             Code.UNKNOWN_EXTENT,
             True,
         )
-    result = layer(net(GROUPED, "1,4,5,1", (5, 3, 7)))  # ONNX Runtime would broadcast it
+    result = only_layer(net(GROUPED, "1,4,5,1", (5, 3, 7)))  # ONNX Runtime would broadcast it
     assert isinstance(result, Refusal)
     assert result.code == Code.INCONSISTENT_SHAPES
 

@@ -90,7 +90,7 @@ def test_contributing_lists_all_parts_lowest_first() -> None:
     assert all(f"`{part}.py`" in table for part in rest), rest
 
 
-NAMED = ("rules.sites", "tuning.cost")
+NAMED = ("rules.layers", "tuning.cost")
 LONGEST = 9
 FOLDERS = {name: path for name, path in MODULES.items() if path.name == "__init__.py"}
 del FOLDERS[PACKAGE.name]  # its `__init__` offers the names of all parts
@@ -142,7 +142,7 @@ def test_a_folder_says_who_imports_it(folder: str) -> None:
         ("`rules` and everything above import it.", []),
         ("`rules` imports it.", ["widthfold_onnx.tuning.cost imports it"]),
         ("`api`, `rules` and `tuning` import it.", ["api does not import it"]),
-        ("`tuning` and everything above import it.", ["widthfold_onnx.rules.sites imports it"]),
+        ("`tuning` and everything above import it.", ["widthfold_onnx.rules.layers imports it"]),
         ("Nothing imports it.", [f"widthfold_onnx.{n} imports it" for n in NAMED]),
         ("It says nothing.", ["0 sentences say who imports it"]),
     ],
@@ -185,7 +185,7 @@ def test_modules_and_functions_that_a_file_names_exist(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("`rules.sites`, `options.MAX_FACTOR` and `rules`", []),
+        ("`rules.layers`, `options.MAX_FACTOR` and `rules`", []),
         ("`rules.nowhere` and `options.NOTHING`", ["rules.nowhere", "options.NOTHING"]),
     ],
 )

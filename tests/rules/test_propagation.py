@@ -27,7 +27,7 @@ from widthfold_onnx.rewrite.record import LAYOUT_KEY
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.enumeration import forms_of_split
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.rules.layers import Layer
 
 
 @pytest.mark.parametrize(
@@ -235,11 +235,11 @@ def lifted(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with every Conv lifted, which only `auto` does."""
     document = Document(model, None, OPERATORS)
     chosen = []
-    for _, site in read_sites(Reading(document), FoldOptions()):
-        assert isinstance(site, LinearSite)
-        ((_, form),) = forms_of_split(site, FoldOptions(), (1, 1), lift=1)
+    for _, layer in read_sites(Reading(document), FoldOptions()):
+        assert isinstance(layer, Layer)
+        ((_, form),) = forms_of_split(layer, FoldOptions(), (1, 1), lift=1)
         assert isinstance(form, Form)
-        chosen.append((site, form))
+        chosen.append((layer, form))
     return Rewriting.of(document, chosen).carry_out()
 
 

@@ -42,10 +42,10 @@ from widthfold_onnx.rewrite.plan import (
     structure_of,
 )
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.sites import LinearSite, Site
+from widthfold_onnx.rules.layers import Layer, Site
 from widthfold_onnx.text import quoted
 
-Choose = Callable[[LinearSite], Form | Refusal]
+Choose = Callable[[Layer], Form | Refusal]
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Decision:
     """
 
     site: Site
-    layer: LinearSite | None
+    layer: Layer | None
     outcome: Form | Refusal
 
     @property
@@ -230,9 +230,7 @@ def decide(reading: Reading, options: FoldOptions, choose: Choose) -> list[Decis
     ]
 
 
-def read_sites(
-    reading: Reading, options: FoldOptions
-) -> Iterator[tuple[Site, LinearSite | Refusal]]:
+def read_sites(reading: Reading, options: FoldOptions) -> Iterator[tuple[Site, Layer | Refusal]]:
     """Yield every site in graph order, read or refused.
 
     Raises:

@@ -24,8 +24,8 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions, Shapes, Sizes, Values
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rules.layers import ProductLayer, Site
 from widthfold_onnx.rules.selection import preferred_form
-from widthfold_onnx.rules.sites import ProductSite, Site
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.sizes import runs_at
 from widthfold_onnx.text import printable
@@ -102,7 +102,7 @@ class Hints:
         elif refusal.code == Code.MIXES_SAMPLES:
             if self._folds(site, self._reading.planned, mixing_options):
                 hints.append(MIX)
-        elif is_open and not hints and isinstance(layer, ProductSite):
+        elif is_open and not hints and isinstance(layer, ProductLayer):
             hints = self._shapes(site, mixing_options, f" {MIX}")
         return f"{' or '.join(hints)} folds it" if hints else ""
 

@@ -24,8 +24,8 @@ from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
 from widthfold_onnx.rewrite.rewriting import spread_of
 from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import EXTENTS, guard_conditions
-from widthfold_onnx.rules.sites import LinearSite
 
 STATUSES = ("folded", "kept", "refused")
 
@@ -86,7 +86,7 @@ def applied_plan(fitted_plan: FittedPlan, plan: Plan) -> DecidedPlan:
     names = {layer.name for layer in plan.layers}
     layers = {site.node: (site, form) for site, form in fitted_plan.layers}
     sites = [
-        _folded_site(*layers[site.node])
+        _folded_layer(*layers[site.node])
         if site.node in layers
         else left_alone(name, site.op, "kept", NOT_PLANNED, "the plan does not name it")
         for site in fitted_plan.reading.sites
@@ -111,10 +111,10 @@ def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) ->
         reason = "; ".join(filter(None, (outcome.reason, hint)))
         return left_alone(decision.name, decision.site.op, status, outcome.code.value, reason, gain)
     assert decision.layer is not None
-    return _folded_site(decision.layer, outcome, gain)
+    return _folded_layer(decision.layer, outcome, gain)
 
 
-def _folded_site(layer: LinearSite, form: Form, gain: Gain | None = None) -> SiteReport:
+def _folded_layer(layer: Layer, form: Form, gain: Gain | None = None) -> SiteReport:
     """Return the line of a layer that is replaced by a form."""
     inputs, outputs = layer.channels
     guard = EXTENTS if guard_conditions(layer, form) else ""

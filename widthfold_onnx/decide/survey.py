@@ -23,8 +23,8 @@ from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.enumeration import forms_at_factor
 from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.selection import furthest, preference, preferred_form, width_problem
-from widthfold_onnx.rules.sites import LinearSite
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import reported
 from widthfold_onnx.runtime.inputs.sizes import Dimensions, assumed_sizes, running
@@ -123,7 +123,7 @@ NO_GEOMETRY: dict[str, Any] = {
 """The geometry of a site that cannot be read."""
 
 
-def _geometry(layer: LinearSite, options: FoldOptions) -> dict[str, Any]:
+def _geometry(layer: Layer, options: FoldOptions) -> dict[str, Any]:
     """Return shapes, attributes, channels and cost of a site."""
     inputs, outputs = layer.channels
     suffix = ""
@@ -171,7 +171,7 @@ def _folded_as(node: Node) -> str:
         return "its record cannot be read"
 
 
-def _choice(layer: LinearSite, outcome: Form) -> FormChoice:
+def _choice(layer: Layer, outcome: Form) -> FormChoice:
     inputs, outputs = layer.channels
     fold = outcome.fold
     return FormChoice(

@@ -1,4 +1,4 @@
-"""Put the folded operation and its moves in the place of a layer, at the current insertion point.
+"""Put the folded operation and its moves in the place of another.
 
 A Reshape is a tensor.expand_shape to fine axes, whose products are the axes of both sides, and then
 a tensor.collapse_shape. Neighbouring Transposes become one, or cancel. The moves of the NHWC path
@@ -26,7 +26,7 @@ from widthfold_onnx.mlir.layers import (
     CONVOLUTIONS,
     MATMUL,
     ORDER,
-    Layer,
+    LinalgOp,
     numbers_of,
     result_axes,
     shape_of,
@@ -34,7 +34,7 @@ from widthfold_onnx.mlir.layers import (
 )
 from widthfold_onnx.rewrite.folded_node import folded_vector, folded_weight
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.rules.layers import Layer
 
 PURE = ("arith.constant", "tensor.empty", "tensor.pad", "linalg.broadcast", "linalg.fill")
 """Operations that are removed where nothing reads them any more."""
@@ -42,7 +42,7 @@ PURE = ("arith.constant", "tensor.empty", "tensor.pad", "linalg.broadcast", "lin
 
 @dataclass(frozen=True, eq=False)
 class FoldedOperation:
-    """The operation that takes the place of a layer.
+    """The operation that takes the place of another.
 
     Attributes:
         kind: its name in `CONVOLUTIONS`, or `MATMUL`.
@@ -73,34 +73,36 @@ class FoldedOperation:
         return {"strides": [a.stride for a in axes], "dilations": [a.dilation for a in axes]}
 
 
-def replace_layer(layer: Layer, site: LinearSite, form: Form, *, groups: bool = False) -> None:
-    """Replace a layer by the folded operation between its moves.
+def replace_operation(
+    linalg_op: LinalgOp, layer: Layer, form: Form, *, groups: bool = False
+) -> None:
+    """Replace an operation by the folded one between its moves.
 
     Args:
-        layer: the operation.
-        site: how it was read.
+        linalg_op: the operation.
+        layer: the operation, read as a layer.
         form: the form to put in its place.
         groups: make groups of a weight that is block-diagonal.
     """
-    op, block = layer.op, layer.op.block
-    data_shape, result_shape = shape_of(layer.data), shape_of(op.result)
-    folding = (*to_canonical(layer.axes[0], data_shape), *form.folding)
+    op, block = linalg_op.op, linalg_op.op.block
+    data_shape, result_shape = shape_of(linalg_op.data), shape_of(op.result)
+    folding = (*to_canonical(linalg_op.axes[0], data_shape), *form.folding)
     # No form of a factor adds results of taps.
     form_moves = cast("tuple[Move, ...]", form.unfolding)
-    canonical = to_canonical(result_axes(layer.axes[0]), result_shape)
+    canonical = to_canonical(result_axes(linalg_op.axes[0]), result_shape)
     unfolding = (*form_moves, *inverse_moves(result_shape, canonical))
     dims = shape_after(data_shape, folding)
-    operation = _folded_operation(layer, site, form.fold, dims, groups=groups)
+    operation = _folded_operation(linalg_op, layer, form.fold, dims, groups=groups)
     canonical = to_canonical(operation.axes[0], operation.data, operation.lifted)
     opening_moves = inverse_moves(operation.data, canonical)
     closing_moves = to_canonical(operation.axes[1], operation.result, operation.lifted)
     with mlir.ir.InsertionPoint(op), op.location:
         pads = {i: (axis.pad_begin, axis.pad_end) for i, axis in operation.window.items()}
-        data = emit_pad(emit_moves(layer.data, (*folding, *opening_moves)), pads)
+        data = emit_pad(emit_moves(linalg_op.data, (*folding, *opening_moves)), pads)
         weight = emit_constant(operation.weight)
         new = getattr(mlir.linalg, operation.kind)(
-            *((data, weight) if layer.right else (weight, data)),
-            outs=[_init(layer, site, form.fold, operation, (*closing_moves, *unfolding))],
+            *((data, weight) if linalg_op.right else (weight, data)),
+            outs=[_init(linalg_op, layer, form.fold, operation, (*closing_moves, *unfolding))],
             **operation.attributes,
         )
         op.result.replace_all_uses_with(emit_moves(new, (*closing_moves, *unfolding)))
@@ -111,12 +113,12 @@ def replace_layer(layer: Layer, site: LinearSite, form: Form, *, groups: bool = 
 
 
 def _folded_operation(
-    layer: Layer, site: LinearSite, fold: ConvFold, dims: Dims, *, groups: bool
+    linalg_op: LinalgOp, layer: Layer, fold: ConvFold, dims: Dims, *, groups: bool
 ) -> FoldedOperation:
     """Return the operation for data of the extents [N, C, *spatial], or of a product's."""
-    weight = folded_weight(site, site.stored(), fold)
-    if layer.kind == MATMUL:
-        axis = 1 if layer.right else 0
+    weight = folded_weight(layer, layer.stored(), fold)
+    if linalg_op.kind == MATMUL:
+        axis = 1 if linalg_op.right else 0
         result = tuple(weight.shape[i] if i == axis else e for i, e in enumerate(dims))
         channels = {axis: weight.shape[axis]}
         return FoldedOperation(MATMUL, ("", ""), dims, weight, result, channels, 0, {})
@@ -130,7 +132,7 @@ def _folded_operation(
     is_depthwise = group > 1 and inputs == outputs == 1
     spatial = "hw"[-rank - lifted_count :]
     letters = "g" * (group > 1) + "c" * (not is_depthwise)
-    data = f"n{spatial}{letters}" if layer.channels_last else f"n{letters}{spatial}"
+    data = f"n{spatial}{letters}" if linalg_op.channels_last else f"n{letters}{spatial}"
     kind, kernel_letters = next((k, w) for k, (x, w) in CONVOLUTIONS.items() if x == data)
     axes = dict(zip(spatial, (*[UNIT] * lifted_count, *fold.window), strict=True))
     counts = {"g": group, "c": inputs, "f": outputs}
@@ -154,8 +156,8 @@ def _folded_operation(
 
 
 def _init(
+    linalg_op: LinalgOp,
     layer: Layer,
-    site: LinearSite,
     fold: ConvFold,
     operation: FoldedOperation,
     unfolding: Sequence[Move],
@@ -165,8 +167,8 @@ def _init(
     A bias is folded like a bias of ONNX, and a number stays one. Any other tensor is moved by the
     inverse of the moves of the result.
     """
-    init, element = layer.op.operands[2], layer.op.result.type.element_type
-    axes = [i for i, x in enumerate(result_axes(layer.axes[0])) if x in "gf"]
+    init, element = linalg_op.op.operands[2], linalg_op.op.result.type.element_type
+    axes = [i for i, x in enumerate(result_axes(linalg_op.axes[0])) if x in "gf"]
     numbers = _per_channel(init, axes or list(operation.channels))
     if numbers is None:
         return emit_moves(init, inverse_moves(operation.result, unfolding))
@@ -174,7 +176,7 @@ def _init(
     if numbers.ndim == 0:
         attribute = mlir.ir.FloatAttr.get(element, float(numbers))
         return mlir.linalg.fill(mlir.arith.constant(element, attribute), outs=[result])
-    bias = folded_vector(site, numbers.ravel(), fold).reshape(list(operation.channels.values()))
+    bias = folded_vector(layer, numbers.ravel(), fold).reshape(list(operation.channels.values()))
     broadcast_axes = [i for i in range(len(operation.result)) if i not in operation.channels]
     values = emit_constant(bias)
     return mlir.linalg.broadcast(values, outs=[result], dimensions=broadcast_axes).results[0]

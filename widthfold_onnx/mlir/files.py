@@ -10,8 +10,8 @@ from subprocess import run
 from widthfold_onnx.decide.report import site_report
 from widthfold_onnx.errors import InvalidModelError, UsageError
 from widthfold_onnx.mlir import library as mlir
-from widthfold_onnx.mlir.emission import replace_layer
-from widthfold_onnx.mlir.layers import decide, find_layers
+from widthfold_onnx.mlir.emission import replace_operation
+from widthfold_onnx.mlir.layers import decide, find_operations
 from widthfold_onnx.model.atomic import check_target, reading, write_file
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions
@@ -64,11 +64,11 @@ def fold_module(
             parsed = mlir.ir.Module.parse(module)
         except mlir.ir.MLIRError as error:
             raise InvalidModelError(f"no MLIR module: {printable(str(error), 500)}") from error
-        layers = find_layers(parsed)
+        layers = find_operations(parsed)
         decisions = decide(layers, options) if layers else []
         for layer, decision in zip(layers, decisions, strict=True):
             if isinstance(decision.outcome, Form) and decision.layer is not None:
-                replace_layer(layer, decision.layer, decision.outcome, groups=groups)
+                replace_operation(layer, decision.layer, decision.outcome, groups=groups)
         parsed.operation.verify()
         return str(parsed), list(map(site_report, decisions))
 

@@ -29,9 +29,9 @@ from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import guard_conditions
 from widthfold_onnx.rules.selection import preferred_form
-from widthfold_onnx.rules.sites import LinearSite
 
 CONVOLUTIONS: Mapping[str, tuple[str, str]] = {
     "conv_1d_ncw_fcw": ("ncw", "fcw"),
@@ -60,7 +60,7 @@ ORDER = "ngfchw"
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class LinalgOp:
     """A named linalg operation.
 
     Attributes:
@@ -103,9 +103,9 @@ class Layer:
         return f"{function}/{self.op.results[0].get_name()}"
 
 
-def find_layers(module: Any) -> list[Layer]:
+def find_operations(module: Any) -> list[LinalgOp]:
     """Return all operations that `CONVOLUTIONS` or `MATMUL` names, on tensors, in their order."""
-    layers: list[Layer] = []
+    layers: list[LinalgOp] = []
 
     def visit(op: Any) -> Any:
         kind = op.name.removeprefix("linalg.")
@@ -123,12 +123,12 @@ def _is_plain(product: Any) -> bool:
     return all(axes in text for axes, text in zip(PLAIN, maps, strict=True))
 
 
-def _layer(op: Any, kind: str) -> Layer:
+def _layer(op: Any, kind: str) -> LinalgOp:
     weight = numbers_of(op.operands[1])
     if kind != MATMUL:
-        return Layer(op, kind, _pads(op.operands[0], CONVOLUTIONS[kind][0]), weight)
+        return LinalgOp(op, kind, _pads(op.operands[0], CONVOLUTIONS[kind][0]), weight)
     left_weight = numbers_of(op.operands[0]) if weight is None else None
-    return Layer(
+    return LinalgOp(
         op, kind, (), weight if left_weight is None else left_weight, right=left_weight is None
     )
 
@@ -175,62 +175,65 @@ def numbers_of(value: Any) -> Array | None:
         return None
 
 
-def decide(layers: Sequence[Layer], options: FoldOptions) -> list[Decision]:
-    """Return one decision for each layer: the cheapest legal form, or a refusal.
+def decide(linalg_ops: Sequence[LinalgOp], options: FoldOptions) -> list[Decision]:
+    """Return one decision for each operation: the cheapest legal form, or a refusal.
 
     Raises:
-        UsageError: a node pattern that matches no layer.
+        UsageError: a node pattern that matches no operation.
     """
 
-    def choose(site: LinearSite) -> Form | Refusal:
-        if None in site.static[1:]:
-            return Refusal(Code.UNKNOWN_EXTENT, f"of {list(site.static)} only samples may be open")
-        layer = layers[int((site.data.name or "")[1:])]
-        layout = Layout.NHWC if layer.channels_last else Layout.NCHW
-        form = preferred_form(site, replace(options, layout=layout), options.fixed_factor or 0)
-        if isinstance(form, Form) and guard_conditions(site, form):
+    def choose(layer: Layer) -> Form | Refusal:
+        if None in layer.static[1:]:
+            return Refusal(Code.UNKNOWN_EXTENT, f"of {list(layer.static)} only samples may be open")
+        linalg_op = linalg_ops[int((layer.data.name or "")[1:])]
+        layout = Layout.NHWC if linalg_op.channels_last else Layout.NCHW
+        form = preferred_form(layer, replace(options, layout=layout), options.fixed_factor or 0)
+        if isinstance(form, Form) and guard_conditions(layer, form):
             return Refusal(Code.UNKNOWN_EXTENT, "the fold needs a guard, and no module has one")
         return form
 
-    return decisions_of(Reading(Document(_model(layers), None, OPERATORS)), options, choose)
+    return decisions_of(Reading(Document(_model(linalg_ops), None, OPERATORS)), options, choose)
 
 
-def _model(layers: Sequence[Layer]) -> onnx.ModelProto:
-    """Return the ONNX model of all layers; operands are named by their numbers."""
+def _model(linalg_ops: Sequence[LinalgOp]) -> onnx.ModelProto:
+    """Return the ONNX model of all operations; operands are named by their numbers."""
     nodes, inputs, weights = [], [], []
-    for i, layer in enumerate(layers):
-        shape, of_weight = shape_of(layer.data), layer.axes[1]
-        data = [(f"x{i}", layer.data, shape_after(shape, to_canonical(layer.axes[0], shape)))]
-        if layer.weight is None:
-            value = layer.op.operands[1]
+    for i, linalg_op in enumerate(linalg_ops):
+        shape, of_weight = shape_of(linalg_op.data), linalg_op.axes[1]
+        data = [
+            (f"x{i}", linalg_op.data, shape_after(shape, to_canonical(linalg_op.axes[0], shape)))
+        ]
+        if linalg_op.weight is None:
+            value = linalg_op.op.operands[1]
             data.append((f"w{i}", value, _outputs_first(of_weight, shape_of(value))))
         else:
-            numbers = layer.weight.transpose(in_order(of_weight)) if of_weight else layer.weight
-            weight_shape = _outputs_first(of_weight, layer.weight.shape)
+            weight = linalg_op.weight
+            numbers = weight.transpose(in_order(of_weight)) if of_weight else weight
+            weight_shape = _outputs_first(of_weight, weight.shape)
             sizes = [e for e in weight_shape if e is not None]  # all extents of a constant are
             weights.append(numpy_helper.from_array(numbers.reshape(sizes), f"w{i}"))
         for name, value, extents in data:
             element = ELEMENTS.get(str(value.type.element_type), TensorProto.INT32)
             dims = [f"{name}_{axis}" if e is None else e for axis, e in enumerate(extents)]
             inputs.append(helper.make_tensor_value_info(name, element, dims))
-        operands = [f"x{i}", f"w{i}"][:: 1 if layer.right else -1]
-        op = "MatMul" if layer.kind == MATMUL else "Conv"
-        attributes = dict(_attributes(layer))
-        nodes.append(helper.make_node(op, operands, [f"y{i}"], layer.name, **attributes))
+        operands = [f"x{i}", f"w{i}"][:: 1 if linalg_op.right else -1]
+        op = "MatMul" if linalg_op.kind == MATMUL else "Conv"
+        attributes = dict(_attributes(linalg_op))
+        nodes.append(helper.make_node(op, operands, [f"y{i}"], linalg_op.name, **attributes))
     graph = helper.make_graph(nodes, "layers", inputs, [], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-def _attributes(layer: Layer) -> Iterator[tuple[str, Any]]:
+def _attributes(linalg_op: LinalgOp) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a Conv."""
-    if layer.kind == MATMUL:
+    if linalg_op.kind == MATMUL:
         return
     for name in ("strides", "dilations"):
-        if name in layer.op.attributes:
-            yield name, np.array(layer.op.attributes[name]).tolist()
-    if layer.pads:
-        yield "pads", [pad for ends in zip(*layer.pads, strict=True) for pad in ends]
-    data = dict(zip(layer.axes[0], shape_of(layer.data), strict=True))
+        if name in linalg_op.op.attributes:
+            yield name, np.array(linalg_op.op.attributes[name]).tolist()
+    if linalg_op.pads:
+        yield "pads", [pad for ends in zip(*linalg_op.pads, strict=True) for pad in ends]
+    data = dict(zip(linalg_op.axes[0], shape_of(linalg_op.data), strict=True))
     yield "group", data.get("g", 1)
 
 

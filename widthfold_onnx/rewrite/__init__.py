@@ -2,6 +2,6 @@
 
 `plan` holds the value. `apply` matches it to a model: `exchange` puts companions in place,
 `padding` pads channels. `rewriting` settles `regions` and `guards`, then makes `new_nodes`: a
-`folded_node` of each site, with its `record`. It imports `rules` and the folders below, and asks
+`folded_node` of each layer, with its `record`. It imports `rules` and the folders below, and asks
 `runtime` of one kernel; `decide` and everything above import it.
 """

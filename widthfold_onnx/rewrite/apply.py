@@ -39,9 +39,9 @@ from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.layers import Layer, Site
 from widthfold_onnx.rules.quantization import ExtentsOf
-from widthfold_onnx.rules.reading import read_site
-from widthfold_onnx.rules.sites import LinearSite, Site
+from widthfold_onnx.rules.reading import read_layer
 from widthfold_onnx.text import printable
 
 ALREADY_FOLDED = Refusal(
@@ -123,14 +123,14 @@ class Reading:
             inputs_of(self.document.proto, shapes)
         return ShapeTable(self.document.proto, first) if first else self.document.shapes
 
-    def layer(self, site: Site, shapes: ShapeTable | None = None) -> LinearSite | Refusal:
+    def layer(self, site: Site, shapes: ShapeTable | None = None) -> Layer | Refusal:
         """Read a layer at the planned extents, or at the extents of another table."""
 
         def extents(table: ShapeTable) -> ExtentsOf:
             return lambda value: table.get(site.scope.path, value.name or "")
 
         planned_extents = extents(self.planned if shapes is None else shapes)
-        return read_site(self.document, site, extents(self.document.shapes), planned_extents)
+        return read_layer(self.document, site, extents(self.document.shapes), planned_extents)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class FittedPlan:
 
     plan: Plan
     reading: Reading
-    layers: Sequence[tuple[LinearSite, Form]]
+    layers: Sequence[tuple[Layer, Form]]
     misfits: Sequence[Misfit]
     rewriting: Rewriting
 
@@ -283,7 +283,7 @@ def _padding(plan: PaddingPlan | None, misfits: Collection[PaddedLayer]) -> Padd
 
 def _layer(
     reading: Reading, shapes: ShapeTable, layer_plan: LayerPlan, options: FoldOptions
-) -> tuple[LinearSite, Form] | Misfit:
+) -> tuple[Layer, Form] | Misfit:
     """Return a layer of a plan with its form at planned shapes, or why it does not fit."""
     name, op = layer_plan.name, str(layer_plan.structure.get("op", ""))
     site = reading.site_of.get(name)

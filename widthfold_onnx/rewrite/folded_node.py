@@ -1,4 +1,4 @@
-"""Make the new nodes of one site: extension, moves, folded node, moves and cut.
+"""Make the new nodes of one layer: extension, moves, folded node, moves and cut.
 
     x - Pad -- moves - QuantizeLinear, DequantizeLinear - Conv' - moves -- Slice - y
         extend fold    only for dequantized data                  unfold   cut
@@ -24,22 +24,22 @@ from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.rewrite.new_nodes import Series, SharedConstants
 from widthfold_onnx.rewrite.record import FOLD_KEY, PACKED, describe
 from widthfold_onnx.rules.form import Ends, Form
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.quantization import Parameter, is_single
-from widthfold_onnx.rules.sites import LinearSite
 
 
 def append_folded(
     series: Series,
-    site: LinearSite,
+    layer: Layer,
     form: Form,
     ends: Ends,
     parameters: Parameters,
 ) -> Node:
-    """Append the new nodes of a site, with extension, moves and cut at ends without a layout.
+    """Append the new nodes of a layer, with extension, moves and cut at ends without a layout.
 
     Args:
-        series: ends with the data of the site, in the layout that it reads.
-        site: the site.
+        series: ends with the data of the layer, in the layout that it reads.
+        layer: the layer.
         form: the form that replaces it.
         ends: the layouts in which it reads and returns.
         parameters: the folded weights of the model.
@@ -48,32 +48,32 @@ def append_folded(
         The folded node.
     """
     if ends.input_layout is None:
-        _extend(series, site, form)
+        _extend(series, layer, form)
         series.steps(form.folding, "fold")
-        series.requantize(site.dequantizer)
-    metadata = {FOLD_KEY: msgspec.json.encode(describe(site, form)).decode()}
+        series.requantize(layer.dequantizer)
+    metadata = {FOLD_KEY: msgspec.json.encode(describe(layer, form)).decode()}
     if ends.output_layout is not None:
         metadata |= PACKED
     inputs = [
-        _input(series, site, form, parameters, index) for index in range(len(site.node.inputs))
+        _input(series, layer, form, parameters, index) for index in range(len(layer.node.inputs))
     ]
-    domain, op_type, attributes = site.operator.folded_operator(site.node, form.fold)
+    domain, op_type, attributes = layer.operator.folded_operator(layer.node, form.fold)
     folded_node = series.append(
         op_type,
-        "conv" if site.rank else "product",
-        {str(index): value for index, value in enumerate(inputs[site.data_index + 1 :])},
+        "conv" if layer.rank else "product",
+        {str(index): value for index, value in enumerate(inputs[layer.data_index + 1 :])},
         attributes,
         metadata,
-        first=inputs[: site.data_index],
+        first=inputs[: layer.data_index],
         domain=domain,
     )
     if ends.output_layout is None:
         series.steps(form.unfolding, "unfold")
-        surplus = _differing(form.out_shape, site.output)
+        surplus = _differing(form.out_shape, layer.output)
         if surplus:
             pairs = surplus.items()
             # A fixed extent is cut to its length; from an open one the surplus is cut at the end.
-            is_static = {i: site.static[i] is not None for i in surplus}
+            is_static = {i: layer.static[i] is not None for i in surplus}
             series.cut(
                 {
                     i: extent if is_static[i] else extent - form_extent
@@ -83,19 +83,19 @@ def append_folded(
     return folded_node
 
 
-def _extend(series: Series, site: LinearSite, form: Form) -> None:
+def _extend(series: Series, layer: Layer, form: Form) -> None:
     """Extend the data, as the fold needs it, with zeros or the zero point of quantized data."""
-    extensions = _differing(form.in_shape, site.planned)
+    extensions = _differing(form.in_shape, layer.planned)
     if extensions:
         ends = {i: form_extent - extent for i, (form_extent, extent) in extensions.items()}
-        integers = site.quantization
+        integers = layer.quantization
         zero = None if integers is None or integers.dequantized else integers.zero
-        series.extend(ends, len(site.planned), zero)
+        series.extend(ends, len(layer.planned), zero)
 
 
 def _input(
     series: Series,
-    site: LinearSite,
+    layer: Layer,
     form: Form,
     parameters: Parameters,
     index: int,
@@ -105,15 +105,15 @@ def _input(
     A parameter of integers keeps its DequantizeLinear: the runtime reads the integers, and does not
     quantize floats by itself.
     """
-    value, parameter = site.node.inputs[index], site.parameters.get(index)
+    value, parameter = layer.node.inputs[index], layer.parameters.get(index)
     if parameter is None:
         return value
-    numbers = parameters.of(site, form.fold, index)
+    numbers = parameters.of(layer, form.fold, index)
     if parameter.maker is None:
         return numbers
-    scale_and_zero = parameters.scale_and_zero(site, form.fold, parameter)
+    scale_and_zero = parameters.scale_and_zero(layer, form.fold, parameter)
     # A Conv stores its output channels first, unlike the ConvTranspose that it replaces.
-    place = 0 if site.operator.transposed else parameter.axis
+    place = 0 if layer.operator.transposed else parameter.axis
     axis = {"axis": place} if any(parameter.vectors) else {}
     return series.add_before("DequantizeLinear", [numbers, *scale_and_zero], axis)
 
@@ -131,26 +131,26 @@ class Parameters:
         self._document = document
         self._constants = SharedConstants(document)
 
-    def of(self, site: LinearSite, fold: ConvFold, index: int) -> Value | None:
+    def of(self, layer: Layer, fold: ConvFold, index: int) -> Value | None:
         """Return the folded numbers of a parameter.
 
         Args:
-            site: the site.
+            layer: the layer.
             fold: its fold.
             index: index of the parameter among the inputs of the node.
         """
-        constant, inputs = site.parameters[index].constant, site.operator.inputs
+        constant, inputs = layer.parameters[index].constant, layer.operator.inputs
         numbers = self._document.read(constant)
         if index == inputs.weight:
-            return self._shared_constant(site, fold, constant, folded_weight(site, numbers, fold))
+            return self._shared_constant(layer, fold, constant, folded_weight(layer, numbers, fold))
         if index == inputs.bias:
-            return self._shared_constant(site, fold, constant, folded_bias(site, numbers, fold))
+            return self._shared_constant(layer, fold, constant, folded_bias(layer, numbers, fold))
         if is_single(constant.shape):
-            return site.node.inputs[index]
-        return self._shared_constant(site, fold, constant, folded_vector(site, numbers, fold))
+            return layer.node.inputs[index]
+        return self._shared_constant(layer, fold, constant, folded_vector(layer, numbers, fold))
 
     def scale_and_zero(
-        self, site: LinearSite, fold: ConvFold, parameter: Parameter
+        self, layer: Layer, fold: ConvFold, parameter: Parameter
     ) -> list[Value | None]:
         """Return scale and zero point of a parameter's DequantizeLinear for its folded numbers."""
         assert parameter.maker is not None
@@ -159,53 +159,53 @@ class Parameters:
             value
             if constant is None or is_single(constant.shape)
             else self._shared_constant(
-                site, fold, constant, folded_vector(site, self._document.read(constant), fold)
+                layer, fold, constant, folded_vector(layer, self._document.read(constant), fold)
             )
             for value, constant in pairs
         ]
 
     def _shared_constant(
-        self, site: LinearSite, fold: ConvFold, constant: Constant, numbers: Array
+        self, layer: Layer, fold: ConvFold, constant: Constant, numbers: Array
     ) -> Value:
-        sharing_key = (site.op, site.axes, site.weight_shape, fold.key)
+        sharing_key = (layer.op, layer.axes, layer.weight_shape, fold.key)
         name, external = f"{constant.value.name}/widthfold", constant.is_external
         return self._constants.add(
             numbers, name, constant.owner, sharing_key=sharing_key, external=external
         )
 
 
-def folded_weight(site: LinearSite, numbers: Array, fold: ConvFold) -> Array:
+def folded_weight(layer: Layer, numbers: Array, fold: ConvFold) -> Array:
     """Fold the numbers of a weight; both sides have the layout in which the nodes store them."""
-    conv_weight = fold_weight(site.operator.canonical(numbers, site.node), fold, site.zero)
-    return site.operator.stored(conv_weight, site.node, site.weight.shape)
+    conv_weight = fold_weight(layer.operator.canonical(numbers, layer.node), fold, layer.zero)
+    return layer.operator.stored(conv_weight, layer.node, layer.weight.shape)
 
 
-def folded_vector(site: LinearSite, numbers: Array, fold: ConvFold) -> Array:
+def folded_vector(layer: Layer, numbers: Array, fold: ConvFold) -> Array:
     """Return numbers per output channel for the folded node; a single one stays as it is.
 
     Groups may share their numbers, and so do the matrices of a product.
     """
     if is_single(numbers.shape):
         return numbers
-    axis = -2 if site.weight_on_left and numbers.ndim > 1 else -1
-    channels = np.arange(site.channels[1]) % numbers.shape[axis]
-    return np.take(numbers, fold_per_channel(channels, replace(fold, group=site.group)), axis)
+    axis = -2 if layer.weight_on_left and numbers.ndim > 1 else -1
+    channels = np.arange(layer.channels[1]) % numbers.shape[axis]
+    return np.take(numbers, fold_per_channel(channels, replace(fold, group=layer.group)), axis)
 
 
-def folded_bias(site: LinearSite, numbers: Array, fold: ConvFold) -> Array:
+def folded_bias(layer: Layer, numbers: Array, fold: ConvFold) -> Array:
     """Return the bias of the folded node.
 
     C of a Gemm that is the same at all positions is repeated for every tile; else it is folded
     like the result. A single number stays as it is.
     """
-    if site.operator.bias_per_channel:
+    if layer.operator.bias_per_channel:
         return fold_per_channel(numbers, fold)
     if numbers.size == 1:
         return numbers
     logical = numbers.reshape((1,) * (2 - numbers.ndim) + numbers.shape)
-    if logical.shape[-1 if site.weight_on_left else -2] == 1:
-        return folded_vector(site, numbers, fold)
+    if logical.shape[-1 if layer.weight_on_left else -2] == 1:
+        return folded_vector(layer, numbers, fold)
     extents = list(logical.shape)
-    extents[-2 if site.weight_on_left else -1] = site.channels[1]
-    layout = RowLayout(fold.out_factor, site.weight_on_left)
+    extents[-2 if layer.weight_on_left else -1] = layer.channels[1]
+    layout = RowLayout(fold.out_factor, layer.weight_on_left)
     return layout.pack_array(np.broadcast_to(logical, extents))

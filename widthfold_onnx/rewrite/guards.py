@@ -33,11 +33,11 @@ from widthfold_onnx.model.messages import reads
 from widthfold_onnx.rewrite.new_nodes import NewNodes, base_name
 from widthfold_onnx.rewrite.regions import Regions
 from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import EXTENTS, guard_conditions
 from widthfold_onnx.rules.quantization import runtime_moves_dequantizer
-from widthfold_onnx.rules.sites import LinearSite
 
-SiteForms = dict[Node, tuple[LinearSite, Form]]
+SiteForms = dict[Node, tuple[Layer, Form]]
 
 Conditions = tuple[tuple[int, Congruence], ...]
 """Conditions on the extents of one value, by axis; an axis may have several."""
@@ -74,7 +74,7 @@ class GuardGroups:
         Args:
             document: the model.
             nodes: all nodes of the graph, in an order in which they can run.
-            forms: the forms of its sites.
+            forms: the forms of its layers.
         """
         ends = {node: form.ends for node, (_, form) in forms.items()}
         while True:
@@ -124,7 +124,7 @@ class _Grouping:
                     return None
         if not any(self._is_returned(value, nodes) for value in outputs):
             return None  # an If has an output, and a folded node alone returns a logical tensor
-        # A site alone is not planned with a guard there (`rules.legality`).
+        # A layer alone is not planned with a guard there (`rules.legality`).
         if len(nodes) > 1 and any(map(runtime_moves_dequantizer, conditions_of)):
             return None
         return GuardedNodes(nodes, {value: tuple(c) for value, c in conditions_of.items() if c})
@@ -134,9 +134,9 @@ class _Grouping:
     ) -> Iterator[tuple[Value, PackedLayout | None, Mapping[int, Congruence]]]:
         """Yield the data of a folded or packed node, with its layout and its conditions."""
         if node in self.forms:
-            site, _ = self.forms[node]
-            layout = self.regions.input_layout(node, site.data_index)
-            yield site.data, layout, self._conditions(node)
+            layer, _ = self.forms[node]
+            layout = self.regions.input_layout(node, layer.data_index)
+            yield layer.data, layout, self._conditions(node)
             return
         for index, value in enumerate(node.inputs):
             layout = self.regions.input_layout(node, index)

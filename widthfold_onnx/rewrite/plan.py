@@ -22,7 +22,7 @@ from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rules.form import FormSpec
-from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.text import printable
 
 MAX_PLAN_BYTES = 64 << 20
@@ -314,19 +314,19 @@ AXIS = ("stride", "dilation", "pad_begin", "pad_end", "base_dilation")
 """Names of the numbers of an axis in a signature."""
 
 
-def structure_of(site: LinearSite) -> dict[str, Any]:
+def structure_of(layer: Layer) -> dict[str, Any]:
     """Return the structure of a layer without its weights: op, element type, extents, attributes.
 
     Values are of JSON's types. Open extents are None, assumed ones numbers.
     """
-    parts = site.signature.items()
+    parts = layer.signature.items()
     signature: dict[str, Any] = {name: value for name, value in parts if name not in UNPLANNED}
     if axes := signature.get("axes"):
         signature["axes"] = [dict(zip(AXIS, axis, strict=False)) for axis in axes]
     structure = {
-        "op": site.op,
-        "element": site.weight.dtype,
-        "input": site.planned,
+        "op": layer.op,
+        "element": layer.weight.dtype,
+        "input": layer.planned,
         **signature,
     }
     # Through JSON, so that a plan from a file compares equal.

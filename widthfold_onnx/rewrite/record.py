@@ -23,7 +23,7 @@ from widthfold_onnx.model.proto.walk import model_nodes
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.results import AxisPattern, FoldedNode
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.sites import LinearSite, axis_names
+from widthfold_onnx.rules.layers import Layer, axis_names
 
 FOLD_KEY = "widthfold.fold"
 NONFINITE_KEY = "widthfold.nonfinite"
@@ -89,11 +89,11 @@ def read_record(text: str) -> FoldRecord:
     return record
 
 
-def describe(site: LinearSite, form: Form) -> FoldRecord:
-    """Describe the fold of a site."""
-    names = site.position_names
+def describe(layer: Layer, form: Form) -> FoldRecord:
+    """Describe the fold of a layer."""
+    names = layer.position_names
     times = f" by {form.spec.factor}" if form.spec.factor > 1 else ""
-    channels = (*site.channels, *form.fold.channels(*site.channels))
+    channels = (*layer.channels, *form.fold.channels(*layer.channels))
     return FoldRecord(
         form=f"{form.spec.axis}{times}, {form.label}",
         channels="{} -> {}, folded {} -> {}".format(*channels),
@@ -102,10 +102,10 @@ def describe(site: LinearSite, form: Form) -> FoldRecord:
 
 
 def patterns(fold: ConvFold, names: Sequence[str], samples: int | None) -> list[AxisPattern]:
-    """Return the folded axes of a site, the batch first.
+    """Return the folded axes of a layer, the batch first.
 
     Args:
-        fold: how the site is folded.
+        fold: how the layer is folded.
         names: of the other axes.
         samples: extent of the batch; None for any.
     """

@@ -54,7 +54,7 @@ class Regions:
     Attributes:
         document: the model.
         nodes: all nodes of the graph, in an order in which they can run.
-        sites: the folded nodes.
+        folded_nodes: the nodes that layers are folded into, with both ends.
         sources: the integers that every DequantizeLinear reads, by its result.
         propagated: the ops that run on packed tensors.
         refusals: why other ops that read a packed tensor cannot run on it.
@@ -66,7 +66,7 @@ class Regions:
 
     document: Document
     nodes: Sequence[Node]
-    sites: Mapping[Node, Ends]
+    folded_nodes: Mapping[Node, Ends]
     sources: Mapping[Value, Value]
     propagated: Mapping[Node, PropagatedOp]
     refusals: Mapping[Node, Refusal]
@@ -75,15 +75,17 @@ class Regions:
     homes: Mapping[Value, PackedLayout | None]
 
     @classmethod
-    def of(cls, document: Document, nodes: Sequence[Node], sites: Mapping[Node, Ends]) -> Regions:
+    def of(
+        cls, document: Document, nodes: Sequence[Node], folded_nodes: Mapping[Node, Ends]
+    ) -> Regions:
         """Choose the ops that run packed.
 
         Args:
             document: the model.
             nodes: all nodes of the graph, in an order in which they can run.
-            sites: the folded nodes.
+            folded_nodes: the nodes that layers are folded into, with both ends.
         """
-        regions = _ChangingRegions(document, nodes, sites, _sources(nodes))
+        regions = _ChangingRegions(document, nodes, folded_nodes, _sources(nodes))
         regions.choose()
         return regions
 
@@ -115,7 +117,7 @@ class Regions:
 
     def input_layout(self, node: Node, index: int) -> PackedLayout | None:
         """Return the layout in which a node reads an input; None for logical."""
-        op, ends = self.propagated.get(node), self.sites.get(node)
+        op, ends = self.propagated.get(node), self.folded_nodes.get(node)
         if op is not None:
             return op.layout if index in op.data else None
         return ends.input_layout if ends is not None and index == ends.data else None
@@ -128,7 +130,9 @@ class Regions:
 
     def node_groups(self) -> list[tuple[Node, ...]]:
         """Return the groups of folded and packed nodes that share packed tensors, in order."""
-        order = {n: i for i, n in enumerate(self.nodes) if n in self.sites or n in self.propagated}
+        order = {
+            n: i for i, n in enumerate(self.nodes) if n in self.folded_nodes or n in self.propagated
+        }
         sharing: dict[PackedTensor, list[Node]] = defaultdict(list)
         for node in order:
             for value, layout in self.packed_tensors(node):
@@ -199,10 +203,10 @@ class _ChangingRegions(Regions):
 
     def choose(self) -> None:
         """Let every op run packed that can, then make those logical whose moves cost more."""
-        for node, ends in self.sites.items():
+        for node, ends in self.folded_nodes.items():
             self._place(node, ends)
         for node in self.nodes:
-            if node not in self.sites:
+            if node not in self.folded_nodes:
                 self._propagate_through(node)
         candidates = list(self.propagated.items())
         for node, _ in reversed(candidates):
@@ -320,7 +324,7 @@ def region_reports(
             propagated = [node for node in nodes if node in regions.propagated]
             yield RegionReport(
                 graph=path,
-                folded=[name(node) for node in nodes if node in regions.sites],
+                folded=[name(node) for node in nodes if node in regions.folded_nodes],
                 carried=[f"{node.op_type} {name(node)}" for node in propagated],
                 stops=[
                     Stop(node=name(n), op=n.op_type, code=r.code.value, reason=r.reason)
@@ -331,7 +335,7 @@ def region_reports(
 
 def _stops(regions: Regions, node: Node) -> Iterator[tuple[Node, Refusal]]:
     """Yield the nodes at which the packed outputs of a node end, with reasons."""
-    ends = regions.sites.get(node)
+    ends = regions.folded_nodes.get(node)
     if ends is not None and ends.logical_reason is not None:
         yield node, ends.logical_reason
     for value in node.outputs:
@@ -344,8 +348,8 @@ def _stops(regions: Regions, node: Node) -> Iterator[tuple[Node, Refusal]]:
         for user, index in (use for v in values for use in v.uses()):
             if user.outputs[0] in values:
                 continue  # a DequantizeLinear of the same region is no end
-            if user in regions.sites and index == regions.sites[user].data:
-                if regions.sites[user].input_layout != layout:
+            if user in regions.folded_nodes and index == regions.folded_nodes[user].data:
+                if regions.folded_nodes[user].input_layout != layout:
                     yield user, OTHERWISE
             elif user not in regions.propagated or regions.propagated[user].layout != layout:
                 is_in_body = user.graph is not node.graph

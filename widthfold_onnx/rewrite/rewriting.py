@@ -1,13 +1,13 @@
-"""Replace sites by their forms, all at once: each tensor has one layout in which it is computed.
+"""Replace layers by their forms, all at once: each tensor has one layout in which it is computed.
 
-Neighbours share layouts. So the ops that run packed between sites, and the nodes that one guard
+Neighbours share layouts. So the ops that run packed between layers, and the nodes that one guard
 covers, depend on all forms together: regions and guards are settled before anything is changed.
-`Emission` then visits the nodes of a graph. A site becomes a folded node with its moves
+`Emission` then visits the nodes of a graph. A layer becomes a folded node with its moves
 (`rewrite.folded_node`); an op of a region becomes the same op on packed tensors.
 
 * A value that is read in another layout is converted by moves, at most once per layout.
   A fold stands before the first node that reads it, an unfold behind the node that writes it. So
-  nothing is converted between two sites that agree, and no fold meets its inverse.
+  nothing is converted between two layers that agree, and no fold meets its inverse.
 * A runtime fuses a DequantizeLinear only with a folded node next to it. So the integers before a
   DequantizeLinear are moved, and dequantized again in every layout that is read. Moves of
   dequantized data are followed by a quantizer pair (`rules.quantization`).
@@ -38,9 +38,9 @@ from widthfold_onnx.rewrite.record import (
 )
 from widthfold_onnx.rewrite.regions import PropagatedOp, region_reports
 from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import guard_conditions
 from widthfold_onnx.rules.quantization import exact_dequantizer
-from widthfold_onnx.rules.sites import LinearSite
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Rewriting:
 
     Attributes:
         document: the model.
-        forms: the forms of the sites that are replaced, by graph.
+        forms: the forms of the layers that are replaced, by graph.
         groups: the regions and guarded groups that they make, by graph.
         runtime: the version of ONNX Runtime that the forms were measured with; "" if none was.
     """
@@ -63,36 +63,37 @@ class Rewriting:
     def of(
         cls,
         document: Document,
-        layers: Iterable[tuple[LinearSite, Form]],
+        layers: Iterable[tuple[Layer, Form]],
         runtime: str = "",
     ) -> Rewriting:
         """Settle regions and guards for the forms."""
         forms: dict[Graph, SiteForms] = {}
-        for site, form in layers:
-            forms.setdefault(graph_of(site.node), {})[site.node] = (site, form)
+        for layer, form in layers:
+            forms.setdefault(graph_of(layer.node), {})[layer.node] = (layer, form)
         groups = {
-            graph: GuardGroups.of(document, list(graph), sites) for graph, sites in forms.items()
+            graph: GuardGroups.of(document, list(graph), graph_forms)
+            for graph, graph_forms in forms.items()
         }
         return cls(document, forms, groups, runtime)
 
     def guarded(self) -> dict[str, set[NodeName]]:
-        """Return the layers for which a guard was made, by each value that the guard may return."""
-        layers: dict[str, set[NodeName]] = {}
+        """Return the names of guarded layers, by each value that the guard may return."""
+        names: dict[str, set[NodeName]] = {}
         for graph, forms in self.forms.items():
             for group in self.groups[graph].groups:
-                sites = [
-                    forms[n][0] for n in group.nodes if n in forms and guard_conditions(*forms[n])
-                ]
-                names = {site.node_name for site in sites}
+                replaced = [forms[node] for node in group.nodes if node in forms]
+                guarded = {
+                    layer.node_name for layer, form in replaced if guard_conditions(layer, form)
+                }
                 for value in (value for node in group.nodes for value in node.outputs):
-                    layers.setdefault(value.name or "", set()).update(names)
-        return layers
+                    names.setdefault(value.name or "", set()).update(guarded)
+        return names
 
     def region_reports(self, names: Mapping[Node, str]) -> list[RegionReport]:
         """Return the regions of all graphs.
 
         Args:
-            names: names of the sites, for nodes without one.
+            names: names of the layers, for nodes without one.
         """
         return [
             report
@@ -101,7 +102,7 @@ class Rewriting:
         ]
 
     def carry_out(self) -> onnx.ModelProto:
-        """Replace all sites and the ops between them; the document is consumed."""
+        """Replace all layers and the ops between them; the document is consumed."""
         document = self.document
         parameters = Parameters(document)
         emissions = [
@@ -114,7 +115,9 @@ class Rewriting:
             emission.put()
         model = document.finish()
         spreads = [
-            spread_of(site, form) for forms in self.forms.values() for site, form in forms.values()
+            spread_of(layer, form)
+            for forms in self.forms.values()
+            for layer, form in forms.values()
         ]
         spread = max(spreads, default=1.0)
         _note(model, NONFINITE_KEY, f"spread:{spread:g}" if spread > 1.0 else "")
@@ -122,14 +125,14 @@ class Rewriting:
         return model
 
 
-def spread_of(site: LinearSite, form: Form) -> float:
+def spread_of(layer: Layer, form: Form) -> float:
     """Return how many outputs Inf or NaN in one input may reach, after / before the fold.
 
     A structural zero times Inf is NaN, so a non-finite input reaches every output that shares its
     reduction, within its sample. The mean number of outputs reached grows by the number of elements
     of the folded weight / the number of elements that are no structural zeros.
     """
-    return 1.0 if site.is_finite else round(form.fold.spread(), 2)
+    return 1.0 if layer.is_finite else round(form.fold.spread(), 2)
 
 
 def _note(model: onnx.ModelProto, key: str, value: str) -> None:
@@ -145,7 +148,7 @@ class Emission:
     Args:
         document: the model.
         graph: the graph.
-        forms: the forms of its sites.
+        forms: the forms of its layers.
         groups: the regions of packed ops, and the guarded groups.
         parameters: the folded weights of the model.
     """
@@ -196,12 +199,12 @@ class Emission:
         self._document.replace(self._graph, self._replacements, self._logical)
         self._document.add_branches(self._graph, branches)
 
-    def _fold(self, node: Node, site: LinearSite, form: Form) -> None:
+    def _fold(self, node: Node, layer: Layer, form: Form) -> None:
         """Emit the folded node with the moves that belong to it."""
-        ends = self._regions.sites[node]
-        start = self._value_in(site.data, ends.input_layout, node)
+        ends = self._regions.folded_nodes[node]
+        start = self._value_in(layer.data, ends.input_layout, node)
         series = Series(self._document, start, node, node.outputs[0].name or "")
-        folded_node = append_folded(series, site, form, ends, self._parameters)
+        folded_node = append_folded(series, layer, form, ends, self._parameters)
         take_over(node, folded_node)
         self._replacements[node] += series.nodes
         self._return(node, [series.value], ends.output_layout)

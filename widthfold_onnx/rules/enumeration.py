@@ -1,7 +1,7 @@
-"""List all equivalent forms of a site at a factor.
+"""List all equivalent forms of a layer at a factor.
 
 Rule: replaces it with fold - Conv - unfold, or with Reshape - product - Reshape.
-Requires: a LinearSite; the factor divides the folded extents, unless `ragged`.
+Requires: a Layer; the factor divides the folded extents, unless `ragged`.
 Rewrites: batch folds (grouped, no structural zeros); axis folds, blocked, interleaved or of the
     whole axis; combined folds of several axes; with `one_sided`, folds of the output alone
     (sub-pixel), and at factor 1 of the input alone along strided axes (space-to-depth); all of
@@ -26,9 +26,9 @@ from widthfold_onnx.arrays import round_up
 from widthfold_onnx.options import STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import NO_AXIS, AxisSpec, Form, FormSpec
+from widthfold_onnx.rules.layers import ConvLayer, Layer, ProductLayer, axis_names
 from widthfold_onnx.rules.legality import legal_form
 from widthfold_onnx.rules.row_fold import RowFold
-from widthfold_onnx.rules.sites import ConvSite, LinearSite, ProductSite, axis_names
 from widthfold_onnx.rules.spatial_fold import SpatialFold
 
 SUMMED = "summed taps"
@@ -48,62 +48,62 @@ AxisOutcome = tuple[str, Form | Refusal]
 NO_SUCH_FORM = Refusal(Code.INCONSISTENT_ATTRIBUTES, "the layer has no such form")
 
 
-def form_of(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Form | Refusal:
-    """Return the form that a spec describes, at the extents of a site.
+def form_of(layer: Layer, spec: FormSpec, options: FoldOptions) -> Form | Refusal:
+    """Return the form that a spec describes, at the extents of a layer.
 
     Args:
-        site: the site.
-        spec: what tells the form from others of its site.
+        layer: the layer.
+        spec: what tells the form from others of its layer.
         options: the limits are used; extents need not be divisible.
 
     Returns:
-        The form; a refusal if the site has none like it, or it is not legal there.
+        The form; a refusal if the layer has none like it, or it is not legal there.
     """
-    form = _nearest_form(site, spec, replace(options, ragged=True))
+    form = _nearest_form(layer, spec, replace(options, ragged=True))
     return NO_SUCH_FORM if isinstance(form, Form) and form.spec != spec else form
 
 
-def _nearest_form(site: LinearSite, spec: FormSpec, options: FoldOptions) -> Form | Refusal:
-    """Return the form that is most like a spec: a plan may describe a form that a site lacks."""
-    if isinstance(site, ProductSite):
-        if spec.factor == 1 and site.labels is None:
+def _nearest_form(layer: Layer, spec: FormSpec, options: FoldOptions) -> Form | Refusal:
+    """Return the form that is most like a spec: a plan may describe a form that a layer lacks."""
+    if isinstance(layer, ProductLayer):
+        if spec.factor == 1 and layer.labels is None:
             return NO_SUCH_FORM
-        return legal_form(RowFold.of(site, options, spec.factor, spec.merged))
-    assert isinstance(site, ConvSite)
+        return legal_form(RowFold.of(layer, options, spec.factor, spec.merged))
+    assert isinstance(layer, ConvLayer)
     if spec.summed:
-        forms = (form for form in summed_taps(site, options) if form.spec == spec)
+        forms = (form for form in summed_taps(layer, options) if form.spec == spec)
         return next(forms, NO_SUCH_FORM)
-    return _window(site, options, spec)
+    return _window(layer, options, spec)
 
 
-def _window(site: ConvSite, options: FoldOptions, spec: FormSpec) -> Form | Refusal:
-    proposal = SpatialFold.of(site, options, spec)
+def _window(layer: ConvLayer, options: FoldOptions, spec: FormSpec) -> Form | Refusal:
+    proposal = SpatialFold.of(layer, options, spec)
     return proposal if isinstance(proposal, Refusal) else legal_form(proposal)
 
 
-def forms_at_factor(site: LinearSite, options: FoldOptions, factor: int) -> Iterator[AxisOutcome]:
+def forms_at_factor(layer: Layer, options: FoldOptions, factor: int) -> Iterator[AxisOutcome]:
     """Yield every form at a factor, legal or refused, each with the names of its axes.
 
     Args:
-        site: the layer.
+        layer: the layer.
         options: axis, layout and limits are used.
         factor: positions that become channels, F >= 2, or `STRIDES_ALONE`.
     """
-    if isinstance(site, ProductSite):
+    if isinstance(layer, ProductLayer):
         if options.axis is AxisName.AUTO and factor != STRIDES_ALONE:
-            yield site.position_names[0], legal_form(RowFold.smallest(site, options, factor))
+            yield layer.position_names[0], legal_form(RowFold.smallest(layer, options, factor))
         return
-    assert isinstance(site, ConvSite)
+    assert isinstance(layer, ConvLayer)
     if factor == STRIDES_ALONE:
-        yield from _of_strides(site, options)
+        yield from _of_strides(layer, options)
         return
     tile_major = options.layout is Layout.NHWC
-    for split in splits(options.axis, factor, len(site.axes)):
-        yield from forms_of_split(site, options, split, tile_major=tile_major)
+    for split in splits(options.axis, factor, len(layer.axes)):
+        yield from forms_of_split(layer, options, split, tile_major=tile_major)
 
 
 def forms_of_split(
-    site: ConvSite,
+    layer: ConvLayer,
     options: FoldOptions,
     split: Split,
     *,
@@ -115,32 +115,32 @@ def forms_of_split(
     """Yield every form with a given factor per axis.
 
     Args:
-        site: the Conv.
+        layer: the Conv.
         options: the limits are used.
         split: factor per axis; an axis of factor 1 may have its strides folded.
         lift: axes of extent 1 put before the spatial ones.
         tile_major: move through NHWC where moves through NCHW are no view.
         grouping: channels and groups of the Conv to fold, without folds of its strides; None for
-            the site's own.
+            the layer's own.
         one_sided: add folds of the output alone and, along axes of factor 1, of the input alone:
             they have fewer structural zeros, but channels grow on one side only.
 
     Yields:
         Names of the axes whose factor is above 1, joined by "+"; and the form or its refusal.
     """
-    grouping, names = grouping or site.grouping, axis_names(site.rank)
-    group_changes = _changes(site.grouping, grouping)
+    grouping, names = grouping or layer.grouping, axis_names(layer.rank)
+    group_changes = _changes(layer.grouping, grouping)
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
-    if options.ragged and (refusal := _too_short(site, split)):
+    if options.ragged and (refusal := _too_short(layer, split)):
         yield label, refusal
         return
-    pairs, one_sided = zip(site.axes, split[1:], strict=True), one_sided and not group_changes
+    pairs, one_sided = zip(layer.axes, split[1:], strict=True), one_sided and not group_changes
     of_axes = [list(_tilings(axis, factor, one_sided=one_sided)) for axis, factor in pairs]
     batch, lift_names = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
     for last_first in product(*reversed(of_axes)):
         tilings = last_first[::-1]
         kind = [*batch, *(kind for kind, _ in tilings if kind), *lift_names, *group_changes]
-        if not kind and not site.operator.transposed:
+        if not kind and not layer.operator.transposed:
             continue  # the node as it is
         # The split does not name axes whose strides alone are folded, nor does a lift.
         changes = [bool(group_changes), *(tiles.is_folded for _, tiles in tilings)]
@@ -159,20 +159,20 @@ def forms_of_split(
                 group=grouping.group,
                 axes=tuple(tiles for _, tiles in tilings),
             )
-            yield label, _window(site, options, spec)
+            yield label, _window(layer, options, spec)
 
 
-def _of_strides(site: ConvSite, options: FoldOptions) -> Iterator[AxisOutcome]:
+def _of_strides(layer: ConvLayer, options: FoldOptions) -> Iterator[AxisOutcome]:
     """Yield the forms that fold strides and nothing else; none if all strides are 1."""
-    if not any(axis.stride > 1 or axis.base_dilation > 1 for axis in site.axes):
+    if not any(axis.stride > 1 or axis.base_dilation > 1 for axis in layer.axes):
         return
     tile_major = options.layout is Layout.NHWC
-    split = (1,) * (1 + len(site.axes))
-    for _, form in forms_of_split(site, options, split, tile_major=tile_major, one_sided=True):
+    split = (1,) * (1 + len(layer.axes))
+    for _, form in forms_of_split(layer, options, split, tile_major=tile_major, one_sided=True):
         yield form.spec.axis if isinstance(form, Form) else "strides", form
 
 
-def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Form]:
+def summed_taps(layer: ConvLayer, options: FoldOptions) -> Iterator[Form]:
     """Yield the forms of a Conv without its first axis: each tap has output channels of its own.
 
     Runtimes have slower kernels for three axes than for two, and multiply matrices faster than
@@ -184,18 +184,18 @@ def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Form]:
         after:   [N,C,D,H,W] - [N*D,C,H,W] - Conv of 2 axes, C -> 3*O - [N,D,3*O,H',W']
                  - sum of 3 shifted parts - [N,D',O,H',W'] - [N,O,D',H',W']
     """
-    rank, (first, *other_axes) = site.rank, site.axes
-    fits = rank in SUMMED_RANKS and not site.operator.activates and site.group == 1
-    if not fits or site.quantization or (rank == 1 and site.opset < GEMM_OPSET):
+    rank, (first, *other_axes) = layer.rank, layer.axes
+    fits = rank in SUMMED_RANKS and not layer.operator.activates and layer.group == 1
+    if not fits or layer.quantization or (rank == 1 and layer.opset < GEMM_OPSET):
         return
-    if first.length is None or None in site.static[1:]:
+    if first.length is None or None in layer.static[1:]:
         return
     if any(axis.base_dilation > 1 for axis in other_axes):
         return
     unfolded = AxisSpec(1, 1, False)
     for _, tiles in _tilings(first, 1, one_sided=True):
         spec = FormSpec(
-            axis=site.position_names[0],
+            axis=layer.position_names[0],
             factor=1,
             kind=SUMMED,
             merged=1,
@@ -203,12 +203,12 @@ def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Form]:
             dense=False,
             tile_major=tiles.is_folded,
             lift=0,
-            channels=site.channels,
+            channels=layer.channels,
             group=1,
             axes=(tiles, *[unfolded] * len(other_axes)),
             summed=True,
         )
-        proposal = SpatialFold.of(site, options, spec)
+        proposal = SpatialFold.of(layer, options, spec)
         if isinstance(proposal, Refusal):
             continue
         fold, taps = proposal.fold, proposal.fold.axes[0]
@@ -216,15 +216,15 @@ def summed_taps(site: ConvSite, options: FoldOptions) -> Iterator[Form]:
             continue
         positions = -(-first.length // taps.in_tile)
         is_met = all(positions + min(a, 0) + min(b, 0) > 0 for a, b in fold.shifts)
-        if is_met and (site.bias is None or fold.bias_tap is not None):
+        if is_met and (layer.bias is None or fold.bias_tap is not None):
             form = legal_form(proposal)
             if isinstance(form, Form):
                 yield form
 
 
-def _too_short(site: ConvSite, split: Split) -> Refusal | None:
+def _too_short(layer: ConvLayer, split: Split) -> Refusal | None:
     """Refuse an axis with fewer positions than are to become channels."""
-    for factor, extent in zip(split, site.positions, strict=True):
+    for factor, extent in zip(split, layer.positions, strict=True):
         if extent is not None and 1 < factor > extent:
             return Refusal(
                 Code.TOO_SHORT, f"of {factor} positions {factor - extent} would be added"
@@ -284,20 +284,20 @@ def _tilings(axis: ConvAxis, factor: int, *, one_sided: bool) -> Iterator[tuple[
         yield "sub-pixel", AxisSpec(factor * base, 1, False)
 
 
-def groupings(site: ConvSite) -> Iterator[Grouping]:
-    """Yield every other grouping that a site is tried with, each once (`algebra.channels`).
+def groupings(layer: ConvLayer) -> Iterator[Grouping]:
+    """Yield every other grouping that a layer is tried with, each once (`algebra.channels`).
 
     Neighbouring groups become one, down to a dense Conv. A block-diagonal weight becomes groups:
     it is zero between them. Channels of a dense Conv are padded to the multiples that kernels ask
-    for. A quantized site keeps its grouping.
+    for. A quantized layer keeps its grouping.
     """
-    if site.quantization is not None:
+    if layer.quantization is not None:
         return  # added channels would need scales, and the zero point of each channel
-    inputs, outputs = site.channels
-    for count in range(1, site.weight_groups + 1):
-        is_merged = site.group % count == 0
-        is_split = count % site.group == site.weight_groups % count == 0
-        if count != site.group and (is_merged or is_split):
+    inputs, outputs = layer.channels
+    for count in range(1, layer.weight_groups + 1):
+        is_merged = layer.group % count == 0
+        is_split = count % layer.group == layer.weight_groups % count == 0
+        if count != layer.group and (is_merged or is_split):
             yield Grouping(inputs, outputs, count)
     channel_pairs = [
         pair
@@ -309,7 +309,7 @@ def groupings(site: ConvSite) -> Iterator[Grouping]:
         )
     ]
     for pair in dict.fromkeys(channel_pairs):
-        if pair != site.channels:
+        if pair != layer.channels:
             yield Grouping(*pair)
 
 

@@ -1,8 +1,8 @@
-"""Define a form: an equivalent replacement for a site, and its predicted cost.
+"""Define a form: an equivalent replacement for a layer, and its predicted cost.
 
 A `FormSpec` holds what tells the forms of one layer apart; the layer decides the rest. It is the
 form in plans, in the search and, as text, in the store of measurements. A `Proposal` says what the
-family of a site makes of a spec. A legal proposal (`rules.legality`) becomes a `Form`.
+family of a layer makes of a spec. A legal proposal (`rules.legality`) becomes a `Form`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from widthfold_onnx.algebra.packing import Move, MoveOrSum
 from widthfold_onnx.arrays import Dims
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.rules.layers import Layer
 
 # Value of an unknown spatial extent when sizes are compared; an unknown batch counts as 1.
 NOMINAL_EXTENT = 64
@@ -133,10 +133,10 @@ class Ends:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Form:
-    """A folded node with its moves, which replaces a site.
+    """A folded node with its moves, which replaces a layer.
 
     Attributes:
-        spec: what tells it from the other forms of the site.
+        spec: what tells it from the other forms of the layer.
         fold: how the weight is folded.
         is_view: both ends are pure Reshapes, so that nothing is copied.
         channels_last: the moves lead through the NHWC path.
@@ -187,16 +187,16 @@ class Form:
 
 @dataclass(frozen=True)
 class Proposal(ABC):
-    """A fold that is proposed for a site.
+    """A fold that is proposed for a layer.
 
     Attributes:
-        site: the site.
+        layer: the layer.
         options: layout, limits, and whether extents may be extended.
         spec: the form that it would be.
         fold: how the weight would be folded.
     """
 
-    site: LinearSite
+    layer: Layer
     options: FoldOptions
     spec: FormSpec
     fold: ConvFold
@@ -218,10 +218,10 @@ class Proposal(ABC):
         """
 
 
-def bytes_growth(site: LinearSite, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:
+def bytes_growth(layer: Layer, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:
     """Return the bytes of input, weight and output, after / before."""
-    weight = math.prod(site.weight_shape)
-    original_size = elements(site.planned) + weight + elements(site.output)
+    weight = math.prod(layer.weight_shape)
+    original_size = elements(layer.planned) + weight + elements(layer.output)
     new_size = elements(in_shape) + weight * fold.weight_growth() + elements(out_shape) * fold.sums
     return new_size / original_size
 

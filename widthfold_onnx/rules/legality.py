@@ -16,37 +16,37 @@ from widthfold_onnx.arrays import Dims
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.form import Form, Proposal
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.quantization import runtime_moves_dequantizer
-from widthfold_onnx.rules.sites import LinearSite
 
 MAX_WEIGHT_BYTES = 256 << 20
 
 
 def legal_form(proposal: Proposal) -> Form | Refusal:
     """Return the form of a fold, or why it is not legal under policy and limits."""
-    site, options = proposal.site, proposal.options
+    layer, options = proposal.layer, proposal.options
     shapes = proposal.extended_shapes()
     if isinstance(shapes, Refusal):
         return shapes
-    problem = _integers_problem(site, shapes)
-    if problem is None and not options.mix_samples and not site.is_finite:
+    problem = _integers_problem(layer, shapes)
+    if problem is None and not options.mix_samples and not layer.is_finite:
         reason = proposal.mixing_reason()
         problem = Refusal(Code.MIXES_SAMPLES, reason) if reason else None
-    problem = problem or _spread_problem(site, options, proposal.fold)
+    problem = problem or _spread_problem(layer, options, proposal.fold)
     if problem is not None:
         return problem
     form = proposal.form(shapes)
-    return open_extents_problem(site, form) or _too_large(site, options, form) or form
+    return open_extents_problem(layer, form) or _too_large(layer, options, form) or form
 
 
-def _integers_problem(site: LinearSite, shapes: tuple[Dims, Dims]) -> Refusal | None:
+def _integers_problem(layer: Layer, shapes: tuple[Dims, Dims]) -> Refusal | None:
     """Refuse what cannot be extended, or would no longer be computed in integers."""
-    integers = site.quantization
+    integers = layer.quantization
     if integers is None:
         return None
-    if not integers.extends and shapes[0] != site.planned:
+    if not integers.extends and shapes[0] != layer.planned:
         return Refusal(Code.EXTENSION_UNSUPPORTED, "the operator set has no Pad of integers")
-    if not integers.cuts and shapes[1] != site.output:
+    if not integers.cuts and shapes[1] != layer.output:
         return Refusal(
             Code.QUANTIZED,
             "its result would be cut, and it is not quantized right behind that: the runtime would "
@@ -55,13 +55,13 @@ def _integers_problem(site: LinearSite, shapes: tuple[Dims, Dims]) -> Refusal | 
     return None
 
 
-def _spread_problem(site: LinearSite, options: FoldOptions, fold: ConvFold) -> Refusal | None:
+def _spread_problem(layer: Layer, options: FoldOptions, fold: ConvFold) -> Refusal | None:
     """Refuse structural zeros that spread Inf and NaN, and groups that drop weights besides 0."""
     strict, groups = options.nonfinite is NonFinite.REFUSE, fold.regrouping.result.group
-    if fold.regrouping.leaves_out and site.weight_groups % groups:
+    if fold.regrouping.leaves_out and layer.weight_groups % groups:
         return Refusal(Code.JOINED_CHANNELS, f"the weight is not zero between {groups} groups")
     zeros = fold.structural_zeros()
-    if zeros and strict and not site.is_finite:
+    if zeros and strict and not layer.is_finite:
         return Refusal(
             Code.STRUCTURAL_ZEROS,
             f"{zeros:.0%} of the weight would be zeros that spread Inf and NaN",
@@ -71,9 +71,9 @@ def _spread_problem(site: LinearSite, options: FoldOptions, fold: ConvFold) -> R
     return None
 
 
-def _too_large(site: LinearSite, options: FoldOptions, form: Form) -> Refusal | None:
+def _too_large(layer: Layer, options: FoldOptions, form: Form) -> Refusal | None:
     """Refuse a form that grows past the limits."""
-    size = math.prod(form.fold.weight_shape(site.weight_shape)) * site.itemsize
+    size = math.prod(form.fold.weight_shape(layer.weight_shape)) * layer.itemsize
     if size > MAX_WEIGHT_BYTES:
         return Refusal(
             Code.WEIGHT_TOO_LARGE,
@@ -101,19 +101,19 @@ LEAST_OPSET = 10
 """First operator set with a Mod (ONNX changelog)."""
 
 
-def guard_conditions(site: LinearSite, form: Form) -> dict[int, Congruence]:
+def guard_conditions(layer: Layer, form: Form) -> dict[int, Congruence]:
     """Return the conditions on the extents of the data, by axis of the data as it is stored."""
-    axes = zip(site.stored_axes, site.static, form.conditions, strict=True)
+    axes = zip(layer.stored_axes, layer.static, form.conditions, strict=True)
     return {axis: c for axis, extent, c in axes if extent is None and c != ANY}
 
 
-def unguardable(site: LinearSite) -> Refusal | None:
-    """Return why no guard can stand around a site: its operator set, or data no If can read."""
-    if site.opset < LEAST_OPSET:
+def unguardable(layer: Layer) -> Refusal | None:
+    """Return why no guard can stand around a layer: its operator set, or data no If can read."""
+    if layer.opset < LEAST_OPSET:
         return Refusal(
-            Code.OPSET_TOO_OLD, f"opset {site.opset} is below {LEAST_OPSET}, which the guard needs"
+            Code.OPSET_TOO_OLD, f"opset {layer.opset} is below {LEAST_OPSET}, which the guard needs"
         )
-    if runtime_moves_dequantizer(site.data):
+    if runtime_moves_dequantizer(layer.data):
         return Refusal(
             Code.GUARD_NOT_LOADABLE,
             "it needs a guard, and its data comes from a DequantizeLinear through moves: "
@@ -122,13 +122,13 @@ def unguardable(site: LinearSite) -> Refusal | None:
     return None
 
 
-def open_extents_problem(site: LinearSite, form: Form) -> Refusal | None:
+def open_extents_problem(layer: Layer, form: Form) -> Refusal | None:
     """Refuse a form that constant Reshapes cannot express, or that needs a guard where none can be.
 
     A Reshape copies dimensions at their place and infers one.
     """
-    declared = site.data.shape or ()
-    for axis, extent in zip(site.stored_axes, site.static, strict=True):
+    declared = layer.data.shape or ()
+    for axis, extent in zip(layer.stored_axes, layer.static, strict=True):
         if extent is None and axis < len(declared) and isinstance(declared[axis], int):
             return Refusal(
                 Code.UNKNOWN_EXTENT,
@@ -140,4 +140,4 @@ def open_extents_problem(site: LinearSite, form: Form) -> Refusal | None:
             Code.SEVERAL_UNKNOWN_EXTENTS,
             "more than one extent beside the folded axis is not known; a Reshape infers one",
         )
-    return unguardable(site) if guard_conditions(site, form) else None
+    return unguardable(layer) if guard_conditions(layer, form) else None

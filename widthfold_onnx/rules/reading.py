@@ -18,6 +18,14 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import MIN_OPSET, Operator
 from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rules.layers import (
+    ITEMSIZE,
+    ConvLayer,
+    Layer,
+    ProductLayer,
+    Site,
+    samples_of,
+)
 from widthfold_onnx.rules.op import SHARDED
 from widthfold_onnx.rules.quantization import (
     BYTES,
@@ -31,14 +39,6 @@ from widthfold_onnx.rules.quantization import (
     read_parameter,
     read_quantization,
     read_scales,
-)
-from widthfold_onnx.rules.sites import (
-    ITEMSIZE,
-    ConvSite,
-    LinearSite,
-    ProductSite,
-    Site,
-    samples_of,
 )
 
 ACCUMULATOR = np.iinfo(np.int32).max
@@ -58,9 +58,9 @@ BIAS_CODES = {
 """The code of a layer by the code of the constant that it lacks (`Document.constant`)."""
 
 
-def read_site(
+def read_layer(
     document: Document, site: Site, static: ExtentsOf, planned: ExtentsOf
-) -> LinearSite | Refusal:
+) -> Layer | Refusal:
     """Collect weight, bias, quantization, shapes and geometry of a node.
 
     Refuses a node that lies in a function, has an unsupported element type, no constant weight, a
@@ -92,12 +92,12 @@ def read_site(
         return axes
     maker = exact_dequantizer(document, data)
     is_float = quantization is None or quantization.dequantized
-    family: Callable[..., LinearSite] = ConvSite
+    family: Callable[..., Layer] = ConvLayer
     if isinstance(operator, Product):
         stored = static(data) or ()
         order = operator.stored_order(node, len(stored))
         samples = samples_of(document, stored, order)
-        family = partial(ProductSite, samples=samples, stored_rank=len(stored))
+        family = partial(ProductLayer, samples=samples, stored_rank=len(stored))
     result = family(
         **vars(site),
         operator=operator,
@@ -233,7 +233,7 @@ def _shapes(
     return static_dims, planned_dims, shape
 
 
-def _overflow(document: Document, site: LinearSite) -> Refusal | None:
+def _overflow(document: Document, layer: Layer) -> Refusal | None:
     """Refuse a weight with which a sum of 8-bit products may leave int32 for some data.
 
     A structural zero adds (zero - zero) * x = 0, so a folded sum equals the sum of the original,
@@ -241,10 +241,10 @@ def _overflow(document: Document, site: LinearSite) -> Refusal | None:
     afterwards may leave int32 on the way, at other places than the original does. The result is
     still right, because both sums are equal modulo 2**32.
     """
-    data = site.quantization
+    data = layer.quantization
     if data is None or data.dtype not in BYTES:
         return None  # no runtime sums such products in int32
-    weight = site.operator.canonical(site.stored(), site.node)
+    weight = layer.operator.canonical(layer.stored(), layer.node)
     if weight.dtype.itemsize > 1:
         return None
     limits = np.iinfo(data.dtype.lower())
@@ -255,9 +255,9 @@ def _overflow(document: Document, site: LinearSite) -> Refusal | None:
     elif data.zero is None:
         low = high = 0
     largest = max(limits.max - low, high - limits.min)
-    magnitudes = np.abs(weight.astype(np.int64) - site.zero.astype(np.int64))
+    magnitudes = np.abs(weight.astype(np.int64) - layer.zero.astype(np.int64))
     sums = largest * magnitudes.sum(axis=tuple(range(1, weight.ndim)))
-    bias = None if site.bias is None else document.read(site.bias)
+    bias = None if layer.bias is None else document.read(layer.bias)
     if bias is not None and bias.dtype.kind in "iu":
         sums = sums + np.abs(bias.astype(np.int64))
     if sums.max(initial=0) <= ACCUMULATOR:

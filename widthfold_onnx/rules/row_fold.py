@@ -26,32 +26,32 @@ from widthfold_onnx.rules.form import (
     Proposal,
     bytes_growth,
 )
-from widthfold_onnx.rules.sites import ProductSite
+from widthfold_onnx.rules.layers import ProductLayer
 
 
-def fold_of(site: ProductSite, factor: int) -> ConvFold:
+def fold_of(layer: ProductLayer, factor: int) -> ConvFold:
     """Return the fold of a product: a Conv of kernel 1, every matrix a group."""
-    axis = fold_axis(ConvAxis(length=None, kernel=1), factor, factor, blocked=site.weight_on_left)
+    axis = fold_axis(ConvAxis(length=None, kernel=1), factor, factor, blocked=layer.weight_on_left)
     assert not isinstance(axis, Refusal)
-    return ConvFold(axes=(axis,), group=site.matrices, tile_major=not site.weight_on_left)
+    return ConvFold(axes=(axis,), group=layer.matrices, tile_major=not layer.weight_on_left)
 
 
 @dataclass(frozen=True)
 class RowFold(Proposal):
     """A fold of the rows or columns of a product; by 1 an Einsum becomes a MatMul."""
 
-    site: ProductSite
+    layer: ProductLayer
 
     @classmethod
-    def of(cls, site: ProductSite, options: FoldOptions, factor: int, merged: int) -> RowFold:
+    def of(cls, layer: ProductLayer, options: FoldOptions, factor: int, merged: int) -> RowFold:
         """Propose to fold the positions of a product by a factor.
 
         The last `merged` axes of the data before its channels make up the positions; with the
         weight on the left, the columns do.
         """
-        blocked = site.weight_on_left
+        blocked = layer.weight_on_left
         spec = FormSpec(
-            axis=site.position_names[0],
+            axis=layer.position_names[0],
             factor=factor,
             kind=PRODUCT if factor == 1 else "blocked" if blocked else "interleaved",
             merged=merged,
@@ -59,30 +59,30 @@ class RowFold(Proposal):
             dense=False,
             tile_major=not blocked,
             lift=0,
-            channels=site.channels,
-            group=site.matrices,
+            channels=layer.channels,
+            group=layer.matrices,
             axes=(AxisSpec(factor, factor, blocked),),
         )
-        return cls(site, options, spec, fold_of(site, factor))
+        return cls(layer, options, spec, fold_of(layer, factor))
 
     @classmethod
-    def smallest(cls, site: ProductSite, options: FoldOptions, factor: int) -> RowFold:
+    def smallest(cls, layer: ProductLayer, options: FoldOptions, factor: int) -> RowFold:
         """Propose to fold the fewest axes of rows that the factor divides; one if there are none.
 
         Axes whose fixed extents the factor divides come before others, which need a guard.
         """
-        proposals = [cls.of(site, options, factor, 1 + i) for i in range(_most(site))]
+        proposals = [cls.of(layer, options, factor, 1 + i) for i in range(_most(layer))]
         unguarded = [p for p in proposals if p._is_divided and not p._conditions]
         divided = [p for p in proposals if p._is_divided]
         return (*unguarded, *divided, *proposals)[0]
 
     def extended_shapes(self) -> tuple[Dims, Dims] | Refusal:
         """Return the extents of input and output, or why the factor does not divide them."""
-        site, factor, name = self.site, self.spec.factor, self.spec.axis
+        layer, factor, name = self.layer, self.spec.factor, self.spec.axis
         if self._is_divided:
-            return site.planned, site.output
-        widest_layout = replace(self._layout, merged=_most(site))
-        extents = site.planned[widest_layout.positions(len(site.planned))]
+            return layer.planned, layer.output
+        widest_layout = replace(self._layout, merged=_most(layer))
+        extents = layer.planned[widest_layout.positions(len(layer.planned))]
         extents_text = " x ".join("?" if e is None else str(e) for e in extents)
         if None in extents:
             return Refusal(
@@ -101,8 +101,8 @@ class RowFold(Proposal):
 
     def mixing_reason(self) -> str:
         """Say why a NaN of one sample may reach others: several come together in one position."""
-        site = self.site
-        if not site.mixes_samples(self._span, self.spec.factor):
+        layer = self.layer
+        if not layer.mixes_samples(self._span, self.spec.factor):
             return ""
         return (
             f"the {self.spec.axis} may be samples of a batch, and a NaN of one would reach others"
@@ -110,38 +110,38 @@ class RowFold(Proposal):
 
     def form(self, shapes: tuple[Dims, Dims]) -> Form:
         """Return the form of the fold, see `Proposal.form`."""
-        site, layout, shape, span = self.site, self._layout, self._static_shape, self._span
-        data_moves, result_moves = _moves(site, layout, shape)
+        layer, layout, shape, span = self.layer, self._layout, self._static_shape, self._span
+        data_moves, result_moves = _moves(layer, layout, shape)
         return Form(
             spec=self.spec,
             fold=self.fold,
             is_view=all(isinstance(step, Reshape) for step in (*data_moves, *result_moves)),
-            in_shape=site.planned,
-            out_shape=site.output,
+            in_shape=layer.planned,
+            out_shape=layer.output,
             flops_ratio=self.fold.flops_growth(),
-            bytes_ratio=bytes_growth(site, self.fold, *shapes),
+            bytes_ratio=bytes_growth(layer, self.fold, *shapes),
             folded_axes=frozenset(range(span.start, span.stop) if layout.factor > 1 else ()),
             conditions=tuple(self._conditions.get(i, ANY) for i in range(len(shape))),
             folding=data_moves,
             unfolding=result_moves,
-            ends=_ends(site, layout, shape),
+            ends=_ends(layer, layout, shape),
         )
 
     @property
     def _span(self) -> slice:
         """The axes of the data that make up the positions."""
-        return self._layout.positions(len(self.site.planned))
+        return self._layout.positions(len(self.layer.planned))
 
     @property
     def _layout(self) -> RowLayout:
-        return RowLayout(self.spec.factor, self.site.weight_on_left, self.spec.merged)
+        return RowLayout(self.spec.factor, self.layer.weight_on_left, self.spec.merged)
 
     @property
     def _static_shape(self) -> Dims:
         """The extents of the data that the model fixes, the channels among them."""
-        site = self.site
-        channel = len(site.static) - (2 if site.weight_on_left else 1)
-        return tuple(site.channels[0] if i == channel else e for i, e in enumerate(site.static))
+        layer = self.layer
+        channel = len(layer.static) - (2 if layer.weight_on_left else 1)
+        return tuple(layer.channels[0] if i == channel else e for i, e in enumerate(layer.static))
 
     @property
     def _conditions(self) -> dict[int, Congruence]:
@@ -159,44 +159,44 @@ class RowFold(Proposal):
             return True
         if not self._layout.fits(self._static_shape):
             return False
-        pairs = [(self.site.planned[axis], c.modulus) for axis, c in self._conditions.items()]
-        if any(extent is None for extent, _ in pairs) and _varies(self.site):
+        pairs = [(self.layer.planned[axis], c.modulus) for axis, c in self._conditions.items()]
+        if any(extent is None for extent, _ in pairs) and _varies(self.layer):
             return False
         return all(extent is None or extent % modulus == 0 for extent, modulus in pairs)
 
 
-def _ends(site: ProductSite, layout: RowLayout, shape: Dims) -> Ends:
+def _ends(layer: ProductLayer, layout: RowLayout, shape: Dims) -> Ends:
     """Return the layouts at both ends; none for transposed data or a result without channels.
 
     A product of dequantized operands has none: it has Reshapes of its own.
     """
-    result = site.result(shape)
+    result = layer.result(shape)
     reason = None
-    input_layout = layout if layout.fits(shape) and not site.transposed else None
-    output_layout = layout if layout.fits(result) and not site.flat else None
-    if (labels := site.labels) is not None:
+    input_layout = layout if layout.fits(shape) and not layer.transposed else None
+    output_layout = layout if layout.fits(result) and not layer.flat else None
+    if (labels := layer.labels) is not None:
         input_layout = input_layout if labels.is_plain(labels.data, labels.summed) else None
         if output_layout is not None and not labels.is_plain(labels.result, labels.columns):
             output_layout, reason = None, Refusal(Code.OTHER_AXIS, "its result is transposed")
-    if site.flat:
-        result = (*result[:-2], result[-1 if site.weight_on_left else -2])
+    if layer.flat:
+        result = (*result[:-2], result[-1 if layer.weight_on_left else -2])
         reason = Refusal(Code.NO_CHANNELS, "its result has no axis of channels")
-    if site.is_dequantized:
-        return Ends(site.data_index, None, None, shape, result)
-    return Ends(site.data_index, input_layout, output_layout, shape, result, reason)
+    if layer.is_dequantized:
+        return Ends(layer.data_index, None, None, shape, result)
+    return Ends(layer.data_index, input_layout, output_layout, shape, result, reason)
 
 
 def _moves(
-    site: ProductSite, layout: RowLayout, shape: Dims
+    layer: ProductLayer, layout: RowLayout, shape: Dims
 ) -> tuple[tuple[Move, ...], tuple[Move, ...]]:
     """Return the moves of data of these logical extents, and of the result.
 
     A Transpose that moves only axes of extent 1 is left out, or is a Reshape.
     """
-    if site.labels is None:
-        data_moves = folding(layout, shape, transposed=site.transposed)
-        return data_moves, unfolding(layout, site.result(shape), flat=site.flat)
-    data, result = site.labels.packing(shape, site.weight.shape, layout.factor)
+    if layer.labels is None:
+        data_moves = folding(layout, shape, transposed=layer.transposed)
+        return data_moves, unfolding(layout, layer.result(shape), flat=layer.flat)
+    data, result = layer.labels.packing(shape, layer.weight.shape, layout.factor)
     result_moves = result.steps(tile_major=False, inverse=True)
     return data.steps(tile_major=False), result_moves
 
@@ -233,15 +233,15 @@ def unfolding(layout: RowLayout, shape: Dims, *, flat: bool = False) -> tuple[Mo
     return (Reshape(step.rank, extents, tuple(step.keep[i] for i in kept_axes)),)
 
 
-def _varies(site: ProductSite) -> bool:
+def _varies(layer: ProductLayer) -> bool:
     """Check whether C differs between positions: then it fixes their number."""
-    if site.bias is None:
+    if layer.bias is None:
         return False
-    extents = (1, 1, *site.bias.shape)[-2:]
-    return extents[-1 if site.weight_on_left else -2] > 1
+    extents = (1, 1, *layer.bias.shape)[-2:]
+    return extents[-1 if layer.weight_on_left else -2] > 1
 
 
-def _most(site: ProductSite) -> int:
+def _most(layer: ProductLayer) -> int:
     """Return how many axes can be positions: axes before the rows too, if one matrix serves all."""
-    single = site.weight_on_left or site.batches or site.labels is not None
-    return 1 if single else len(site.planned) - 1
+    single = layer.weight_on_left or layer.batches or layer.labels is not None
+    return 1 if single else len(layer.planned) - 1

@@ -1,4 +1,4 @@
-"""Plan the moves of a site whose data is [N, C, *spatial]: batch and spatial axes are folded."""
+"""Plan the moves of a layer whose data is [N, C, *spatial]: batch and spatial axes are folded."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from widthfold_onnx.rules.form import (
     bytes_growth,
     elements,
 )
-from widthfold_onnx.rules.sites import ConvSite, axis_names
+from widthfold_onnx.rules.layers import ConvLayer, axis_names
 
 
 @dataclass(frozen=True)
 class SpatialFold(Proposal):
     """A fold of the batch or the spatial axes of a Conv."""
 
-    site: ConvSite
+    layer: ConvLayer
 
     @classmethod
-    def of(cls, site: ConvSite, options: FoldOptions, spec: FormSpec) -> SpatialFold | Refusal:
-        """Propose the fold that a spec describes, or say why the site has none."""
-        regrouping = Regrouping(site.grouping, Grouping(*spec.channels, spec.group))
+    def of(cls, layer: ConvLayer, options: FoldOptions, spec: FormSpec) -> SpatialFold | Refusal:
+        """Propose the fold that a spec describes, or say why the layer has none."""
+        regrouping = Regrouping(layer.grouping, Grouping(*spec.channels, spec.group))
         if not regrouping.is_possible:
             return Refusal(Code.INCONSISTENT_SHAPES, "its channels cannot form such groups")
-        if len(spec.axes) != len(site.axes):
+        if len(spec.axes) != len(layer.axes):
             return Refusal(Code.RANK_UNSUPPORTED, f"the form is for {len(spec.axes)} spatial axes")
         axes: list[FoldedAxis] = []
-        for name, axis, tiles in zip(site.position_names, site.axes, spec.axes, strict=True):
+        for name, axis, tiles in zip(layer.position_names, layer.axes, spec.axes, strict=True):
             # True for a sub-pixel form, too: its tiles of the output are the base dilation.
             keeps_output = tiles.out_tile == axis.base_dilation
             folded_axis = (
@@ -68,28 +68,28 @@ class SpatialFold(Proposal):
             regrouping=regrouping,
             summed=spec.summed,
         )
-        return cls(site, options, spec, fold)
+        return cls(layer, options, spec, fold)
 
     def extended_shapes(self) -> tuple[Dims, Dims] | Refusal:
         """Return the extents of input and output that the fold needs, or why it has none."""
-        site, fold, options = self.site, self.fold, self.options
+        layer, fold, options = self.layer, self.fold, self.options
         for axis, tiles in enumerate(fold.layout(output=False).factors):
-            if tiles > 1 and site.planned[axis] is None and site.quantization is not None:
+            if tiles > 1 and layer.planned[axis] is None and layer.quantization is not None:
                 return Refusal(
                     Code.UNKNOWN_EXTENT,
-                    f"the extent of the {axis_names(site.rank)[axis]} is not known; {tiles} would "
+                    f"the extent of the {axis_names(layer.rank)[axis]} is not known; {tiles} would "
                     "have to divide it",
                 )
-        in_shape = _extended_shape(site, fold, output=False)
-        out_shape = _extended_shape(site, fold, output=True)
-        for shape, needed_shape in ((site.planned, in_shape), (site.output, out_shape)):
+        in_shape = _extended_shape(layer, fold, output=False)
+        out_shape = _extended_shape(layer, fold, output=True)
+        for shape, needed_shape in ((layer.planned, in_shape), (layer.output, out_shape)):
             if shape != needed_shape and not options.ragged:
                 axis = next(
                     i for i, (a, n) in enumerate(zip(shape, needed_shape, strict=True)) if a != n
                 )
                 return Refusal(
                     Code.FACTOR_DOES_NOT_DIVIDE,
-                    f"{'input' if shape is site.planned else 'output'} extent {shape[axis]} "
+                    f"{'input' if shape is layer.planned else 'output'} extent {shape[axis]} "
                     f"would have to be {needed_shape[axis]}",
                 )
         return in_shape, out_shape
@@ -104,12 +104,12 @@ class SpatialFold(Proposal):
         The NHWC path keeps open extents at their places where the NCHW path would have to infer
         several.
         """
-        site, fold = self.site, self.fold
+        layer, fold = self.layer, self.fold
         if fold.summed:
             return self._summed(shapes)
-        (in_shape, out_shape), logical = shapes, (site.planned, site.output)
+        (in_shape, out_shape), logical = shapes, (layer.planned, layer.output)
         input_packing, output_packing = (
-            _packing(fold, _static_shape(site, shape), output=output)
+            _packing(fold, _static_shape(layer, shape), output=output)
             for shape, output in ((in_shape, False), (out_shape, True))
         )
         folding = input_packing.steps(tile_major=False)
@@ -117,14 +117,14 @@ class SpatialFold(Proposal):
         views = all(isinstance(step, Reshape) for step in (*folding, *unfolding))
         infers_several = max(inferred(folding), inferred(unfolding)) > 1
         # A dequantized grouped Conv would need tile-major groups, which no layout has.
-        has_layout = not (site.is_dequantized and fold.group > 1)
+        has_layout = not (layer.is_dequantized and fold.group > 1)
         channels_last = (fold.tile_major or infers_several) and not views and has_layout
         if channels_last:
             folding = input_packing.steps(tile_major=True)
             unfolding = output_packing.steps(tile_major=True, inverse=True)
         fold = replace(fold, tile_major=channels_last)
         output_positions = (out_shape[0], 1, *out_shape[2:])
-        weight_positions = (site.positions[0], 1, *site.positions[1:])
+        weight_positions = (layer.positions[0], 1, *layer.positions[1:])
         return Form(
             spec=msgspec.structs.replace(self.spec, tile_major=channels_last),
             fold=fold,
@@ -133,20 +133,20 @@ class SpatialFold(Proposal):
             in_shape=in_shape,
             out_shape=out_shape,
             flops_ratio=fold.flops_growth(elements(output_positions) / elements(weight_positions)),
-            bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
+            bytes_ratio=bytes_growth(layer, fold, in_shape, out_shape),
             folded_axes=frozenset(
                 i
                 for i, is_ in enumerate((fold.batch > 1, False, *(a.is_folded for a in fold.axes)))
                 if is_
             ),
             conditions=(
-                Congruence((site.planned[0] or 0) % fold.batch, fold.batch),
+                Congruence((layer.planned[0] or 0) % fold.batch, fold.batch),
                 ANY,
                 *(axis.condition for axis in fold.axes),
             ),
             folding=folding,
             unfolding=unfolding,
-            ends=_ends(site, fold, shapes, input_packing.shape, output_packing.shape),
+            ends=_ends(layer, fold, shapes, input_packing.shape, output_packing.shape),
         )
 
     def _summed(self, shapes: tuple[Dims, Dims]) -> Form:
@@ -154,13 +154,13 @@ class SpatialFold(Proposal):
 
         All extents but the number of samples are fixed (`enumeration.summed_taps`).
         """
-        site, fold = self.site, self.fold
-        in_shape, out_shape = (_static_shape(site, shape) for shape in shapes)
+        layer, fold = self.layer, self.fold
+        in_shape, out_shape = (_static_shape(layer, shape) for shape in shapes)
         first = fold.axes[0]
         input_packing, _ = pack_positions(in_shape, first.in_tile)
         _, output_packing = pack_positions(out_shape, first.out_tile)
         batch, positions = in_shape[0], elements(in_shape[2:3]) // first.in_tile
-        channels = fold.channels(*site.channels)[1]
+        channels = fold.channels(*layer.channels)[1]
         tap_shape = (batch, positions, channels, *out_shape[3:])
         output_positions = elements((batch, positions * first.out_tile, *out_shape[3:]))
         return Form(
@@ -169,8 +169,8 @@ class SpatialFold(Proposal):
             is_view=False,
             in_shape=in_shape,
             out_shape=out_shape,
-            flops_ratio=fold.flops_growth(output_positions / elements(site.positions)),
-            bytes_ratio=bytes_growth(site, fold, in_shape, out_shape),
+            flops_ratio=fold.flops_growth(output_positions / elements(layer.positions)),
+            bytes_ratio=bytes_growth(layer, fold, in_shape, out_shape),
             folded_axes=frozenset(range(len(in_shape))) - {1},
             conditions=(ANY,) * len(in_shape),
             folding=input_packing.steps(tile_major=False),
@@ -179,12 +179,12 @@ class SpatialFold(Proposal):
                 ShiftedSum(fold.shifts, channels // fold.sums, len(tap_shape)),
                 *output_packing.steps(tile_major=False, inverse=True),
             ),
-            ends=Ends(site.data_index, None, None, in_shape, out_shape),
+            ends=Ends(layer.data_index, None, None, in_shape, out_shape),
         )
 
 
 def _ends(
-    site: ConvSite, fold: ConvFold, shapes: tuple[Dims, Dims], in_shape: Dims, out_shape: Dims
+    layer: ConvLayer, fold: ConvFold, shapes: tuple[Dims, Dims], in_shape: Dims, out_shape: Dims
 ) -> Ends:
     """Return the layouts at both ends.
 
@@ -194,16 +194,16 @@ def _ends(
     input_layout, output_layout = (
         layout if shape == logical and layout.fits(shape) and not is_apart else None
         for layout, shape, logical in (
-            (fold.layout(output=False), shapes[0], site.planned),
-            (fold.layout(output=True), shapes[1], site.output),
+            (fold.layout(output=False), shapes[0], layer.planned),
+            (fold.layout(output=True), shapes[1], layer.output),
         )
     )
     reason = None
-    if shapes[1] != site.output:
-        reason = Refusal(Code.CUT, f"{list(shapes[1])} is cut to {list(site.output)}")
+    if shapes[1] != layer.output:
+        reason = Refusal(Code.CUT, f"{list(shapes[1])} is cut to {list(layer.output)}")
     elif is_apart:
         reason = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in NHWC")
-    return Ends(site.data_index, input_layout, output_layout, in_shape, out_shape, reason)
+    return Ends(layer.data_index, input_layout, output_layout, in_shape, out_shape, reason)
 
 
 def _packing(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:
@@ -213,16 +213,16 @@ def _packing(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:
     )
 
 
-def _extended_shape(site: ConvSite, fold: ConvFold, *, output: bool) -> Dims:
+def _extended_shape(layer: ConvLayer, fold: ConvFold, *, output: bool) -> Dims:
     """Return the shape of the input or output after extension to the extents of the fold."""
-    shape = site.output if output else site.planned
+    shape = layer.output if output else layer.planned
     lengths = [a.out_length if output else a.in_length for a in fold.axes]
     batch = None if shape[0] is None else round_up(shape[0], fold.batch)
     spatial = (s if e is None else e for s, e in zip(shape[2:], lengths, strict=True))
-    return (batch, fold.regrouping.channels(*site.channels)[output], *spatial)
+    return (batch, fold.regrouping.channels(*layer.channels)[output], *spatial)
 
 
-def _static_shape(site: ConvSite, shape: Dims) -> Dims:
+def _static_shape(layer: ConvLayer, shape: Dims) -> Dims:
     """Return the extents of input or output that the model fixes, the channels among them."""
-    pairs = enumerate(zip(shape, site.static, strict=True))
+    pairs = enumerate(zip(shape, layer.static, strict=True))
     return tuple(e if i == 1 or fixed is not None else None for i, (e, fixed) in pairs)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from widthfold_onnx.algebra.packing import MoveOrSum, Transpose
 from widthfold_onnx.arrays import round_up
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.sites import LinearSite, ProductSite
+from widthfold_onnx.rules.layers import Layer, ProductLayer
 from widthfold_onnx.tuning.targets import Target
 
 
@@ -78,20 +78,20 @@ class Work:
         return self.positions * self.channels[self.transposed] * self.taps
 
     @classmethod
-    def of(cls, site: LinearSite, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
-        """Return the work of a site as it is, at given shapes of input and output."""
+    def of(cls, layer: Layer, shape: Sequence[int], out_shape: Sequence[int]) -> Work:
+        """Return the work of a layer as it is, at given shapes of input and output."""
         return cls(
-            dtype=site.weight.dtype,
-            itemsize=site.itemsize,
-            channels=site.channels,
-            group=site.group,
-            taps=math.prod(site.weight_shape[2:]),
-            rank=site.rank,
+            dtype=layer.weight.dtype,
+            itemsize=layer.itemsize,
+            channels=layer.channels,
+            group=layer.group,
+            taps=math.prod(layer.weight_shape[2:]),
+            rank=layer.rank,
             inputs=math.prod(shape),
             outputs=math.prod(out_shape),
-            transposed=site.operator.transposed,
-            strided=any(axis.stride > 1 for axis in site.axes),
-            reordered=isinstance(site, ProductSite) and site.is_reordered,
+            transposed=layer.operator.transposed,
+            strided=any(axis.stride > 1 for axis in layer.axes),
+            reordered=isinstance(layer, ProductLayer) and layer.is_reordered,
         )
 
     def folded(self, form: Form, shape: Sequence[int], out_shape: Sequence[int]) -> Work:

@@ -37,6 +37,7 @@ from widthfold_onnx.rules.enumeration import (
     summed_taps,
 )
 from widthfold_onnx.rules.form import NO_AXIS, Form, FormSpec
+from widthfold_onnx.rules.layers import ConvLayer, Layer, ProductLayer
 from widthfold_onnx.rules.legality import guard_conditions, legal_form, unguardable
 from widthfold_onnx.rules.propagation import PROPAGATION
 from widthfold_onnx.rules.row_fold import RowFold
@@ -46,7 +47,6 @@ from widthfold_onnx.rules.selection import (
     search_problem,
     width_problem,
 )
-from widthfold_onnx.rules.sites import ConvSite, LinearSite, ProductSite
 from widthfold_onnx.tuning.identity import canonical
 from widthfold_onnx.tuning.targets import Target
 from widthfold_onnx.tuning.workloads import CutLayer, PredictedForm, Workload, cut, joined
@@ -64,44 +64,44 @@ LIFTED_RANKS = (1, 2)
 Conv of one axis is lifted to reach them, one of two to avoid them."""
 
 
-def lift_of(site: LinearSite, options: FoldOptions) -> Form | Refusal:
+def lift_of(layer: Layer, options: FoldOptions) -> Form | Refusal:
     """Return the form that lifts a layer of one axis, and changes nothing else."""
-    problem = search_problem(site, options)
-    if problem is None and is_of_one_axis(site):
-        for form in _legal(forms_of_split(site, options, (1,) * len(site.positions), lift=1)):
+    problem = search_problem(layer, options)
+    if problem is None and is_of_one_axis(layer):
+        for form in _legal(forms_of_split(layer, options, (1,) * len(layer.positions), lift=1)):
             if form.spec.axis == NO_AXIS:
                 return form
     return problem or Refusal(Code.NO_GAIN, "it has no axis to add")
 
 
-def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Form]:
-    """Yield every legal form of a site, each once.
+def every_form(layer: Layer, options: FoldOptions) -> Iterator[Form]:
+    """Yield every legal form of a layer, each once.
 
     Extents need not be divisible: the cost of extending and cutting is measured with the form. If
-    the options name an axis, channels and groups stay as they are. A wide site, which is of one
+    the options name an axis, channels and groups stay as they are. A wide layer, which is of one
     axis, is lifted only.
     """
-    if isinstance(site, ProductSite):
-        yield from _of_product(site, options)
+    if isinstance(layer, ProductLayer):
+        yield from _of_product(layer, options)
         return
-    assert isinstance(site, ConvSite)
+    assert isinstance(layer, ConvLayer)
     options = replace(options, ragged=True)
-    unfolded = (1,) * len(site.positions)
-    if width_problem(site, options) is not None:
-        yield from _legal(forms_of_split(site, options, unfolded, lift=1))
+    unfolded = (1,) * len(layer.positions)
+    if width_problem(layer, options) is not None:
+        yield from _legal(forms_of_split(layer, options, unfolded, lift=1))
         return
-    full_extents = [n for n in site.positions[1:] if n is not None and n <= MAX_WHOLE]
+    full_extents = [n for n in layer.positions[1:] if n is not None and n <= MAX_WHOLE]
     # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
     ways = [(0, order) for order in ORDERS[options.layout]]
-    ways += [(1, False)] if len(site.axes) in LIFTED_RANKS else []
+    ways += [(1, False)] if len(layer.axes) in LIFTED_RANKS else []
     # A factor equal to the dilation removes it: every tile reads positions of its own tile only.
-    dilations = [axis.dilation for axis in site.axes if axis.dilation <= FACTORS[-1]]
+    dilations = [axis.dilation for axis in layer.axes if axis.dilation <= FACTORS[-1]]
     specs: set[FormSpec] = set()
     for factor in sorted({1, *FACTORS, *full_extents, *dilations}):
-        for split in splits(options.axis, factor, len(site.axes)):
+        for split in splits(options.axis, factor, len(layer.axes)):
             for lift, order in ways:
                 forms = forms_of_split(
-                    site, options, split, lift=lift, tile_major=order, one_sided=True
+                    layer, options, split, lift=lift, tile_major=order, one_sided=True
                 )
                 for form in _legal(forms):
                     spec = form.spec
@@ -109,23 +109,23 @@ def every_form(site: LinearSite, options: FoldOptions) -> Iterator[Form]:
                         specs.add(spec)
                         yield form
     if options.axis is AxisName.AUTO:
-        yield from summed_taps(site, options)
-        for grouping in groupings(site):
-            yield from _legal(forms_of_split(site, options, unfolded, grouping=grouping))
+        yield from summed_taps(layer, options)
+        for grouping in groupings(layer):
+            yield from _legal(forms_of_split(layer, options, unfolded, grouping=grouping))
 
 
-def _of_product(site: ProductSite, options: FoldOptions) -> Iterator[Form]:
+def _of_product(layer: ProductLayer, options: FoldOptions) -> Iterator[Form]:
     """Yield the legal forms at the usual factors, or if there are none at any factor up to them.
 
     An Einsum is also tried as a MatMul, and nothing else if it is wide.
     """
-    if is_einsum(site):
-        product = legal_form(RowFold.smallest(site, options, 1))
-        yield from _legal([(site.position_names[0], product)])
-        if width_problem(site, options) is not None:
+    if is_einsum(layer):
+        product = legal_form(RowFold.smallest(layer, options, 1))
+        yield from _legal([(layer.position_names[0], product)])
+        if width_problem(layer, options) is not None:
             return
     for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
-        legal = [f for factor in factors for f in _legal(forms_at_factor(site, options, factor))]
+        legal = [f for factor in factors for f in _legal(forms_at_factor(layer, options, factor))]
         if legal:
             yield from legal
             return
@@ -148,8 +148,8 @@ class Layers:
 
     Attributes:
         workloads: workloads by subject.
-        subjects: the subject of every site, or why it has none.
-        structures: `rewrite.plan.structure_of` every site that has a subject.
+        subjects: the subject of every layer, or why it has none.
+        structures: `rewrite.plan.structure_of` every layer that has a subject.
         links: the tensors between layers.
         inside: workloads that run between packed tensors, by the subject of the layer.
         cut_layers: the layers as cut out, for every target: one for a subject and its forms.
@@ -164,11 +164,11 @@ class Layers:
 
     @classmethod
     def of(cls, reading: Reading, options: FoldOptions, shapes: Shapes, target: Target) -> Self:
-        """Cut every site that has a form out of the model.
+        """Cut every layer that has a form out of the model.
 
         Args:
             reading: the model.
-            options: select the sites, and limit the forms.
+            options: select the layers, and limit the forms.
             shapes: shapes of every input, at which layers are measured.
             target: the device for which the forms are ordered.
         """
@@ -180,28 +180,28 @@ class Layers:
         structures: dict[NodeName, dict[str, Any]] = {}
         forms: dict[object, list[Form]] = {}
         nodes: dict[Node, str] = {}
-        for _, site in read_sites(reading, options):
-            if isinstance(site, Refusal):
+        for _, layer in read_sites(reading, options):
+            if isinstance(layer, Refusal):
                 continue
-            name = site.node_name
-            problem = search_problem(site, options)
+            name = layer.node_name
+            problem = search_problem(layer, options)
             if problem is not None:
                 subjects[name] = problem
                 continue
             geometry = (
-                *(site.op, site.static, site.planned, site.weight_shape, site.geometry),
-                *(site.itemsize, unguardable(site)),
+                *(layer.op, layer.static, layer.planned, layer.weight_shape, layer.geometry),
+                *(layer.itemsize, unguardable(layer)),
             )
             if geometry not in forms:
-                forms[geometry] = _preferred(site, every_form(site, options))
-            cut_layer = cut(document, site, table, forms[geometry], options, target)
+                forms[geometry] = _preferred(layer, every_form(layer, options))
+            cut_layer = cut(document, layer, table, forms[geometry], options, target)
             if isinstance(cut_layer, Refusal):
                 subjects[name] = cut_layer
                 continue
             key = cut_layer.subject, frozenset(form.spec for form in cut_layer.forms)
             cut_layers.setdefault(key, cut_layer)
-            subjects[name] = nodes[site.node] = cut_layer.subject
-            structures[name] = structure_of(site)
+            subjects[name] = nodes[layer.node] = cut_layer.subject
+            structures[name] = structure_of(layer)
         model_links = links(document, nodes)
         return cls({}, subjects, model_links, {}, structures, [*cut_layers.values()]).at(target)
 
@@ -211,9 +211,9 @@ class Layers:
         workloads = joined(layer.workload(target) for layer in self.cut_layers)
         return replace(self, workloads=workloads, inside=inside(workloads, self.links))
 
-    def subject(self, site: LinearSite) -> str | Refusal:
-        """Return the subject of a site, or why it was not measured."""
-        return self.subjects.get(site.node_name, ELSEWHERE)
+    def subject(self, layer: Layer) -> str | Refusal:
+        """Return the subject of a layer, or why it was not measured."""
+        return self.subjects.get(layer.node_name, ELSEWHERE)
 
     def planned(self, draft: Plan, forms: Mapping[str, FormSpec]) -> Plan:
         """Return a plan in which every layer of a subject takes the form of the subject.
@@ -248,13 +248,13 @@ class Layers:
         return {layer_of.get(workload.subject, workload.subject) for workload in workloads}
 
 
-def _preferred(site: LinearSite, forms: Iterable[Form]) -> list[Form]:
+def _preferred(layer: Layer, forms: Iterable[Form]) -> list[Form]:
     """Leave out forms that need a guard where a fold of fixed extents runs at every size.
 
     A guard keeps the weights of both branches, and gains at some sizes only.
     """
     all_forms = list(forms)
-    unguarded = [form for form in all_forms if not guard_conditions(site, form)]
+    unguarded = [form for form in all_forms if not guard_conditions(layer, form)]
     return unguarded if any(form.folded_axes for form in unguarded) else all_forms
 
 

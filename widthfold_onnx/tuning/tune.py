@@ -51,7 +51,7 @@ def tune(
 
     Args:
         models: model files. An unreadable model is reported; the others are tuned.
-        fold_options: select the sites, and limit the forms.
+        fold_options: select the layers, and limit the forms.
         search_options: where to measure, the store, and the seconds for all models together.
         jobs: number of processes that measure on this machine at a time; they disturb each other.
         dask: address of the scheduler of a Dask cluster, whose workers measure instead.

@@ -39,9 +39,9 @@ from widthfold_onnx.rewrite.plan import LayerPlan, Limits, Plan, structure_of
 from widthfold_onnx.rewrite.record import FOLD_KEY, LAYOUT_KEY
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form, FormSpec
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.quantization import data_dequantizer, dequantizer
 from widthfold_onnx.rules.selection import preferred_form
-from widthfold_onnx.rules.sites import LinearSite
 from widthfold_onnx.tuning.cost import Work, conv_seconds, form_seconds, layer_seconds
 from widthfold_onnx.tuning.identity import canonical
 from widthfold_onnx.tuning.targets import Target
@@ -211,8 +211,8 @@ class CutLayer:
     Attributes:
         subject: its description as canonical JSON.
         model: the layer as a model of its own.
-        site: the layer in its model.
-        measured_site: the layer in `model`, where all extents are known.
+        layer: the layer in its model.
+        measured_layer: the layer in `model`, where all extents are known.
         forms: the other forms that it may take there.
         shape: extents of its data there.
         fused: number of operators behind the layer that a runtime fuses into it.
@@ -220,16 +220,16 @@ class CutLayer:
 
     subject: str
     model: onnx.ModelProto
-    site: LinearSite
-    measured_site: LinearSite
+    layer: Layer
+    measured_layer: Layer
     forms: Sequence[Form]
     shape: Sequence[int]
     fused: int
 
     def workload(self, target: Target) -> Workload:
         """Return the layer to be measured, with its forms ordered for a device."""
-        output = [int(d) for d in self.measured_site.output if d is not None]
-        work, macs = Work.of(self.site, self.shape, output), self.measured_site.macs or 0
+        output = [int(d) for d in self.measured_layer.output if d is not None]
+        work, macs = Work.of(self.layer, self.shape, output), self.measured_layer.macs or 0
         predicted = []
         for form in self.forms:
             ends, form_work = form.ends, work.folded(form, self.shape, output)
@@ -251,24 +251,24 @@ class CutLayer:
             in_order(predicted),
             macs,
             layer_seconds(work, target),
-            self.measured_site.name,
-            structure_of(self.measured_site),
+            self.measured_layer.name,
+            structure_of(self.measured_layer),
         )
 
 
 def cut(
     document: Document,
-    site: LinearSite,
+    layer: Layer,
     table: ShapeTable,
     forms: Sequence[Form],
     options: FoldOptions,
     target: Target,
 ) -> CutLayer | Refusal:
-    """Cut a site out of its model.
+    """Cut a layer out of its model.
 
     Args:
         document: the model.
-        site: the Conv.
+        layer: the layer.
         table: a table of shapes without open dimensions, as far as the model allows.
         forms: the forms to measure besides the layer as it is, if they exist at these extents.
         options: layout and limits of forms.
@@ -279,19 +279,19 @@ def cut(
         or the target has no figures for the element type.
     """
     if not forms:
-        outcome = preferred_form(site, replace(options, ragged=True), SMALLEST_FACTOR)
+        outcome = preferred_form(layer, replace(options, ragged=True), SMALLEST_FACTOR)
         reason = f"no axis has {SMALLEST_FACTOR} positions"
         return outcome if isinstance(outcome, Refusal) else Refusal(Code.TOO_SHORT, reason)
-    shape = _measured_shape(site, table, target)
+    shape = _measured_shape(layer, table, target)
     if isinstance(shape, Refusal):
         return shape
-    fused = fused_ops(document, site)
-    proto = excerpt(document, site, fused, shape, table)
-    measured_site = only_site(Document(proto, None, OPERATORS))
-    if isinstance(measured_site, Refusal):
-        return measured_site
-    if None in site.static:  # a form of open extents may not be one of these
-        outcomes = [form_of(measured_site, form.spec, options) for form in forms]
+    fused = fused_ops(document, layer)
+    proto = excerpt(document, layer, fused, shape, table)
+    measured_layer = only_layer(Document(proto, None, OPERATORS))
+    if isinstance(measured_layer, Refusal):
+        return measured_layer
+    if None in layer.static:  # a form of open extents may not be one of these
+        outcomes = [form_of(measured_layer, form.spec, options) for form in forms]
         is_possible = [isinstance(outcome, Form) for outcome in outcomes]
         forms = list(compress(forms, is_possible))
     if not forms:
@@ -299,39 +299,39 @@ def cut(
         return Refusal(
             Code.UNKNOWN_EXTENT, f"at {sizes}, where it would be measured, it has no form"
         )
-    subject = _subject(site, shape, proto.graph, len(fused))
-    return CutLayer(subject, proto, site, measured_site, forms, shape, len(fused))
+    subject = _subject(layer, shape, proto.graph, len(fused))
+    return CutLayer(subject, proto, layer, measured_layer, forms, shape, len(fused))
 
 
-def _measured_shape(site: LinearSite, table: ShapeTable, target: Target) -> list[int] | Refusal:
+def _measured_shape(layer: Layer, table: ShapeTable, target: Target) -> list[int] | Refusal:
     """Return the shape of the data at which a layer is measured."""
-    dims = table.get(site.scope.path, site.data.name or "")
+    dims = table.get(layer.scope.path, layer.data.name or "")
     if dims is None or None in dims:
         return Refusal(Code.UNKNOWN_EXTENT, "an extent is not known, so it cannot be measured")
-    if site.weight.dtype not in target.rate:
+    if layer.weight.dtype not in target.rate:
         return Refusal(
             Code.DTYPE_UNMEASURED,
-            f"{target.name} has no figures for {site.weight.dtype}; a fixed factor needs none",
+            f"{target.name} has no figures for {layer.weight.dtype}; a fixed factor needs none",
         )
     return [int(extent) for extent in dims if extent is not None]
 
 
-def only_site(document: Document) -> LinearSite | Refusal:
-    """Return the site of a workload."""
+def only_layer(document: Document) -> Layer | Refusal:
+    """Return the layer of a workload."""
     reading = Reading(document)
     return reading.layer(reading.sites[0])
 
 
-def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto, fused: int) -> str:
+def _subject(layer: Layer, shape: Sequence[int], graph: onnx.GraphProto, fused: int) -> str:
     """Return all that decides a layer's time; so many of its last operators are fused into it."""
-    constants = {tensor.name: list(tensor.dims) for tensor in layer.initializer}
-    operators = layer.node[-1 - fused : -1]
+    constants = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    operators = graph.node[-1 - fused : -1]
     signature = {
-        "op": site.op,
-        "dtype": site.weight.dtype,
+        "op": layer.op,
+        "dtype": layer.weight.dtype,
         "input": list(shape),
-        **site.signature,
-        **({"integers": _integers(layer)} if site.is_finite else {}),
+        **layer.signature,
+        **({"integers": _integers(graph)} if layer.is_finite else {}),
         "behind": [
             [node.op_type, *(constants[name] for name in node.input if name in constants)]
             for node in operators
@@ -340,24 +340,24 @@ def _subject(site: LinearSite, shape: Sequence[int], layer: onnx.GraphProto, fus
     return canonical(signature)
 
 
-def _integers(layer: onnx.GraphProto) -> list[str]:
+def _integers(graph: onnx.GraphProto) -> list[str]:
     """Return the element types of the data of a quantized layer and of all its other inputs."""
-    kinds = [layer.input[0].type.tensor_type.elem_type, *(t.data_type for t in layer.initializer)]
+    kinds = [graph.input[0].type.tensor_type.elem_type, *(t.data_type for t in graph.initializer)]
     return [TensorProto.DataType.Name(kind) for kind in kinds]
 
 
-def fused_ops(document: Document, site: LinearSite) -> list[Node]:
-    """Return the operators behind a site that a runtime fuses into it."""
-    kinds = FUSED | QUANTIZING if _dequantizer(site) is not None else FUSED
+def fused_ops(document: Document, layer: Layer) -> list[Node]:
+    """Return the operators behind a layer that a runtime fuses into it."""
+    kinds = FUSED | QUANTIZING if _dequantizer(layer) is not None else FUSED
     fused: list[Node] = []
-    value = site.node.outputs[0]
+    value = layer.node.outputs[0]
     while len(uses := list(value.uses())) == 1 and not value.is_graph_output():
         reader = uses[0].node
         other_inputs = [v for v in reader.inputs if v is not None and v is not value]
         fuses = reader.op_type in kinds and reader.domain == "" and len(reader.outputs) == 1
         if (
             not fuses
-            or reader.graph is not site.node.graph
+            or reader.graph is not layer.node.graph
             or not _constant(document, other_inputs)
         ):
             break
@@ -368,7 +368,7 @@ def fused_ops(document: Document, site: LinearSite) -> list[Node]:
 
 def excerpt(
     document: Document,
-    site: LinearSite,
+    layer: Layer,
     fused: Sequence[Node],
     shape: Sequence[int],
     table: ShapeTable,
@@ -377,28 +377,30 @@ def excerpt(
 
     Args:
         document: the model.
-        site: the layer.
+        layer: the layer.
         fused: the operators behind it that are fused into it.
         shape: extents of its data.
         table: element types, and extents of computed inputs other than the data.
     """
-    path, start = site.scope.path, site.data.name or ""
+    path, start = layer.scope.path, layer.data.name or ""
     element = table.element_type(path, start)
     makers: list[Node] = []
     nodes: list[onnx.NodeProto] = []
-    maker = _dequantizer(site)
+    maker = _dequantizer(layer)
     if maker is not None:
-        dequantizers = [dequantizer(value) for value in site.node.inputs if value is not site.data]
+        dequantizers = [
+            dequantizer(value) for value in layer.node.inputs if value is not layer.data
+        ]
         makers = [node for node in dequantizers if node is not None]
         integers, *parameters = (value.name or "" for value in maker.inputs if value is not None)
         copy = copy_of(message_of(maker))
         copy.output[0], start = start, document.fresh("start")
         nodes = [helper.make_node("QuantizeLinear", [start, *parameters], [integers]), copy]
-    layer = [*makers, site.node, *fused]
-    nodes += [message_of(node) for node in layer]
+    members = [*makers, layer.node, *fused]
+    nodes += [message_of(node) for node in members]
     computed = {name for node in nodes for name in node.output} | {start}
     constants = {}
-    for value in _read([*layer, *([] if maker is None else [maker])]):
+    for value in _read([*members, *([] if maker is None else [maker])]):
         if (name := value.name or "") not in computed:
             constants[name] = _number(document, value, table, path)
     last, end = nodes[-1].output[0], document.fresh("end")
@@ -410,20 +412,20 @@ def excerpt(
         [output],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
-    domain, _ = operator_of(site.node)
+    domain, _ = operator_of(layer.node)
     opsets = [helper.make_opsetid("", document.opset)]
     opsets += [o for o in document.proto.opset_import if domain and o.domain == domain]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def _dequantizer(site: LinearSite) -> Node | None:
-    """Return the DequantizeLinear of the data of a site that a runtime computes in integers."""
-    return data_dequantizer(site.data) if site.is_finite else None
+def _dequantizer(layer: Layer) -> Node | None:
+    """Return the DequantizeLinear of the data of a layer that a runtime computes in integers."""
+    return data_dequantizer(layer.data) if layer.is_finite else None
 
 
-def _read(layer: Iterable[Node]) -> list[Value]:
+def _read(nodes: Iterable[Node]) -> list[Value]:
     """Return the values that nodes read."""
-    return [value for node in layer for value in node.inputs if value is not None]
+    return [value for node in nodes for value in node.inputs if value is not None]
 
 
 def _constant(document: Document, values: Sequence[Value]) -> bool:

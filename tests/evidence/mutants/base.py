@@ -16,8 +16,8 @@ from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.enumeration import forms_at_factor, forms_of_split
 from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.selection import preferred_form
-from widthfold_onnx.rules.sites import LinearSite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,19 +104,19 @@ def folded(base: Base, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
     return prepared.carry_out()
 
 
-def chosen(base: Base, site: LinearSite) -> Form | Refusal:
+def chosen(base: Base, layer: Layer) -> Form | Refusal:
     """The form that the base says, or the cheapest."""
     factor = base.options.factor
     if factor is not None and not base.dense:
-        return preferred_form(site, base.options, factor)
-    outcomes = forms_at_factor(site, base.options, factor or 1)
+        return preferred_form(layer, base.options, factor)
+    outcomes = forms_at_factor(layer, base.options, factor or 1)
     if base.grouping is not None:
         outcomes = forms_of_split(
-            site, base.options, (1,) * len(base.shape[1:]), grouping=base.grouping
+            layer, base.options, (1,) * len(base.shape[1:]), grouping=base.grouping
         )
     legal = [r for _, r in outcomes if isinstance(r, Form)]
     if base.alone:
-        every = forms_of_split(site, base.options, (1, *base.alone), one_sided=True)
+        every = forms_of_split(layer, base.options, (1, *base.alone), one_sided=True)
         kinds = {"sub-pixel", "sub-pixel+sub-pixel"}
         legal = [r for _, r in every if isinstance(r, Form) and r.spec.kind in kinds]
     return next((r for r in legal if r.fold.dense == base.dense), Refusal(Code.NO_GAIN, "no form"))

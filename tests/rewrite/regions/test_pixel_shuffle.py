@@ -15,7 +15,7 @@ from tests.running import LEVELS, run
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.enumeration import forms_at_factor
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.rules.layers import Layer
 
 LOOSE = FoldOptions(factor=4, max_flops_growth=1e3, max_bytes_growth=1e3)
 
@@ -27,10 +27,10 @@ def upsampling(g: Builder, value: str, out: int, **attributes) -> str:
     return g.op("ConvTranspose", value, weight, g.integers(out), channels=out, **attributes)
 
 
-def sub_pixel_and_square(site: LinearSite) -> Form:
+def sub_pixel_and_square(layer: Layer) -> Form:
     """A ConvTranspose in its sub-pixel form, a Conv by 2 along both axes: one layout."""
-    factor = 1 if site.op == "ConvTranspose" else 4
-    outcomes = [r for _, r in forms_at_factor(site, LOOSE, factor)]
+    factor = 1 if layer.op == "ConvTranspose" else 4
+    outcomes = [r for _, r in forms_at_factor(layer, LOOSE, factor)]
     kinds = ("sub-pixel+sub-pixel", "interleaved+interleaved")
     return next(r for r in outcomes if isinstance(r, Form) and r.spec.kind in kinds)
 
@@ -80,8 +80,8 @@ def test_a_residual_joins_before_the_shuffle() -> None:
 def test_odd_extents_are_cut_and_so_shuffled_at_once() -> None:
     ragged = FoldOptions(factor=4, ragged=True)
 
-    def first(site: LinearSite) -> Form:
-        return next(r for _, r in forms_at_factor(site, ragged, 1) if isinstance(r, Form))
+    def first(layer: Layer) -> Form:
+        return next(r for _, r in forms_at_factor(layer, ragged, 1) if isinstance(r, Form))
 
     g = Builder([1, 3, 5, 7], np.random.default_rng(5))
     value = upsampling(g, "x", 2, pads=[1, 1, 2, 2])

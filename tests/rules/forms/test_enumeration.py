@@ -25,14 +25,14 @@ from widthfold_onnx.rules.enumeration import (
     summed_taps,
 )
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.sites import ConvSite
+from widthfold_onnx.rules.layers import ConvLayer
 
 
-def conv_site(model: onnx.ModelProto) -> ConvSite:
+def conv_layer(model: onnx.ModelProto) -> ConvLayer:
     options = FoldOptions(factor=2)
-    ((_, site),) = read_sites(Reading.of(model, None, EMPTY), options)
-    assert isinstance(site, ConvSite)
-    return site
+    ((_, layer),) = read_sites(Reading.of(model, None, EMPTY), options)
+    assert isinstance(layer, ConvLayer)
+    return layer
 
 
 # ---------------------------------------------------------------- splits
@@ -95,7 +95,7 @@ def test_every_grouping_that_computes_the_same_is_listed_once(group: int, blocks
             if channel_of_all // (12 // blocks) != out // (6 // blocks):
                 weight[out, channel] = 0
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
-    listed = list(groupings(conv_site(model)))
+    listed = list(groupings(conv_layer(model)))
     assert len(listed) == len(set(listed))
     counts = {it.group for it in listed if (it.inputs, it.outputs) == (12, 6)}
     divisors = [count for count in (1, 2, 3, 6) if has_blocks(weight, group, count)]
@@ -103,7 +103,7 @@ def test_every_grouping_that_computes_the_same_is_listed_once(group: int, blocks
 
 
 def test_channels_are_padded_to_the_multiples_of_the_kernels() -> None:
-    listed = list(groupings(conv_site(conv_model([1, 3, 5, 7], (5, 3, 3, 2)))))
+    listed = list(groupings(conv_layer(conv_model([1, 3, 5, 7], (5, 3, 3, 2)))))
     pairs = sorted((it.inputs, it.outputs) for it in listed)
     assert pairs == [(3, 8), (3, 16), (4, 5), (4, 8), (8, 5), (8, 8), (16, 5), (16, 16)]
 
@@ -134,15 +134,15 @@ def test_every_form_is_listed_once_and_made_again_from_its_spec(
     strides: tuple[int, int], factor: int, layout: Layout
 ) -> None:
     model = conv_model([6, 3, 24, 36], (5, 3, 4, 3), strides=list(strides), bias=True)
-    site, weight = conv_site(model), numpy_helper.to_array(model.graph.initializer[0])
+    layer, weight = conv_layer(model), numpy_helper.to_array(model.graph.initializer[0])
     options = FoldOptions(factor=factor, layout=layout, mix_samples=True)
-    outcomes = [outcome for _, outcome in forms_at_factor(site, options, factor)]
+    outcomes = [outcome for _, outcome in forms_at_factor(layer, options, factor)]
     forms = [outcome for outcome in outcomes if isinstance(outcome, Form)]
     specs = [form.spec for form in forms]
     assert len(specs) == len(set(specs))
     assert {f"{spec.axis}: {spec.kind}" for spec in specs} == LISTED[strides, factor]
     for form in forms:
-        again = form_of(site, form.spec, options)
+        again = form_of(layer, form.spec, options)
         assert isinstance(again, Form)
         parts = [(f.spec, f.folding, f.unfolding, f.in_shape, f.out_shape) for f in (form, again)]
         assert parts[0] == parts[1]
@@ -152,7 +152,7 @@ def test_every_form_is_listed_once_and_made_again_from_its_spec(
 
 def test_taps_are_summed_where_every_position_meets_one() -> None:
     def form_count(model: onnx.ModelProto) -> int:
-        return len(list(summed_taps(conv_site(model), FoldOptions(factor=2))))
+        return len(list(summed_taps(conv_layer(model), FoldOptions(factor=2))))
 
     assert form_count(conv_model([1, 3, 9, 5, 7], (4, 3, 3, 3, 3), pads=[1] * 6)) == 1
     assert form_count(conv_model([1, 3, 9, 5], (4, 3, 3, 3))) == 0  # two axes
@@ -163,11 +163,11 @@ def test_taps_are_summed_where_every_position_meets_one() -> None:
 
 
 def test_one_side_alone_is_folded_where_that_is_asked_for() -> None:
-    site = conv_site(conv_model([1, 3, 24, 36], (5, 3, 4, 3), strides=[1, 3]))
+    layer = conv_layer(conv_model([1, 3, 24, 36], (5, 3, 4, 3), strides=[1, 3]))
     options = FoldOptions(factor=2, ragged=True)
 
     def kinds(split: tuple[int, ...], *, one_sided: bool) -> set[tuple[str, int, int]]:
-        outcomes = forms_of_split(site, options, split, one_sided=one_sided)
+        outcomes = forms_of_split(layer, options, split, one_sided=one_sided)
         forms = [form for _, form in outcomes if isinstance(form, Form)]
         return {
             (

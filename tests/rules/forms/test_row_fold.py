@@ -20,20 +20,22 @@ from widthfold_onnx.algebra.packing import Reshape
 from widthfold_onnx.model.library import ir
 from widthfold_onnx.operators.matmul import GEMM
 from widthfold_onnx.rewrite.folded_node import folded_bias, folded_vector, folded_weight
+from widthfold_onnx.rules.layers import ProductLayer
 from widthfold_onnx.rules.row_fold import fold_of, folding, unfolding
-from widthfold_onnx.rules.sites import ProductSite
 
 EXTENT = st.integers(1, 4)
 
 
-def site(stored: np.ndarray, *, left: bool, turned: bool = False, zero: object = 0) -> ProductSite:
+def product_layer(
+    stored: np.ndarray, *, left: bool, turned: bool = False, zero: object = 0
+) -> ProductLayer:
     """A Gemm with a stored weight; what its fold does not need is left out."""
     flag = ir.AttrInt64("transA" if left else "transB", int(turned))
     node = ir.Node("", "Gemm", [], [flag])
     operator = GEMM[left]
     canonical = operator.canonical(stored, node)
-    rest: Any = dict.fromkeys(field.name for field in fields(ProductSite))
-    return ProductSite(
+    rest: Any = dict.fromkeys(field.name for field in fields(ProductLayer))
+    return ProductLayer(
         **rest
         | {
             "node": node,
@@ -92,12 +94,12 @@ def test_fold_matmul_unfold_is_the_matmul(case, seed: int) -> None:
     stored = w.ravel() if flat else w
     expected = matmul(stored, x) if layout.weight_on_left else matmul(x, stored)
 
-    of = site(stored, left=layout.weight_on_left)
-    fold = fold_of(of, layout.factor)
-    folded = folded_weight(of, stored, fold)
+    layer = product_layer(stored, left=layout.weight_on_left)
+    fold = fold_of(layer, layout.factor)
+    folded = folded_weight(layer, stored, fold)
     assert folded.shape == (*batches, *(n * layout.factor for n in w.shape[-2:]))
-    assert folded.size == np.prod(fold.weight_shape(of.weight_shape))
-    assert fold.channels(*of.channels) == tuple(n * layout.factor for n in (channels, outputs))
+    assert folded.size == np.prod(fold.weight_shape(layer.weight_shape))
+    assert fold.channels(*layer.channels) == tuple(n * layout.factor for n in (channels, outputs))
     assert np.count_nonzero(folded) == round(folded.size * (1 - fold.structural_zeros()))
     assert fold.flops_growth() == fold.spread() == layout.factor
     packed = run(folding(layout, shape), x)
@@ -118,11 +120,11 @@ def test_the_gaps_hold_what_stands_for_zero(case, seed: int) -> None:
         rng, *batches, *((outputs, channels) if layout.weight_on_left else (channels, outputs))
     )
     zero = integers(rng, *batches, *((outputs, 1) if layout.weight_on_left else (1, outputs)))
-    of = site(w, left=layout.weight_on_left, zero=zero.reshape(-1, 1, 1))
-    fold = fold_of(of, layout.factor)
-    repeated = folded_vector(of, zero, fold)
-    without = folded_weight(site(w, left=layout.weight_on_left), w - zero, fold)
-    np.testing.assert_array_equal(folded_weight(of, w, fold) - repeated, without)
+    layer = product_layer(w, left=layout.weight_on_left, zero=zero.reshape(-1, 1, 1))
+    fold = fold_of(layer, layout.factor)
+    repeated = folded_vector(layer, zero, fold)
+    without = folded_weight(product_layer(w, left=layout.weight_on_left), w - zero, fold)
+    np.testing.assert_array_equal(folded_weight(layer, w, fold) - repeated, without)
 
 
 @given(products(), st.sets(st.integers(0, 2)))
@@ -178,10 +180,10 @@ def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> No
             pair = {"a": data, "b": weights, "trans_a": turned, "trans_b": trans_weight}
         return gemm(c=addend, alpha=3, beta=5, **pair)
 
-    of = site(w, left=left, turned=trans_weight)
-    fold = fold_of(of, factor)
+    layer = product_layer(w, left=left, turned=trans_weight)
+    fold = fold_of(layer, factor)
     packed = run(folding(layout, oriented, transposed=trans_data), x)
-    y = product(packed, folded_weight(of, w, fold), folded_bias(of, c, fold), turned=False)
+    y = product(packed, folded_weight(layer, w, fold), folded_bias(layer, c, fold), turned=False)
     unfolded = run(unfolding(layout, shape), y)
     np.testing.assert_array_equal(unfolded, product(x, w, c, turned=trans_data))
 
@@ -189,12 +191,12 @@ def test_gemm(kind, factor, left, trans_data, trans_weight, extents, seed) -> No
 def test_it_is_the_conv_of_kernel_1() -> None:
     """On the right its dense batch fold, on the left its blocked fold."""
     weight = np.arange(1, 16).reshape(5, 3)
-    of = site(weight.T, left=False)
-    right = folded_weight(of, weight.T, fold_of(of, 4))
+    layer = product_layer(weight.T, left=False)
+    right = folded_weight(layer, weight.T, fold_of(layer, 4))
     dense = fold_weight(weight, ConvFold(axes=(), batch=4, dense=True))
     np.testing.assert_array_equal(right, dense.T)
-    of = site(weight, left=True)
-    left = folded_weight(of, weight, fold_of(of, 4))
+    layer = product_layer(weight, left=True)
+    left = folded_weight(layer, weight, fold_of(layer, 4))
     axis = fold_axis(ConvAxis(length=8, kernel=1), 4, 4, blocked=True)
     blocked = fold_weight(weight[..., None], ConvFold(axes=(axis,)))
     np.testing.assert_array_equal(left, blocked[..., 0])
@@ -204,8 +206,8 @@ def test_it_is_the_conv_of_kernel_1() -> None:
 def test_numbers_are_copied_bit_for_bit(left: bool) -> None:
     weight = np.array([[np.nan, -np.inf], [-0.0, 1e-45]], np.float32)
     weight.view(np.uint32)[0, 0] = 0x7FC12345
-    of = site(weight, left=left)
-    folded = folded_weight(of, weight, fold_of(of, 3))
+    layer = product_layer(weight, left=left)
+    folded = folded_weight(layer, weight, fold_of(layer, 3))
     blocks = folded.reshape(2, 3, 2, 3) if left else folded.reshape(3, 2, 3, 2)
     for f in range(3):
         block = blocks[:, f, :, f] if left else blocks[f, :, f]

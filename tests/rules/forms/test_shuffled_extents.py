@@ -15,7 +15,7 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.enumeration import forms_of_split
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.tuning.layers import every_form
 
 ASSUMED = FoldOptions(ragged=True, input_shapes={"x": (2, 3, 5, 7)})
@@ -37,8 +37,8 @@ def sub_pixel(
     """The model with the sub-pixel form if it is legal, and all outcomes of that form."""
     forms: list[Form | Refusal] = []
 
-    def choose(site: LinearSite) -> Form | Refusal:
-        forms.extend(outcome for _, outcome in forms_of_split(site, options, (1, 1, 1)))
+    def choose(layer: Layer) -> Form | Refusal:
+        forms.extend(outcome for _, outcome in forms_of_split(layer, options, (1, 1, 1)))
         return forms[0]
 
     return rewritten(model, options, choose), forms
@@ -85,16 +85,16 @@ def test_groups_that_lie_apart_are_no_pixel_shuffle() -> None:
     model = g.model([y])
     options = FoldOptions(input_shapes={"x": (1, 2, 16, 6)})
 
-    def sub_pixels(site: LinearSite) -> list[Form]:
-        return [form for form in every_form(site, options) if form.spec.factor == 1]
+    def sub_pixels(layer: Layer) -> list[Form]:
+        return [form for form in every_form(layer, options) if form.spec.factor == 1]
 
     every: list[Form] = []
     decide(
         read(model, options),
         options,
-        lambda site: every.extend(sub_pixels(site)) or Refusal(Code.NO_GAIN, "later"),
+        lambda layer: every.extend(sub_pixels(layer)) or Refusal(Code.NO_GAIN, "later"),
     )
     assert every
     for index in range(len(every)):
-        result = rewritten(model, options, lambda site, i=index: sub_pixels(site)[i])
+        result = rewritten(model, options, lambda layer, i=index: sub_pixels(layer)[i])
         assert_proved(model, result, 1, options.input_shapes)

@@ -20,8 +20,8 @@ from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.record import patterns
 from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import guard_conditions
-from widthfold_onnx.rules.sites import LinearSite
 from widthfold_onnx.tuning.layers import every_form
 
 OPTIONS = FoldOptions()
@@ -34,20 +34,20 @@ FAILURES = (
 )
 
 
-def sub_pixels(site: LinearSite, options: FoldOptions = OPTIONS) -> list[Form]:
-    return [form for form in every_form(site, options) if "sub-pixel" in form.spec.kind]
+def sub_pixels(layer: Layer, options: FoldOptions = OPTIONS) -> list[Form]:
+    return [form for form in every_form(layer, options) if "sub-pixel" in form.spec.kind]
 
 
 def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.ModelProto]:
     """The model of one Conv in its smallest sub-pixel forms."""
     found: list[Form] = []
 
-    def first(site: LinearSite) -> Form:
-        found.extend(sub_pixels(site, options))
+    def first(layer: Layer) -> Form:
+        found.extend(sub_pixels(layer, options))
         return found[0]
 
     decide(read(model, options), options, first)
-    return [rewritten(model, options, lambda site, form=form: form) for form in found[:SMALLEST]]
+    return [rewritten(model, options, lambda layer, form=form: form) for form in found[:SMALLEST]]
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_what_folds_both_sides_reads_it_packed() -> None:
     first = g.op("Relu", g.conv("x", 2, [3, 5]))
     model = g.model([g.op("Relu", g.conv(first, 2, [1, 3]))])
 
-    def by_4(site: LinearSite) -> Form:
-        kind = "sub-pixel" if site.name == "conv0" else "interleaved"
+    def by_4(layer: Layer) -> Form:
+        kind = "sub-pixel" if layer.name == "conv0" else "interleaved"
         expected = (kind, "width", 4)
-        forms = every_form(site, OPTIONS)
+        forms = every_form(layer, OPTIONS)
         return next(f for f in forms if (f.spec.kind, f.spec.axis, f.spec.factor) == expected)
 
     result = rewritten(model, OPTIONS, by_4)
@@ -170,9 +170,9 @@ def test_the_proof_misses_the_test_of_an_extent_that_was_open() -> None:
     opened = onnx.ModelProto.FromString(closed.SerializeToString())
     opened.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "w"
 
-    def by_4(site: LinearSite) -> Form:
+    def by_4(layer: Layer) -> Form:
         return next(
-            f for f in sub_pixels(site) if (f.spec.kind, f.spec.axis) == ("sub-pixel", "width")
+            f for f in sub_pixels(layer) if (f.spec.kind, f.spec.axis) == ("sub-pixel", "width")
         )
 
     result = rewritten(closed, OPTIONS, by_4)
@@ -189,9 +189,9 @@ def test_an_open_extent_is_guarded(stride: int, axis: AxisName) -> None:
     options = FoldOptions(axis=axis)
     guarded: list[tuple[str, bool]] = []
 
-    def none(site: LinearSite) -> Refusal:
-        forms = sub_pixels(site, options)
-        guarded.extend((form.spec.axis, bool(guard_conditions(site, form))) for form in forms)
+    def none(layer: Layer) -> Refusal:
+        forms = sub_pixels(layer, options)
+        guarded.extend((form.spec.axis, bool(guard_conditions(layer, form))) for form in forms)
         return Refusal(Code.NOT_SELECTED, "only counted")
 
     decide(read(model, options), options, none)
@@ -244,8 +244,8 @@ def test_what_is_carried_opens_with_the_conv_or_not_at_all(dims, assumed, kernel
     options = FoldOptions(input_shapes={"x": assumed})
     forms: list[Form] = []
 
-    def first(site: LinearSite) -> Form:
-        forms.extend(every_form(site, options))
+    def first(layer: Layer) -> Form:
+        forms.extend(every_form(layer, options))
         return forms[0]
 
     decide(read(model, options), options, first)
@@ -255,7 +255,7 @@ def test_what_is_carried_opens_with_the_conv_or_not_at_all(dims, assumed, kernel
         x = np.random.default_rng(4).integers(-3, 4, shape).astype(np.float32)
         cases.append((shape, x, run(model, x, LEVELS[0])[0]))
     for form in forms:
-        result = rewritten(model, options, lambda site, form=form: form)
+        result = rewritten(model, options, lambda layer, form=form: form)
         session = opened(result, LEVELS[1])
         for shape, x, expected in cases:
             try:

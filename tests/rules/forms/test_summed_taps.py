@@ -15,7 +15,7 @@ from widthfold_onnx.model.document import Document
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.tuning.layers import every_form
 
 SAME = {"pads": [1, 1, 1, 1, 1, 1]}
@@ -24,20 +24,20 @@ MODEL = conv([2, 3, 5, 4, 6], (4, 3, 3, 3, 3), **SAME)
 
 def summed(
     model: onnx.ModelProto, options: FoldOptions = FOLD
-) -> tuple[Document, LinearSite, Form | None]:
-    """The first site of a copy of a model, and its form."""
+) -> tuple[Document, Layer, Form | None]:
+    """The first layer of a copy of a model, and its form."""
     reading = read(model, options)
-    ((_, site), *_) = read_sites(reading, options)
-    assert isinstance(site, LinearSite)
-    forms = [form for form in every_form(site, options) if form.fold.summed]
+    ((_, layer), *_) = read_sites(reading, options)
+    assert isinstance(layer, Layer)
+    forms = [form for form in every_form(layer, options) if form.fold.summed]
     assert len(forms) <= 1
-    return reading.document, site, forms[0] if forms else None
+    return reading.document, layer, forms[0] if forms else None
 
 
 def rewritten(model: onnx.ModelProto) -> onnx.ModelProto:
-    document, site, form = summed(model)
+    document, layer, form = summed(model)
     assert form is not None
-    return Rewriting.of(document, [(site, form)]).carry_out()
+    return Rewriting.of(document, [(layer, form)]).carry_out()
 
 
 LONE = {"bias": False}  # no tap meets all positions of the result, so that none could add a bias

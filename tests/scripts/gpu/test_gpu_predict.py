@@ -13,10 +13,10 @@ import pytest
 from tests.shared import ROOT
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.tuning.cost import Work
 from widthfold_onnx.tuning.targets import load_target
-from widthfold_onnx.tuning.workloads import only_site
+from widthfold_onnx.tuning.workloads import only_layer
 
 FILE = ROOT / "benchmarks" / "gpu" / "predicted.md"
 
@@ -72,7 +72,8 @@ def test_the_work_is_that_of_the_model_that_is_measured(predict, index) -> None:
     assert len(forms) > 2
     for form in forms:
         model = onnx.ModelProto.FromString(graphs.model(layer, weight, form, last=False))
-        site = only_site(Document(model, None, OPERATORS))
-        assert isinstance(site, LinearSite)
-        floors = Work.of(site, *(list(map(int, dims)) for dims in (site.planned, site.output)))
+        read_layer = only_layer(Document(model, None, OPERATORS))
+        assert isinstance(read_layer, Layer)
+        shapes = (list(map(int, dims)) for dims in (read_layer.planned, read_layer.output))
+        floors = Work.of(read_layer, *shapes)
         assert predict.work_of(layer, form) == floors, form.name

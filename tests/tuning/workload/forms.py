@@ -11,7 +11,7 @@ from tests.folding import read
 from tests.tuning.workload.tool import FOLD, conv, integers, run
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.tuning.workloads import (
     PredictedForm,
     Workload,
@@ -53,10 +53,10 @@ LAYERS = {
 }
 
 
-def site_of(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> LinearSite:
-    ((_, unit),) = read_sites(read(model, fold), fold)
-    assert isinstance(unit, LinearSite)
-    return unit
+def only_layer(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> Layer:
+    ((_, layer),) = read_sites(read(model, fold), fold)
+    assert isinstance(layer, Layer)
+    return layer
 
 
 def check_forms(found: Workload, fold: FoldOptions = FOLD, dtype: type = np.float32) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.folding import fold_model
-from tests.tuning.workload.forms import LAYERS, check_forms, site_of
+from tests.tuning.workload.forms import LAYERS, check_forms, only_layer
 from tests.tuning.workload.tool import FOLD, conv, layers, workload
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
@@ -48,14 +48,14 @@ def test_a_wide_layer_of_one_axis_is_lifted_only() -> None:
 
 
 def test_the_dilation_is_removed_where_no_usual_factor_does_it() -> None:
-    site = site_of(conv([1, 2, 3, 24], (3, 2, 1, 3), dilations=[1, 3], pads=[0, 3, 0, 3]))
+    layer = only_layer(conv([1, 2, 3, 24], (3, 2, 1, 3), dilations=[1, 3], pads=[0, 3, 0, 3]))
     forms = [
         f
-        for f in every_form(site, FOLD)
+        for f in every_form(layer, FOLD)
         if (f.spec.factor, f.spec.axis, f.fold.lift) == (3, "width", 0)
     ]
     assert [axis.dilation for axis in forms[0].fold.axes] == [1, 1]
-    assert forms[0].fold.weight_shape(site.weight_shape) == (9, 6, 1, 3)
+    assert forms[0].fold.weight_shape(layer.weight_shape) == (9, 6, 1, 3)
     assert forms[0].flops_ratio == 3  # the same taps, on three times as many input channels
 
 
@@ -75,15 +75,15 @@ def test_no_form_breaks_the_limits() -> None:
     model, loose = LAYERS["same"], workload(LAYERS["same"])
     strict = workload(model, FoldOptions(nonfinite=NonFinite.REFUSE))
     assert {f.spec for f in strict.forms} < {f.spec for f in loose.forms}
-    site = site_of(model)
+    layer = only_layer(model)
     for spec in (form.spec for form in strict.forms):
-        form = form_of(site, spec, FOLD)
+        form = form_of(layer, spec, FOLD)
         assert isinstance(form, Form)
         assert form.fold.structural_zeros() == 0
     small = workload(model, FoldOptions(max_flops_growth=2.0))
     assert {f.spec for f in small.forms} < {f.spec for f in loose.forms}
     assert all(form.macs <= 2 * small.macs for form in small.forms)
-    refusal = form_of(site, loose.forms[-1].spec, FoldOptions(max_flops_growth=0.5))
+    refusal = form_of(layer, loose.forms[-1].spec, FoldOptions(max_flops_growth=0.5))
     assert isinstance(refusal, Refusal)
     wide = {f.spec.axis for f in workload(model, FoldOptions(axis="width")).forms}
     assert wide == {"width", "rank"}

@@ -27,7 +27,7 @@ from widthfold_onnx.options import (
     SearchOptions,
 )
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.sites import LinearSite, ProductSite
+from widthfold_onnx.rules.layers import Layer, ProductLayer
 from widthfold_onnx.tuning.bench import Bench
 from widthfold_onnx.tuning.layers import every_form
 from widthfold_onnx.tuning.store import Store
@@ -46,12 +46,12 @@ LAYERS = (
 )
 
 
-def layers() -> Iterator[tuple[LinearSite, Form]]:
+def layers() -> Iterator[tuple[Layer, Form]]:
     """A layer of every family, in all its forms."""
     for model in LAYERS:
-        for _, site in read_sites(read(model, FOLD), FOLD):
-            assert isinstance(site, LinearSite)
-            yield from ((site, form) for form in every_form(site, FOLD))
+        for _, layer in read_sites(read(model, FOLD), FOLD):
+            assert isinstance(layer, Layer)
+            yield from ((layer, form) for form in every_form(layer, FOLD))
 
 
 def changed(value: Any) -> Any:
@@ -103,7 +103,7 @@ def test_every_field_of_a_form_is_in_its_text() -> None:
 
 
 IDENTITY = "which node it is, not what it computes"
-PLANNED = "decides which forms exist; the measured extents are given beside the site"
+PLANNED = "decides which forms exist; the measured extents are given beside the layer"
 VALUES = "layers that differ in their numbers alone take equally long"
 NOT_IN_THE_SUBJECT = {
     **dict.fromkeys(("node", "scope", "name"), IDENTITY),
@@ -113,7 +113,7 @@ NOT_IN_THE_SUBJECT = {
     "dequantizer": "the node that is folded away; `quantization` says whether there is one",
     "per_channel": "of quantized weights only, where the subject says whether there are any",
     "itemsize": "follows from the element type",
-    **dict.fromkeys(("length", "stored_rank"), "the extents are given beside the site"),
+    **dict.fromkeys(("length", "stored_rank"), "the extents are given beside the layer"),
     "kernel": "the shape of the weight has it",
     "operator": "follows from the op and the side of the weight, which the subject says",
 }
@@ -130,14 +130,14 @@ ANOTHER: Mapping[str, Any] = {
 }
 
 
-def test_every_field_of_a_site_is_in_its_subject_or_has_a_reason() -> None:
-    layer = onnx.parser.parse_graph("g (float[1] x) => (float[1] y) { y = Neg (x) }")
+def test_every_field_of_a_layer_is_in_its_subject_or_has_a_reason() -> None:
+    graph = onnx.parser.parse_graph("g (float[1] x) => (float[1] y) { y = Neg (x) }")
     seen = set()
-    for site in {id(site): site for site, _ in layers()}.values():
-        subject = _subject(site, [1], layer, 0)
-        left_out = NOT_IN_THE_SUBJECT | (NOT_OF_PRODUCTS if isinstance(site, ProductSite) else {})
-        for name, other in alterations(site, left_out, ANOTHER):
-            assert _subject(other, [1], layer, 0) != subject, name
+    for layer in {id(layer): layer for layer, _ in layers()}.values():
+        subject = _subject(layer, [1], graph, 0)
+        left_out = NOT_IN_THE_SUBJECT | (NOT_OF_PRODUCTS if isinstance(layer, ProductLayer) else {})
+        for name, other in alterations(layer, left_out, ANOTHER):
+            assert _subject(other, [1], graph, 0) != subject, name
             seen.add(name)
     assert {"op", "is_finite", "group", "stride", "base_dilation", *ANOTHER} <= seen
 

@@ -18,7 +18,7 @@ from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.tuning.layers import Layers, every_form
 from widthfold_onnx.tuning.targets import load_target
 from widthfold_onnx.tuning.workloads import reformed
@@ -77,10 +77,10 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_form_is_made_again_from_its_spec(name: str) -> None:
-    ((_, site),) = read_sites(read(LAYERS[name].model(), fold_of(name)), fold_of(name))
-    assert isinstance(site, LinearSite)
-    for form in every_form(site, fold_of(name)):
-        again = form_of(site, form.spec, fold_of(name))
+    ((_, layer),) = read_sites(read(LAYERS[name].model(), fold_of(name)), fold_of(name))
+    assert isinstance(layer, Layer)
+    for form in every_form(layer, fold_of(name)):
+        again = form_of(layer, form.spec, fold_of(name))
         assert isinstance(again, Form)
         assert (again.fold, again.folding, again.unfolding) == (
             form.fold,

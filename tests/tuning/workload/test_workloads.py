@@ -14,7 +14,7 @@ import pytest
 
 from tests import oracle
 from tests.shared import ROOT
-from tests.tuning.workload.forms import LAYERS, check_forms, site_of
+from tests.tuning.workload.forms import LAYERS, check_forms, only_layer
 from tests.tuning.workload.tool import FOLD, conv, integers, layers, workload
 from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.refusal import Refusal
@@ -62,14 +62,14 @@ def test_so_it_is_channels_last(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_form_is_made_again_from_its_spec(name: str) -> None:
-    site = site_of(LAYERS[name])
-    forms = list(every_form(site, FOLD))
+    layer = only_layer(LAYERS[name])
+    forms = list(every_form(layer, FOLD))
     for form in forms:
         spec = form.spec
-        again = form_of(site, spec, FOLD)
+        again = form_of(layer, spec, FOLD)
         assert isinstance(again, Form)
         assert again.spec == spec
-        folded = (folded_weight(site, site.stored(), f.fold) for f in (form, again))
+        folded = (folded_weight(layer, layer.stored(), f.fold) for f in (form, again))
         np.testing.assert_array_equal(*folded)
         for field in ("in_shape", "out_shape", "is_view", "flops_ratio"):
             assert getattr(again, field) == getattr(form, field)
@@ -81,8 +81,8 @@ def test_layers_of_one_shape_differ_where_their_weights_fall_into_groups() -> No
     unit = {workload(conv(shape, weight, blocks=n)).subject for n in (1, 2, 3, 6)}
     assert len(unit) == 4
     assert {json.loads(subject).get("groups") for subject in unit} == {None, 2, 3, 6}
-    dense = site_of(conv(shape, weight))
-    for form in every_form(site_of(conv(shape, weight, blocks=2)), FOLD):
+    dense = only_layer(conv(shape, weight))
+    for form in every_form(only_layer(conv(shape, weight, blocks=2)), FOLD):
         if form.spec.kind == "grouped":
             refusal = form_of(dense, form.spec, FOLD)
             assert isinstance(refusal, Refusal)

@@ -14,7 +14,7 @@ from widthfold_onnx.results import Gain, SearchReport, SizeGain
 from widthfold_onnx.rewrite.plan import LayerGain, Origin, Plan, PlanTimes, structure_of
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form, FormSpec
-from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.intervals import noise
 from widthfold_onnx.runtime.measurement import Measurement
@@ -55,30 +55,30 @@ class Outcomes:
         """Provider and effort of the measurements; the provider is not AUTO."""
         return self.level.bench.setup.search_options
 
-    def choose(self, site: LinearSite) -> Form | Refusal:
+    def choose(self, layer: Layer) -> Form | Refusal:
         """Return the form of a layer, or the reason why it has none."""
-        name, options = site.node_name, self.level.bench.setup.fold_options
-        for layer in self.plan.layers:
-            if layer.name == name and layer.structure == structure_of(site):
-                return form_of(site, layer.form, options)
+        name, options = layer.node_name, self.level.bench.setup.fold_options
+        for planned in self.plan.layers:
+            if planned.name == name and planned.structure == structure_of(layer):
+                return form_of(layer, planned.form, options)
         for padded in () if self.plan.padding is None else self.plan.padding.layers:
             if padded.name == name:
                 why = f"its {padded.channels} channels are padded to {padded.padded}"
                 return Refusal(Code.PADDED, why)
-        subject = self.level.layers.subject(site)
+        subject = self.level.layers.subject(layer)
         if isinstance(subject, Refusal):
             return subject
         return Refusal(Code.NO_GAIN, self._why_not(subject))
 
-    def gain(self, site: LinearSite | None) -> Gain | None:
+    def gain(self, layer: Layer | None) -> Gain | None:
         """Return the gain of a layer alone: in the accepted form, or in the best if none is.
 
         A layer with padded channels was not measured alone.
         """
-        if site is None or isinstance(subject := self.level.layers.subject(site), Refusal):
+        if layer is None or isinstance(subject := self.level.layers.subject(layer), Refusal):
             return None
-        structure = self.level.layers.structures.get(site.node_name)
-        if self.plan.padding is not None and structure != structure_of(site):
+        structure = self.level.layers.structures.get(layer.node_name)
+        if self.plan.padding is not None and structure != structure_of(layer):
             return None
         if subject in self.forms:
             return self.level.gain(subject, self.forms[subject])

@@ -20,7 +20,7 @@ from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan, structure_of
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.rules.sites import LinearSite
+from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.tuning.layers import lift_of
 from widthfold_onnx.tuning.search.level_search import gain_of
 from widthfold_onnx.tuning.search.trials import Trials
@@ -98,14 +98,14 @@ class PaddingSearch:
     def _with(self, unpadded: Plan, chains: Sequence[PaddingPlan]) -> Plan:
         """Return the plan with padded chains; padded layers are lifted if they are of one axis."""
         draft = msgspec.structs.replace(unpadded, layers=(), padding=joined_plan(chains))
-        planned = {layer.name: layer for layer in unpadded.layers}
+        layer_plans = {layer_plan.name: layer_plan for layer_plan in unpadded.layers}
         options = self.trials.drafting.fold_options
 
-        def choose(site: LinearSite) -> Form | Refusal:
-            layer = planned.get(site.node_name)
-            if layer is not None and layer.structure == structure_of(site):
-                return form_of(site, layer.form, options)
-            return lift_of(site, options)
+        def choose(layer: Layer) -> Form | Refusal:
+            layer_plan = layer_plans.get(layer.node_name)
+            if layer_plan is not None and layer_plan.structure == structure_of(layer):
+                return form_of(layer, layer_plan.form, options)
+            return lift_of(layer, options)
 
         return self.trials.drafting.plan(draft, choose)
 

@@ -68,7 +68,7 @@ def search(
 
     Args:
         loaded: the model.
-        fold_options: which sites may be folded, and limits.
+        fold_options: which layers may be folded, and limits.
         search_options: where and how long to measure.
         store: the known measurements; new ones are added to it.
         on_progress: gets a step for each stage.

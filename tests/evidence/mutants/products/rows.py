@@ -25,8 +25,8 @@ from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules import row_fold
+from widthfold_onnx.rules.layers import ProductLayer
 from widthfold_onnx.rules.row_fold import fold_of
-from widthfold_onnx.rules.sites import ProductSite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -260,9 +260,9 @@ def other_channels(layout: RowLayout, count: int) -> Array:
     )
 
 
-def other_weight(site: ProductSite, factor: int) -> ConvFold:
+def other_weight(layer: ProductLayer, factor: int) -> ConvFold:
     """W (x) I for I (x) W, or the other way round."""
-    right = fold_of(site, factor)
+    right = fold_of(layer, factor)
     return replace(right, tile_major=not right.tile_major)
 
 

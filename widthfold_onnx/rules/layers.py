@@ -1,7 +1,7 @@
-"""Define sites: nodes that could be folded, read as a Conv.
+"""Define a site, a node that could be folded, and a layer, which is a site read as a Conv.
 
-There are two families: a `ConvSite` has data [N, C, *spatial], and is folded along batch and
-spatial axes; a `ProductSite` is a product of matrices, and is folded along rows or columns.
+There are two families: a `ConvLayer` has data [N, C, *spatial], and is folded along batch and
+spatial axes; a `ProductLayer` is a product of matrices, and is folded along rows or columns.
 `rules.enumeration` lists the forms of each.
 
 Samples of a batch must not mix, but a graph does not say which axis is its batch. `samples_of`
@@ -53,7 +53,7 @@ class Site:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LinearSite(Site, ABC):
+class Layer(Site, ABC):
     """A linear operator with a constant weight, read as a Conv.
 
     Attributes:
@@ -166,7 +166,7 @@ class LinearSite(Site, ABC):
 
     @property
     def stored_axes(self) -> tuple[int, ...]:
-        """The axis of the stored data for every axis that the site reads."""
+        """The axis of the stored data for every axis that the layer reads."""
         return tuple(range(len(self.static)))
 
     @cached_property
@@ -211,7 +211,7 @@ class LinearSite(Site, ABC):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ConvSite(LinearSite):
+class ConvLayer(Layer):
     """A linear operator along spatial axes; batch and spatial axes are folded."""
 
     @cached_property
@@ -236,7 +236,7 @@ class ConvSite(LinearSite):
         return (self.planned[0], *(axis.positions for axis in self.axes))
 
     def result(self, data: Dims) -> Dims:
-        """Return [N, O, *spatial], see `LinearSite.result`."""
+        """Return [N, O, *spatial], see `Layer.result`."""
         return (data[0], self.channels[1], *(axis.out_length for axis in self.axes))
 
     @property
@@ -341,7 +341,7 @@ def samples_of(document: Document, data: Dims, order: Sequence[int]) -> tuple[Sa
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ProductSite(LinearSite):
+class ProductLayer(Layer):
     """A product of matrices; its rows, or with the weight on the left its columns, are folded.
 
     Attributes:
@@ -407,11 +407,11 @@ class ProductSite(LinearSite):
 
     @property
     def stored_axes(self) -> tuple[int, ...]:
-        """The axis of the stored data for every axis that the site reads."""
+        """The axis of the stored data for every axis that the layer reads."""
         return self.operator.stored_order(self.node, self.stored_rank)
 
     def result(self, data: Dims) -> Dims:
-        """Return [.., L, O] or with the weight on the left [.., O, L], see `LinearSite.result`."""
+        """Return [.., L, O] or with the weight on the left [.., O, L], see `Layer.result`."""
         leading, outputs = _broadcast(data[:-2], self.batches), self.channels[1]
         return (
             (*leading, outputs, data[-1]) if self.weight_on_left else (*leading, data[-2], outputs)
