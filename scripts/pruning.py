@@ -22,8 +22,8 @@ from bench import SHAPES, SHARED
 from widthfold_onnx import WidthfoldError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Effort, FoldOptions, Provider, RuntimeOptions, SearchOptions
-from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import EMPTY
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.inputs.sizes import running
 from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Measurement
 from widthfold_onnx.tuning import successive_halving

@@ -15,7 +15,7 @@ from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.results import OptimizeReport, SiteReport
-from widthfold_onnx.rewrite.apply import Reading, fit
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.form import Form
 
@@ -28,8 +28,7 @@ def fold_model(
     decided_plan = decide_fixed(proto, folder, options)
     if not decided_plan.plan.changes:
         return proto, list(decided_plan.sites)
-    fitted_plan = fit(proto, folder, decided_plan.plan, decided_plan.reading)
-    assert not fitted_plan.misfits
+    fitted_plan = decided_plan.fit()
     return fitted_plan.rewriting.carry_out(), list(decided_plan.sites)
 
 

@@ -43,6 +43,7 @@ from widthfold_onnx.options.progress import Progress, silent
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 from widthfold_onnx.rewrite.apply import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, read_plan
+from widthfold_onnx.rewrite.reading import Reading
 
 FACTOR = 8
 """Positions that become channels where a call measures nothing and no factor is given."""
@@ -215,7 +216,7 @@ def apply(
     if out is None:
         plan = plan if isinstance(plan, Plan) else read_plan(plan)
         _check_unused(CheckKeywords.__annotations__, keywords, "compares a file written to `out`")
-        fitted_plan = fit(handle.proto, handle.folder, plan)
+        fitted_plan = fit(Reading.of(handle.proto, handle.folder, plan), plan)
         if fitted_plan.misfits and not partial:
             raise CheckFailedError(misfit_text(fitted_plan.misfits))
         return handle.give(_carry_out(handle, fitted_plan, no_verify=no_verify))
@@ -336,7 +337,7 @@ def _fixed(
 
     options = decide_layout(options, options_from(SearchOptions, keywords))
     decided_plan = decide_fixed(handle.proto, handle.folder, options)
-    fitted_plan = decided_plan.fit(handle.proto, handle.folder)
+    fitted_plan = decided_plan.fit()
     report = optimize_report(handle.name, handle.proto.ByteSize(), fitted_plan, decided_plan)
     new_model = _carry_out(handle, fitted_plan, no_verify=no_verify)
     summary = msgspec.structs.replace(report.summary, bytes_after=new_model.ByteSize())

@@ -102,7 +102,7 @@ def optimize(
 
     size, values = model.stat().st_size, reported(cases(loaded.proto, search_options.values))
     while True:
-        fitted_plan = decided_plan.fit(loaded.proto, loaded.folder)
+        fitted_plan = decided_plan.fit()
         report = optimize_report(model.name, size, fitted_plan, decided_plan)
         report = msgspec.structs.replace(report, values=values)
         if out is None or (require_fold and not decided_plan.plan.changes):
@@ -166,6 +166,7 @@ def apply(
     from widthfold_onnx.decide.report import applied_plan, optimize_report
     from widthfold_onnx.rewrite.apply import fit
     from widthfold_onnx.rewrite.plan import Plan, read_plan
+    from widthfold_onnx.rewrite.reading import Reading
     from widthfold_onnx.runtime.environment import other_runtime
 
     model, out = Path(model), None if out is None else Path(out)
@@ -177,7 +178,7 @@ def apply(
     if out is not None:
         check_target(out, protected)
     on_progress(Step("applying the plan"))
-    fitted_plan = fit(loaded.proto, loaded.folder, plan)
+    fitted_plan = fit(Reading.of(loaded.proto, loaded.folder, plan), plan)
     size = model.stat().st_size
     report = optimize_report(model.name, size, fitted_plan, applied_plan(fitted_plan, plan))
     runtime = plan.origin.runtime if plan.origin else ""

@@ -25,7 +25,6 @@ from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.pipeline import NOT_PROVED
-from widthfold_onnx.rewrite.apply import fit
 
 EVERYTHING = {"max_channels": 4096, "mix_samples": True}
 """Sites that a user would rather leave alone are tested too."""
@@ -77,7 +76,7 @@ def proved_equal(
     for choice in options:
         decided = decide_fixed(model, folder, choice)
         while decided.plan.changes:
-            rewriting = fit(model, folder, decided.plan, decided.reading).rewriting
+            rewriting = decided.fit().rewriting
             guarded = rewriting.guarded()
             result = rewriting.carry_out()
             digest = hashlib.sha256(result.SerializeToString()).digest()

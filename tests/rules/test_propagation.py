@@ -22,7 +22,7 @@ from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
-from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.record import LAYOUT_KEY
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.enumeration import forms_of_split

@@ -30,7 +30,7 @@ from widthfold_onnx.results import (
     SiteReport,
     Stop,
 )
-from widthfold_onnx.rewrite.apply import ALREADY_FOLDED, FittedPlan, Reading, fit, misfit_text
+from widthfold_onnx.rewrite.apply import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.exchange import Match, exchanged
 from widthfold_onnx.rewrite.padding import survey_padding
 from widthfold_onnx.rewrite.plan import (
@@ -41,6 +41,7 @@ from widthfold_onnx.rewrite.plan import (
     Plan,
     structure_of,
 )
+from widthfold_onnx.rewrite.reading import ALREADY_FOLDED, Reading
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer, Site
 from widthfold_onnx.text import quoted
@@ -166,13 +167,13 @@ class DecidedPlan:
     search: SearchReport | None = None
     assumed: AssumedSizes | None = None
 
-    def fit(self, proto: onnx.ModelProto, folder: Path | None) -> FittedPlan:
+    def fit(self) -> FittedPlan:
         """Match the plan to the model for which it was decided.
 
         Raises:
             InternalError: a part of the plan does not fit: a fault of widthfold.
         """
-        fitted_plan = fit(proto, folder, self.plan, self.reading)
+        fitted_plan = fit(self.reading, self.plan)
         if fitted_plan.misfits:
             raise InternalError(misfit_text(fitted_plan.misfits))
         return fitted_plan

@@ -23,7 +23,7 @@ from widthfold_onnx.model.proto.walk import inputs
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions, Shapes, Sizes, Values
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.layers import ProductLayer, Site
 from widthfold_onnx.rules.selection import preferred_form
 from widthfold_onnx.runtime.child import isolated

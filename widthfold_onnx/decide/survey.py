@@ -17,8 +17,8 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AssumedSizes, FormChoice, InspectReport, InspectSite
-from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.padding import joined_plan
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.enumeration import forms_at_factor

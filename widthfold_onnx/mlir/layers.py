@@ -27,7 +27,7 @@ from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import guard_conditions

@@ -26,8 +26,8 @@ from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout, Shapes
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import LayerPlan, Plan, structure_of
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.enumeration import (
     AxisOutcome,
     forms_at_factor,

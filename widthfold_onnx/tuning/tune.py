@@ -15,7 +15,7 @@ from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions
 from widthfold_onnx.options.progress import Progress, Step, silent
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
-from widthfold_onnx.rewrite.apply import ALREADY_FOLDED
+from widthfold_onnx.rewrite.reading import ALREADY_FOLDED
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import with_cases

@@ -34,8 +34,9 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.apply import Reading, fit
+from widthfold_onnx.rewrite.apply import fit
 from widthfold_onnx.rewrite.plan import LayerPlan, Limits, Plan, structure_of
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.record import FOLD_KEY, LAYOUT_KEY
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form, FormSpec
@@ -140,10 +141,11 @@ def reformed(workload: Workload, spec: FormSpec, options: FoldOptions) -> bytes 
     end, output = proto.graph.node.pop(), proto.graph.output.pop()
     proto.graph.output.add().name = end.input[0]
     layer = LayerPlan(node=workload.node, structure=dict(workload.structure), form=spec)
-    fitting = fit(proto, None, Plan(layers=(layer,), limits=Limits.of(options)))
-    if fitting.misfits:
+    plan = Plan(layers=(layer,), limits=Limits.of(options))
+    fitted_plan = fit(Reading.of(proto, None, plan), plan)
+    if fitted_plan.misfits:
         return None
-    result = fitting.rewriting.carry_out()
+    result = fitted_plan.rewriting.carry_out()
     end.input[0] = result.graph.output[0].name
     if workload.inside:
         result, kind = _core(result)

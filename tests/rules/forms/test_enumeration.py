@@ -14,8 +14,8 @@ from tests.rules.one_conv import conv_model
 from widthfold_onnx.algebra.conv import fold_weight
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
-from widthfold_onnx.rewrite.apply import Reading
 from widthfold_onnx.rewrite.plan import EMPTY
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.enumeration import (
     form_of,
     forms_at_factor,

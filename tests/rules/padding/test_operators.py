@@ -13,9 +13,10 @@ from tests.rewrite.proved import assert_proved, proof
 from tests.running import run
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import Companion, FoldOptions
-from widthfold_onnx.rewrite.apply import Reading, apply, fit
+from widthfold_onnx.rewrite.apply import apply, fit
 from widthfold_onnx.rewrite.padding import joined_plan, survey_padding
 from widthfold_onnx.rewrite.plan import EMPTY, CompanionPlan, Plan
+from widthfold_onnx.rewrite.reading import Reading
 
 X = "float[2,3,7,11] x"
 
@@ -577,7 +578,7 @@ def test_a_plan_that_does_not_fit_names_the_layer(other: str, why: str) -> None:
     with pytest.raises(CheckFailedError) as caught:
         apply(model, None, plan)
     assert why in str(caught.value)
-    left = fit(model, None, plan).rewriting.carry_out()
+    left = fit(Reading.of(model, None, plan), plan).rewriting.carry_out()
     assert [list(i.dims) for i in left.graph.initializer] == [[count, 3, 2, 1], [2, count, 1, 2]]
 
 

@@ -31,6 +31,7 @@ from widthfold_onnx.rewrite.plan import (
     Plan,
     PlanTimes,
 )
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.paired_benchmark import ratios_to
 from widthfold_onnx.runtime.session import open_session
 from widthfold_onnx.tuning.search import trials
@@ -83,9 +84,9 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans of which the models were built."""
     plans: list[Plan] = []
 
-    def spy(proto: ModelProto, folder: Path | None, planned: Plan) -> FittedPlan:
+    def spy(reading: Reading, planned: Plan) -> FittedPlan:
         plans.append(planned)
-        return fit(proto, folder, planned)
+        return fit(reading, planned)
 
     monkeypatch.setattr(trials, "fit", spy)
     return plans

@@ -16,7 +16,7 @@ from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.reports.described.tuning import lines
 from widthfold_onnx.reports.description import Detail
 from widthfold_onnx.results import SearchReport
-from widthfold_onnx.rewrite.apply import Reading
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.targets import load_target
 from widthfold_onnx.tuning.workloads import Workload

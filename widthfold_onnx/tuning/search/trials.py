@@ -21,6 +21,7 @@ from widthfold_onnx.options import SearchOptions, Sizes, VerifyOptions
 from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.rewrite.apply import fit
 from widthfold_onnx.rewrite.plan import EMPTY, Plan
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import noise, speed_verdict
@@ -249,7 +250,8 @@ class Trials:
         path = self.folder / plan.digest / FOLDED
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
-            rewriting = fit(self.loaded.proto, self.loaded.folder, plan).rewriting
+            reading = Reading.of(self.loaded.proto, self.loaded.folder, plan)
+            rewriting = fit(reading, plan).rewriting
             write_model(
                 rewriting.carry_out(),
                 path,

@@ -1,0 +1,127 @@
+"""Read a model as a plan prepares it: weights frozen, companions and padding in place.
+
+Deciders read a model under a draft, a plan that has no layers yet, and `fit` under a whole plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import onnx
+
+from widthfold_onnx.model.document import Document
+from widthfold_onnx.model.messages import NodeName, shown_name
+from widthfold_onnx.model.proto.dims import declare
+from widthfold_onnx.model.proto.walk import copy_of, frozen, overridable
+from widthfold_onnx.model.shapes.table import ShapeTable, inputs_of
+from widthfold_onnx.operators import OPERATORS
+from widthfold_onnx.options import ANY_SIZE, Sizes
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite.exchange import Match, exchanged
+from widthfold_onnx.rewrite.padding import padded_model
+from widthfold_onnx.rewrite.plan import PaddedLayer, Plan
+from widthfold_onnx.rewrite.record import carries_folds
+from widthfold_onnx.rules.layers import Layer, Site
+from widthfold_onnx.rules.quantization import ExtentsOf
+from widthfold_onnx.rules.reading import read_layer
+
+ALREADY_FOLDED = Refusal(
+    Code.ALREADY_FOLDED, "the model carries folds of an earlier run; fold the original instead"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A model whose nodes are linked, and whose layers can be read.
+
+    Attributes:
+        document: the model, which a rewriting consumes.
+        sizes: assumed shapes of inputs; layers are planned at the first ones.
+        is_folded: whether the model carries folds. Its moves between packed tensors look like any
+            others, and sizes that were assumed for planning look like facts. So its layers are not
+            folded again.
+        missing_weights: frozen weights of the plan that are no inputs of the model.
+        matches: the nodes that companions match, with the equal nodes or the refusal.
+        padding_misfits: layers of the plan whose channels cannot be padded, and why.
+    """
+
+    document: Document
+    sizes: Sizes = ANY_SIZE
+    is_folded: bool = False
+    missing_weights: Collection[str] = frozenset()
+    matches: Sequence[Match] = ()
+    padding_misfits: Mapping[PaddedLayer, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, proto: onnx.ModelProto, folder: Path | None, plan: Plan) -> Reading:
+        """Freeze the weights of a plan, put its companions and its padding in place, and link all.
+
+        Args:
+            proto: a checked model; it stays as it is.
+            folder: where its external data lies.
+            plan: its frozen weights, companions, padding and sizes count.
+
+        Raises:
+            InvalidModelError: the graph library cannot read the model.
+        """
+        weights = overridable(proto)
+        frozen_proto = frozen(proto, retained=weights - set(plan.frozen))
+        nodes = {(part.companion, part.name) for part in plan.companions}
+        names = {companion for companion, _ in nodes}
+        exchanged_proto, matches = exchanged(frozen_proto, folder, names, nodes)
+        is_folded = carries_folds(exchanged_proto)
+        misfits: Mapping[PaddedLayer, str] = {}
+        if plan.padding is not None and not is_folded:
+            copy, misfits = padded_model(exchanged_proto, folder, plan.padding)
+        else:
+            copy = copy_of(exchanged_proto)
+        if plan.limits.fixed_shapes:
+            declare(copy.graph.input, plan.sizes[0])
+        return cls(
+            document=Document(copy, folder, OPERATORS),
+            sizes=plan.sizes,
+            is_folded=is_folded,
+            missing_weights=set(plan.frozen) - weights,
+            matches=matches,
+            padding_misfits=misfits,
+        )
+
+    @cached_property
+    def sites(self) -> Sequence[Site]:
+        """Every linear node of the main graph, bodies and functions, in graph order.
+
+        Names may repeat: bodies of nodes that have neither name nor outputs have one path.
+        """
+        return [
+            Site(node, scope, shown_name(node), node.op_type)
+            for scope, node in self.document.nodes(OPERATORS)
+        ]
+
+    @cached_property
+    def site_of(self) -> Mapping[NodeName, Site]:
+        """The linear nodes by name; layers of one name have no known shapes, so no form."""
+        return {site.node_name: site for site in self.sites}
+
+    @cached_property
+    def planned(self) -> ShapeTable:
+        """The shapes of all values at the first of the assumed sizes.
+
+        Raises:
+            UsageError: an assumed input shape does not fit.
+        """
+        first, *other_sizes = self.sizes
+        for shapes in other_sizes:
+            inputs_of(self.document.proto, shapes)
+        return ShapeTable(self.document.proto, first) if first else self.document.shapes
+
+    def layer(self, site: Site, shapes: ShapeTable | None = None) -> Layer | Refusal:
+        """Read a layer at the planned extents, or at the extents of another table."""
+
+        def extents(table: ShapeTable) -> ExtentsOf:
+            return lambda value: table.get(site.scope.path, value.name or "")
+
+        planned_extents = extents(self.planned if shapes is None else shapes)
+        return read_layer(self.document, site, extents(self.document.shapes), planned_extents)
