@@ -109,4 +109,24 @@ def test_options_choose_the_multiple_or_none(model: Path, monkeypatch: pytest.Mo
     saved = {"first 8": 2.0, "first 16": 3.0}
     assert found(model, monkeypatch, saved, pad_channels=8).padding.multiple == 8
     assert found(model, monkeypatch, saved, pad_channels=0).padding is None
-    assert found(model, monkeypatch, saved, skip=("second", "f*")).padding is None
+    skipped = ("second", "f*")
+    assert found(model, monkeypatch, saved, skip=skipped).padding is None
+    report = found(model, monkeypatch, saved, skip=skipped, pad_channels=8).padding
+    assert (report.status, report.multiple, report.layers) == ("kept", 8, [])
+    assert "cannot be padded" in report.reason
+
+
+def test_a_multiple_of_the_caller_that_is_not_timed_says_so(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world, "folded", widths)
+    enter(monkeypatch, World(lambda layer, form: (0.5, 0.4), {}))
+    options = SearchOptions(
+        store=model.with_name("store.sqlite"), provider=Provider.CPU, measure=False
+    )
+    fold_options = FoldOptions(axis=AxisName.WIDTH, pad_channels=8)
+    report = optimize(model, model.with_name("out.onnx"), fold_options, None, options).padding
+    assert report is not None
+    assert (report.status, report.reason) == ("kept", "not measured")
+    padded = {layer.node: layer.padded for layer in report.layers}
+    assert padded == {"first": 8, "second": 8, "third": 16, "fourth": 8}

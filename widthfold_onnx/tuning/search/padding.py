@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
-from widthfold_onnx.decide.report import padding_report
+from widthfold_onnx.decide.report import padding_report, unpadded_report
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, PaddingReport, Stop
@@ -94,6 +94,22 @@ class PaddingSearch:
                     break  # a larger multiple computes more
         best = max(candidates, key=lambda trial: trial.gain.ratio, default=None)
         return self._helping(unpadded, best) if best is not None and best.is_taken else best
+
+    def report_without(self, unpadded: Plan) -> PaddingReport | None:
+        """Return the report if nothing was timed; None if the caller asks for no multiple.
+
+        Args:
+            unpadded: the plan with the forms of all layers.
+        """
+        drafting = self.trials.drafting
+        multiple = drafting.fold_options.pad_channels
+        reading = drafting.reading(msgspec.structs.replace(unpadded, layers=()))
+        if not multiple or reading.is_folded:
+            return None
+        chains, stops = drafting.chains(reading, multiple)
+        if not chains:
+            return unpadded_report(multiple, stops, drafting.fold_options)
+        return padding_report(joined_plan(chains), stops, is_padded=False, reason="not measured")
 
     def _with(self, unpadded: Plan, chains: Sequence[PaddingPlan]) -> Plan:
         """Return the plan with padded chains; padded layers are lifted if they are of one axis."""

@@ -103,10 +103,9 @@ class _Search:
         level, forms = races.levels[0], races.levels[0].chosen()
         if not races.interrupted:
             level, forms = Settling(trials, draft, self.on_progress).settle(races.levels)
-        candidate = level.plan(draft, forms)
-        padding = (
-            None if races.interrupted else PaddingSearch(trials, self.on_progress).best(candidate)
-        )
+        unpadded = candidate = level.plan(draft, forms)
+        padding_search = PaddingSearch(trials, self.on_progress)
+        padding = None if races.interrupted else padding_search.best(unpadded)
         if padding is not None and padding.is_taken:
             candidate = padding.plan
         finals: Sequence[Measurement | None] = [None] * len(self.context.sizes)
@@ -132,7 +131,11 @@ class _Search:
             companions=companion_reports(
                 matches, {c.companion for c in draft.companions}, "not measured", gains
             ),
-            padding=None if padding is None else padding.report(plan.padding),
+            padding=(
+                padding_search.report_without(unpadded)
+                if padding is None
+                else padding.report(plan.padding)
+            ),
             search=outcomes.report(races, accepted=plan.changes),
             assumed=assumed_sizes(
                 ports_of(loaded.proto), fold_options.input_shapes, self.context.sizes
