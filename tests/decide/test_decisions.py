@@ -1,0 +1,120 @@
+"""Decisions of layers: which sites are read, and the plan that they make."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from tests.cli.tool import build
+from widthfold_onnx.decide.decisions import (
+    Drafting,
+    decide,
+    is_selected,
+    left_alone,
+    with_layers,
+)
+from widthfold_onnx.decide.fixed import decide_fixed
+from widthfold_onnx.errors import InternalError, UsageError
+from widthfold_onnx.options import AxisName, FoldOptions
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite.plan import EMPTY
+from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.layers import Layer
+from widthfold_onnx.rules.selection import preferred_form
+
+NET = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1, 3, 4, 24] x) => (float[1, 2, 4, 24] y) <float[5, 3, 1, 1] v, float[2, 5, 1, 1] w>
+{ [b] a = Conv (x, v)  [relu] r = Relu (a)  [a] y = Conv (r, w) }"""
+OPTIONS = FoldOptions(factor=4, axis=AxisName.WIDTH)
+LATER = Refusal(Code.NO_GAIN, "later")
+
+
+def choose(layer: Layer) -> Form | Refusal:
+    return preferred_form(layer, OPTIONS, 4)
+
+
+@pytest.fixture
+def model() -> onnx.ModelProto:
+    return build(NET)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "skip", "selected"),
+    [
+        ("enc/conv", (), (), True),
+        ("enc/conv", ("enc/*",), (), True),
+        ("enc/conv", ("dec/*", "enc/*"), (), True),
+        ("enc/conv", ("dec/*",), (), False),
+        ("enc/conv", ("enc/*",), ("*conv",), False),
+        ("Enc/conv", ("enc/*",), (), False),
+    ],
+)
+def test_patterns_select_and_skip(
+    name: str, nodes: tuple[str, ...], skip: tuple[str, ...], selected: bool
+) -> None:
+    assert is_selected(name, FoldOptions(nodes=nodes, skip=skip)) == selected
+
+
+def test_every_site_is_decided_in_graph_order(model: onnx.ModelProto) -> None:
+    options = FoldOptions(factor=4, skip=("b",))
+    decisions = decide(Drafting(model, None, options).reading(EMPTY), options, choose)
+    assert [(d.site.name, d.layer is None) for d in decisions] == [("b", True), ("a", False)]
+    skipped, folded = (decision.outcome for decision in decisions)
+    assert isinstance(skipped, Refusal)
+    assert skipped.code == Code.NOT_SELECTED
+    assert isinstance(folded, Form)
+
+
+@pytest.mark.parametrize("changes", [{"nodes": ("relu",)}, {"skip": ("c*",)}])
+def test_a_pattern_without_a_site_is_an_error(
+    model: onnx.ModelProto, changes: dict[str, tuple[str, ...]]
+) -> None:
+    options = FoldOptions(factor=4, **changes)
+    with pytest.raises(UsageError, match=r"no layer is named '(relu|c\*)'; `inspect` lists them"):
+        decide(Drafting(model, None, options).reading(EMPTY), options, choose)
+
+
+def test_a_plan_has_the_layers_with_a_form_sorted_by_name(model: onnx.ModelProto) -> None:
+    reading = Drafting(model, None, OPTIONS).reading(EMPTY)
+    plan = with_layers(EMPTY, decide(reading, OPTIONS, choose))
+    assert [layer.node for layer in plan.layers] == ["a", "b"]
+    assert with_layers(EMPTY, decide(reading, OPTIONS, lambda layer: LATER)) == EMPTY
+    drafting = Drafting(model, None, OPTIONS)
+    assert drafting.plan(EMPTY, choose) == plan
+
+
+def test_excluded_layers_are_refused_and_the_others_stay(model: onnx.ModelProto) -> None:
+    decided_plan = decide_fixed(model, None, OPTIONS)
+    names = {layer.name for layer in decided_plan.plan.layers if layer.node == "b"}
+    rest = decided_plan.excluding(names, LATER, model, None)
+    assert [(s.node, s.status, s.code) for s in rest.sites] == [
+        ("b", "refused", "no-gain"),
+        ("a", "folded", "folded"),
+    ]
+    folded_model = rest.fit().rewriting.carry_out()
+    records = {node.name for node in folded_model.graph.node if node.op_type == "Conv"}
+    assert records == {"a", "b"}
+    weights = {tuple(tensor.dims) for tensor in folded_model.graph.initializer}
+    assert (5, 3, 1, 1) in weights
+    assert (2, 5, 1, 1) not in weights
+
+
+def test_a_decided_plan_that_does_not_fit_its_model_is_a_fault(model: onnx.ModelProto) -> None:
+    decided_plan = decide_fixed(model, None, OPTIONS)
+    other = onnx.ModelProto.FromString(model.SerializeToString())
+    other.graph.node[0].name = "renamed"
+    decided_plan = decided_plan.excluding((), LATER, other, None)
+    with pytest.raises(InternalError, match="b: the model has no such layer"):
+        decided_plan.fit()
+
+
+def test_a_layer_that_stays_has_no_form() -> None:
+    (name,) = {d.name for d in decide_names(build(NET)) if d.name.node == "a"}
+    report = left_alone(name, "Conv", "kept", "no-gain", "too short")
+    assert (report.node, report.graph, report.status) == ("a", "", "kept")
+    assert (report.axis, report.factor, report.form, report.gain) == (None, None, None, None)
+
+
+def decide_names(model: onnx.ModelProto) -> list:
+    reading = Drafting(model, None, OPTIONS).reading(EMPTY)
+    return decide(reading, OPTIONS, choose)
