@@ -29,7 +29,7 @@ from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Measurement
 from widthfold_onnx.tuning import successive_halving
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.layers import Layers
-from widthfold_onnx.tuning.successive_halving import Candidate, Outcome
+from widthfold_onnx.tuning.successive_halving import Candidate, CandidateResult
 from widthfold_onnx.tuning.targets import load_target, usual
 
 FEW = SPENDING[Effort.THOROUGH].rungs[0].pairs
@@ -64,7 +64,7 @@ def raced(layers: Layers, seconds: float) -> dict[str, dict[Candidate, Measureme
     measurements: dict[str, dict[Candidate, Measurement]] = defaultdict(dict)
 
     def keep(message: object) -> None:
-        if isinstance(message, Outcome):
+        if isinstance(message, CandidateResult):
             measurements[message.subject][message.candidate] = message.measurement
 
     how = SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH)

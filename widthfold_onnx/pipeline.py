@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from widthfold_onnx.errors import CheckFailedError, UsageError
-from widthfold_onnx.evidence.files import check_file, verify_files
+from widthfold_onnx.evidence.files import saturates_on, verify_files
 from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import (
@@ -330,7 +330,7 @@ def _usable_forms(
     run_options = with_cases(
         replace(verify_options, input_shapes=options.input_shapes), loaded.proto
     )
-    if not check_file(loaded.path, run_options):
+    if not saturates_on(loaded.path, run_options):
         return options, {}
     from widthfold_onnx.evidence.saturating_forms import usable_forms
 

@@ -72,21 +72,18 @@ def verify_files(
         )
 
 
-def check_file(original: Path, options: VerifyOptions) -> bool:
-    """Check that the values of a model can be judged, before a rewritten one is sought.
+def saturates_on(original: Path, options: VerifyOptions) -> bool:
+    """Return whether kernels of this CPU saturate on a model, whose values must be usable.
 
     Args:
         original: the model before.
         options: what to run and where.
 
-    Returns:
-        Whether kernels of this CPU saturate on it.
-
     Raises:
         UnverifiedError: it does not run, or not twice alike.
         UsageError: stored inputs or shapes that do not fit it.
     """
-    return isolated(_check_values, original, options)
+    return isolated(_saturates_on, original, options)
 
 
 def saturating_files(
@@ -103,7 +100,7 @@ def saturating_files(
     return isolated(_saturation_failures, original, folds, options)
 
 
-def _check_values(original: Path, options: VerifyOptions) -> bool:
+def _saturates_on(original: Path, options: VerifyOptions) -> bool:
     from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
     from widthfold_onnx.evidence.parity.reference import reference_of
     from widthfold_onnx.runtime.session import resolved

@@ -26,7 +26,7 @@ from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.system import memory_bytes
 from widthfold_onnx.tuning.identity import setting_identity
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.successive_halving import Candidate, Outcome, Setup, Start, race
+from widthfold_onnx.tuning.successive_halving import Candidate, CandidateResult, Setup, Start, race
 from widthfold_onnx.tuning.workloads import Workload
 
 
@@ -64,7 +64,7 @@ SILENCE = 60.0
 MEMORY_SHARE = 0.5
 """Share of the machine's memory that a child on the CPU may use."""
 
-Keep = Callable[[Outcome], None]
+Keep = Callable[[CandidateResult], None]
 
 
 class _BudgetSpentError(Exception):
@@ -138,14 +138,14 @@ class _Pending:
     on_progress: Progress
     running: Start | None = None
 
-    def hear(self, message: Start | Outcome) -> None:
+    def hear(self, message: Start | CandidateResult) -> None:
         """Handle a message of a child.
 
         Raises:
             _BudgetSpentError: a workload begins that is not the first, and the budget is spent.
         """
         self.budget.start()
-        if isinstance(message, Outcome):
+        if isinstance(message, CandidateResult):
             self._settle(message)
             return
         if message.candidate == AS_IS:
@@ -154,7 +154,7 @@ class _Pending:
 
     def lose(self, form: Start, reason: str) -> None:
         """Mark the form that was running as lost; without the layer as it is, none can race."""
-        self._settle(Outcome(form.subject, form.candidate, lost(reason)))
+        self._settle(CandidateResult(form.subject, form.candidate, lost(reason)))
         if form.candidate == AS_IS:
             self.workloads.pop(form.subject, None)
         self.running = None
@@ -167,11 +167,11 @@ class _Pending:
         step = f"measuring layer {done + 1} of {self.total}"
         self.on_progress(Step(step, done, self.total, spare))
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _settle(self, result: CandidateResult) -> None:
         """Keep a result; a layer is done when every form has a measurement."""
-        subject, candidate, measurement = outcome
+        subject, candidate, measurement = result
         measurement = msgspec.structs.replace(measurement, budget=self.budget.total)
-        self.keep(Outcome(subject, candidate, measurement))
+        self.keep(CandidateResult(subject, candidate, measurement))
         workload = self.workloads[subject]
         forms = tuple(form for form in workload.forms if form.spec != candidate)
         self.workloads[subject] = replace(workload, forms=forms)
@@ -222,9 +222,9 @@ class Bench:
         """Return the measurement that the store holds, if any."""
         return self.store.get(self._key(subject, candidate))
 
-    def keep(self, outcome: Outcome) -> None:
+    def keep(self, result: CandidateResult) -> None:
         """Store a measurement."""
-        subject, candidate, measurement = outcome
+        subject, candidate, measurement = result
         self.new_measurements.add((subject, candidate))
         self.store.put(self._key(subject, candidate), measurement)
 
@@ -309,7 +309,7 @@ class LocalPool:
         pending = bench.pending(workloads, budget.total)
         parts = [pending[start :: self._jobs] for start in range(self._jobs)]
         done = [0] * len(parts)
-        messages: queue.SimpleQueue[tuple[int, Outcome | Step | Exception | None]] = (
+        messages: queue.SimpleQueue[tuple[int, CandidateResult | Step | Exception | None]] = (
             queue.SimpleQueue()
         )
         stopped = threading.Event()
@@ -317,7 +317,7 @@ class LocalPool:
         def measure_part(number: int) -> None:
             """Report a measurement to the caller's thread: the store belongs to that one."""
 
-            def send(message: Outcome | Step) -> None:
+            def send(message: CandidateResult | Step) -> None:
                 if stopped.is_set():
                     raise _StoppedError
                 messages.put((number, message))
@@ -337,7 +337,7 @@ class LocalPool:
                 number, message = messages.get()
                 if isinstance(message, Exception):
                     raise message
-                if isinstance(message, Outcome):
+                if isinstance(message, CandidateResult):
                     bench.keep(message)
                 elif isinstance(message, Step):
                     done[number] = message.done

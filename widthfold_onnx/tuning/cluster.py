@@ -26,7 +26,7 @@ from widthfold_onnx.text import printable, quoted
 from widthfold_onnx.tuning.bench import Bench, Budget, measure
 from widthfold_onnx.tuning.identity import Place, find_place
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.successive_halving import Outcome, Setup
+from widthfold_onnx.tuning.successive_halving import CandidateResult, Setup
 from widthfold_onnx.tuning.workloads import Workload
 
 MISSING = "Dask cannot be imported: pip install 'widthfold-onnx[dask]'"
@@ -118,7 +118,7 @@ class Cluster:
                 pure=False,
             )
 
-    def result(self, flight: Flight) -> list[Outcome]:
+    def result(self, flight: Flight) -> list[CandidateResult]:
         """Return the measurements of a call that is done.
 
         Raises:
@@ -126,7 +126,7 @@ class Cluster:
             UnverifiedError: its worker cannot measure at all.
         """
         try:
-            answers: list[Outcome] = flight.result(timeout=PATIENCE)
+            answers: list[CandidateResult] = flight.result(timeout=PATIENCE)
         except (self._dask.KilledWorker, self._dask.CancelledError) as error:
             raise OSError(str(error)) from error
         return answers
@@ -194,7 +194,9 @@ def versions() -> dict[str, str]:
     return {"widthfold-onnx": version("widthfold-onnx"), "onnxruntime": runtime_version()}
 
 
-def measured(workload: Workload, setup: Setup, seconds: float, share: float) -> list[Outcome]:
+def measured(
+    workload: Workload, setup: Setup, seconds: float, share: float
+) -> list[CandidateResult]:
     """Measure one workload; a form that crashes ends a child process, not the worker.
 
     Args:
@@ -206,17 +208,17 @@ def measured(workload: Workload, setup: Setup, seconds: float, share: float) -> 
     Raises:
         UnverifiedError: the runtime cannot be used.
     """
-    outcomes: list[Outcome] = []
+    results: list[CandidateResult] = []
     with _turn:
         measure(
             [workload],
             setup,
             Budget(seconds),
-            outcomes.append,
+            results.append,
             silent,
             share=share,
         )
-    return outcomes
+    return results
 
 
 LONELY = 30.0
@@ -361,4 +363,4 @@ def _failed(task: _Task, reason: str) -> None:
         queue.waiting.insert(0, workload)
     else:
         text = f"{MOST_FAILURES} workers failed at it; the last: {reason}"
-        queue.bench.keep(Outcome(workload.subject, AS_IS, lost(text)))
+        queue.bench.keep(CandidateResult(workload.subject, AS_IS, lost(text)))

@@ -75,7 +75,7 @@ Candidate = FormSpec | str
 """A form of a layer; or, as text, the layer as it is or the models of a trial."""
 
 
-class Outcome(NamedTuple):
+class CandidateResult(NamedTuple):
     """Name a candidate and its measurement.
 
     Attributes:
@@ -116,7 +116,7 @@ class Start:
     candidate: Candidate
 
 
-Send = Callable[[Start | Outcome], None]
+Send = Callable[[Start | CandidateResult], None]
 
 
 def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:
@@ -196,7 +196,7 @@ class _Race:
             self._tell(spec, measurement_of(*pairs))
 
     def _tell(self, candidate: Candidate, measurement: Measurement) -> None:
-        self.send(Outcome(self.workload.subject, candidate, measurement))
+        self.send(CandidateResult(self.workload.subject, candidate, measurement))
 
     def _run(self, spec: FormSpec, pairs: int) -> str:
         """Run a form; return why there is no result, "" if there is one."""

@@ -26,7 +26,7 @@ from widthfold_onnx.tuning.successive_halving import (
     HOPELESS,
     PEAK_MARGIN,
     WARMUP_RUNS,
-    Outcome,
+    CandidateResult,
     Start,
     _need,
     out_of_reach,
@@ -89,7 +89,7 @@ def raced(monkeypatch: pytest.MonkeyPatch):
             )
             for own, *forms in layers
         ]
-        reports: list[Start | Outcome] = []
+        reports: list[Start | CandidateResult] = []
         race(workloads, SETUP, budget, send=reports.append)
         return reports, track
 
@@ -98,7 +98,7 @@ def raced(monkeypatch: pytest.MonkeyPatch):
 
 def results(reports: list[object]) -> dict[str, Measurement]:
     """Measurements by form; there must be one of each."""
-    outcomes = [item for item in reports if isinstance(item, Outcome)]
+    outcomes = [item for item in reports if isinstance(item, CandidateResult)]
     assert len({(item.subject, item.candidate) for item in outcomes}) == len(outcomes)
     return {item.candidate: item.measurement for item in outcomes}
 
@@ -238,13 +238,13 @@ def test_a_layer_gets_time_by_the_runs_that_it_needs() -> None:
 def test_time_is_shared_out_and_what_a_layer_leaves_goes_to_the_others(raced) -> None:
     several = [{own: 1.0, **{f"{own}{i}": 1.0 for i in range(40)}} for own in "abcd"]
     reports, track = raced(*several, budget=1.2)
-    outcomes = [item for item in reports if isinstance(item, Outcome)]
+    outcomes = [item for item in reports if isinstance(item, CandidateResult)]
     counts = Counter(entry.subject for entry in outcomes if entry.measurement.rounds)
     assert counts["a"] <= 41  # all of them would take 0.85 s
     assert all(counts[own] > 5 for own in "abcd")
     assert track.now < 1.3
     reports, _ = raced({"x": 1.0, "x0": 1.0}, several[0], budget=1.3)
-    assert not any(ran.measurement.reason for ran in reports if isinstance(ran, Outcome))
+    assert not any(ran.measurement.reason for ran in reports if isinstance(ran, CandidateResult))
 
 
 def test_a_slow_form_is_not_silent_for_long(raced) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.runtime.measurement import AS_IS, SKIPPED, Measurement, lost, now, timed
-from widthfold_onnx.tuning.successive_halving import Outcome, Send, Setup, Start
+from widthfold_onnx.tuning.successive_halving import CandidateResult, Send, Setup, Start
 from widthfold_onnx.tuning.workloads import Workload
 
 SECONDS = 0.2
@@ -33,7 +33,7 @@ def workloads(log: Path, count: int) -> list[Workload]:
     return [Workload(f"layer {number}", str(log).encode(), (), 1, 1.0) for number in range(count)]
 
 
-def noted(workload: Workload, setup: Setup, seconds: float, share: float) -> list[Outcome]:
+def noted(workload: Workload, setup: Setup, seconds: float, share: float) -> list[CandidateResult]:
     """Log when it began and ended, and where; a layer may kill the worker, or call it broken."""
     log = Path(os.fsdecode(workload.model))
     began = time.monotonic()
@@ -56,7 +56,7 @@ def noted(workload: Workload, setup: Setup, seconds: float, share: float) -> lis
     time.sleep(SECONDS)
     _note(log, workload, began)
     measurement = Measurement("ok", 1.0, 1.0, 1.0, 1e-3, 4, "", now())
-    return [Outcome(workload.subject, AS_IS, measurement)]
+    return [CandidateResult(workload.subject, AS_IS, measurement)]
 
 
 def _note(log: Path, workload: Workload, began: float) -> None:
@@ -74,7 +74,7 @@ def quick(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: 
     for workload in workloads:
         for key in (AS_IS, *(form.spec for form in workload.forms)):
             send(Start(workload.subject, key))
-            send(Outcome(workload.subject, key, timed(1.0, 1.0, 1.0, 1e-3, 4)))
+            send(CandidateResult(workload.subject, key, timed(1.0, 1.0, 1.0, 1e-3, 4)))
 
 
 def falling(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:
@@ -82,7 +82,7 @@ def falling(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send
     for workload in workloads:
         quick([replace(workload, forms=())], setup, seconds, send=send)
         for form, why in zip_longest(workload.forms, sorted(SKIPPED), fillvalue="no kernel"):
-            send(Outcome(workload.subject, form.spec, lost(why)))
+            send(CandidateResult(workload.subject, form.spec, lost(why)))
 
 
 def meeting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:

@@ -13,7 +13,7 @@ from widthfold_onnx.options import Effort
 from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.tuning.bench import SMALLEST_GAIN
 from widthfold_onnx.tuning.effort import SPENDING
-from widthfold_onnx.tuning.search.outcomes import NEGLIGIBLE
+from widthfold_onnx.tuning.search.outcome import NEGLIGIBLE
 from widthfold_onnx.tuning.search.search import CLOSE
 
 

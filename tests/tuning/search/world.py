@@ -28,7 +28,7 @@ from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning import store as store_module
 from widthfold_onnx.tuning.search import context as context_module
 from widthfold_onnx.tuning.search import trials
-from widthfold_onnx.tuning.successive_halving import Outcome, Start, race
+from widthfold_onnx.tuning.successive_halving import CandidateResult, Start, race
 
 WHOLE = 10.0
 """Seconds that every model takes as it is."""
@@ -94,20 +94,20 @@ class World:
         for workload in workloads:
             if not workload.forms:  # the layer as it is, before it races
                 send(Start(workload.subject, AS_IS))
-                send(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+                send(CandidateResult(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
                 continue
             self.raced.append(workload.subject)
             self.at.append(setup.level)
             send(Start(workload.subject, AS_IS))
-            send(Outcome(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
+            send(CandidateResult(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             for key in (form.spec for form in workload.forms):
                 fate = self.alone(json.loads(workload.subject), msgspec.to_builtins(key))
                 if isinstance(fate, str):
-                    send(Outcome(workload.subject, key, lost(fate)))
+                    send(CandidateResult(workload.subject, key, lost(fate)))
                 else:
                     ratio, low = fate
                     measured = timed(ratio, low, 2 * ratio - low, 1 / ratio, 40)
-                    send(Outcome(workload.subject, key, measured))
+                    send(CandidateResult(workload.subject, key, measured))
 
     def _contest(
         self, base: Path, other: Path, options, shapes, kind=Distribution.NORMAL

@@ -1,6 +1,6 @@
 """Search the forms of a whole model: measure, assign, try, decide; the result is a plan.
 
 `search` has the stages: `context`, `companions`, `level_search`, `settling` (by `assign`),
-`padding`, `outcomes`; `trials` times whole models. It imports all other parts of `tuning`;
+`padding`, `outcome`; `trials` times whole models. It imports all other parts of `tuning`;
 `pipeline` and `tuning` import it.
 """

@@ -42,7 +42,7 @@ from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.search.companions import CompanionSearch
 from widthfold_onnx.tuning.search.context import SearchContext, find_context
 from widthfold_onnx.tuning.search.level_search import LevelSearch, Races
-from widthfold_onnx.tuning.search.outcomes import Outcomes
+from widthfold_onnx.tuning.search.outcome import SearchOutcome
 from widthfold_onnx.tuning.search.padding import PaddingSearch
 from widthfold_onnx.tuning.search.settling import Settling
 from widthfold_onnx.tuning.search.trials import Trials, gains_over_sizes
@@ -115,17 +115,17 @@ class _Search:
         if not gains_over_sizes(finals):
             candidate, forms = msgspec.structs.replace(drafting.base_plan, frozen=()), {}
         draft = msgspec.structs.replace(candidate, layers=())
-        outcomes = Outcomes(level, forms, candidate, finals, self.context)
+        outcome = SearchOutcome(level, forms, candidate, finals, self.context)
         reading = drafting.reading(draft)
-        decisions = decide(reading, fold_options, outcomes.choose)
+        decisions = decide(reading, fold_options, outcome.choose)
         run = partial(runnable_sizes, loaded.path, trials.search_options.cases)
         hints = Hints(reading, fold_options, run)
         plan = with_layers(draft, decisions)
         return DecidedPlan(
-            plan=outcomes.with_origin(plan, decisions),
+            plan=outcome.with_origin(plan, decisions),
             reading=reading,
             sites=[
-                site_report(decision, hints.of(decision), outcomes.gain(decision.layer))
+                site_report(decision, hints.of(decision), outcome.gain(decision.layer))
                 for decision in decisions
             ],
             companions=companion_reports(
@@ -136,7 +136,7 @@ class _Search:
                 if padding is None
                 else padding.report(plan.padding)
             ),
-            search=outcomes.report(races, accepted=plan.changes),
+            search=outcome.report(races, accepted=plan.changes),
             assumed=assumed_sizes(
                 ports_of(loaded.proto), fold_options.input_shapes, self.context.sizes
             ),

@@ -36,7 +36,7 @@ from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.tuning.bench import Bench, is_complete
 from widthfold_onnx.tuning.effort import Spending
 from widthfold_onnx.tuning.identity import canonical
-from widthfold_onnx.tuning.successive_halving import Outcome
+from widthfold_onnx.tuning.successive_halving import CandidateResult
 
 PATIENCE = 600.0
 """Seconds beyond the timing itself after which a model counts as hung: some run for ten seconds,
@@ -241,7 +241,7 @@ class Trials:
         times = [times] if isinstance(times, Measurement) else times
         for candidate, time in zip(candidates, times, strict=True):
             measurement = msgspec.structs.replace(time, budget=seconds)
-            self.bench.keep(Outcome(self._subjects[size], candidate, measurement))
+            self.bench.keep(CandidateResult(self._subjects[size], candidate, measurement))
 
     def _file(self, plan: Plan) -> Path:
         """Return the file of the model that a plan makes, without what does not fit the model."""

@@ -33,7 +33,7 @@ NEGLIGIBLE = "by prediction it can save too little of the model's time"
 
 
 @dataclass(frozen=True)
-class Outcomes:
+class SearchOutcome:
     """The outcome of a search.
 
     Attributes:
