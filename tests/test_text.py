@@ -1,3 +1,5 @@
+"""Strings of a model that are shown on one line without control characters."""
+
 import pytest
 
 from widthfold_onnx.text import printable, quoted

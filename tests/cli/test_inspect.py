@@ -1,3 +1,5 @@
+"""`widthfold inspect`: every layer with its figures, forms, refusals and hints."""
+
 from __future__ import annotations
 
 import json

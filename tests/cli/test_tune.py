@@ -1,3 +1,5 @@
+"""`widthfold tune`: the table and the JSON of the models, exit codes, interrupts."""
+
 from __future__ import annotations
 
 import json

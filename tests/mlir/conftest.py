@@ -1,3 +1,5 @@
+"""The script that compiles modules, as a module."""
+
 from __future__ import annotations
 
 import importlib

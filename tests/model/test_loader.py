@@ -1,3 +1,5 @@
+"""Files that are loaded or refused: broken, hostile, fuzzed and real ones."""
+
 import json
 import os
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""The scan of the bytes of a file before protobuf reads them: depth, counts, broken ends."""
+
 import pytest
 from onnx import TensorProto, helper
 

@@ -1,3 +1,5 @@
+"""Files that are written at once or not at all, with their external data."""
+
 import stat
 from contextlib import contextmanager
 

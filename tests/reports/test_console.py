@@ -1,3 +1,5 @@
+"""Tables and lines in a terminal and in a pipe."""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,3 +1,5 @@
+"""The formats of a report: chosen by suffix, the same bytes twice, refused before the work."""
+
 from __future__ import annotations
 
 import json

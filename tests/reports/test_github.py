@@ -1,3 +1,5 @@
+"""Annotations of GitHub: errors at their file, ten at most."""
+
 from __future__ import annotations
 
 from pathlib import Path

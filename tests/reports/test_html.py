@@ -1,3 +1,5 @@
+"""Reports as one HTML file that loads nothing from elsewhere."""
+
 from __future__ import annotations
 
 import re

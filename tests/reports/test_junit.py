@@ -1,3 +1,5 @@
+"""Reports as JUnit XML, read back by the library that writes it."""
+
 from __future__ import annotations
 
 from xml.etree import ElementTree

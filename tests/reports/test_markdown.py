@@ -1,3 +1,5 @@
+"""Reports in Markdown: the verdict first, whole tables, no live sign in a name."""
+
 from __future__ import annotations
 
 import re

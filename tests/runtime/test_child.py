@@ -1,3 +1,5 @@
+"""Functions in a child process: results, crashes, hangs, memory, interrupts."""
+
 import contextlib
 import errno
 import io

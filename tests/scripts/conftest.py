@@ -1,3 +1,5 @@
+"""The scripts as modules, and a CPU under the name of CUDA."""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,3 +1,5 @@
+"""The functions that the scripts share: environments, runtimes, emulators."""
+
 import os
 import re
 import shutil

@@ -1,3 +1,5 @@
+"""The models of the repository: made again with the same bytes, valid, alive."""
+
 import os
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""The path of a store."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Strings that identify machines and settings in the store."""
+
 from __future__ import annotations
 
 import inspect

@@ -1,3 +1,5 @@
+"""Models that are tuned ahead: each layer once, several jobs, broken models."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""Two arrays against each other: tolerances, integers, texts, NaN and Inf."""
+
 import msgspec
 import numpy as np
 import pytest

@@ -1,3 +1,5 @@
+"""Input sets on which the original overflows: made-up sets are left out, stored sets stay."""
+
 import numpy as np
 import onnx
 import pytest

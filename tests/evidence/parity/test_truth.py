@@ -1,3 +1,5 @@
+"""The original in float64: every type is widened, and an output without a truth says so."""
+
 import math
 import time
 

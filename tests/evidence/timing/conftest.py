@@ -1,3 +1,5 @@
+"""Two models that are timed on a machine of our own."""
+
 import math
 from types import SimpleNamespace
 

@@ -1,3 +1,5 @@
+"""Memory of a model in a process that only runs it, and the bytes of its files."""
+
 import numpy as np
 import onnx
 import pytest

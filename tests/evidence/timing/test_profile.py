@@ -1,3 +1,5 @@
+"""Times of nodes, read from profiles of the runtime."""
+
 import json
 from types import SimpleNamespace
 

@@ -1,3 +1,5 @@
+"""Batches of the random inputs of a comparison."""
+
 from onnx import parser
 
 from widthfold_onnx.options import ANY_SIZE, Provider, RuntimeOptions

@@ -1,3 +1,5 @@
+"""Stored inputs of a user: .npz, .npy and folders of .pb files."""
+
 import io
 import re
 import struct

@@ -1,3 +1,5 @@
+"""Sizes of open dimensions at which a model runs, and demanded shapes that do not fit."""
+
 from dataclasses import replace
 
 import pytest

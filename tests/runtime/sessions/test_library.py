@@ -1,3 +1,5 @@
+"""Libraries of NVIDIA's packages, which are loaded before the runtime."""
+
 import ctypes
 import sys
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Providers of the runtime: devices that work, silent fallbacks, libraries that do not load."""
+
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -1,3 +1,5 @@
+"""Sessions: what they tell of inputs, runs at every level, bound runs, errors."""
+
 import subprocess
 import sys
 from dataclasses import replace

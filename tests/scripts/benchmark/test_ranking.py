@@ -1,3 +1,5 @@
+"""Ranks of predicted and of measured forms."""
+
 from __future__ import annotations
 
 import importlib
