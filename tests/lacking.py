@@ -108,6 +108,28 @@ refuses_signed_convs = pytest.mark.skipif(
 )
 
 
+def normalizes_exactly() -> bool:
+    """Say whether a BatchNormalization divides by the root of 4 exactly, in every channel.
+
+    On AVX-512, ONNX Runtime 1.20.1 was one unit in the last place off in channels that fill a
+    vector, and exact in the others: a fold, which has more channels, rounds otherwise.
+    """
+    vectors = "float[7] s = {1, 1, 1, 1, 1, 1, 1}, float[7] v = {4, 4, 4, 4, 4, 4, 4}"
+    zeros = "float[7] z = {0, 0, 0, 0, 0, 0, 0}"
+    call = "BatchNormalization <epsilon = 0.0> (x, s, z, z, v)"
+    text = f"g (float[1,7] x) => (float[1,7] y) <{vectors}, {zeros}> {{ y = {call} }}"
+    (y,) = outputs(model(text), x=np.ones((1, 7), np.float32))
+    return bool((y == 0.5).all())
+
+
+NORMALIZES_EXACTLY = normalizes_exactly()
+
+needs_exact_normalization = pytest.mark.skipif(
+    not NORMALIZES_EXACTLY,
+    reason="ONNX Runtime's BatchNormalization is one unit off in channels that fill a vector",
+)
+
+
 def runs_newest_opset() -> bool:
     graph = "g (float[1] x) => (float[1] y) { y = Neg (x) }"
     return defs.onnx_opset_version() >= NEWEST_OPSET and bool(

@@ -48,7 +48,7 @@ class NoKernelError(UnverifiedError):
 
 
 class NothingFoldedError(WidthfoldError):
-    """No site was folded and the caller asked for an error in that case."""
+    """No layer was folded and the caller asked for an error in that case."""
 
     exit_code = 5
 

@@ -96,7 +96,12 @@ def optimize(
         check_target(out, protected)
         if verify_options is not None and options.fixed_factor is None:
             options, exclusions = _usable_forms(loaded, options, verify_options, on_progress)
-    decided_plan = _decide_plan(loaded, options, search_options, exclusions, on_progress)
+    decided_plan = _decide_plan(loaded, options, search_options, on_progress)
+    sites = [
+        msgspec.structs.replace(site, reason=exclusions.get(site.node, site.reason))
+        for site in decided_plan.sites
+    ]
+    decided_plan = replace(decided_plan, sites=sites)
     from widthfold_onnx.decide.report import optimize_report
     from widthfold_onnx.runtime.inputs.cases import cases, reported
 
@@ -132,7 +137,7 @@ def decide(
     """
     loaded = load(Path(model))
     options = with_stored_sizes(options, search_options.inputs, loaded)
-    return _decide_plan(loaded, options, search_options, {}, on_progress).plan
+    return _decide_plan(loaded, options, search_options, on_progress).plan
 
 
 def apply(
@@ -280,13 +285,9 @@ def _decide_plan(
     loaded: LoadedModel,
     options: FoldOptions,
     search_options: SearchOptions,
-    exclusions: Mapping[str, str],
     on_progress: Progress,
 ) -> DecidedPlan:
-    """Decide the plan of a model, by measurement or at a fixed factor.
-
-    `exclusions` says by name of a layer why it is left alone though the caller did not ask for it.
-    """
+    """Decide the plan of a model, by measurement or at a fixed factor."""
     from widthfold_onnx.decide.fixed import decide_fixed, decide_layout
     from widthfold_onnx.decide.hints import runnable_sizes
     from widthfold_onnx.runtime.inputs.cases import with_cases
@@ -298,15 +299,9 @@ def _decide_plan(
     search_options = with_cases(search_options, loaded.proto)
     if options.fixed_factor is None:
         with Store(search_options.store) as store:
-            decided_plan = search(loaded, options, search_options, store, on_progress)
-    else:
-        runs = partial(runnable_sizes, loaded.path, search_options.cases)
-        decided_plan = decide_fixed(loaded.proto, loaded.folder, options, runs)
-    sites = [
-        msgspec.structs.replace(site, reason=exclusions.get(site.node, site.reason))
-        for site in decided_plan.sites
-    ]
-    return replace(decided_plan, sites=sites)
+            return search(loaded, options, search_options, store, on_progress)
+    runs = partial(runnable_sizes, loaded.path, search_options.cases)
+    return decide_fixed(loaded.proto, loaded.folder, options, runs)
 
 
 def _usable_forms(

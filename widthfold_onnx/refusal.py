@@ -85,7 +85,7 @@ class Code(StrEnum):
     PADDING_NOT_FINITE = "padding-not-finite"
     PADDING_UNKNOWN = "padding-unknown"
 
-    # A form of a site.
+    # A form of a layer.
     EMPTY_TENSOR = "empty-tensor"
     ONE_POSITION = "one-position"
     TOO_SHORT = "too-short"
@@ -115,7 +115,7 @@ class Code(StrEnum):
 
     @property
     def is_of_a_form(self) -> bool:
-        """True if another form of the same site may be legal."""
+        """True if another form of the same layer may be legal."""
         return self.progress >= Code.EMPTY_TENSOR.progress
 
 

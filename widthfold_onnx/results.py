@@ -7,6 +7,7 @@ infinite or undefined is None in that case: JSON has no NaN.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Literal
 
@@ -292,7 +293,7 @@ class OutputParity(Result, kw_only=True, frozen=True):
             it is usable.
         mean_abs: mean |a - b| over the same elements.
         max_rel: `max_abs` over the largest finite |reference| of the output.
-        nonfinite_match: same NaN positions, same Inf positions and signs.
+        nonfinite_match: same type and shape, same NaN positions, same Inf positions and signs.
         worst: the element that differs most, None where none differs.
         movement: how far rounding moves the original, relative like `max_rel`; None where that was
             not measured.
@@ -314,9 +315,14 @@ class OutputParity(Result, kw_only=True, frozen=True):
     note: str = ""
     caveat: Caveat = ""
 
+    @property
+    def share_of_allowed(self) -> float:
+        """`max_rel` as a multiple of `tolerance`; beyond 1 the output differs."""
+        return (self.max_rel or 0.0) / max(self.tolerance, sys.float_info.min)
+
 
 class AxisPattern(Result, kw_only=True, frozen=True):
-    """The fold of one axis of a site, for drawing.
+    """The fold of one axis of a layer, for drawing.
 
     Attributes:
         axis: batch, depth, height or width; rows or columns of a product of matrices.
@@ -442,7 +448,8 @@ class VerifyReport(Report, kw_only=True, frozen=True):
         rewritten: the file after.
         outputs: the comparison of each output, at each level.
         proof: None where it was not asked for.
-        integers: the same of the run on small integers.
+        integers: the run on small integers; None where the proof was not asked for, or does not
+            hold.
         folds: the nodes that say of themselves that they are folded.
         timing: None where nothing was timed.
         assumed: sizes that were assumed; None where nothing was left open.
@@ -607,7 +614,8 @@ class SiteReport(Result, kw_only=True, frozen=True):
             None unless folded.
         guard: "extents" where the nodes of the original compute at sizes that the fold does not
             support; else "".
-        gain: of its best form, measured alone or predicted; None where neither is known.
+        gain: of the form that it takes, or of its best form if it takes none, measured alone or
+            predicted; None where neither is known.
     """
 
     node: str
@@ -626,7 +634,7 @@ class SiteReport(Result, kw_only=True, frozen=True):
 
 
 class Stop(Result, kw_only=True, frozen=True):
-    """A node at which a region ends: name, operator, and the reason in a word and a sentence."""
+    """A node that was left as it is: name, operator, and the reason in a word and a sentence."""
 
     node: str
     op: str
@@ -763,7 +771,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
 
 
 class FormChoice(Result, kw_only=True, frozen=True):
-    """One legal form of a site, with its cost on paper."""
+    """One legal form of a layer, with its cost on paper."""
 
     axis: str
     factor: int

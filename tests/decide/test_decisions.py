@@ -15,9 +15,11 @@ from widthfold_onnx.decide.decisions import (
 )
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.errors import InternalError, UsageError
+from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.plan import EMPTY
+from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.selection import preferred_form
@@ -92,8 +94,9 @@ def test_excluded_layers_are_refused_and_the_others_stay(model: onnx.ModelProto)
         ("a", "folded", "folded"),
     ]
     folded_model = rest.fit().rewriting.carry_out()
-    records = {node.name for node in folded_model.graph.node if node.op_type == "Conv"}
-    assert records == {"a", "b"}
+    nodes = folded_model.graph.node
+    recorded = {n.name for n in nodes if any(p.key == FOLD_KEY for p in n.metadata_props)}
+    assert recorded == {"a"}
     weights = {tuple(tensor.dims) for tensor in folded_model.graph.initializer}
     assert (5, 3, 1, 1) in weights
     assert (2, 5, 1, 1) not in weights
@@ -109,12 +112,6 @@ def test_a_decided_plan_that_does_not_fit_its_model_is_a_fault(model: onnx.Model
 
 
 def test_a_layer_that_stays_has_no_form() -> None:
-    (name,) = {d.name for d in decide_names(build(NET)) if d.name.node == "a"}
-    report = left_alone(name, "Conv", "kept", "no-gain", "too short")
+    report = left_alone(NodeName("", "a"), "Conv", "kept", "no-gain", "too short")
     assert (report.node, report.graph, report.status) == ("a", "", "kept")
     assert (report.axis, report.factor, report.form, report.gain) == (None, None, None, None)
-
-
-def decide_names(model: onnx.ModelProto) -> list:
-    reading = Drafting(model, None, OPTIONS).reading(EMPTY)
-    return decide(reading, OPTIONS, choose)

@@ -44,7 +44,7 @@ def test_a_line_has_a_label_or_none() -> None:
     [
         *((text, True) for text in ("", "-", "7", "0.25", "1e-07", "1.50x", "12%", "1.5 MiB")),
         ("1.26x [1.20, 1.32]", True),
-        *((text, False) for text in ("Conv", "1.50x predicted", "3 layers", "1x3x7", "-1")),
+        *((text, False) for text in ("Conv", "1.50x predicted", "3 layers", "1x3x7")),
     ],
 )
 def test_numbers_are_recognized_with_their_units(text: str, is_number: bool) -> None:

@@ -168,7 +168,7 @@ UNIT = keep_axis(ConvAxis(length=1, kernel=1))
 """An axis of one position."""
 
 
-@lru_cache(maxsize=256)  # combinations of a site's axes ask for the same fold many times
+@lru_cache(maxsize=256)  # combinations of a layer's axes ask for the same fold many times
 def fold_axis(
     axis: ConvAxis, out_tile: int, in_tile: int, *, blocked: bool = False
 ) -> FoldedAxis | Refusal:

@@ -77,7 +77,7 @@ class Hints:
         run: tells at which sizes the model runs.
     """
 
-    def __init__(self, reading: Reading, options: FoldOptions, run: SizeCheck = all_run) -> None:
+    def __init__(self, reading: Reading, options: FoldOptions, run: SizeCheck) -> None:
         self._reading = reading
         self._run = run
         self._options = replace(options, ragged=True) if options.fixed_factor is None else options

@@ -124,7 +124,7 @@ NO_GEOMETRY: dict[str, Any] = {
 
 
 def _geometry(layer: Layer, options: FoldOptions) -> dict[str, Any]:
-    """Return shapes, attributes, channels and cost of a site."""
+    """Return shapes, attributes, channels and cost of a layer."""
     inputs, outputs = layer.channels
     suffix = ""
     if width_problem(layer, options) is None and layer.weight_groups != layer.group:

@@ -64,11 +64,11 @@ def fold_module(
             parsed = mlir.ir.Module.parse(module)
         except mlir.ir.MLIRError as error:
             raise InvalidModelError(f"no MLIR module: {printable(str(error), 500)}") from error
-        layers = find_operations(parsed)
-        decisions = decide(layers, options) if layers else []
-        for layer, decision in zip(layers, decisions, strict=True):
+        linalg_ops = find_operations(parsed)
+        decisions = decide(linalg_ops, options) if linalg_ops else []
+        for linalg_op, decision in zip(linalg_ops, decisions, strict=True):
             if isinstance(decision.outcome, Form) and decision.layer is not None:
-                replace_operation(layer, decision.layer, decision.outcome, groups=groups)
+                replace_operation(linalg_op, decision.layer, decision.outcome, groups=groups)
         parsed.operation.verify()
         return str(parsed), list(map(site_report, decisions))
 

@@ -105,17 +105,17 @@ class LinalgOp:
 
 def find_operations(module: Any) -> list[LinalgOp]:
     """Return all operations that `CONVOLUTIONS` or `MATMUL` names, on tensors, in their order."""
-    layers: list[LinalgOp] = []
+    linalg_ops: list[LinalgOp] = []
 
     def visit(op: Any) -> Any:
         kind = op.name.removeprefix("linalg.")
-        is_layer = kind in CONVOLUTIONS or (kind == MATMUL and _is_plain(op))
-        if is_layer and op.results:
-            layers.append(_layer(op, kind))
+        is_linear = kind in CONVOLUTIONS or (kind == MATMUL and _is_plain(op))
+        if is_linear and op.results:
+            linalg_ops.append(_linalg_op(op, kind))
         return mlir.ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    return layers
+    return linalg_ops
 
 
 def _is_plain(product: Any) -> bool:
@@ -123,7 +123,7 @@ def _is_plain(product: Any) -> bool:
     return all(axes in text for axes, text in zip(PLAIN, maps, strict=True))
 
 
-def _layer(op: Any, kind: str) -> LinalgOp:
+def _linalg_op(op: Any, kind: str) -> LinalgOp:
     weight = numbers_of(op.operands[1])
     if kind != MATMUL:
         return LinalgOp(op, kind, _pads(op.operands[0], CONVOLUTIONS[kind][0]), weight)

@@ -168,7 +168,7 @@ class FoldOptions:
     """Options for planning in `optimize` and `inspect`.
 
     Attributes:
-        factor: positions moved into channels, F >= 2; None: chosen for each site by measurement.
+        factor: positions moved into channels, F >= 2; None: chosen for each layer by measurement.
         form: folds by the factor, or of strides alone, which measure nothing either.
         axis: a name, or an index into the Conv's input shape.
         layout: the order of the axes around folded nodes.
@@ -177,11 +177,11 @@ class FoldOptions:
         nonfinite: what a fold may do to Inf and NaN.
         fixed_shapes: declare the single assignment of `input_shapes` in the new model, as its only
             sizes.
-        max_channels: a site with at least this many channels on both sides of a group is left
+        max_channels: a layer with at least this many channels on both sides of a group is left
             alone.
-        max_flops_growth: most multiply-adds of the new site, as a multiple of the old.
+        max_flops_growth: most multiply-adds of a form, as a multiple of the layer's.
         max_bytes_growth: most bytes of input, weight and output, as a multiple of the old.
-        nodes: glob patterns; if any, only sites whose node name matches one are folded.
+        nodes: glob patterns; if any, only layers whose node name matches one are folded.
         skip: glob patterns of node names to leave alone.
         input_shapes: sizes assumed for planning; the model's interface keeps its symbols, except
             under `fixed_shapes`.

@@ -1,7 +1,7 @@
-"""Apply a plan to a model; every change of a model begins with `fit`.
+"""Fit a plan to a model that was read; every rewriting of layers begins with `fit`.
 
-The layers of the plan are looked up in the model and read (`rewrite.reading`), and each is replaced
-by its form (`rewrite.rewriting`).
+Weights are frozen, and companions and padding are in place then (`rewrite.reading`). The layers of
+the plan are looked up, and each is replaced by its form (`rewrite.rewriting`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import onnx
 
 from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.model.messages import NodeName
-from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.plan import (
@@ -86,7 +85,7 @@ def fit(reading: Reading, plan: Plan) -> FittedPlan:
     if plan.changes and reading.is_folded:
         raise CheckFailedError(ALREADY_FOLDED.reason)
     try:
-        shapes = reading.planned
+        _ = reading.planned  # the sizes of the plan are compared with the inputs
     except UsageError as error:
         raise CheckFailedError(f"the sizes of the plan do not fit the model: {error}") from error
     weights = {
@@ -105,14 +104,16 @@ def fit(reading: Reading, plan: Plan) -> FittedPlan:
         for layer, reason in reading.padding_misfits.items()
     ]
     options = plan.options
-    layers = [(part, _layer(reading, shapes, part, options)) for part in plan.layers]
+    layers = [(part, _layer(reading, part, options)) for part in plan.layers]
     refused = [outcome for _, outcome in layers if isinstance(outcome, Misfit)]
     replaced = [outcome for _, outcome in layers if not isinstance(outcome, Misfit)]
     return FittedPlan(
         plan=msgspec.structs.replace(
             plan,
-            frozen=tuple(name for name in plan.frozen if name not in weights),
-            companions=tuple(part for part in plan.companions if part not in companions),
+            frozen=tuple(name for name in dict.fromkeys(plan.frozen) if name not in weights),
+            companions=tuple(
+                part for part in dict.fromkeys(plan.companions) if part not in companions
+            ),
             padding=_padding(plan.padding, reading.padding_misfits),
             layers=tuple(part for part, outcome in layers if not isinstance(outcome, Misfit)),
         ),
@@ -176,14 +177,14 @@ def _padding(plan: PaddingPlan | None, misfits: Collection[PaddedLayer]) -> Padd
 
 
 def _layer(
-    reading: Reading, shapes: ShapeTable, layer_plan: LayerPlan, options: FoldOptions
+    reading: Reading, layer_plan: LayerPlan, options: FoldOptions
 ) -> tuple[Layer, Form] | Misfit:
     """Return a layer of a plan with its form at planned shapes, or why it does not fit."""
     name, op = layer_plan.name, str(layer_plan.structure.get("op", ""))
     site = reading.site_of.get(name)
     if site is None:
         return Misfit(name, op, "the model has no such layer")
-    layer = reading.layer(site, shapes)
+    layer = reading.layer(site)
     if isinstance(layer, Refusal):
         return Misfit(name, op, layer.reason)
     if changes := differences(layer_plan.structure, structure_of(layer)):

@@ -37,7 +37,7 @@ from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import EXTENTS, guard_conditions
 from widthfold_onnx.rules.quantization import runtime_moves_dequantizer
 
-SiteForms = dict[Node, tuple[Layer, Form]]
+LayerForms = dict[Node, tuple[Layer, Form]]
 
 Conditions = tuple[tuple[int, Congruence], ...]
 """Conditions on the extents of one value, by axis; an axis may have several."""
@@ -64,7 +64,7 @@ class GuardGroups:
     groups: Sequence[GuardedNodes]
 
     @classmethod
-    def of(cls, document: Document, nodes: Sequence[Node], forms: SiteForms) -> GuardGroups:
+    def of(cls, document: Document, nodes: Sequence[Node], forms: LayerForms) -> GuardGroups:
         """Group the folded nodes of a graph.
 
         A group is split if it cannot have one guard, or if its outputs lead back into it: its
@@ -100,7 +100,7 @@ class _Grouping:
     """The groups that regions would make."""
 
     regions: Regions
-    forms: SiteForms
+    forms: LayerForms
 
     def is_guarded(self, group: Iterable[Node]) -> bool:
         """Check whether a node of a group needs a guard."""

@@ -210,6 +210,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return hash(self.digest)
 
     @property
+    def draft(self) -> Plan:
+        """The plan without forms of layers."""
+        return msgspec.structs.replace(self, layers=())
+
+    @property
     def changes(self) -> bool:
         """Check whether the plan does anything."""
         return bool(self.frozen or self.companions or self.padding or self.layers)

@@ -1,6 +1,7 @@
 """Read a model as a plan prepares it: weights frozen, companions and padding in place.
 
-Deciders read a model under a draft, a plan that has no layers yet, and `fit` under a whole plan.
+Deciders read a model under a draft, a plan that has no layers yet. To apply a plan, the model is
+read under all of it, and `rewrite.apply` fits the plan to the reading.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ALREADY_FOLDED = Refusal(
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A model whose nodes are linked, and whose layers can be read.
+    """A model whose nodes are linked, and whose sites can be read as layers.
 
     Attributes:
         document: the model, which a rewriting consumes.
@@ -102,7 +103,7 @@ class Reading:
 
     @cached_property
     def site_of(self) -> Mapping[NodeName, Site]:
-        """The linear nodes by name; layers of one name have no known shapes, so no form."""
+        """The linear nodes by name; sites of one name have no known shapes, so no form."""
         return {site.node_name: site for site in self.sites}
 
     @cached_property

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.arrays import Dims
-from widthfold_onnx.model.document import Document, Node, Value, constant_of
+from widthfold_onnx.model.document import Document, Node, Value, constant_of, input_of
 from widthfold_onnx.model.messages import connected
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
@@ -54,7 +54,7 @@ class Regions:
     Attributes:
         document: the model.
         nodes: all nodes of the graph, in an order in which they can run.
-        folded_nodes: the nodes that layers are folded into, with both ends.
+        folded_nodes: the nodes that are folded, each with the two ends of its form.
         sources: the integers that every DequantizeLinear reads, by its result.
         propagated: the ops that run on packed tensors.
         refusals: why other ops that read a packed tensor cannot run on it.
@@ -83,7 +83,7 @@ class Regions:
         Args:
             document: the model.
             nodes: all nodes of the graph, in an order in which they can run.
-            folded_nodes: the nodes that layers are folded into, with both ends.
+            folded_nodes: the nodes that are folded, each with the two ends of its form.
         """
         regions = _ChangingRegions(document, nodes, folded_nodes, _sources(nodes))
         regions.choose()
@@ -160,8 +160,8 @@ class Regions:
             *(r for r in results if r in self.sources and self.stored_value(r, layout) is value),
         ]
 
-    def signed_quantization(self, value: Value, layout: PackedLayout) -> tuple[Value, Value] | None:
-        """Return scale and zero point of signed bytes between (de)quantizers in a layout.
+    def signed_quantization(self, value: Value, layout: PackedLayout) -> dict[str, Value]:
+        """Return scale and zero point of signed bytes between (de)quantizers in a layout, or {}.
 
         ONNX Runtime on x86 computes in integers with unsigned bytes only, and converts signed ones
         where a QuantizeLinear stands right before a DequantizeLinear (qdq_s8_to_u8.cc). So such
@@ -170,20 +170,17 @@ class Regions:
         maker = value.producer()
         node = maker if maker in self.propagated else None
         for user, _ in value.uses():
-            if (user.outputs[0], layout) in self.dequantized and self.sources.get(
-                user.outputs[0]
-            ) is value:
+            result = user.outputs[0]
+            if (result, layout) in self.dequantized and self.sources.get(result) is value:
                 node = user
         if node is None or node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
-            return None
-        if len(node.inputs) < 3:
-            return None
-        _, scale, zero = node.inputs[:3]
-        step, offset = (constant_of(self.document, value) for value in (scale, zero))
+            return {}
+        scale, zero = input_of(node, 1), input_of(node, 2)
+        step, offset = (constant_of(self.document, constant) for constant in (scale, zero))
         if scale is None or zero is None or step is None or offset is None:
-            return None
-        is_single = math.prod(offset.shape) == math.prod(step.shape) == 1
-        return (scale, zero) if is_single and offset.dtype == "INT8" else None
+            return {}
+        has_one_each = math.prod(offset.shape) == math.prod(step.shape) == 1
+        return {"scale": scale, "zero": zero} if has_one_each and offset.dtype == "INT8" else {}
 
 
 @dataclass(frozen=True, eq=False)

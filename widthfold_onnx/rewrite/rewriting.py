@@ -28,7 +28,7 @@ from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.results import RegionReport
 from widthfold_onnx.rewrite.folded_node import Parameters, append_folded
-from widthfold_onnx.rewrite.guards import GuardGroups, SiteForms, make_guard
+from widthfold_onnx.rewrite.guards import GuardGroups, LayerForms, make_guard
 from widthfold_onnx.rewrite.new_nodes import NewNodes, Series, SharedConstants, take_over
 from widthfold_onnx.rewrite.record import (
     NONFINITE_KEY,
@@ -36,7 +36,7 @@ from widthfold_onnx.rewrite.record import (
     PACKED,
     RUNTIME_KEY,
 )
-from widthfold_onnx.rewrite.regions import PropagatedOp, region_reports
+from widthfold_onnx.rewrite.regions import PackedTensor, PropagatedOp, region_reports
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import guard_conditions
@@ -55,7 +55,7 @@ class Rewriting:
     """
 
     document: Document
-    forms: Mapping[Graph, SiteForms]
+    forms: Mapping[Graph, LayerForms]
     groups: Mapping[Graph, GuardGroups]
     runtime: str = ""
 
@@ -67,7 +67,7 @@ class Rewriting:
         runtime: str = "",
     ) -> Rewriting:
         """Settle regions and guards for the forms."""
-        forms: dict[Graph, SiteForms] = {}
+        forms: dict[Graph, LayerForms] = {}
         for layer, form in layers:
             forms.setdefault(graph_of(layer.node), {})[layer.node] = (layer, form)
         groups = {
@@ -157,7 +157,7 @@ class Emission:
         self,
         document: Document,
         graph: Graph,
-        forms: SiteForms,
+        forms: LayerForms,
         groups: GuardGroups,
         parameters: Parameters,
     ) -> None:
@@ -166,7 +166,7 @@ class Emission:
         self._forms = forms
         self._parameters = parameters
         self._regions, self._groups = groups.regions, groups.groups
-        self._packed_values: dict[tuple[Value, PackedLayout | None], Value] = {}
+        self._packed_values: dict[PackedTensor, Value] = {}
         self._logical: dict[Value, Value] = {}
         self._constants = SharedConstants(document)
         self._replacements: dict[Node, list[Node]] = {}
@@ -246,10 +246,10 @@ class Emission:
 
     def _value_in(self, value: Value, layout: PackedLayout | None, reader: Node) -> Value:
         """Return a value in a layout; it is converted before `reader` on the first such read."""
+        logical = self._logical.get(value, value)
+        if layout is None:
+            return logical
         if (value, layout) not in self._packed_values:
-            logical = self._logical.get(value, value)
-            if layout is None:
-                return logical
             dequantization = self._regions.dequantized.get((value, layout))
             maker = value.producer()
             if dequantization is not None and maker is not None:
@@ -280,10 +280,7 @@ class Emission:
         series = Series(self._document, start, owner, value.name or "")
         shape = self._regions.shapes[value, layout]
         suffix = "unfold" if inverse else "fold"
-        quantization = self._regions.signed_quantization(value, layout)
-        scales = (
-            {} if quantization is None else dict(zip(("scale", "zero"), quantization, strict=True))
-        )
+        scales = self._regions.signed_quantization(value, layout)
         if scales:
             series.append("DequantizeLinear", f"{suffix}_dequantize", scales, {})
         series.steps(layout.steps(shape, inverse=inverse), suffix)

@@ -11,7 +11,14 @@ from tests.cli.tool import build, save
 from tests.folding import optimize
 from tests.tuning.search import world
 from tests.tuning.search.world import World, enter
-from widthfold_onnx.options import AxisName, Effort, FoldOptions, Provider, SearchOptions
+from widthfold_onnx.options import (
+    AxisName,
+    Effort,
+    FoldOptions,
+    NonFinite,
+    Provider,
+    SearchOptions,
+)
 from widthfold_onnx.reports.described.layers import padding
 from widthfold_onnx.results import OptimizeReport, PaddedChannels
 
@@ -114,6 +121,9 @@ def test_options_choose_the_multiple_or_none(model: Path, monkeypatch: pytest.Mo
     report = found(model, monkeypatch, saved, skip=skipped, pad_channels=8).padding
     assert (report.status, report.multiple, report.layers) == ("kept", 8, [])
     assert "cannot be padded" in report.reason
+    strict = found(model, monkeypatch, saved, pad_channels=8, nonfinite=NonFinite.REFUSE).padding
+    assert (strict.status, strict.layers) == ("kept", [])
+    assert "NaN of an Inf" in strict.reason
 
 
 def test_a_multiple_of_the_caller_that_is_not_timed_says_so(
@@ -127,6 +137,6 @@ def test_a_multiple_of_the_caller_that_is_not_timed_says_so(
     fold_options = FoldOptions(axis=AxisName.WIDTH, pad_channels=8)
     report = optimize(model, model.with_name("out.onnx"), fold_options, None, options).padding
     assert report is not None
-    assert (report.status, report.reason) == ("kept", "not measured")
+    assert (report.status, report.reason) == ("kept", "not timed")
     padded = {layer.node: layer.padded for layer in report.layers}
     assert padded == {"first": 8, "second": 8, "third": 16, "fourth": 8}

@@ -239,7 +239,7 @@ def test_the_other_trials_are_of_one_plan_each_as_well(
     with Store(None) as store:
         builder = Builder(model, store)
         time_one = builder.trials.levels if levels else builder.trials.final
-        times = [time_one(each, 3.0) for each in (A, B, replace(A, **ELSEWHERE), B)]
+        times = [time_one(each) for each in (A, B, replace(A, **ELSEWHERE), B)]
         assert times[:2] == times[2:]
         assert len(builder.bench.new_measurements) == 2
         assert builder.trials.stored(A) == (None if levels else times[0][0])

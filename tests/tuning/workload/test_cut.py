@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from tests.cli.tool import build
+from tests.lacking import needs_exact_normalization
 from tests.tuning.workload.tool import BASE, FOLD, conv, integers, layers, run, subject, workload
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
@@ -33,7 +34,13 @@ def ops(model: bytes) -> list[str]:
     return [node.op_type for node in onnx.ModelProto.FromString(model).graph.node]
 
 
-@pytest.mark.parametrize("name", BEHIND)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=needs_exact_normalization if name.startswith("Batch") else ())
+        for name in BEHIND
+    ],
+)
 def test_what_a_runtime_fuses_comes_along(name: str) -> None:
     unit = workload(conv(**BASE, behind=[BEHIND[name], BEHIND["Relu"]]))
     assert ops(unit.model) == ["Conv", name, "Relu", "Neg"]

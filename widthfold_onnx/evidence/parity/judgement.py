@@ -23,7 +23,7 @@ import numpy as np
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
 from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.inputs import Outputs, pairs
-from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Distance, compare, distance
+from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Distance, compare
 from widthfold_onnx.evidence.parity.reference import UNSTEADY, Reference
 from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
 from widthfold_onnx.evidence.parity.shaken import COPIES
@@ -128,11 +128,11 @@ def judgement_of(
                 true_values = values.astype(outputs[name].dtype)
             arrays, moved = (true_values, outputs[name]), movement.get(name)
             row = compare(name, *arrays, tolerance, "disabled", moved, MULTIPLE_IF_PROVED)
-            gap = distance(*arrays)
-            if row.passed and gap is not None:
+            if row.passed:
                 usable[index][name] = true_values
-                if name in movement:
-                    movement[name] = movement[name].joined(gap)
+                if moved is not None:
+                    gap = Distance(row.max_abs or 0.0, row.mean_abs or 0.0)
+                    movement[name] = moved.joined(gap)
             else:
                 unused[name] = max(unused.get(name, 0.0), row.max_rel or 0.0)
     return Judgement(reference, usable, movements, is_proved), _remark(unused)
@@ -233,8 +233,7 @@ def output_rows(cells: Cells) -> list[OutputParity]:
 
 
 def _nearness(row: OutputParity) -> tuple[bool, bool, int, float]:
-    ratio = (row.max_rel or 0.0) / max(row.tolerance, 1e-300)
-    return not row.passed, not row.nonfinite_match, _ORDER.index(row.caveat), ratio
+    return not row.passed, not row.nonfinite_match, _ORDER.index(row.caveat), row.share_of_allowed
 
 
 def stored_faults(reference: Reference, computed: Sequence[Outputs]) -> list[str]:

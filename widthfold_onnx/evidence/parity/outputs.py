@@ -155,6 +155,7 @@ def compare(
     unit = figures.scale or 1.0
     rtol = tolerance.rtol_of(name, defaults.get(dtype, 0.0))
     bound = tolerance.atol + rtol * figures.scale
+    rtol += tolerance.atol / unit  # as it is reported: relative to the largest |reference|
     allowed = Distance(bound, bound)
     if movement is not None and not tolerance.is_chosen(name):
         allowed = allowed.joined(movement.times(multiple, dtype))

@@ -384,9 +384,9 @@ def _error_bits(old: Evaluation, new: Evaluation) -> float:
     Two polynomials that differ agree with a probability of at most degree / prime in each draw. A
     function of them returns the same then; so every pair of elements counts.
     """
-    degree, elements = max(old.degree, new.degree), old.size + new.size
+    degree, count = max(old.degree, new.degree), old.size + new.size
     probability = math.prod(degree / prime for prime in PRIMES) + 2.0 ** (-8 * KEY_BYTES)
-    return -math.log2(probability * (1 + elements**2 / 2))
+    return -math.log2(probability * (1 + count**2 / 2))
 
 
 def _difference(old: Value, new: Value) -> str:

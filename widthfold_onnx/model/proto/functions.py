@@ -1,6 +1,6 @@
 """Inline the local functions of a model; compute first how large it becomes.
 
-A function that holds a layer is inlined before the model is rewritten: then each call has its own
+A function that holds a site is inlined before the model is rewritten: then each call has its own
 extents and weights. Runtimes inline functions as well. A fold inside of a function would have to
 suit all calls, and its weights are mostly arguments, which are constant only where it is called.
 """

@@ -147,7 +147,7 @@ def _outputs(rows: Sequence[OutputParity], detail: Detail) -> tuple[list[Table],
 
 def _margin(row: OutputParity) -> tuple[bool, float]:
     """Order outputs by how near they are to differing: the nearest first."""
-    return row.passed, -(row.max_rel or 0.0) / (row.tolerance or 1.0)
+    return row.passed, -row.share_of_allowed
 
 
 def _times(timing: Timing, detail: Detail) -> list[Table]:

@@ -34,7 +34,7 @@ class TimedPadding:
         plan: the plan.
         chains: its padding by chain.
         stops: what stops channels that are not padded.
-        gain: of the whole model against the plan without padding.
+        gain: of the whole model with all chains of the multiple, against the plan without padding.
     """
 
     plan: Plan
@@ -57,64 +57,63 @@ class TimedPadding:
 
 @dataclass(frozen=True)
 class PaddingSearch:
-    """Time a model with padded channels.
+    """The search for the channels to pad, by trials of the whole model.
 
     Attributes:
         trials: times whole models.
+        unpadded: the plan with the forms of all layers.
         on_progress: gets a step for each trial.
     """
 
     trials: Trials
+    unpadded: Plan
     on_progress: Progress
 
-    def best(self, unpadded: Plan) -> TimedPadding | None:
-        """Return the trial of the multiple that gains most; None if nothing was timed.
-
-        Args:
-            unpadded: the plan with the forms of all layers.
-        """
+    def best(self) -> TimedPadding | None:
+        """Return the trial of the multiple that gains most; None if nothing was timed."""
         drafting, spending = self.trials.drafting, self.trials.spending
         given_multiple = drafting.fold_options.pad_channels
         multiples = CHANNEL_MULTIPLES if given_multiple is None else (given_multiple,)
         candidates: list[TimedPadding] = []
         earlier_widths: list[list[tuple[str, int]]] = []
         for multiple in filter(None, multiples):
-            reading = drafting.reading(msgspec.structs.replace(unpadded, layers=()))
+            reading = drafting.reading(self.unpadded.draft)
             chains, stops = drafting.chains(reading, multiple)
             widths = [(layer.node, layer.padded) for part in chains for layer in part.layers]
             if not chains or widths in earlier_widths:
                 continue
             earlier_widths.append(widths)
             self.on_progress(Step(f"timing the whole model with channels padded to {multiple}"))
-            plan = self._with(unpadded, chains)
-            trial = self.trials.compare(unpadded, plan, spending.probe)
+            plan = self._with(chains)
+            trial = self.trials.compare(self.unpadded, plan, spending.probe)
             if trial is not None and trial.status == "ok":
                 candidates.append(TimedPadding(plan, chains, stops, gain_of(trial)))
                 if trial.high < 1:
                     break  # a larger multiple computes more
-        best = max(candidates, key=lambda trial: trial.gain.ratio, default=None)
-        return self._helping(unpadded, best) if best is not None and best.is_taken else best
+        best = max(candidates, key=lambda candidate: candidate.gain.low, default=None)
+        return self._helping(best) if best is not None and best.is_taken else best
 
-    def report_without(self, unpadded: Plan) -> PaddingReport | None:
-        """Return the report if nothing was timed; None if the caller asks for no multiple.
+    def report_without(self) -> PaddingReport | None:
+        """Return the report if nothing was timed.
 
-        Args:
-            unpadded: the plan with the forms of all layers.
+        None if the caller asks for no multiple, or the model carries folds.
         """
         drafting = self.trials.drafting
         multiple = drafting.fold_options.pad_channels
-        reading = drafting.reading(msgspec.structs.replace(unpadded, layers=()))
-        if not multiple or reading.is_folded:
+        if not multiple:
+            return None
+        reading = drafting.reading(self.unpadded.draft)
+        if reading.is_folded:
             return None
         chains, stops = drafting.chains(reading, multiple)
         if not chains:
             return unpadded_report(multiple, stops, drafting.fold_options)
-        return padding_report(joined_plan(chains), stops, is_padded=False, reason="not measured")
+        return padding_report(joined_plan(chains), stops, is_padded=False, reason="not timed")
 
-    def _with(self, unpadded: Plan, chains: Sequence[PaddingPlan]) -> Plan:
+    def _with(self, chains: Sequence[PaddingPlan]) -> Plan:
         """Return the plan with padded chains; padded layers are lifted if they are of one axis."""
-        draft = msgspec.structs.replace(unpadded, layers=(), padding=joined_plan(chains))
-        layer_plans = {layer_plan.name: layer_plan for layer_plan in unpadded.layers}
+        draft = msgspec.structs.replace(self.unpadded.draft, padding=joined_plan(chains))
+        layer_plans = {layer_plan.name: layer_plan for layer_plan in self.unpadded.layers}
         options = self.trials.drafting.fold_options
 
         def choose(layer: Layer) -> Form | Refusal:
@@ -125,7 +124,7 @@ class PaddingSearch:
 
         return self.trials.drafting.plan(draft, choose)
 
-    def _helping(self, unpadded: Plan, best: TimedPadding) -> TimedPadding:
+    def _helping(self, best: TimedPadding) -> TimedPadding:
         """Drop the chains that do not help the whole model; uncertain ones stay together."""
         chains = best.chains
         seconds = self.trials.spending.ablation
@@ -134,12 +133,10 @@ class PaddingSearch:
         self.on_progress(
             Step(f"timing the whole model without each of {len(chains)} padded chains")
         )
-        plans = [
-            self._with(unpadded, [c for c in chains if c is not omitted]) for omitted in chains
-        ]
+        plans = [self._with([c for c in chains if c is not omitted]) for omitted in chains]
         trials = self.trials.without(best.plan, plans, seconds)
         pairs = list(zip(chains, trials, strict=True))
         helping = [chain for chain, trial in pairs if trial is None or trial.high >= 1]
         if not helping or len(helping) == len(chains):
             return best
-        return TimedPadding(self._with(unpadded, helping), helping, best.stops, best.gain)
+        return TimedPadding(self._with(helping), helping, best.stops, best.gain)

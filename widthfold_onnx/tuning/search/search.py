@@ -103,18 +103,18 @@ class _Search:
         level, forms = races.levels[0], races.levels[0].chosen()
         if not races.interrupted:
             level, forms = Settling(trials, draft, self.on_progress).settle(races.levels)
-        unpadded = candidate = level.plan(draft, forms)
-        padding_search = PaddingSearch(trials, self.on_progress)
-        padding = None if races.interrupted else padding_search.best(unpadded)
+        candidate = level.plan(draft, forms)
+        padding_search = PaddingSearch(trials, candidate, self.on_progress)
+        padding = None if races.interrupted else padding_search.best()
         if padding is not None and padding.is_taken:
             candidate = padding.plan
         finals: Sequence[Measurement | None] = [None] * len(self.context.sizes)
         if candidate.changes:
             self.on_progress(Step("timing the whole model"))
-            finals = trials.final(candidate, trials.spending.final)
+            finals = trials.final(candidate)
         if not gains_over_sizes(finals):
             candidate, forms = msgspec.structs.replace(drafting.base_plan, frozen=()), {}
-        draft = msgspec.structs.replace(candidate, layers=())
+        draft = candidate.draft
         outcome = SearchOutcome(level, forms, candidate, finals, self.context)
         reading = drafting.reading(draft)
         decisions = decide(reading, fold_options, outcome.choose)
@@ -132,9 +132,7 @@ class _Search:
                 matches, {c.companion for c in draft.companions}, "not measured", gains
             ),
             padding=(
-                padding_search.report_without(unpadded)
-                if padding is None
-                else padding.report(plan.padding)
+                padding_search.report_without() if padding is None else padding.report(plan.padding)
             ),
             search=outcome.report(races, accepted=plan.changes),
             assumed=assumed_sizes(
@@ -151,7 +149,7 @@ class _Search:
             has_levels = Level.EXTENDED in description_of(search_options.provider).levels
             if first.layers.workloads and has_levels:
                 self.on_progress(Step("timing the model at the levels of the runtime"))
-                drafted = self.trials.levels(draft, spending.probe)
+                drafted = self.trials.levels(draft)
             if drafted is not None and drafted.status == "ok":
                 levels = [replace(first, seconds=drafted.seconds * drafted.ratio)]
                 if CLOSE * drafted.ratio > 1:

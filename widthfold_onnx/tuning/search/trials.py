@@ -93,9 +93,9 @@ class Trials:
             None if it is not in the store and nothing is to be measured.
         """
         candidate, trials = _candidate(base, plan), list[Measurement | None]()
-        share = seconds / len(self._searched)
+        of_size = seconds / len(self._searched)
         for size in self._searched:
-            trials.append(self._timed(size, candidate, ratio_in_process, share, base, plan))
+            trials.append(self._timed(size, candidate, ratio_in_process, of_size, base, plan))
             if ends_trials(trials[-1]):
                 break
         return over_sizes(trials)
@@ -118,11 +118,11 @@ class Trials:
         Returns:
             On inputs of each kind, time of each part / time of `plan`, as `compare` does.
         """
-        undecided, share = list(range(len(parts))), seconds / len(self._searched)
+        undecided, of_size = list(range(len(parts))), seconds / len(self._searched)
         trials = defaultdict[tuple[Distribution, int], list[Measurement | None]](list)
         for size in self._searched:
             undecided_parts = [parts[i] for i in undecided]
-            results = self._without(size, plan, undecided_parts, share, kinds)
+            results = self._without(size, plan, undecided_parts, of_size, kinds)
             for key, trial in zip(product(kinds, undecided), results, strict=True):
                 trials[key].append(trial)
             undecided = [
@@ -130,12 +130,12 @@ class Trials:
             ]
         return [over_sizes(trials[key]) for key in product(kinds, range(len(parts)))]
 
-    def levels(self, plan: Plan, seconds: float) -> Measurement | None:
+    def levels(self, plan: Plan) -> Measurement | None:
         """Time one model on the CPU at the first size: at level ALL / at level EXTENDED."""
         candidate = canonical({"of": plan.digest, "than": Level.ALL, "is": Level.EXTENDED})
-        return self._timed(0, candidate, ratio_of_levels, seconds, plan)
+        return self._timed(0, candidate, ratio_of_levels, self.spending.probe, plan)
 
-    def final(self, plan: Plan, seconds: float) -> list[Measurement | None]:
+    def final(self, plan: Plan) -> list[Measurement | None]:
         """Time a plan against the original at every size, in several processes.
 
         The caller decides by it which model is written. No result of an earlier comparison counts,
@@ -145,7 +145,7 @@ class Trials:
             By size, as `compare` does.
         """
         return [
-            self._timed(size, _last(plan), ratio_over_processes, seconds, EMPTY, plan)
+            self._timed(size, _last(plan), ratio_over_processes, self.spending.final, EMPTY, plan)
             for size in range(len(self.sizes))
         ]
 
@@ -235,12 +235,12 @@ class Trials:
         )
         shapes = dict(self.sizes[size])
         try:
-            times = isolated(function, *models, options, shapes, timeout=seconds + PATIENCE)
+            results = isolated(function, *models, options, shapes, timeout=seconds + PATIENCE)
         except UnverifiedError as error:
-            times = [lost(str(error))] * len(candidates)
-        times = [times] if isinstance(times, Measurement) else times
-        for candidate, time in zip(candidates, times, strict=True):
-            measurement = msgspec.structs.replace(time, budget=seconds)
+            results = [lost(str(error))] * len(candidates)
+        results = [results] if isinstance(results, Measurement) else results
+        for candidate, result in zip(candidates, results, strict=True):
+            measurement = msgspec.structs.replace(result, budget=seconds)
             self.bench.keep(CandidateResult(self._subjects[size], candidate, measurement))
 
     def _file(self, plan: Plan) -> Path:
