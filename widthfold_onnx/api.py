@@ -22,6 +22,7 @@ from widthfold_onnx.interop import ModelHandle, handle_of
 from widthfold_onnx.model.proto.walk import copy_of
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import (
+    PROVING,
     FoldOptions,
     FormName,
     RuntimeOptions,
@@ -151,8 +152,7 @@ def fold(
         UnverifiedError: the result cannot be shown to be equal.
     """
     check_keywords("fold", keywords, FoldKeywords)
-    if keywords.get("form") != FormName.STRIDES:
-        keywords.setdefault("factor", FACTOR)
+    keywords = {**_default_factor(keywords), **keywords}
     result = optimize(model, out, no_verify=no_verify, **keywords)
     if result.model is None:
         check_written(result.report)
@@ -272,7 +272,7 @@ def inspect(model: Any, **keywords: Unpack[InspectKeywords]) -> InspectReport:
         InvalidModelError: the model is broken or not supported.
     """
     check_keywords("inspect", keywords, InspectKeywords)
-    options = options_from(FoldOptions, keywords, factor=FACTOR)
+    options = options_from(FoldOptions, keywords, **_default_factor(keywords))
     runtime_options = options_from(RuntimeOptions, keywords)
     with _files(handle_of(model), None) as (source, _):
         return pipeline.inspect(source, options, runtime_options)
@@ -372,11 +372,16 @@ def _carry_out(handle: ModelHandle, fitted_plan: FittedPlan, *, no_verify: bool)
     return new_model
 
 
+def _default_factor(keywords: Mapping[str, Any]) -> FoldKeywords:
+    """Return the keyword where no factor is given; strides alone have none."""
+    return {} if keywords.get("form") == FormName.STRIDES else {"factor": FACTOR}
+
+
 def _prove_only(keywords: Mapping[str, Any]) -> VerifyOptions:
-    """Return the options with which a written model is verified; see `pipeline.PROVE_ONLY`."""
+    """Return the options with which a written model is verified."""
     names = CheckKeywords.__annotations__
     values = {name: value for name, value in keywords.items() if name in names}
-    return options_from(VerifyOptions, values, thorough=False, timing=False)
+    return options_from(VerifyOptions, values, **PROVING)
 
 
 def _check_unused(names: Collection[str], keywords: Mapping[str, Any], purpose: str) -> None:

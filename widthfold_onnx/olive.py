@@ -18,6 +18,7 @@ from olive.passes.pass_config import BasePassConfig, PassConfigParam  # noqa: TI
 from widthfold_onnx.api import check_written
 from widthfold_onnx.errors import WidthfoldError
 from widthfold_onnx.options import (
+    PROVING,
     FoldOptions,
     Provider,
     SearchOptions,
@@ -97,7 +98,7 @@ class WidthFold(Pass):  # type: ignore[misc] # mypy does not read Olive
 def _fold(model: Path, out: Path, options: dict[str, Any]) -> OptimizeReport:
     """Fold a file into another one, or copy it where nothing folds, and print the report."""
     fold, search = options_from(FoldOptions, options), options_from(SearchOptions, options)
-    verify = search.to(VerifyOptions, inputs=search.inputs, thorough=False, timing=False)
+    verify = search.to(VerifyOptions, inputs=search.inputs, **PROVING)
     log = get_olive_logger()
 
     def say(step: Step) -> None:

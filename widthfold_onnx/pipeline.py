@@ -20,6 +20,7 @@ from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import (
     ANY_SIZE,
+    PROVING,
     FoldOptions,
     RuntimeOptions,
     SearchOptions,
@@ -43,8 +44,7 @@ NOT_PROVED = Refusal(
 SizedOptions = TypeVar("SizedOptions", FoldOptions, VerifyOptions)
 
 BY_DEFAULT = SearchOptions()
-PROVE_ONLY = VerifyOptions(thorough=False, timing=False)
-"""Default verification of `optimize`: checks that a wrong fold cannot pass; `verify` does more."""
+PROVE_ONLY = VerifyOptions(**PROVING)
 
 
 class CommandResult(NamedTuple):

@@ -10,7 +10,7 @@ from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.op import (
-    PADS_INPUT,
+    PADS_OPSET,
     SIZES,
     Op,
     as_inputs,
@@ -91,10 +91,10 @@ def test_a_resize_of_other_meaning_is_refused(attributes: str) -> None:
 
 def test_numbers_become_inputs_where_the_operator_set_has_them() -> None:
     vectors = {"pads": [1, 2]}
-    for opset in (PADS_INPUT - 1, PADS_INPUT, PADS_INPUT + 1):
+    for opset in (PADS_OPSET - 1, PADS_OPSET, PADS_OPSET + 1):
         document = op("y = Relu (x)", opset=opset).document
-        is_new = opset >= PADS_INPUT
-        assert as_inputs(document, PADS_INPUT, vectors) == (
+        is_new = opset >= PADS_OPSET
+        assert as_inputs(document, PADS_OPSET, vectors) == (
             (vectors, {}) if is_new else ({}, vectors)
         )
 

@@ -244,13 +244,13 @@ def _fold_blocked(
     return _place(axis, out_tile, in_tile, True, stride, in_rest, out_rest, taps)
 
 
-def _meeting(axis: ConvAxis, out_tile: int, weight_of_g: int) -> tuple[Index, Index, Index]:
+def _meeting(axis: ConvAxis, out_tile: int, tile_step: int) -> tuple[Index, Index, Index]:
     """Return g, k and t of the taps that meet positions of x: u divides t.
 
     Whether it does depends on g modulo u only. Trying each g would take gigabytes for the inverse
     of an STFT, where u is in the thousands.
     """
-    base, step = axis.base_dilation, axis.stride * weight_of_g
+    base, step = axis.base_dilation, axis.stride * tile_step
     taps = axis.dilation * np.arange(axis.kernel) - axis.pad_begin
     residues, k = np.nonzero((step * np.arange(min(base, out_tile))[:, None] + taps) % base == 0)
     g = (np.arange(0, out_tile, base)[:, None] + residues).ravel()

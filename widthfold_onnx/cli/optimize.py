@@ -21,7 +21,7 @@ from widthfold_onnx.cli.options import (
     report_arguments,
 )
 from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError
-from widthfold_onnx.options import FoldOptions, Provider, SearchOptions, VerifyOptions
+from widthfold_onnx.options import PROVING, FoldOptions, Provider, SearchOptions, VerifyOptions
 from widthfold_onnx.reports.described.layers import changes
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.reports.words import kinds
@@ -36,7 +36,7 @@ PREDICTING: Help = {
     "--no-measure": "Measure nothing: decide by the store, else fold where at least 1.25x is "
     "predicted.",
 }
-TO_PROVE = partial(make_verify_options, thorough=False, timing=False)
+TO_PROVE = partial(make_verify_options, **PROVING)
 
 
 @click.command("optimize", cls=Sectioned)

@@ -28,7 +28,7 @@ from widthfold_onnx.model.messages import (
     write_back,
 )
 from widthfold_onnx.model.proto.functions import inlined
-from widthfold_onnx.model.proto.walk import operator_of, opsets_of
+from widthfold_onnx.model.proto.walk import OVERRIDABLE_SINCE, operator_of, opsets_of
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.refusal import Refusal
 
@@ -71,7 +71,7 @@ class Document:
         self._constants = Constants(
             folder,
             trained=self._trained,
-            overridable=proto.ir_version >= 4,
+            overridable=proto.ir_version >= OVERRIDABLE_SINCE,
             opset=self.opset,
         )
         self._annotated = {
@@ -128,7 +128,7 @@ class Document:
         name = self.fresh(name)
         value = ir.Value(name=name, const_value=ir.Tensor(array, name=name))
         graph = owner
-        if self.proto.ir_version < 4:
+        if self.proto.ir_version < OVERRIDABLE_SINCE:
             graph = self._model.graph
             kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
             declaration = onnx.helper.make_tensor_value_info(name, kind, array.shape)
@@ -227,7 +227,7 @@ class Document:
     def finish(self) -> onnx.ModelProto:
         """Write the changed graphs back into `proto` and return it."""
         # Below IR version 4 an initializer must be an input of its graph, and a body has no inputs.
-        if self.proto.ir_version >= 4 and not self.proto.training_info:
+        if self.proto.ir_version >= OVERRIDABLE_SINCE and not self.proto.training_info:
             for graph, branches in self._branches.items():
                 self._move_constants(graph, branches)
         # Inner graphs first: a node that holds one is copied when its own graph is written.

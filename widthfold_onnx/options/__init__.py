@@ -459,6 +459,11 @@ class VerifyOptions(RuntimeOptions):
                 raise UsageError(f"{name} judges the timing, which is switched off")
 
 
+PROVING: Mapping[str, Any] = {"thorough": False, "timing": False}
+"""Fields of the verification of a model that was just folded: checks that a wrong fold cannot
+pass. `verify` does more."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(RuntimeOptions):
     """Options for the measurements of `optimize` and `tune`.

@@ -21,7 +21,6 @@ from widthfold_onnx.options import (
     AxisName,
     Companion,
     Effort,
-    FoldOptions,
     FormName,
     Layout,
     NonFinite,
@@ -191,8 +190,6 @@ def options_from(kind: type[Options], keywords: Mapping[str, Any], **defaults: A
             values[field] = _value(name, field, value, hints[field])
     if "tolerance" in hints:
         values["tolerance"] = _tolerance(keywords.get("rtol"), keywords.get("atol", 0.0))
-    if kind is FoldOptions and values.get("form") == FormName.STRIDES and "factor" not in keywords:
-        values["factor"] = None
     return kind(**values)
 
 

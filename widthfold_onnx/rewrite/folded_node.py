@@ -71,13 +71,11 @@ def append_folded(
         series.steps(form.unfolding, "unfold")
         surplus = _differing(form.out_shape, layer.output)
         if surplus:
-            pairs = surplus.items()
             # A fixed extent is cut to its length; from an open one the surplus is cut at the end.
-            is_static = {i: layer.static[i] is not None for i in surplus}
             series.cut(
                 {
-                    i: extent if is_static[i] else extent - form_extent
-                    for i, (form_extent, extent) in pairs
+                    axis: extent if layer.static[axis] is not None else extent - form_extent
+                    for axis, (form_extent, extent) in surplus.items()
                 }
             )
     return folded_node

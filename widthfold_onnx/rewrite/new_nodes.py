@@ -1,8 +1,7 @@
 """Make ONNX nodes as the operator set of the model defines them: Reshape, Transpose, Pad, Slice.
 
-Pads and bounds are inputs or attributes (`rules.op.as_inputs`). DepthToSpace has a mode from
-operator set 11 on. Shapes are constants with 0 for a copied and -1 for an inferred dimension, never
-computed at run time.
+Pads and bounds are inputs or attributes (`rules.op.as_inputs`). Shapes are constants with 0 for a
+copied and -1 for an inferred dimension, never computed at run time.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.document import Attributes, Document, Graph, Node, Value, graph_of
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.record import ORIGIN_KEY
-from widthfold_onnx.rules.op import BOUNDS_INPUT, PADS_INPUT, as_inputs
+from widthfold_onnx.rules.op import BOUNDS_OPSET, PADS_OPSET, as_inputs
 
 SHUFFLED = frozenset(
     {
@@ -28,6 +27,10 @@ SHUFFLED = frozenset(
 )
 """Element types that the DepthToSpace of ONNX Runtime 1.31.1 supports on the CPU; the int32 sums
 of a ConvInteger are not among them."""
+
+
+CRD_OPSET = 11
+"""First operator set whose DepthToSpace has a mode (ONNX changelog)."""
 
 
 class SharedConstants:
@@ -115,7 +118,7 @@ class Series(NewNodes):
     def steps(self, steps: Sequence[MoveOrSum], suffix: str) -> None:
         """Append the moves of a fold or unfold; the moves of a pixel shuffle become one node."""
         block = pixel_shuffle(steps)
-        if block is not None and self._document.opset >= 11 and self._is_shuffled():
+        if block is not None and self._document.opset >= CRD_OPSET and self._is_shuffled():
             shuffle: Attributes = {"blocksize": block, "mode": "CRD"}
             self.append("DepthToSpace", f"{suffix}_depth_to_space", {}, shuffle)
             return
@@ -142,7 +145,7 @@ class Series(NewNodes):
         self.append("Sum", "sum", {}, {}, first=taps[:-1])
 
     def _pad(self, pads: Sequence[int], suffix: str, value: Mapping[str, Value]) -> None:
-        inputs, attributes = as_inputs(self._document, PADS_INPUT, {"pads": pads})
+        inputs, attributes = as_inputs(self._document, PADS_OPSET, {"pads": pads})
         self.append("Pad", suffix, {**inputs, **value}, attributes)
 
     def _is_shuffled(self) -> bool:
@@ -161,7 +164,7 @@ class Series(NewNodes):
         """
         axes, ends = list(axis_ends), list(axis_ends.values())
         bounds = {"starts": [0] * len(axes), "ends": ends, "axes": axes}
-        self.append("Slice", "cut", *as_inputs(self._document, BOUNDS_INPUT, bounds))
+        self.append("Slice", "cut", *as_inputs(self._document, BOUNDS_OPSET, bounds))
 
     def requantize(self, maker: Node | Refusal | None) -> None:
         """Quantize data and dequantize it again, if it was moved and `maker` is a node.

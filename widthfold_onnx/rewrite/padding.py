@@ -43,9 +43,9 @@ def survey_padding(document: Document, multiple: int) -> tuple[list[PaddingPlan]
             multiple=multiple,
             layers=tuple(
                 sorted(
-                    PaddedLayer(node=shown_name(node), channels=channels, padded=width)
+                    PaddedLayer(node=shown_name(node), channels=made.channels, padded=made.width)
                     for node in chain
-                    for channels, width in [padding.widths[node]]
+                    for made in [padding.made[node]]
                 )
             ),
         )
@@ -93,12 +93,12 @@ def padded_model(
 
 def _misfit(padding: ChannelPadding, node: Node, layer: PaddedLayer) -> str:
     """Return why a layer cannot be padded as planned; "" if it can."""
-    widths = padding.widths.get(node)
-    if widths == (layer.channels, layer.padded):
+    made = padding.made.get(node)
+    if made is not None and (made.channels, made.width) == (layer.channels, layer.padded):
         return ""
-    if widths is not None:
+    if made is not None:
         return (
-            f"{widths[0]} channels would be padded to {widths[1]}, "
+            f"{made.channels} channels would be padded to {made.width}, "
             f"planned {layer.channels} to {layer.padded}"
         )
     for stop, refusal in padding.refused.get(node, {}).items():

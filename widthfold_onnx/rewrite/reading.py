@@ -115,7 +115,7 @@ class Reading:
         """
         first, *other_sizes = self.sizes
         for shapes in other_sizes:
-            inputs_of(self.document.proto, shapes)
+            inputs_of(self.document.proto, shapes)  # raises if they do not fit
         return ShapeTable(self.document.proto, first) if first else self.document.shapes
 
     def layer(self, site: Site, shapes: ShapeTable | None = None) -> Layer | Refusal:

@@ -97,7 +97,7 @@ def _too_large(layer: Layer, options: FoldOptions, form: Form) -> Refusal | None
 EXTENTS = "extents"
 """Name of the property that a guard tests, in models and reports."""
 
-LEAST_OPSET = 10
+GUARD_OPSET = 10
 """First operator set with a Mod (ONNX changelog)."""
 
 
@@ -109,9 +109,9 @@ def guard_conditions(layer: Layer, form: Form) -> dict[int, Congruence]:
 
 def unguardable(layer: Layer) -> Refusal | None:
     """Return why no guard can stand around a layer: its operator set, or data no If can read."""
-    if layer.opset < LEAST_OPSET:
+    if layer.opset < GUARD_OPSET:
         return Refusal(
-            Code.OPSET_TOO_OLD, f"opset {layer.opset} is below {LEAST_OPSET}, which the guard needs"
+            Code.OPSET_TOO_OLD, f"opset {layer.opset} is below {GUARD_OPSET}, which the guard needs"
         )
     if runtime_moves_dequantizer(layer.data):
         return Refusal(

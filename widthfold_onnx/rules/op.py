@@ -90,7 +90,7 @@ class Op:
         return numbers if isinstance(numbers, Refusal) else (index, numbers)
 
 
-PADS_INPUT, BOUNDS_INPUT, PARTS_INPUT = 11, 10, 13
+PADS_OPSET, BOUNDS_OPSET, PARTS_OPSET = 11, 10, 13
 """First operator sets in which pads of a Pad, bounds of a Slice and sizes of a Split are inputs."""
 
 Vectors = Mapping[str, Sequence[int]]

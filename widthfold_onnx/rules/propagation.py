@@ -203,8 +203,12 @@ def _normalization(op: OpInLayout) -> PackedOp | Refusal:
     return _OVERFLOW if op.overflows(factor) else result
 
 
+QUANTIZE_AXIS_OPSET = 13
+"""First operator set whose quantizers may have one scale per channel (ONNX changelog)."""
+
+
 def _quantization(op: OpInLayout) -> PackedOp | Refusal:
-    if op.document.opset < 13:
+    if op.document.opset < QUANTIZE_AXIS_OPSET:
         return _pointwise(op)
     if op.node.attributes.get_int("block_size", 0):
         return Refusal(Code.CONSTANT_VARIES, "the scale differs along blocks")

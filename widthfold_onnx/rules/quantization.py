@@ -41,8 +41,6 @@ from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.refusal import Code, Refusal
 
-DEQUANTIZE_INPUTS = 3
-"""Number of inputs of a DequantizeLinear with a zero point."""
 BITS_8_AND_16 = ("INT8", "UINT8", "INT16", "UINT16")
 SELECTING = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 """Ops whose results are elements of the data. ONNX Runtime moves a DequantizeLinear behind them
@@ -115,7 +113,7 @@ def exact_dequantizer(document: Document, value: Value | None) -> Node | Refusal
         return None
     parameters = [constant_of(document, value) for value in maker.inputs[1:]]
     constants = [c for c in parameters if c is not None and is_single(c.shape)]
-    if len(constants) != DEQUANTIZE_INPUTS - 1:
+    if len(constants) != 2:  # scale and zero point
         return refused("the data is dequantized with other than one constant scale and zero point")
     extra_attributes = sorted(maker.attributes.keys() - {"axis"})
     if extra_attributes:
@@ -217,7 +215,7 @@ ExtentsOf = Callable[[Value], Dims | None]
 
 BYTES = ("INT8", "UINT8")
 """Element types that operators of integers multiply (operator texts)."""
-PADDED_SINCE = 11
+INTEGER_PAD_OPSET = 11
 """First operator set whose Pad takes integers (operator text)."""
 
 
@@ -258,7 +256,7 @@ def read_quantization(
     if isinstance(dtype, Refusal):
         return dtype
     if maker is None:
-        return Quantization(False, dtype, zero, document.opset >= PADDED_SINCE, True)
+        return Quantization(False, dtype, zero, document.opset >= INTEGER_PAD_OPSET, True)
     result = node.outputs[0]
     is_quantized = all(is_default(user, "QuantizeLinear") for user, _ in result.uses())
     return Quantization(True, dtype, zero, True, is_quantized and not result.is_graph_output())

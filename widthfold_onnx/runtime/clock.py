@@ -56,7 +56,7 @@ fold each (runs 1.8 to 8 %, sessions 0.3 to 0.5 %, processes 0.1 to 0.7 %, a qua
 
 
 class Repeats(NamedTuple):
-    """Count what a process repeats: sessions of each model, and runs of each session."""
+    """What a process repeats: sessions of each model, and runs of each session."""
 
     sessions: int
     runs: int

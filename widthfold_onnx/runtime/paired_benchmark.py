@@ -67,7 +67,7 @@ runs are so long that each session has only one, as many processes run as an int
 
 @dataclass(frozen=True)
 class Process:
-    """Hold the measurements of one process, in seconds; side 0 is the original.
+    """The measurements of one process, in seconds; side 0 is the original.
 
     Attributes:
         runs: every run, [side, session, run].

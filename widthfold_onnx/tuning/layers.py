@@ -139,7 +139,7 @@ def _legal(outcomes: Iterable[AxisOutcome]) -> Iterator[Form]:
 
 
 ELSEWHERE = Refusal(Code.NO_GAIN, "layers were measured in the model with companions only")
-"""Refusal for a layer whose node has another name there, because a companion inlined functions."""
+"""Refusal for a layer with another name in the measured model: a companion inlined a function."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,13 @@ class Layers:
             subjects[name] = nodes[layer.node] = cut_layer.subject
             structures[name] = structure_of(layer)
         model_links = links(document, nodes)
-        return cls({}, subjects, model_links, {}, structures, [*cut_layers.values()]).at(target)
+        layers = cls(
+            subjects=subjects,
+            links=model_links,
+            structures=structures,
+            cut_layers=[*cut_layers.values()],
+        )
+        return layers.at(target)
 
     def at(self, target: Target) -> Self:
         """Return the layers with their forms predicted and ordered for another target."""

@@ -76,7 +76,7 @@ Candidate = FormSpec | str
 
 
 class CandidateResult(NamedTuple):
-    """Name a candidate and its measurement.
+    """A candidate and its measurement.
 
     Attributes:
         subject: a layer, or a whole model.

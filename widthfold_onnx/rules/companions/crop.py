@@ -54,13 +54,13 @@ from widthfold_onnx.rules.companions.lengths import (
     conv_axes,
     trims,
 )
-from widthfold_onnx.rules.op import BOUNDS_INPUT, as_inputs, statistics_problem
+from widthfold_onnx.rules.op import BOUNDS_OPSET, as_inputs, statistics_problem
 from widthfold_onnx.rules.propagation import BROADCASTING, UNARY
 from widthfold_onnx.rules.quantization import dequantizer
 
 POINTWISE = UNARY | BROADCASTING | {"BatchNormalization", "Clip"}
 
-AXES_INPUT = 13
+AXES_OPSET = 13
 """First operator set in which a Squeeze or Unsqueeze is given its axes as an input."""
 
 END = (1 << 63) - 1
@@ -240,7 +240,7 @@ def _places(lengths: Lengths, node: Node, value: Value, places: list[int]) -> li
 def _reshape_axes(lengths: Lengths, node: Node, places: list[int]) -> list[int]:
     """Return the axes behind a Squeeze or Unsqueeze, [] if it does not say which it means."""
     numbers: Sequence[int | None] = integers(node, "axes", [])
-    if lengths.document.opset >= AXES_INPUT:
+    if lengths.document.opset >= AXES_OPSET:
         numbers = lengths.numbers(input_of(node, 1))
     axes = [axis for axis in numbers if axis is not None]
     if not axes or len(axes) < len(numbers):
@@ -292,7 +292,7 @@ def _slice(document: Document, data: int, node: Node, remainders: Mapping[int, T
         "ends": [-trim.end or END for trim in remainders.values()],
         "axes": list(remainders),
     }
-    inputs, attributes = as_inputs(document, BOUNDS_INPUT, bounds)
+    inputs, attributes = as_inputs(document, BOUNDS_OPSET, bounds)
     numbers = (np.array(vector, np.int64) for vector in inputs.values())
     return NewNode("Slice", (data, *numbers), attributes, node)
 

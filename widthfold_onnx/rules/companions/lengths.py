@@ -25,7 +25,7 @@ from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.operators.conv import CONV
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.op import BOUNDS_INPUT
+from widthfold_onnx.rules.op import BOUNDS_OPSET
 from widthfold_onnx.rules.propagation import UNARY
 
 CONVS: dict[str, Operator] = {"Conv": CONV, "ConvTranspose": CONV_TRANSPOSE}
@@ -65,7 +65,7 @@ class Length:
 
 @dataclass(frozen=True)
 class Trim:
-    """The numbers of positions that a Slice takes away at both ends of an axis that has as many."""
+    """How many positions a Slice takes away at each end of an axis."""
 
     begin: int
     end: int
@@ -220,7 +220,7 @@ def trims(lengths: Lengths, node: Node) -> dict[int, Trim | None] | None:
 
 def _bounds(lengths: Lengths, node: Node) -> list[tuple[int, Length | None, Length | None]] | None:
     """Return axis, start and end of each axis that a Slice names, None if a step is not 1."""
-    if lengths.document.opset < BOUNDS_INPUT:
+    if lengths.document.opset < BOUNDS_OPSET:
         vectors: list[list[Length | None]] = [
             [Length(offset=n) for n in node.attributes.get_ints(name, [])]
             for name in ("starts", "ends", "axes")

@@ -42,7 +42,7 @@ from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode
 
-WHERE = 9
+WHERE_OPSET = 9
 """Where exists since then."""
 
 FLOATS = ("FLOAT", "FLOAT16", "DOUBLE")
@@ -90,10 +90,10 @@ def _nodes(
         return product, NewNode("Max", (0, data))
     if is_normal and least >= 1:
         return product, NewNode("Min", (data, 0))
-    if document.opset < WHERE:
+    if document.opset < WHERE_OPSET:
         return Refusal(
             Code.OPSET_TOO_OLD,
-            f"slopes from {least:g} to {most:g} at opset {document.opset}, below {WHERE}",
+            f"slopes from {least:g} to {most:g} at opset {document.opset}, below {WHERE_OPSET}",
         )
     if (np.signbit(slopes) & (slopes == 0)).any():
         return Refusal(Code.INEXACT, "one of the slopes is -0, and Where may return 0 for it")

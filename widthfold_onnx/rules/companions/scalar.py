@@ -17,7 +17,7 @@ from widthfold_onnx.model.document import Document, Node, graph_of
 from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode
-from widthfold_onnx.rules.quantization import dequantizer
+from widthfold_onnx.rules.quantization import dequantizer, is_single
 
 
 def scalar(document: Document, node: Node) -> Exchange | None:
@@ -31,7 +31,7 @@ def scalar(document: Document, node: Node) -> Exchange | None:
         constant, dims = document.constant(number), document.shapes.get(path, data.name or "")
         if isinstance(constant, Refusal) or not dims or len(dims) < 2 or dims[-1] != 1:
             continue
-        if constant.shape in ((), (1,)):
+        if is_single(constant.shape):
             matrix = document.read(constant).reshape(1, 1)
             operands = (data, matrix) if number is second else (matrix, data)
             return Exchange(node, (NewNode(node.op_type, operands),))

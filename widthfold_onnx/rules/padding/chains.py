@@ -35,7 +35,7 @@ from widthfold_onnx.rules.padding.channels import (
     Segments,
     current_segments,
 )
-from widthfold_onnx.rules.padding.operators import PADDING
+from widthfold_onnx.rules.padding.operators import PADDING, UNKNOWN_CHANNELS
 from widthfold_onnx.rules.propagation import SEVERAL
 
 UNPADDED_OPERAND = Refusal(Code.NOT_PACKED, "it reads a tensor that is not padded, too")
@@ -48,14 +48,14 @@ class ChannelPadding:
     Attributes:
         layouts: of the tensors that are padded.
         nodes: the nodes that read or write them, in running order, on padded tensors.
-        widths: channels, and channels with padding, that nodes make.
+        made: the layouts of the channels that nodes make, with padding.
         chains: these nodes by what joins them: padded tensors and the nodes between them.
         refused: nodes that make channels that cannot be padded: which nodes stop them, and why.
     """
 
     layouts: Mapping[Value, PaddedLayout]
     nodes: Mapping[Node, PaddedOp]
-    widths: Mapping[Node, tuple[int, int]]
+    made: Mapping[Node, PaddedLayout]
     chains: Sequence[Sequence[Node]]
     refused: Mapping[Node, Mapping[Node, Refusal]]
 
@@ -107,9 +107,7 @@ class Chains:
                     refused.setdefault(maker, {}).update(segment.stops)
             elif width > segment.count:
                 padded_makers |= segment.makers.keys()
-        padded_channels = {
-            node: layouts[node.outputs[0]] for node in nodes if node in padded_makers
-        }
+        made = {node: layouts[node.outputs[0]] for node in nodes if node in padded_makers}
         sharing: dict[Value, list[Node]] = defaultdict(list)
         for node in nodes:
             for value in (*node.inputs, *node.outputs):
@@ -119,7 +117,7 @@ class Chains:
         return ChannelPadding(
             layouts,
             nodes,
-            {node: (layout.channels, layout.width) for node, layout in padded_channels.items()},
+            made,
             [[node for node in group if node in padded_makers] for group in groups],
             refused,
         )
@@ -199,7 +197,7 @@ class Chains:
         if problem is not None:
             return problem
         if not is_linear and op.channels[0] is None and node.op_type not in SEVERAL:
-            return Refusal(Code.UNKNOWN_SHAPE, "the channels of its input are not known")
+            return UNKNOWN_CHANNELS
         rule = PADDING[node.op_type]
         for value in node.inputs[rule.constants]:
             constant = None if value is None else self._document.constant(value)

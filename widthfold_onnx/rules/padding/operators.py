@@ -14,12 +14,13 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from widthfold_onnx.algebra.channels import Grouping
 from widthfold_onnx.algebra.layouts import PaddedLayout
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.operators.matmul import flag
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.op import (
-    PARTS_INPUT,
+    PARTS_OPSET,
     SIZES,
     as_inputs,
     constant_problem,
@@ -41,7 +42,15 @@ from widthfold_onnx.rules.padding.channels import (
 from widthfold_onnx.rules.propagation import BROADCASTING, UNARY
 
 UNKNOWN_RANK = Refusal(Code.UNKNOWN_SHAPE, "the rank of its input is not known")
+UNKNOWN_CHANNELS = Refusal(Code.UNKNOWN_SHAPE, "the channels of its input are not known")
 ACROSS_CHANNELS = Refusal(Code.ACROSS_CHANNELS, "it acts along the channels")
+
+
+def _tied(operands: Sequence[Segments]) -> list[Segments]:
+    """Let operands of equally many channels share their segments, which the output has, too."""
+    for segments in operands[1:]:
+        merge(operands[0], segments)
+    return [operands[0]]
 
 
 def _relate_data(op: OpWithChannels) -> Sequence[Segments] | Refusal:
@@ -64,8 +73,8 @@ def _pad_selection(op: OpInPadding) -> PaddedOp | Refusal:
 # Conv, ConvTranspose: zero rows, zero columns, zero groups.
 
 
-def _channels(op: OpWithChannels) -> tuple[int, int, int] | Refusal:
-    """Return groups, input channels and output channels of a Conv or ConvTranspose."""
+def _channels(op: OpWithChannels) -> Grouping | Refusal:
+    """Return the channels and groups of a Conv or ConvTranspose."""
     group, weight = op.node.attributes.get_int("group", 1), op.stored(1).shape
     first, second = (*weight, 0, 0)[:2]
     inputs, outputs = second * group, first
@@ -79,18 +88,18 @@ def _channels(op: OpWithChannels) -> tuple[int, int, int] | Refusal:
         return Refusal(
             Code.INCONSISTENT_SHAPES, f"{inputs} input channels, but {count_of(op.data)} are read"
         )
-    return group, inputs, outputs
+    return Grouping(inputs, outputs, group)
 
 
 def _relate_linear(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     channels = _channels(op)
     if isinstance(channels, Refusal):
         return channels
-    group, inputs, outputs = channels
+    group, inputs, outputs = channels.group, channels.inputs, channels.outputs
     if group == 1:
         return [(Segment(outputs, [op.node]),)]
     if op.channels[0] is None:
-        return Refusal(Code.UNKNOWN_SHAPE, "the channels of its input are not known")
+        return UNKNOWN_CHANNELS
     if group == inputs == outputs:
         return [op.data]
     if group in (inputs, outputs):
@@ -152,6 +161,11 @@ FILLED_WITH_ONE = frozenset({"Div", "Mul", "Pow", "PRelu"})
 keep the proof from seeing that Max(x, slope * x) is a PRelu. Other constants are 0 there."""
 
 
+def _differing_extents(op: OpWithChannels) -> Refusal:
+    shapes = [list(shape) for shape in op.shapes if shape is not None]
+    return Refusal(Code.SHAPES_DIFFER, f"extents {shapes}")
+
+
 def _relate_broadcast(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     """Tie all inputs together that are no constants; constants vary per channel at most."""
     operands = [segments for segments in op.channels if segments is not None]
@@ -161,16 +175,13 @@ def _relate_broadcast(op: OpWithChannels) -> Sequence[Segments] | Refusal:
         if segments and shape
     }
     if len(ranks) > 1 or len({count_of(segments) for segments in operands}) > 1:
-        shapes = [list(shape) for shape in op.shapes if shape is not None]
-        return Refusal(Code.SHAPES_DIFFER, f"extents {shapes}")
+        return _differing_extents(op)
     for index, segments in enumerate(op.channels):
         if segments is None and op.has(index):
             problem = _operand_problem(op, index, count_of(operands[0]))
             if problem is not None:
                 return problem
-    for segments in operands[1:]:
-        merge(operands[0], segments)
-    return [operands[0]]
+    return _tied(operands)
 
 
 def _operand_problem(op: OpWithChannels, index: int, channels: int) -> Refusal | None:
@@ -273,10 +284,8 @@ def _relate_concat(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     if _is_along_channels(op, 1):
         return [tuple(segment for segments in operands for segment in segments)]
     if len({count_of(segments) for segments in operands}) > 1:
-        return Refusal(Code.SHAPES_DIFFER, f"extents {list(map(str, op.shapes))}")
-    for segments in operands[1:]:
-        merge(operands[0], segments)
-    return [operands[0]]
+        return _differing_extents(op)
+    return _tied(operands)
 
 
 def _pad_concat(op: OpInPadding) -> PaddedOp | Refusal:
@@ -308,7 +317,7 @@ def _pad_split(op: OpInPadding) -> PaddedOp | Refusal:
     if not _is_along_channels(op, 0):
         return _pad_selection(op)
     widths = [layout.width for layout in op.outputs]
-    inputs, attributes = as_inputs(op.document, PARTS_INPUT, {"split": widths})
+    inputs, attributes = as_inputs(op.document, PARTS_OPSET, {"split": widths})
     constants = {1: np.array(widths, np.int64)} if inputs else {}
     return PaddedOp(op.padding, constants, {"num_outputs": None, **attributes})
 

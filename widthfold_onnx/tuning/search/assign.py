@@ -136,8 +136,9 @@ def _join(
 ) -> None:
     """Add the cost of a link: its layout, and the folds and unfolds that its layers need.
 
-    For each layout p; "another" may be the logical one, and other ops that make or read the tensors
-    count as that. Each fold and each unfold is paid once, however many layers need it:
+    The table is for one layout p. "Another" is any other layout, the logical one included; ops that
+    are no layers are in the logical one. Each fold and each unfold is paid once, however many
+    layers need it:
 
         a maker returns   the link is in   a reader reads   paid
         p                 another                           unfold

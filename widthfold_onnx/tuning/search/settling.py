@@ -27,7 +27,7 @@ Forms = Mapping[str, FormSpec]
 
 @dataclass(frozen=True)
 class Settling:
-    """Settle on the forms of one level by trials of the whole model.
+    """The search for the forms that help in their places, by trials of the whole model.
 
     Attributes:
         trials: times whole models.
