@@ -42,7 +42,7 @@ from widthfold_onnx.options.keywords import (
 )
 from widthfold_onnx.options.progress import Progress, silent
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
-from widthfold_onnx.rewrite.apply import FittedPlan, fit, misfit_text
+from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, read_plan
 from widthfold_onnx.rewrite.reading import Reading
 

@@ -33,7 +33,7 @@ from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 if TYPE_CHECKING:
     from widthfold_onnx.decide.decisions import DecidedPlan
     from widthfold_onnx.model.messages import NodeName
-    from widthfold_onnx.rewrite.apply import FittedPlan
+    from widthfold_onnx.rewrite.fit import FittedPlan
     from widthfold_onnx.rewrite.plan import Plan
 
 NOT_PROVED = Refusal(
@@ -169,7 +169,7 @@ def apply(
         CheckFailedError: the model carries folds, or a size of the plan does not fit an input.
     """
     from widthfold_onnx.decide.report import applied_plan, optimize_report
-    from widthfold_onnx.rewrite.apply import fit
+    from widthfold_onnx.rewrite.fit import fit
     from widthfold_onnx.rewrite.plan import Plan, read_plan
     from widthfold_onnx.rewrite.reading import Reading
     from widthfold_onnx.runtime.environment import other_runtime

@@ -11,7 +11,8 @@ from widthfold_onnx.decide.survey import TILE
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.apply import apply
+from widthfold_onnx.rewrite.fit import fit
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.enumeration import forms_of_split
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import ConvLayer, Layer
@@ -35,5 +36,6 @@ def pad_channels(model: Path, out: Path, shapes: Shapes) -> int:
     options = FoldOptions(input_shapes=(shapes,), max_flops_growth=1e9, max_bytes_growth=1e9)
     drafting = Drafting(loaded.proto, loaded.folder, options)
     plan = drafting.plan(drafting.base_plan, choose)
-    out.write_bytes(apply(loaded.proto, loaded.folder, plan).SerializeToString())
+    reading = Reading.of(loaded.proto, loaded.folder, plan)
+    out.write_bytes(fit(reading, plan).rewriting.carry_out().SerializeToString())
     return len(plan.layers)

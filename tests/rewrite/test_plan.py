@@ -23,7 +23,7 @@ from tests.tuning.search.world import World, doubled, enter
 from widthfold_onnx import CheckFailedError, Plan, UsageError
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.options import Companion, FoldOptions
-from widthfold_onnx.rewrite.apply import fit
+from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import CompanionPlan, read_plan
 from widthfold_onnx.rewrite.reading import Reading
 

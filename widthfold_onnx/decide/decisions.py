@@ -30,8 +30,8 @@ from widthfold_onnx.results import (
     SiteReport,
     Stop,
 )
-from widthfold_onnx.rewrite.apply import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.exchange import Match, exchanged
+from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.padding import survey_padding
 from widthfold_onnx.rewrite.plan import (
     CompanionPlan,

@@ -19,8 +19,8 @@ from widthfold_onnx.results import (
     SiteReport,
     Stop,
 )
-from widthfold_onnx.rewrite.apply import FittedPlan
 from widthfold_onnx.rewrite.exchange import Match
+from widthfold_onnx.rewrite.fit import FittedPlan
 from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
 from widthfold_onnx.rewrite.rewriting import spread_of
 from widthfold_onnx.rules.form import Form

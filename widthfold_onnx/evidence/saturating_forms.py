@@ -19,7 +19,6 @@ from widthfold_onnx.evidence.files import saturating_files
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions
-from widthfold_onnx.rewrite.apply import apply
 
 
 @dataclass(frozen=True)
@@ -89,10 +88,11 @@ def _checks(
     with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
         files: list[Path] = []
         for options in choices:
-            plan = decide_fixed(model.proto, model.folder, replace(options, factor=2)).plan
-            names = [layer.node for layer in plan.layers]
+            options_at_2 = replace(options, factor=2)
+            decided_plan = decide_fixed(model.proto, model.folder, options_at_2)
+            names = [layer.node for layer in decided_plan.plan.layers]
             if names:
-                proto = apply(model.proto, model.folder, plan)
+                proto = decided_plan.fit().rewriting.carry_out()
                 checks.append(FoldCheck(options, names, ""))
                 files.append(Path(folder) / f"{len(files)}.onnx")
                 write_model(proto, files[-1], source_folder=model.folder, check=lambda path: None)

@@ -2,7 +2,7 @@
 
 A plan names layers and describes their structure; it holds no weights. So it can be reviewed as
 text, kept beside the code of a model, and applied to the model after it was trained again
-(`rewrite.apply`).
+(`rewrite.fit`).
 """
 
 from __future__ import annotations

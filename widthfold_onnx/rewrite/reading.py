@@ -1,7 +1,7 @@
 """Read a model as a plan prepares it: weights frozen, companions and padding in place.
 
 Deciders read a model under a draft, a plan that has no layers yet. To apply a plan, the model is
-read under all of it, and `rewrite.apply` fits the plan to the reading.
+read under all of it, and `rewrite.fit` fits the plan to the reading.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.apply import fit
+from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import LayerPlan, Limits, Plan, structure_of
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.record import FOLD_KEY, LAYOUT_KEY
@@ -140,36 +140,36 @@ def reformed(workload: Workload, spec: FormSpec, options: FoldOptions) -> bytes 
     # The last node stays outside the region: it stands for any reader of the logical tensor.
     end, output = proto.graph.node.pop(), proto.graph.output.pop()
     proto.graph.output.add().name = end.input[0]
-    layer = LayerPlan(node=workload.node, structure=dict(workload.structure), form=spec)
-    plan = Plan(layers=(layer,), limits=Limits.of(options))
+    layer_plan = LayerPlan(node=workload.node, structure=dict(workload.structure), form=spec)
+    plan = Plan(layers=(layer_plan,), limits=Limits.of(options))
     fitted_plan = fit(Reading.of(proto, None, plan), plan)
     if fitted_plan.misfits:
         return None
     result = fitted_plan.rewriting.carry_out()
     end.input[0] = result.graph.output[0].name
     if workload.inside:
-        result, kind = _core(result)
+        result, element_type = _core(result)
         # Packed tensors may be integers where the logical tensor was dequantized.
-        end, output = ending(result.graph.output[0].name, end.output[0], kind)
+        end, output = ending(result.graph.output[0].name, end.output[0], element_type)
     result.graph.node.append(end)
     result.graph.output[0].CopyFrom(output)
     return bytes(result.SerializeToString())
 
 
-def ending(last: str, end: str, kind: int) -> tuple[onnx.NodeProto, onnx.ValueInfoProto]:
+def ending(last: str, end: str, element_type: int) -> tuple[onnx.NodeProto, onnx.ValueInfoProto]:
     """Return the operator at the end of a layer, and the graph output that it makes.
 
     Args:
         last: the tensor that it reads.
         end: the name of the output.
-        kind: element type of the tensor; a Neg takes no bytes without a sign.
+        element_type: of the tensor; a Neg takes no bytes without a sign.
     """
-    if kind == onnx.TensorProto.UINT8:
-        kind = onnx.TensorProto.FLOAT
-        node = onnx.helper.make_node("Cast", [last], [end], to=kind)
+    if element_type == TensorProto.UINT8:
+        element_type = TensorProto.FLOAT
+        node = helper.make_node("Cast", [last], [end], to=element_type)
     else:
-        node = onnx.helper.make_node("Neg", [last], [end])
-    return node, onnx.helper.make_tensor_value_info(end, kind, None)
+        node = helper.make_node("Neg", [last], [end])
+    return node, helper.make_tensor_value_info(end, element_type, None)
 
 
 def _core(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
@@ -188,8 +188,8 @@ def _core(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     end = packed[-1] if folded.output[0] in packed else model.graph.output[0].name
     table = ShapeTable(model, {})
     for name in (start, end):
-        kind, dims = table.element_type("", name), table.get("", name)
-        model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, kind, dims))
+        element_type, dims = table.element_type("", name), table.get("", name)
+        model.graph.value_info.append(helper.make_tensor_value_info(name, element_type, dims))
     return Extractor(model).extract_model([start], [end]), table.element_type("", end)
 
 
@@ -350,13 +350,13 @@ def _integers(graph: onnx.GraphProto) -> list[str]:
 
 def fused_ops(document: Document, layer: Layer) -> list[Node]:
     """Return the operators behind a layer that a runtime fuses into it."""
-    kinds = FUSED | QUANTIZING if _dequantizer(layer) is not None else FUSED
+    op_types = FUSED | QUANTIZING if _dequantizer(layer) is not None else FUSED
     fused: list[Node] = []
     value = layer.node.outputs[0]
     while len(uses := list(value.uses())) == 1 and not value.is_graph_output():
         reader = uses[0].node
         other_inputs = [v for v in reader.inputs if v is not None and v is not value]
-        fuses = reader.op_type in kinds and reader.domain == "" and len(reader.outputs) == 1
+        fuses = reader.op_type in op_types and reader.domain == "" and len(reader.outputs) == 1
         if (
             not fuses
             or reader.graph is not layer.node.graph
@@ -440,5 +440,5 @@ def _number(document: Document, value: Value, table: ShapeTable, path: str) -> A
     if not isinstance(constant, Refusal):
         return document.read(constant)
     extents = table.get(path, value.name or "") or ()
-    kind = helper.tensor_dtype_to_np_dtype(table.element_type(path, value.name or ""))
-    return np.ones([extent or 1 for extent in extents], kind)
+    dtype = helper.tensor_dtype_to_np_dtype(table.element_type(path, value.name or ""))
+    return np.ones([extent or 1 for extent in extents], dtype)

@@ -8,13 +8,14 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
+import widthfold_onnx as wf
 from tests.folding import fold_model
 from tests.lacking import NORMALIZES_EXACTLY
 from tests.rewrite.proved import assert_proved, proof
 from tests.running import run
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import Companion, FoldOptions
-from widthfold_onnx.rewrite.apply import apply, fit
+from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.padding import joined_plan, survey_padding
 from widthfold_onnx.rewrite.plan import EMPTY, CompanionPlan, Plan
 from widthfold_onnx.rewrite.reading import Reading
@@ -253,13 +254,17 @@ CASES: dict[str, tuple[onnx.ModelProto, dict[str, int]]] = {
 }
 
 
+def applied(model: onnx.ModelProto, plan: Plan) -> onnx.ModelProto:
+    return wf.apply(model, plan, no_verify=True)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_padded_channels_change_no_number(name: str) -> None:
     model, widths = CASES[name]
     plan = planned(model, 4)
     assert plan.padding is not None
     assert {layer.node: layer.padded for layer in plan.padding.layers} == widths
-    padded = apply(model, None, plan)
+    padded = applied(model, plan)
     onnx.checker.check_model(padded, full_check=True)
     feeds = drawn(model)
     for expected, result in zip(*(run(m, feeds) for m in (model, padded)), strict=True):
@@ -293,7 +298,7 @@ def test_a_product_reads_a_padded_vector_of_channels(name: str) -> None:
     body, *declared = VECTORS[name]
     text = f"g = GlobalMaxPool (a) {body} r = Relu (f) z = MatMul (r, m) b = Relu (a)"
     model = net(text, *declared, outputs="float[n,c,h,w] y, float[n,k] z")
-    padded = apply(model, None, planned(model, 8))
+    padded = applied(model, planned(model, 8))
     assert [8, 13] in [list(weight.dims) for weight in padded.graph.initializer]
     for expected, result in zip(*(run(m, drawn(model)) for m in (model, padded)), strict=True):
         np.testing.assert_array_equal(result, expected)
@@ -302,7 +307,7 @@ def test_a_product_reads_a_padded_vector_of_channels(name: str) -> None:
 
 def test_a_chain_ends_with_a_dense_conv_and_needs_no_slice() -> None:
     model, _ = CASES["relu"]
-    padded = apply(model, None, planned(model, 16))
+    padded = applied(model, planned(model, 16))
     assert [node.op_type for node in padded.graph.node] == ["Conv", "Relu", "Conv"]
     shapes = {i.name.partition("/")[0]: list(i.dims) for i in padded.graph.initializer}
     assert shapes == {"w0": [16, 3, 2, 1], "b0": [16], "w1": [2, 16, 1, 2], "b1": [2]}
@@ -467,7 +472,7 @@ def test_what_ends_channels_is_named_with_its_reason(name: str) -> None:
     model, op, reason = ENDS[name]
     stops = ends(model)
     assert any(end == op and reason in why for end, why in stops), stops
-    before, after = model, apply(model, None, planned(model, 4))
+    before, after = model, applied(model, planned(model, 4))
     feeds = drawn(before)
     feeds |= {"u": np.array(True)} if name == "body" else {}
     if name != "training":
@@ -504,7 +509,7 @@ def test_zeros_that_no_proof_sees_are_no_channels(name: str) -> None:
     )
     plan = planned(model, 4)
     assert plan.padding is None or [layer.node for layer in plan.padding.layers] == ["wide"]
-    assert proof(model, apply(model, None, plan)).verdict == "equal"
+    assert proof(model, applied(model, plan)).verdict == "equal"
 
 
 def test_a_bias_of_another_size_than_the_weight_is_refused() -> None:
@@ -519,7 +524,7 @@ def test_no_channels_are_padded_where_operands_are_broadcast_otherwise() -> None
 
 def test_padding_holds_no_data_so_that_an_inf_stays_in_its_sample() -> None:
     model, _ = CASES["squeeze and excite"]
-    padded = apply(model, None, planned(model, 4))
+    padded = applied(model, planned(model, 4))
     data = drawn(model)["x"]
     data[0, 1, 2, 3] = np.inf
     (expected,), (result,) = (run(m, data) for m in (model, padded))
@@ -553,7 +558,7 @@ def test_a_plan_pads_weights_that_were_trained_again() -> None:
         weight.CopyFrom(numpy_helper.from_array(numbers, weight.name))
     again = msgspec.json.decode(plan.text(), type=Plan)
     assert again == plan
-    (expected,), (result,) = (run(m, drawn(model)) for m in (trained, apply(trained, None, again)))
+    (expected,), (result,) = (run(m, drawn(model)) for m in (trained, applied(trained, again)))
     np.testing.assert_array_equal(result, expected)
 
 
@@ -579,7 +584,7 @@ def test_a_plan_that_does_not_fit_names_the_layer(other: str, why: str) -> None:
     }}"""
     model = filled(parser.parse_model(text))
     with pytest.raises(CheckFailedError) as caught:
-        apply(model, None, plan)
+        applied(model, plan)
     assert why in str(caught.value)
     left = fit(Reading.of(model, None, plan), plan).rewriting.carry_out()
     assert [list(i.dims) for i in left.graph.initializer] == [[count, 3, 2, 1], [2, count, 1, 2]]
@@ -590,7 +595,7 @@ def test_channels_of_several_layers_are_padded_only_if_the_plan_names_all() -> N
     plan = planned(model, 4)
     part = msgspec.structs.replace(plan.padding, layers=plan.padding.layers[:1])
     with pytest.raises(CheckFailedError, match="first: its channels are not padded"):
-        apply(model, None, Plan(padding=part))
+        applied(model, Plan(padding=part))
 
 
 def test_functions_and_shared_weights() -> None:
@@ -604,7 +609,7 @@ def test_functions_and_shared_weights() -> None:
     <domain: "own", opset_import: ["" : 18]>
     block (d, w) => (r) {{ e = Conv (d, w) r = Relu (e) }}"""
     model = filled(parser.parse_model(text))
-    padded = apply(model, None, planned(model, 4))
+    padded = applied(model, planned(model, 4))
     shapes = [list(i.dims) for i in padded.graph.initializer]
     assert sorted(shapes) == [[2, 8, 1, 1], [8, 3, 1, 1], [8, 8, 1, 1]]
     (expected,), (result,) = (run(m, drawn(model)) for m in (model, padded))
@@ -615,7 +620,7 @@ def test_functions_and_shared_weights() -> None:
 def test_a_stray_number_in_the_padding_is_found() -> None:
     model, _ = CASES["relu"]
     for name, place in (("w1", (0, 7, 0, 0)), ("w1", (0, 1, 0, 0))):
-        padded = apply(model, None, planned(model, 4))
+        padded = applied(model, planned(model, 4))
         (weight,) = [i for i in padded.graph.initializer if i.name.startswith(name)]
         numbers = numpy_helper.to_array(weight).copy()
         numbers[place] += 1e-8 if place[1] == 7 else 1
@@ -634,6 +639,6 @@ def test_a_padded_prelu_is_proved_as_the_ops_of_its_companion() -> None:
     node = "PRelu -> b"
     plan = Plan(companions=(CompanionPlan(node=node, companion=Companion.PRELU),))
     chains, _ = survey_padding(Reading.of(model, None, plan).document, 4)
-    padded = apply(model, None, msgspec.structs.replace(plan, padding=joined_plan(chains)))
+    padded = applied(model, msgspec.structs.replace(plan, padding=joined_plan(chains)))
     assert [n.op_type for n in padded.graph.node] == ["Conv", "Mul", "Max", "Conv"]
     assert proof(model, padded).verdict == "equal"

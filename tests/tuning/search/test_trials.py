@@ -19,7 +19,7 @@ from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Companion, FoldOptions, RuntimeOptions
 from widthfold_onnx.results import Gain
-from widthfold_onnx.rewrite.apply import FittedPlan, fit
+from widthfold_onnx.rewrite.fit import FittedPlan, fit
 from widthfold_onnx.rewrite.plan import (
     EMPTY,
     CompanionPlan,

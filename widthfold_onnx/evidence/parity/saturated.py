@@ -47,7 +47,7 @@ def compare_as_deployed(
             f"as deployed the original runs, the rewritten model does not: {rewritten_runs}"
         ], []
     failed_names: list[str] = []
-    deviations: dict[str, float] = {}
+    deviations: list[tuple[float, str]] = []
     sides = [
         [pairs(*run) for run in zip(*runs, strict=True)]
         for runs in ((reference.optimized_outputs, original_runs), (exact, rewritten_runs))
@@ -65,13 +65,15 @@ def compare_as_deployed(
         if new > SLACK * old + slack:
             failed_names.append(printable(name))
         if max(old, new) > slack:
-            digits, unit = (".0f", " steps") if is_whole else (".3g", " of its largest value")
-            gaps = (f"{gap / (1.0 if is_whole else scale):{digits}}{unit}" for gap in (old, new))
-            text = " away here, the rewritten model ".join(gaps)
-            deviations[f"{text} (output {printable(name)})"] = max(old, new) / scale
+            old_text, new_text = (
+                f"{gap:.0f} steps" if is_whole else f"{gap / scale:.3g} of its largest value"
+                for gap in (old, new)
+            )
+            line = f"{old_text} away here, the rewritten model {new_text}"
+            deviations.append((max(old, new) / scale, f"{line} (output {printable(name)})"))
     if not deviations:
         return [], []
-    largest = max(deviations, key=deviations.__getitem__)
+    _, largest = max(deviations, key=lambda item: item[0])
     sentence = (
         "this CPU's 8-bit kernels saturate (no VNNI): from its own definition the original is at "
         f"most {largest}; {PRECISION}=1, weights of 7 bits, or unsigned ones, may be exact"

@@ -19,7 +19,7 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import SearchOptions, Sizes, VerifyOptions
 from widthfold_onnx.results import SpeedVerdict
-from widthfold_onnx.rewrite.apply import fit
+from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import EMPTY, Plan
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.child import isolated

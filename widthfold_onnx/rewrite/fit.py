@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
-import onnx
 
 from widthfold_onnx.errors import CheckFailedError, UsageError
 from widthfold_onnx.model.messages import NodeName
@@ -124,24 +122,6 @@ def fit(reading: Reading, plan: Plan) -> FittedPlan:
             reading.document, replaced, plan.origin.runtime if plan.origin else ""
         ),
     )
-
-
-def apply(proto: onnx.ModelProto, folder: Path | None, plan: Plan) -> onnx.ModelProto:
-    """Return the model that a plan makes of a model.
-
-    Args:
-        proto: a checked model; it stays as it is.
-        folder: where its external data lies.
-        plan: the plan.
-
-    Raises:
-        CheckFailedError: a part of the plan does not fit.
-        InvalidModelError: the graph library cannot read the model.
-    """
-    fitted_plan = fit(Reading.of(proto, folder, plan), plan)
-    if fitted_plan.misfits:
-        raise CheckFailedError(misfit_text(fitted_plan.misfits))
-    return fitted_plan.rewriting.carry_out()
 
 
 def misfit_text(misfits: Sequence[Misfit]) -> str:
