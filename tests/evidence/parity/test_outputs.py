@@ -51,6 +51,16 @@ def test_tolerances_per_output_and_absolute():
     assert compare("y", reference, candidate, Tolerance(atol=0.11)).passed
 
 
+def test_the_reported_tolerance_is_all_that_was_allowed():
+    reference, candidate = np.array([4.0, 1.0], np.float32), np.array([4.0, 1.5], np.float32)
+    row = compare("y", reference, candidate, Tolerance(rtol=0.05, atol=0.2))
+    assert (row.passed, row.max_rel) == (False, 0.125)
+    assert row.tolerance == pytest.approx(0.05 + 0.2 / 4)
+    near = compare("y", reference, candidate, Tolerance(rtol=0.05, atol=0.4))
+    assert (near.passed, near.tolerance) == (True, pytest.approx(0.15))
+    assert (row.share_of_allowed > 1) > (near.share_of_allowed > 1)
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint64, np.bool_])
 def test_integers_must_be_equal(dtype):
     reference = np.array([0, 1, 1], dtype)

@@ -21,6 +21,9 @@ from widthfold_onnx.options import (
 )
 from widthfold_onnx.reports.described.layers import padding
 from widthfold_onnx.results import OptimizeReport, PaddedChannels
+from widthfold_onnx.rewrite.plan import Plan
+from widthfold_onnx.runtime.measurement import Measurement, timed
+from widthfold_onnx.tuning.search.trials import Trials
 
 NET = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -140,3 +143,21 @@ def test_a_multiple_of_the_caller_that_is_not_timed_says_so(
     assert (report.status, report.reason) == ("kept", "not timed")
     padded = {layer.node: layer.padded for layer in report.layers}
     assert padded == {"first": 8, "second": 8, "third": 16, "fourth": 8}
+
+
+def test_a_sure_gain_is_taken_before_a_larger_one_that_is_not(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gains = {4: timed(1.01, 0.98, 1.04, 1.0, 9), 8: timed(1.08, 1.05, 1.11, 1.0, 9)}
+    gains[16] = timed(1.20, 0.97, 1.48, 1.0, 9)
+    compare = Trials.compare
+
+    def planted(trials: Trials, base: Plan, plan: Plan, seconds: float) -> Measurement | None:
+        if plan.padding is None:
+            return compare(trials, base, plan, seconds)
+        return gains[plan.padding.multiple]
+
+    monkeypatch.setattr(Trials, "compare", planted)
+    report = found(model, monkeypatch, {"first 8": 2.0}).padding
+    assert report is not None
+    assert (report.status, report.multiple, report.gain.low) == ("padded", 8, 1.05)
