@@ -25,8 +25,8 @@ from widthfold_onnx.reports import html
 from widthfold_onnx.results import FoldedNode
 from widthfold_onnx.rewrite.record import (
     FOLD_KEY,
-    MOST,
-    MOST_TAPS,
+    MAX_NUMBER,
+    MAX_TAPS,
     ORIGIN_KEY,
     UNREADABLE,
     read_fold,
@@ -145,9 +145,9 @@ OF_TAPS = [("taps", 0, place) for place in range(4)]
 @pytest.mark.parametrize("path", [*((name,) for name in FIELDS), *OF_TAPS])
 def test_a_number_out_of_range_is_not_shown(path: tuple[str | int, ...]) -> None:
     (right, *_) = (entry.value for entry in records(folded("convs"), FOLD_KEY))
-    for number in (-1, MOST + 1, 2**70):
+    for number in (-1, MAX_NUMBER + 1, 2**70):
         assert told(replaced(right, ("axes", 0, *path), number)).form == UNREADABLE
-    assert told(replaced(right, ("axes", 0, *path), MOST)).axes
+    assert told(replaced(right, ("axes", 0, *path), MAX_NUMBER)).axes
 
 
 def test_a_text_or_a_list_of_any_kind_is_not_shown() -> None:
@@ -155,18 +155,18 @@ def test_a_text_or_a_list_of_any_kind_is_not_shown() -> None:
     for name in ("form", "channels"):
         assert told(replaced(right, (name,), "x" * 2001)).form == UNREADABLE
     assert told(replaced(right, ("axes", 0, "axis"), "\x1b[2J")).form == UNREADABLE
-    taps = [[0] * 4] * (MOST_TAPS + 1)
+    taps = [[0] * 4] * (MAX_TAPS + 1)
     assert told(replaced(right, ("axes", 0, "taps"), taps)).form == UNREADABLE
     axes = json.loads(right)["axes"]
     assert told(replaced(right, ("axes",), axes * 5)).form == UNREADABLE
 
 
-@pytest.mark.parametrize("number", [1, MOST])
+@pytest.mark.parametrize("number", [1, MAX_NUMBER])
 def test_any_number_that_is_read_can_be_drawn(number: int) -> None:
     (right, *_) = (entry.value for entry in records(folded("convs"), FOLD_KEY))
     for blocked in (False, True):
         axis = {"axis": "rows", "blocked": blocked} | dict.fromkeys(FIELDS, number)
-        axis["taps"] = [[number] * 4] * MOST_TAPS
+        axis["taps"] = [[number] * 4] * MAX_TAPS
         record = told(replaced(right, ("axes",), [axis]))
         assert record.axes
         assert len(html.page(structs.replace(passing(), folds=[record]))) < 3_000_000

@@ -17,7 +17,7 @@ from tests.folding import fold_model
 from tests.oracle import conv, conv_transpose
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence import integers
-from widthfold_onnx.evidence.integers import EXACT_BELOW, LARGEST, TERMS, run_on_integers
+from widthfold_onnx.evidence.integers import EXACT_BELOW, MAX_MAGNITUDE, TERMS, run_on_integers
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.options import AxisName, FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.session import Feeds
@@ -128,7 +128,7 @@ def test_no_sum_of_products_reaches_what_the_type_cannot_hold(
     data = integers._drawn(rng, (terms,), kind, None, terms)
     products = (abs(int(a) * int(b)) for a, b in zip(weight, data, strict=True))
     assert sum(products) < EXACT_BELOW[name]
-    heaviest = 16 if name == "bfloat16" else LARGEST
+    heaviest = 16 if name == "bfloat16" else MAX_MAGNITUDE
     assert 1 <= np.abs(weight.astype(int)).min() <= np.abs(weight.astype(int)).max() <= heaviest
 
 

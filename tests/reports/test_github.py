@@ -11,7 +11,7 @@ from tests.folding import optimize
 from tests.reports.sample import HOSTILE, NOT_PROVABLE, failing, hostile, passing
 from tests.shared import ROOT
 from widthfold_onnx.options import FoldOptions
-from widthfold_onnx.reports.github import MOST, render
+from widthfold_onnx.reports.github import MAX_ANNOTATIONS, render
 
 MODELS = ROOT / "models"
 
@@ -67,7 +67,7 @@ def test_hostile_names_stay_in_their_place() -> None:
 def test_ten_at_most_and_the_rest_is_counted() -> None:
     report = replace(failing(), reasons=[f"output o{i} differs" for i in range(30)])
     commands = read(render(report, Path("m.onnx")))
-    assert len(commands) == MOST
+    assert len(commands) == MAX_ANNOTATIONS
     assert commands[-1][1]["title"] == "21 more"
 
 

@@ -120,9 +120,9 @@ def test_equal_folds_are_drawn_once_and_what_is_left_out_is_counted() -> None:
     others = [replace(folded(f"other_{i}", axes()[3:4]), form=f"form {i}") for i in range(30)]
     report = replace(passing(), folds=[*alike, *others], outputs=[], timing=None)
     text = html.page(report)
-    assert text.count("<svg") == 2 * html.MOST_FOLDS
+    assert text.count("<svg") == 2 * html.MAX_FOLDS
     assert "same_0 and 29 more" in text
-    assert f"{30 - (html.MOST_FOLDS - 1)} more folded nodes are not drawn" in text
+    assert f"{30 - (html.MAX_FOLDS - 1)} more folded nodes are not drawn" in text
 
 
 def test_a_huge_result_stays_small() -> None:

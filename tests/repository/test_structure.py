@@ -236,6 +236,13 @@ def test_an_import_of_a_test_file_is_seen(text: str) -> None:
     assert "test_b" in set(imported_names(text))
 
 
+def test_bounds_are_named_by_one_word() -> None:
+    """A constant that bounds something begins with MAX or MIN."""
+    pattern = re.compile(r"^_?(?:MOST|LARGEST|LEAST|SMALLEST|FEWEST)\w* *[:=]", re.MULTILINE)
+    names = {p.name: pattern.findall(p.read_text("utf-8")) for p in PACKAGE.rglob("*.py")}
+    assert {name: found for name, found in names.items() if found} == {}
+
+
 @pytest.mark.parametrize("root", [PACKAGE, TESTS], ids=lambda path: path.name)
 def test_no_folder_holds_more_modules_than_can_be_overlooked(root: Path) -> None:
     paths = [path for path in root.rglob("[!_]*.py") if path.name != "conftest.py"]

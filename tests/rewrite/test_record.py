@@ -10,7 +10,7 @@ from tests.operators.products import Product
 from tests.rewrite.quantized.products import QuantizedProduct
 from tests.rules.one_conv import conv_model
 from widthfold_onnx.options import AxisName, FoldOptions
-from widthfold_onnx.rewrite.record import FOLD_KEY, MOST_TAPS, FoldRecord, read_record
+from widthfold_onnx.rewrite.record import FOLD_KEY, MAX_TAPS, FoldRecord, read_record
 
 
 def record(model: onnx.ModelProto, options: FoldOptions) -> FoldRecord:
@@ -45,7 +45,7 @@ def test_a_fold_is_described(
     assert pattern.in_length == length
 
 
-@pytest.mark.parametrize(("kernel", "count"), [(16, MOST_TAPS), (17, 0)])
+@pytest.mark.parametrize(("kernel", "count"), [(16, MAX_TAPS), (17, 0)])
 def test_only_taps_that_are_few_are_recorded(kernel: int, count: int) -> None:
     model = conv_model([1, 1, 1, 64], (1, 1, 1, kernel), pads=[0, 0, 0, kernel - 1])
     description = record(model, FoldOptions(factor=8, axis=AxisName.WIDTH))

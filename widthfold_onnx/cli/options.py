@@ -36,7 +36,7 @@ Help = Mapping[str, str | Mapping[str, Any]]
 
 Command = Callable[..., Any]
 
-LARGEST_EXTENT = 1 << 40
+MAX_EXTENT = 1 << 40
 
 
 class Word(click.Choice):  # type: ignore[type-arg] # not generic in click 8.1
@@ -77,7 +77,7 @@ def shape(text: str) -> tuple[str, list[tuple[int, ...]]]:
         ranges = [tuple(map(int, dim.split(".."))) for dim in dims.split(",")] if dims else []
     except ValueError:
         ranges = [(-1,)]
-    is_valid = all(1 <= ends[0] <= ends[-1] <= LARGEST_EXTENT and len(ends) <= 2 for ends in ranges)
+    is_valid = all(1 <= ends[0] <= ends[-1] <= MAX_EXTENT and len(ends) <= 2 for ends in ranges)
     if not name or not is_valid:
         raise click.BadParameter(
             f"{printable(text)!r} is not of the form NAME:1,3,224,224 or NAME:1,3,64..224,64..224, "

@@ -21,7 +21,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.proto.walk import inputs
 from widthfold_onnx.model.shapes.table import ShapeTable
-from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions, Shapes, Sizes, Values
+from widthfold_onnx.options import MIN_FACTOR, FoldOptions, Shapes, Sizes, Values
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.layers import ProductLayer, Site
@@ -81,7 +81,7 @@ class Hints:
         self._reading = reading
         self._run = run
         self._options = replace(options, ragged=True) if options.fixed_factor is None else options
-        self._factor = options.fixed_factor or SMALLEST_FACTOR
+        self._factor = options.fixed_factor or MIN_FACTOR
 
     def of(self, decision: Decision) -> str:
         """Return the options that would fold a refused site; "" where none that was tried does."""

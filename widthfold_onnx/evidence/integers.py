@@ -32,7 +32,7 @@ from widthfold_onnx.results import IntegerRun
 from widthfold_onnx.runtime.session import Level
 
 EXACT_BELOW = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
-LARGEST = 61
+MAX_MAGNITUDE = 61
 """Magnitude of weights, and of data where sums allow it. It fits 7 bits. Weights of bfloat16 are at
 most 16, so that sums of several products stay exact."""
 
@@ -194,14 +194,14 @@ def _drawn(
 ) -> Array:
     """Draw integers of one input; a stored weight of floats keeps its zeros."""
     if kind.name not in EXACT_BELOW:
-        low, high = (0, 2 * LARGEST) if kind.kind == "u" else (-LARGEST, LARGEST)
+        low, high = (0, 2 * MAX_MAGNITUDE) if kind.kind == "u" else (-MAX_MAGNITUDE, MAX_MAGNITUDE)
         return rng.integers(low, high, shape, endpoint=True).astype(kind)
     limit = EXACT_BELOW[kind.name]
-    heaviest = min(LARGEST, limit >> 4)
+    heaviest = min(MAX_MAGNITUDE, limit >> 4)
     if weight is not None:
         integers = rng.integers(1, heaviest, shape, endpoint=True) * rng.choice([-1, 1], shape)
         return np.asarray((integers * (weight != 0)).astype(kind))
-    largest = max(1, min(LARGEST, limit // ((terms + 1) * heaviest)))  # 1: a stored bias
+    largest = max(1, min(MAX_MAGNITUDE, limit // ((terms + 1) * heaviest)))  # 1: a stored bias
     integers = rng.integers(-largest, largest, shape, endpoint=True)
     # Where even -1..1 could reach the limit, most of the data is zero: a sum has a few products of
     # at most a sixteenth of the limit, and more than 15 of them by no chance that matters.

@@ -127,7 +127,7 @@ def _own_times(events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]
 HEAVY = ("Conv", "MatMul", "Gemm")
 """Parts of the names of operators that do the work of a model, fused and quantized ones too."""
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
 def placement(nodes: Sequence[NodeTime]) -> dict[str, int]:
@@ -168,7 +168,7 @@ def _fallback_lines(sides: dict[str, Side], provider: str, *, heavy: bool) -> li
 
 
 def _node_text(nodes: Sequence[NodeTime]) -> str:
-    names = [f"{node.op} {printable(node.name, 80)}" for node in nodes[:MOST_NAMED]]
+    names = [f"{node.op} {printable(node.name, 80)}" for node in nodes[:MAX_NAMED]]
     if remainder := len(nodes) - len(names):
         names.append(f"{remainder} more")
     where = " and ".join(sorted({node.provider for node in nodes}))

@@ -16,7 +16,7 @@ from widthfold_onnx.results import VERIFY_SCHEMA, Baseline, Result, Timing, Verd
 from widthfold_onnx.runtime.intervals import noise, speed_verdict
 from widthfold_onnx.text import quoted
 
-LARGEST = 1e9
+MAX_SPEEDUP = 1e9
 """Largest speed-up that can have been measured; the least one is its reciprocal."""
 
 
@@ -82,8 +82,8 @@ def read_report(path: Path) -> VerifyReport:
 
 def _is_plausible(timing: Timing) -> bool:
     """Return whether a clock can have measured the figures; a file may hold any."""
-    interval = 1 / LARGEST <= timing.low <= timing.speedup <= timing.high <= LARGEST
-    return interval and 0 <= timing.control <= LARGEST
+    interval = 1 / MAX_SPEEDUP <= timing.low <= timing.speedup <= timing.high <= MAX_SPEEDUP
+    return interval and 0 <= timing.control <= MAX_SPEEDUP
 
 
 def with_baseline(

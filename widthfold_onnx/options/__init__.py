@@ -27,13 +27,13 @@ Sizes = tuple[Shapes, ...]
 ANY_SIZE: Sizes = ({},)
 """The one assignment that fixes nothing."""
 
-MOST_SIZES = 8
+MAX_SIZES = 8
 """Most assignments that a caller may name: every one of them is run, proved and timed."""
 
 Values = Mapping[str, tuple[float, ...]]
 """Input name -> its elements, or the one element that fills it."""
 
-SMALLEST_FACTOR = 2
+MIN_FACTOR = 2
 MAX_FACTOR = 4096
 
 MAX_MULTIPLE = 1024
@@ -128,11 +128,11 @@ def sizes_of(assignments: Shapes | Iterable[Shapes]) -> Sizes:
     """Return sizes: one assignment of shapes to inputs, or several.
 
     Raises:
-        UsageError: there are more than `MOST_SIZES`, or an extent is negative.
+        UsageError: there are more than `MAX_SIZES`, or an extent is negative.
     """
     sizes = (assignments,) if isinstance(assignments, Mapping) else tuple(assignments)
-    most = f"name at most {MOST_SIZES}"
-    require(len(sizes) <= MOST_SIZES, "input-shape", f"{len(sizes)} sizes", most)
+    most = f"name at most {MAX_SIZES}"
+    require(len(sizes) <= MAX_SIZES, "input-shape", f"{len(sizes)} sizes", most)
     least = min((n for shapes in sizes for shape in shapes.values() for n in shape), default=0)
     require(least >= 0, "input-shape", f"{least} along an axis", "be at least 0")
     return sizes or ANY_SIZE
@@ -248,8 +248,8 @@ class FoldOptions:
             raise UsageError("companion none means that no other is wanted: name it alone")
         for name in ("max_flops_growth", "max_bytes_growth"):
             require(getattr(self, name) > 0, name, getattr(self, name), "be above 0")
-        in_range = self.factor is None or SMALLEST_FACTOR <= self.factor <= MAX_FACTOR
-        require(in_range, "factor", self.factor, f"lie in {SMALLEST_FACTOR}..{MAX_FACTOR}")
+        in_range = self.factor is None or MIN_FACTOR <= self.factor <= MAX_FACTOR
+        require(in_range, "factor", self.factor, f"lie in {MIN_FACTOR}..{MAX_FACTOR}")
         multiple = self.pad_channels
         numeric = isinstance(multiple, int | None) and not isinstance(multiple, bool)
         require(numeric, "pad_channels", repr(multiple), "be a whole number or None")

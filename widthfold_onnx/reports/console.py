@@ -37,7 +37,7 @@ _LONGEST = 400
 _GAP = 2
 _PIPE_COLUMN = 48
 _NAME_WIDTH = 36
-_LEAST_NAME_WIDTH = 20
+_MIN_NAME_WIDTH = 20
 
 
 @contextlib.contextmanager
@@ -84,12 +84,12 @@ def table(content: Table) -> None:
         for column in zip(*rows, strict=True)
     ]
     widths[0] = min(widths[0], _NAME_WIDTH)
-    least = _extent([min(widths[0], _LEAST_NAME_WIDTH), *widths[1:]])
+    least = _extent([min(widths[0], _MIN_NAME_WIDTH), *widths[1:]])
     is_stacked = content.sentences and len(widths) > 1 and least > console.width
     if is_stacked:
         widths.pop()
     while _extent(widths) > console.width and max(widths) > 1:
-        place = 0 if widths[0] > _LEAST_NAME_WIDTH else widths.index(max(widths))
+        place = 0 if widths[0] > _MIN_NAME_WIDTH else widths.index(max(widths))
         widths[place] -= 1
     names = [rows[0][0][0], *_abbreviated([row[0][0] for row in rows[1:]], widths[0])]
     widths[0] = max(map(cell_len, names))

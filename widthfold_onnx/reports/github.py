@@ -13,7 +13,7 @@ from widthfold_onnx.reports.words import clauses, gain, short
 from widthfold_onnx.results import OptimizeReport, SiteReport, VerifyReport
 from widthfold_onnx.text import printable
 
-MOST = 10
+MAX_ANNOTATIONS = 10
 """GitHub shows this many annotations of a kind and step; it drops the rest silently."""
 
 _NAME = 80
@@ -37,9 +37,9 @@ def render(report: VerifyReport | OptimizeReport, file: Path) -> str:
     elif isinstance(report, OptimizeReport) and report.written is None:
         sites = [site for site in report.sites if site.status == "folded"]
         findings = [(f"{short(site.node, _NAME)} can be folded", _reason(site)) for site in sites]
-    if len(findings) > MOST:
-        remainder = len(findings) - MOST + 1
-        findings[MOST - 1 :] = [(f"{remainder} more", "the report lists them")]
+    if len(findings) > MAX_ANNOTATIONS:
+        remainder = len(findings) - MAX_ANNOTATIONS + 1
+        findings[MAX_ANNOTATIONS - 1 :] = [(f"{remainder} more", "the report lists them")]
     lines = [
         f"::{kind} file={_property(str(file))},title={_property(title)}::{_data(message)}\n"
         for title, message in findings

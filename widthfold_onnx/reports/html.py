@@ -20,9 +20,9 @@ from widthfold_onnx.reports.words import short
 from widthfold_onnx.results import FoldedNode, OptimizeReport, VerifyReport
 from widthfold_onnx.text import printable
 
-MOST_ROWS = 100
-MOST_FOLDS = 24
-MOST_DRAWN_BYTES = 1_500_000
+MAX_ROWS = 100
+MAX_FOLDS = 24
+MAX_DRAWN_BYTES = 1_500_000
 """All caps together keep the file below 3 MB, whatever the model."""
 
 _LONGEST = 1000
@@ -52,7 +52,7 @@ def _context(report: Report, folds: list[FoldedNode]) -> dict[str, object]:
         "drawings": drawings,
         "not_drawn": len(folds) - sum(len(nodes) for nodes, _ in drawings),
         "is_number": lambda cell: isinstance(cell, str) and bool(NUMBER.fullmatch(cell)),
-        "most": MOST_ROWS,
+        "most": MAX_ROWS,
         "short": short,
     }
 
@@ -89,7 +89,7 @@ def _drawings(folds: list[FoldedNode]) -> list[Drawing]:
         )
     drawings: list[Drawing] = []
     size = 0
-    for nodes in list(alike.values())[:MOST_FOLDS]:
+    for nodes in list(alike.values())[:MAX_FOLDS]:
         key = f"fold{len(drawings)}"
         axes = [
             (
@@ -100,7 +100,7 @@ def _drawings(folds: list[FoldedNode]) -> list[Drawing]:
             for place, axis in enumerate(nodes[0].axes)
         ]
         size += sum(len(row) + len(band) for row, band, _ in axes)
-        if size > MOST_DRAWN_BYTES:
+        if size > MAX_DRAWN_BYTES:
             break
         drawings.append((nodes, axes))
     return drawings

@@ -59,7 +59,7 @@ _EDITS = (
 )
 """Changes to the SVG of matplotlib: the page has the fonts and the colours."""
 
-MOST_NODES = 15
+MAX_NODES = 15
 _NAME = 44
 
 
@@ -171,13 +171,13 @@ def _slowest(
     for side, profile in enumerate((original, rewritten)):
         for node in profile:
             times.setdefault((node.name, node.op), [0.0, 0.0])[side] += node.us
-    ranked = sorted(times.items(), key=lambda item: (-max(item[1]), item[0]))[:MOST_NODES]
+    ranked = sorted(times.items(), key=lambda item: (-max(item[1]), item[0]))[:MAX_NODES]
     return [(f"{short(name, _NAME)} ({short(op, 20)})", us[0], us[1]) for (name, op), us in ranked]
 
 
 _CELLS = 16
 _ROWS, _COLUMNS = 32, 48
-_MOST_NUMBERS = 300
+_MAX_NUMBERS = 300
 _LETTER = 7
 _PALE = [to_hex(colour) for colour in colormaps["Set3"].colors]  # type: ignore[attr-defined]
 _BLACK = "#101010"
@@ -292,7 +292,7 @@ def kernel(axis: AxisPattern, key: str) -> Markup:
             if in_digit < tiles and out_digit < rows:
                 x = in_digit * group_size + place if by_tile else place * group_size + in_digit
                 cells.setdefault(tap, []).append((x, out_digit))
-        has_numbers = sum(map(len, cells.values())) <= _MOST_NUMBERS
+        has_numbers = sum(map(len, cells.values())) <= _MAX_NUMBERS
         for tap, corners in cells.items():
             squares = [[(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1)] for x, y in corners]
             axes.add_collection(

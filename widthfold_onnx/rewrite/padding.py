@@ -43,9 +43,11 @@ def survey_padding(document: Document, multiple: int) -> tuple[list[PaddingPlan]
             multiple=multiple,
             layers=tuple(
                 sorted(
-                    PaddedLayer(node=shown_name(node), channels=made.channels, padded=made.width)
+                    PaddedLayer(
+                        node=shown_name(node), channels=layout.channels, padded=layout.width
+                    )
                     for node in chain
-                    for made in [padding.made[node]]
+                    for layout in [padding.maker_layouts[node]]
                 )
             ),
         )
@@ -93,12 +95,12 @@ def padded_model(
 
 def _misfit(padding: ChannelPadding, node: Node, layer: PaddedLayer) -> str:
     """Return why a layer cannot be padded as planned; "" if it can."""
-    made = padding.made.get(node)
-    if made is not None and (made.channels, made.width) == (layer.channels, layer.padded):
+    layout = padding.maker_layouts.get(node)
+    if layout is not None and (layout.channels, layout.width) == (layer.channels, layer.padded):
         return ""
-    if made is not None:
+    if layout is not None:
         return (
-            f"{made.channels} channels would be padded to {made.width}, "
+            f"{layout.channels} channels would be padded to {layout.width}, "
             f"planned {layer.channels} to {layer.padded}"
         )
     for stop, refusal in padding.refused.get(node, {}).items():

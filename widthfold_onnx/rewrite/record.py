@@ -37,10 +37,10 @@ ORIGIN_KEY = "widthfold.origin"
 LAYOUT_KEY = "widthfold.state"
 PACKED = {LAYOUT_KEY: "packed"}
 
-MOST_TAPS = 128
+MAX_TAPS = 128
 """Taps of an axis that are recorded: they are 4 numbers each, and a kernel of 39 folded by 64 has
 2,496 of them. A model would grow by kilobytes per node to draw what no reader can make out."""
-MOST = 1 << 30
+MAX_NUMBER = 1 << 30
 """Largest number of a record that is read: whoever edits a model can write any number."""
 
 AXES = (*axis_names(3), "rows", "columns")
@@ -82,10 +82,10 @@ def read_record(text: str) -> FoldRecord:
             raise InvalidModelError("there is no such axis")
         counts = (axis.in_tile, axis.out_tile, axis.original_kernel, axis.kernel, axis.stride)
         places = (axis.in_length or 0, *chain.from_iterable(axis.taps))
-        if min(counts) < 1 or min(places) < 0 or max(*counts, *places) > MOST:
+        if min(counts) < 1 or min(places) < 0 or max(*counts, *places) > MAX_NUMBER:
             raise InvalidModelError("a number is out of range")
-        if len(axis.taps) > MOST_TAPS:
-            raise InvalidModelError(f"an axis has more than {MOST_TAPS} taps")
+        if len(axis.taps) > MAX_TAPS:
+            raise InvalidModelError(f"an axis has more than {MAX_TAPS} taps")
     return record
 
 
@@ -126,7 +126,7 @@ def _pattern(name: str, axis: FoldedAxis) -> AxisPattern:
         original_kernel=axis.original_kernel,
         kernel=axis.kernel,
         stride=axis.stride,
-        taps=list(zip(*columns, strict=True)) if axis.k.size <= MOST_TAPS else [],
+        taps=list(zip(*columns, strict=True)) if axis.k.size <= MAX_TAPS else [],
     )
 
 

@@ -56,7 +56,7 @@ fold each (runs 1.8 to 8 %, sessions 0.3 to 0.5 %, processes 0.1 to 0.7 %, a qua
 
 
 class Repeats(NamedTuple):
-    """What a process repeats: sessions of each model, and runs of each session."""
+    """Numbers of sessions of each model in a process, and of runs of each session."""
 
     sessions: int
     runs: int

@@ -31,7 +31,7 @@ HALF_SHARE = 0.05
 """The interval is narrow enough at this half width, of the log ratio, or at this share of the log
 ratio, from so many processes on."""
 
-SMALLEST_DIFFERENCE = 1.02
+MIN_DIFFERENCE = 1.02
 """Least ratio of two times that is called a difference, however steady the machine is."""
 
 SURE = 3.0
@@ -160,7 +160,7 @@ def _is_sure(middle: float, low: float, high: float) -> bool:
 
 def noise(control: float) -> float:
     """Return the least ratio beyond noise: 1.02, or 1 + 2 * control if that is more."""
-    return max(SMALLEST_DIFFERENCE, 1 + 2 * control)
+    return max(MIN_DIFFERENCE, 1 + 2 * control)
 
 
 def speed_verdict(low: float, high: float, control: float) -> SpeedVerdict:
@@ -181,5 +181,5 @@ def speed_verdict(low: float, high: float, control: float) -> SpeedVerdict:
         return "faster"
     if high < 1 / bar:
         return "slower"
-    within = low >= 1 / SMALLEST_DIFFERENCE and high <= SMALLEST_DIFFERENCE
+    within = low >= 1 / MIN_DIFFERENCE and high <= MIN_DIFFERENCE
     return "no difference" if within else "inconclusive"

@@ -180,10 +180,10 @@ class _Pending:
             self.running = None
 
 
-SMALLEST_GAIN = 1.03
+MIN_GAIN = 1.03
 """A layer takes another form only if the low end of the form's speed-up exceeds this.
 
-It is more than `intervals.SMALLEST_DIFFERENCE`: many forms race, and the best may be so by chance.
+It is more than `intervals.MIN_DIFFERENCE`: many forms race, and the best may be so by chance.
 """
 
 MORE_TIME = 2.0
@@ -350,7 +350,7 @@ class LocalPool:
 
 
 def is_complete(
-    measurement: Measurement | None, seconds: float, pairs: int = 0, bar: float = SMALLEST_GAIN
+    measurement: Measurement | None, seconds: float, pairs: int = 0, bar: float = MIN_GAIN
 ) -> bool:
     """Check whether a candidate needs no new measurement.
 

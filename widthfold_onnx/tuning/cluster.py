@@ -224,7 +224,7 @@ def measured(
 LONELY = 30.0
 """Seconds to wait for a worker when none is left."""
 
-MOST_FAILURES = 3
+MAX_FAILURES = 3
 """Number of workers that may fail at a workload before it is given up."""
 
 
@@ -359,8 +359,8 @@ def _failed(task: _Task, reason: str) -> None:
     """Put a workload back for another worker, or give it up after too many failures."""
     workload, queue, _ = task
     queue.failures[workload.subject] += 1
-    if queue.failures[workload.subject] < MOST_FAILURES:
+    if queue.failures[workload.subject] < MAX_FAILURES:
         queue.waiting.insert(0, workload)
     else:
-        text = f"{MOST_FAILURES} workers failed at it; the last: {reason}"
+        text = f"{MAX_FAILURES} workers failed at it; the last: {reason}"
         queue.bench.keep(CandidateResult(workload.subject, AS_IS, lost(text)))

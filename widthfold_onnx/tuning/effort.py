@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from widthfold_onnx.options import Effort
-from widthfold_onnx.runtime.intervals import SMALLEST_DIFFERENCE
+from widthfold_onnx.runtime.intervals import MIN_DIFFERENCE
 
 
 class Rung(NamedTuple):
@@ -57,7 +57,7 @@ SPENDING = {
         rungs=(Rung(sys.maxsize, 2),),
         probe=1.0,
         race=5.0,
-        least=SMALLEST_DIFFERENCE - 1,
+        least=MIN_DIFFERENCE - 1,
         trial=0.0,
         lifting=1.0,
         ablation=0.0,
@@ -68,7 +68,7 @@ SPENDING = {
         rungs=(Rung(sys.maxsize, 2), Rung(6, 8), Rung(2, 24)),
         probe=2.0,
         race=10.0,
-        least=SMALLEST_DIFFERENCE - 1,
+        least=MIN_DIFFERENCE - 1,
         trial=2.0,
         lifting=2.0,
         ablation=3.0,

@@ -31,7 +31,7 @@ BUSY_SECONDS = 30.0
 
 ELSEWHERE = "choose another with --store or WIDTHFOLD_STORE, or move this one away"
 
-_SMALLEST = 512
+_MIN_BYTES = 512
 """Bytes of the smallest database; SQLite treats a smaller file as empty and would overwrite it."""
 
 _TABLE = """
@@ -95,7 +95,7 @@ def open_database(path: Path | None) -> Database:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists() and not path.is_file():
                 raise unusable(path, "it is not a regular file")
-            if path.exists() and 0 < path.stat().st_size < _SMALLEST:
+            if path.exists() and 0 < path.stat().st_size < _MIN_BYTES:
                 raise unusable(path, "file is not a database")
     with using(path):
         try:

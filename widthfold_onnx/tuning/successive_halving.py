@@ -53,9 +53,9 @@ FIRST_PAIRS = 2
 three times as slow."""
 
 FORM_SECONDS = 10.0
-"""Seconds after which a form gets no more than `FEWEST_PAIRS`."""
+"""Seconds after which a form gets no more than `MIN_PAIRS`."""
 
-FEWEST_PAIRS = 4
+MIN_PAIRS = 4
 """Pairs that a form gets however long they take, if it gets more than the first ones."""
 
 PEAK_MARGIN = 1.5
@@ -242,7 +242,7 @@ class _Race:
         times: list[list[float]] = []
         for pair in islice(turns, count):
             times.append(pair)
-            if len(times) >= FEWEST_PAIRS and time.perf_counter() - start > FORM_SECONDS:
+            if len(times) >= MIN_PAIRS and time.perf_counter() - start > FORM_SECONDS:
                 break
         return np.array(times).T
 

@@ -32,7 +32,7 @@ from widthfold_onnx.model.messages import message_of
 from widthfold_onnx.model.proto.walk import copy_of, operator_of
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import SMALLEST_FACTOR, FoldOptions
+from widthfold_onnx.options import MIN_FACTOR, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import LayerPlan, Limits, Plan, structure_of
@@ -281,8 +281,8 @@ def cut(
         or the target has no figures for the element type.
     """
     if not forms:
-        outcome = preferred_form(layer, replace(options, ragged=True), SMALLEST_FACTOR)
-        reason = f"no axis has {SMALLEST_FACTOR} positions"
+        outcome = preferred_form(layer, replace(options, ragged=True), MIN_FACTOR)
+        reason = f"no axis has {MIN_FACTOR} positions"
         return outcome if isinstance(outcome, Refusal) else Refusal(Code.TOO_SHORT, reason)
     shape = _measured_shape(layer, table, target)
     if isinstance(shape, Refusal):

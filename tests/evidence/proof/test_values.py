@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.proof.compare import LEAST_BITS, SizeProof, prove_at_sizes
+from widthfold_onnx.evidence.proof.compare import MIN_BITS, SizeProof, prove_at_sizes
 from widthfold_onnx.evidence.proof.field import PRIMES, elements, fingerprints, variables
 from widthfold_onnx.evidence.proof.program import program
 
@@ -168,7 +168,7 @@ def test_rounds_are_drawn_until_the_bound_holds(squarings: int, verdict: str) ->
         )
     size_proof = compared(*nets)
     assert size_proof.verdict == verdict
-    assert (size_proof.error_bits >= LEAST_BITS) is (verdict == "equal")
+    assert (size_proof.error_bits >= MIN_BITS) is (verdict == "equal")
 
 
 def test_a_degree_that_leaves_no_bound_proves_nothing() -> None:
@@ -186,7 +186,7 @@ def test_a_degree_that_leaves_no_bound_proves_nothing() -> None:
     )
     assert size_proof.verdict == "not provable"
     assert "may agree in all draws" in size_proof.reason
-    assert size_proof.error_bits < LEAST_BITS
+    assert size_proof.error_bits < MIN_BITS
 
 
 @pytest.mark.parametrize("version", [11, 13])

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.model.shapes.fact import (
-    LARGEST,
+    MAX_KEPT,
     Fact,
     common_fact,
     completed,
@@ -74,7 +74,7 @@ def test_a_declaration_fills_gaps_and_overrules_nothing() -> None:
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64, np.uint8, np.bool_])
 def test_numbers_are_kept_up_to_a_limit(kind: type) -> None:
-    most = LARGEST.get(np.dtype(kind).kind, 0)
+    most = MAX_KEPT.get(np.dtype(kind).kind, 0)
     for count in (0, 1, most, most + 1):
         array = np.zeros(count, kind)
         fact = of_tensor(numpy_helper.from_array(array))

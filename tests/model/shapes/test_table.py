@@ -179,14 +179,14 @@ def test_the_work_for_functions_is_bounded(monkeypatch):
     seen = []
     infer = table.infer_node
     monkeypatch.setattr(table, "infer_node", lambda *args: seen.append(1) or infer(*args))
-    monkeypatch.setattr(table, "MOST_REPEATED", 1000)
+    monkeypatch.setattr(table, "MAX_REPEATED", 1000)
     assert shape(chain(18), "x") == (2,)
-    assert len(seen) <= table.MOST_REPEATED
-    assert shape(chain(table.MOST_CALLS + 1), "y") == (None,)
+    assert len(seen) <= table.MAX_REPEATED
+    assert shape(chain(table.MAX_CALLS + 1), "y") == (None,)
 
 
 def test_what_is_left_in_the_middle_of_a_loop_is_not_known(monkeypatch):
-    monkeypatch.setattr(table, "MOST_REPEATED", 1)
+    monkeypatch.setattr(table, "MAX_REPEATED", 1)
     model = parsed(LOOP.format(body=TURNS["one grows"][0], width=4))
     assert shape(model, "p", "a/body") is None
     assert shape(model, "a") is None
@@ -348,7 +348,7 @@ def test_what_there_was_no_room_for_is_derived_again_where_there_is(monkeypatch)
         }""",
         count=np.int64([600]),
     )
-    monkeypatch.setattr(table, "MOST_ELEMENTS", 1700)
+    monkeypatch.setattr(table, "MAX_ELEMENTS", 1700)
     derivation = table.Derivation(model)
     has_numbers = []
     for size in (900, 900, 3, 900):

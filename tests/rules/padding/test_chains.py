@@ -39,7 +39,9 @@ def document() -> Document:
 
 def test_a_dense_conv_ends_a_chain_and_a_sum_ties_its_operands(document: Document) -> None:
     padding = Chains(document).plan(4)
-    widths = {node.name: (made.channels, made.width) for node, made in padding.made.items()}
+    widths = {
+        node.name: (layout.channels, layout.width) for node, layout in padding.maker_layouts.items()
+    }
     assert widths == {"first": (6, 8), "left": (10, 12), "right": (10, 12)}
     chains = sorted(sorted(node.name or "" for node in chain) for chain in padding.chains)
     assert chains == [["first", "left", "right"]]
@@ -61,7 +63,7 @@ def test_channels_that_are_multiples_already_are_neither_padded_nor_refused(
     document: Document,
 ) -> None:
     padding = Chains(document).plan(2)
-    assert not padding.made
+    assert not padding.maker_layouts
     assert {node.name for node in padding.refused} == {"last", "returned"}
     assert not Chains(document).plan(1).refused
 
@@ -80,4 +82,4 @@ def test_tied_channels_are_padded_if_all_their_makers_are_named(
 ) -> None:
     nodes = {node for node in document.main if node.name in makers}
     padding = Chains(document).plan(4, nodes)
-    assert {node.name for node in padding.made} == padded
+    assert {node.name for node in padding.maker_layouts} == padded

@@ -28,7 +28,7 @@ from widthfold_onnx.options.progress import Step
 from widthfold_onnx.runtime.measurement import AS_IS, Key, Measurement
 from widthfold_onnx.tuning import cluster as cluster_module
 from widthfold_onnx.tuning.bench import Budget
-from widthfold_onnx.tuning.cluster import MOST_FAILURES, Cluster, ClusterPool
+from widthfold_onnx.tuning.cluster import MAX_FAILURES, Cluster, ClusterPool
 from widthfold_onnx.tuning.identity import Place, machine_identity
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import tune
@@ -214,10 +214,10 @@ def test_a_unit_that_kills_workers_is_given_up_and_no_other(
     assert measurements.keys() == {workload.subject for workload in todo}
     lost = measurements.pop("deadly")
     assert lost.status == "lost"
-    assert lost.reason == f"{MOST_FAILURES} workers failed at it; the last: the worker ended"
+    assert lost.reason == f"{MAX_FAILURES} workers failed at it; the last: the worker ended"
     assert {value.status for value in measurements.values()} == {"ok"}
     tries = Counter(subject for _, subject, _, _ in runs(log))
-    assert tries.pop("deadly") == MOST_FAILURES
+    assert tries.pop("deadly") == MAX_FAILURES
     assert set(tries.values()) == {1}
 
 

@@ -15,7 +15,7 @@ from tests.tuning.search.nets import ALL, THREE, found, status
 from tests.tuning.search.world import World, enter
 from tests.tuning.workload.tool import layers
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement, lost, now
-from widthfold_onnx.tuning.bench import SMALLEST_GAIN
+from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.layers import Layers, Link, inside_subject
 from widthfold_onnx.tuning.search.assign import assign, foresee
 from widthfold_onnx.tuning.successive_halving import Candidate
@@ -97,7 +97,7 @@ def cost(
         seconds = measurements(subject, AS_IS).seconds
         ends[subject] = (None, None)
         if form is None:
-            total += seconds / SMALLEST_GAIN
+            total += seconds / MIN_GAIN
         elif between := measurements(inside_subject(subject), form.spec):
             total += seconds / between.low
             ends[subject] = (form.input_layout, form.output_layout)

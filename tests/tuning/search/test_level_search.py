@@ -11,7 +11,7 @@ from tests.tuning.search.world import World, doubled, enter
 from tests.tuning.workload.tool import search_text
 from widthfold_onnx.options import Effort
 from widthfold_onnx.runtime.session import Level
-from widthfold_onnx.tuning.bench import SMALLEST_GAIN
+from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.search.outcome import NEGLIGIBLE
 from widthfold_onnx.tuning.search.search import CLOSE
@@ -31,7 +31,7 @@ def test_the_best_low_end_wins_and_the_lost_never(
     assert {(site.gain.ratio, site.gain.low) for site in report.sites} == {(2.0, 1.9)}
 
 
-@pytest.mark.parametrize(("low", "count"), [(SMALLEST_GAIN - 1e-3, 0), (SMALLEST_GAIN + 1e-6, 3)])
+@pytest.mark.parametrize(("low", "count"), [(MIN_GAIN - 1e-3, 0), (MIN_GAIN + 1e-6, 3)])
 def test_a_form_must_be_surely_faster(
     model: Path, monkeypatch: pytest.MonkeyPatch, low: float, count: int
 ) -> None:

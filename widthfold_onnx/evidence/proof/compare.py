@@ -47,11 +47,11 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.results import Proof
 from widthfold_onnx.text import printable
 
-LEAST_BITS = 40
-"""A proof may be wrong with a probability of at most 2^-LEAST_BITS."""
+MIN_BITS = 40
+"""A proof may be wrong with a probability of at most 2^-MIN_BITS."""
 
-MOST_ROUNDS = 4
-"""Most rounds of draws; if the bound is above 2^-LEAST_BITS then, nothing is proved."""
+MAX_ROUNDS = 4
+"""Most rounds of draws; if the bound is above 2^-MIN_BITS then, nothing is proved."""
 
 
 @dataclass(frozen=True)
@@ -308,14 +308,14 @@ class _Comparison:
         Rounds of draws are independent, so their bounds are multiplied.
         """
         proof = self._round(targets, variables)
-        for number in range(1, MOST_ROUNDS):
-            if proof.verdict != "equal" or not 0 < proof.error_bits < LEAST_BITS:
+        for number in range(1, MAX_ROUNDS):
+            if proof.verdict != "equal" or not 0 < proof.error_bits < MIN_BITS:
                 break
             with round_of_draws(number):
                 next_proof = self._round(targets, variables)
             bits = proof.error_bits + next_proof.error_bits
             proof = next_proof if next_proof.verdict != "equal" else replace(proof, error_bits=bits)
-        if proof.verdict == "equal" and proof.error_bits < LEAST_BITS:
+        if proof.verdict == "equal" and proof.error_bits < MIN_BITS:
             doubt = "different models may agree in all draws with a probability of "
             return SizeProof("not provable", f"{doubt}2^{-proof.error_bits:.0f}", self.shapes)
         return proof

@@ -33,7 +33,7 @@ all of them differ by a multiple of their product, which is above 2^117."""
 TERMS = 256
 """Products that are added before a reduction: so many of (11,863,000 / 2)^2 stay below 2^53."""
 
-LARGEST_WHOLE = 2.0**51
+MAX_WHOLE_NUMBER = 2.0**51
 """Floats of this magnitude and above are no longer taken for whole numbers."""
 
 BLOCK = 1 << 15
@@ -247,7 +247,7 @@ def of_numbers(array: Array) -> Draws:
     for part in blocks(flat.size):
         block = flat[part].astype(np.float64)
         magnitude = np.abs(block)
-        is_whole = (magnitude < LARGEST_WHOLE) & (magnitude == np.floor(magnitude))
+        is_whole = (magnitude < MAX_WHOLE_NUMBER) & (magnitude == np.floor(magnitude))
         bits = magnitude.view(np.uint64)
         draws = elements(mixed(np.stack([bits, ~bits]) ^ _round))
         for result, variable, prime in zip(results, draws, PRIMES, strict=True):

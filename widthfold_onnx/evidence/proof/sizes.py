@@ -20,20 +20,20 @@ DOUBLINGS = 4
 PRIME = 5
 """A prime that divides few factors of folds; the first extents that fit are multiples of it."""
 
-LARGEST_TESTED = 1 << 16
+MAX_TESTED = 1 << 16
 """Moduli and offsets above this are not tried."""
 
-MOST_ELEMENTS = 1 << 17
+MAX_ELEMENTS = 1 << 17
 """Elements of all inputs; extents near tests that need more are tried only if they are no larger
 than the first ones."""
 
 NEIGHBOURS = 9
 """How often the distance from the first extent is doubled, from 1 on."""
 
-MOST_ALIKE = 3
+MAX_ALIKE = 3
 """Most extents that are tried with one outcome of all tests: the original may not run at some."""
 
-MOST_TIMES = 32
+MAX_TIMES = 32
 """Largest multiple of the first extent."""
 
 DimensionKey = tuple[str, int] | str
@@ -48,7 +48,7 @@ LADDER = (24, 64, 16, 1, 128, 160, 224, 320, 640, 1024, 4096, 16384)
 BATCH = 2
 """Extent of the first axis where the other axes have an extent of `LADDER`."""
 
-MOST_GUESSED = 1 << 20
+MAX_GUESSED = 1 << 20
 """Elements of all inputs at extents that nobody named: each takes forty bytes and more."""
 
 
@@ -93,7 +93,7 @@ def first_tries(program: Program, fixed_shapes: Shapes, run_shapes: Shapes) -> I
         guesses += [dict.fromkeys(dims, size) for size in LADDER]
     for sizes in guesses if dims else [{}]:
         shapes = _shapes_at(program, fixed_shapes, sizes)
-        if not sizes or elements(shapes) <= MOST_GUESSED:
+        if not sizes or elements(shapes) <= MAX_GUESSED:
             yield shapes
 
 
@@ -148,7 +148,7 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     at the offsets themselves; and where one dimension fits while the others do not. Multiples are
     doubled too, because a model may halve an extent before it is tested. Multiples and offsets at
     which all tests have the outcomes of earlier extents are left out. So are extents of more than
-    `MOST_ELEMENTS` elements, unless the first ones have as many.
+    `MAX_ELEMENTS` elements, unless the first ones have as many.
     """
     tests = size_tests(new)
     dims = open_dimensions(old, {})
@@ -156,18 +156,18 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
         return
     sizes = _sizes(old, first)
     terms = [term for test in tests for term in test.terms]
-    moduli = {modulus for _, _, modulus in terms if modulus < LARGEST_TESTED}
+    moduli = {modulus for _, _, modulus in terms if modulus < MAX_TESTED}
     offsets = {
         offset + distance
         for _, offset, modulus in terms
         for distance in (0, modulus)  # where a wrong modulus shows
-        if offset > 0 and offset + distance < LARGEST_TESTED
+        if offset > 0 and offset + distance < MAX_TESTED
     }
     unit = math.lcm(*moduli)
     fitting_sizes = dict.fromkeys(dims, unit * PRIME)
     seen_outcomes = {_outcomes(old, tests, first)}
     for shapes, is_always in _shapes_near_tests(old, sizes, dims, fitting_sizes, sorted(offsets)):
-        if elements(shapes) <= max(MOST_ELEMENTS, elements(first)):
+        if elements(shapes) <= max(MAX_ELEMENTS, elements(first)):
             outcomes = () if is_always else _outcomes(old, tests, shapes)
             if is_always or outcomes not in seen_outcomes:
                 seen_outcomes.add(outcomes)
@@ -217,8 +217,8 @@ def branch_tries(
     """
     tests = {name: [t for t in size_tests(new) if name in t.choosers] for name in unseen_ifs()}
     terms = [term for group in tests.values() for test in group for term in test.terms]
-    largest = min(MOST_TIMES, max((modulus for _, _, modulus in terms), default=1))
-    sizes, most = _sizes(old, first), max(MOST_ELEMENTS, 2 * elements(first))
+    largest = min(MAX_TIMES, max((modulus for _, _, modulus in terms), default=1))
+    sizes, most = _sizes(old, first), max(MAX_ELEMENTS, 2 * elements(first))
     tries = [
         _shapes_at(old, {}, {**sizes, **{key: times * sizes[key] + offset for key in keys}})
         for keys in _groups(sizes, open_dimensions(old, {}))
@@ -237,7 +237,7 @@ def branch_tries(
             (name, tuple(test.outcome(table) for test in tests[name]) or str(shapes))
             for name in ifs
         }
-        if min(times_seen[outcome] for outcome in outcomes) < MOST_ALIKE:
+        if min(times_seen[outcome] for outcome in outcomes) < MAX_ALIKE:
             times_seen.update(outcomes)
             yield shapes
 

@@ -49,7 +49,7 @@ OF_INTEGERS = frozenset(
 """Operators that are computed if all operands are known integers; floats would be added in an
 order that the runtime chooses."""
 
-LARGEST_CAST = 2.0**53
+MAX_CAST = 2.0**53
 """Floats from here on are not cast to whole numbers: a runtime may return any."""
 
 EVALUATED = frozenset({*MOVES, *ELEMENTWISE, *OF_INTEGERS})
@@ -57,7 +57,7 @@ EVALUATED = frozenset({*MOVES, *ELEMENTWISE, *OF_INTEGERS})
 BROADCAST_OPSET = 7
 """Operator set since which elementwise operators broadcast as numpy does."""
 
-MOST_UNKNOWN = 128
+MAX_UNKNOWN = 128
 """Most elements of a tensor of which none is known, among others that are: pads of rank 64."""
 
 
@@ -103,7 +103,7 @@ def _compute_all(
     if node.op_type in ("Div", "Mod") and not has_floats and not arrays[1].all():
         return []
     if node.op_type == "Cast" and has_floats:
-        is_small = np.abs(arrays[0].astype(np.float64)) < LARGEST_CAST
+        is_small = np.abs(arrays[0].astype(np.float64)) < MAX_CAST
         return (run_reference(node, arguments, opset) or []) if is_small.all() else []
     return run_reference(node, arguments, opset) or []
 
@@ -133,7 +133,7 @@ def _elements_of(fact: Fact) -> list[object] | None:
     if fact.numbers is not None:
         return list(fact.numbers.ravel().tolist())
     size = None if fact.dims is None else size_of(fact.dims)
-    return None if size is None or size > MOST_UNKNOWN else [None] * size
+    return None if size is None or size > MAX_UNKNOWN else [None] * size
 
 
 def _compute_known(node: onnx.NodeProto, opset: int, inputs: Sequence[Fact | None]) -> list[Array]:

@@ -12,7 +12,7 @@ from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.proto.dims import dims_of_type
 from widthfold_onnx.model.proto.tensors import is_external
 
-LARGEST = {"b": 1 << 16, "i": 1 << 16, "u": 1 << 16, "f": 1 << 10}
+MAX_KEPT = {"b": 1 << 16, "i": 1 << 16, "u": 1 << 16, "f": 1 << 10}
 """Most elements that are kept, by the kind of a numpy type; larger floats are weights."""
 
 
@@ -81,9 +81,9 @@ class Fact:
             elements = numbers.ravel().tolist()
             if None not in elements:
                 numbers = numbers.astype(helper.tensor_dtype_to_np_dtype(self.element_type))
-            elif len(elements) > LARGEST["i"] or not any(n is not None for n in elements):
+            elif len(elements) > MAX_KEPT["i"] or not any(n is not None for n in elements):
                 return self
-        elif numbers.size > LARGEST.get(numbers.dtype.kind, 0):
+        elif numbers.size > MAX_KEPT.get(numbers.dtype.kind, 0):
             return self
         return replace(self, dims=numbers.shape, numbers=numbers)
 
@@ -99,7 +99,7 @@ def of_tensor(tensor: onnx.TensorProto) -> Fact:
     """Return the fact that a value is a stored tensor."""
     fact = Fact(tensor.data_type, tuple(tensor.dims))
     is_text = tensor.data_type == onnx.TensorProto.STRING
-    if is_text or is_external(tensor) or math.prod(tensor.dims) > max(LARGEST.values()):
+    if is_text or is_external(tensor) or math.prod(tensor.dims) > max(MAX_KEPT.values()):
         return fact
     return fact.with_numbers(numpy_helper.to_array(tensor))
 

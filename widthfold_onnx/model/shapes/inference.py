@@ -40,7 +40,7 @@ CACHED = 1 << 14
 CACHED_BYTES = 1 << 12
 """Larger nodes are not kept: they hold tables."""
 
-MOST_READ = 1 << 8
+MAX_READ = 1 << 8
 """Most numbers of an input that inference reads: extents, axes, pads."""
 
 READ_FLOATS = ("OneHot", "Range", "Resize", "Upsample")
@@ -102,7 +102,7 @@ def _ranks_differ(op_type: str, inputs: Sequence[Fact | None]) -> bool:
 def _read(fact: Fact, op_type: str) -> bytes | None:
     """Return the numbers that inference may read."""
     numbers = fact.numbers
-    if numbers is None or not fact.is_whole or numbers.ndim > 1 or numbers.size > MOST_READ:
+    if numbers is None or not fact.is_whole or numbers.ndim > 1 or numbers.size > MAX_READ:
         return None
     return numbers.tobytes() if numbers.dtype.kind != "f" or op_type in READ_FLOATS else None
 

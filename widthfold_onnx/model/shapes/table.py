@@ -38,7 +38,7 @@ from widthfold_onnx.model.proto.walk import (
 )
 from widthfold_onnx.model.shapes.arithmetic import EVALUATED, computed
 from widthfold_onnx.model.shapes.fact import (
-    LARGEST,
+    MAX_KEPT,
     Fact,
     common_fact,
     completed,
@@ -136,16 +136,16 @@ def _shown(dims: Iterable[int | str | None]) -> str:
     return ",".join("?" if dim is None else printable(str(dim)) for dim in dims) or "a scalar"
 
 
-MOST_ELEMENTS = 1 << 22
+MAX_ELEMENTS = 1 << 22
 """Elements that all evaluated nodes may read and write together."""
 
 NODE_ELEMENTS = 1 << 8
 """Cost of the evaluation of one node, in elements that are read or written in the same time."""
 
-MOST_REPEATED = 100_000
+MAX_REPEATED = 100_000
 """Nodes of bodies and functions that are visited again, all together."""
 
-MOST_CALLS = 32
+MAX_CALLS = 32
 """Depth of functions that call each other."""
 
 LOOPING_SCAN = 9
@@ -186,7 +186,7 @@ class _Step(NamedTuple):
     Attributes:
         inputs: the facts of its inputs.
         outputs: the facts of its outputs.
-        cost: how much of `MOST_ELEMENTS` it took.
+        cost: how much of `MAX_ELEMENTS` it took.
     """
 
     inputs: Sequence[Fact | None]
@@ -218,7 +218,7 @@ class Derivation:
         self._facts: dict[str, Facts] = {}
         self._owners: dict[str, NameScope] = {}
         self._visited: set[int] = set()
-        self._elements, self._repeated, self._declined = MOST_ELEMENTS, MOST_REPEATED, 0
+        self._elements, self._repeated, self._declined = MAX_ELEMENTS, MAX_REPEATED, 0
 
     def facts_for(self, input_facts: Facts) -> Mapping[str, Facts]:
         """Return the facts by path and name, for facts of the inputs of the main graph."""
@@ -321,7 +321,7 @@ class Derivation:
         sizes = [math.prod(element_count if n is None else n for n in f.dims or ()) for f in types]
         cost = element_count + sum(sizes) + NODE_ELEMENTS
         is_typed = all(f.dims is not None and f.element_type for f in types)
-        if not is_typed or max(sizes, default=0) > LARGEST["i"]:
+        if not is_typed or max(sizes, default=0) > MAX_KEPT["i"]:
             return False
         if cost > self._elements:
             self._declined += 1
@@ -333,7 +333,7 @@ class Derivation:
         self, node: onnx.NodeProto, frame: _Frame, inputs: Sequence[Fact | None]
     ) -> Sequence[Fact]:
         """Return the facts of the results of a function."""
-        if frame.calls >= MOST_CALLS:
+        if frame.calls >= MAX_CALLS:
             return []
         key = call_key(node)
         function = self._functions[key]

@@ -66,7 +66,7 @@ AXES_OPSET = 13
 END = (1 << 63) - 1
 """The end of a Slice that takes nothing away there."""
 
-MOST_BEHIND = 32
+MAX_BEHIND = 32
 """Nodes that are followed from a Shape to the bounds of a Slice."""
 
 NEW_AXIS = -1
@@ -207,7 +207,7 @@ def _reader(document: Document, value: Value, pending_slices: set[Node]) -> Node
         return None
     (reader,) = (user for user in users if user not in shapes)
     for node in shapes:  # the loop appends to it
-        if len(shapes) > MOST_BEHIND or any(map(document.must_stay, node.outputs)):
+        if len(shapes) > MAX_BEHIND or any(map(document.must_stay, node.outputs)):
             return None
         for user, index in (use for output in node.outputs for use in output.uses()):
             if is_default(user, "Slice") and index:

@@ -65,7 +65,7 @@ class Length:
 
 @dataclass(frozen=True)
 class Trim:
-    """How many positions a Slice takes away at each end of an axis."""
+    """Numbers of positions that a Slice takes away at both ends of an axis."""
 
     begin: int
     end: int
@@ -112,14 +112,14 @@ class Lengths:
             return Length(offset=extent)
         key, root = (value, axis), Length(value, axis, 1)
         if key not in self._extents:
-            self._extents[key] = root  # before it is followed, so that `MOST_FOLLOWED` counts it
+            self._extents[key] = root  # before it is followed, so that `MAX_FOLLOWED` counts it
             self._extents[key] = self._extent_by_maker(value, axis) or root
         return self._extents[key]
 
     def _extent_by_maker(self, value: Value, axis: int) -> Length | None:
         """Return an open extent, computed from the extents that the maker of the value reads."""
         node = value.producer()
-        if node is None or operator_of(node)[0] or len(self._extents) > MOST_FOLLOWED:
+        if node is None or operator_of(node)[0] or len(self._extents) > MAX_FOLLOWED:
             return None
         data = node.inputs[0] if node.inputs else None
         if data is None:
@@ -199,7 +199,7 @@ class Lengths:
 JOINING = frozenset({"Add", "Div", "Max", "Min", "Mul", "Sub", "Sum"})
 """Operators whose operands are broadcast."""
 
-MOST_FOLLOWED = 100
+MAX_FOLLOWED = 100
 """Values that are followed for one node: each costs levels of recursion."""
 
 

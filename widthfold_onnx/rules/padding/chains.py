@@ -48,14 +48,14 @@ class ChannelPadding:
     Attributes:
         layouts: of the tensors that are padded.
         nodes: the nodes that read or write them, in running order, on padded tensors.
-        made: the layouts of the channels that nodes make, with padding.
+        maker_layouts: the padded layouts of the channels that nodes make.
         chains: these nodes by what joins them: padded tensors and the nodes between them.
         refused: nodes that make channels that cannot be padded: which nodes stop them, and why.
     """
 
     layouts: Mapping[Value, PaddedLayout]
     nodes: Mapping[Node, PaddedOp]
-    made: Mapping[Node, PaddedLayout]
+    maker_layouts: Mapping[Node, PaddedLayout]
     chains: Sequence[Sequence[Node]]
     refused: Mapping[Node, Mapping[Node, Refusal]]
 
@@ -107,7 +107,7 @@ class Chains:
                     refused.setdefault(maker, {}).update(segment.stops)
             elif width > segment.count:
                 padded_makers |= segment.makers.keys()
-        made = {node: layouts[node.outputs[0]] for node in nodes if node in padded_makers}
+        maker_layouts = {node: layouts[node.outputs[0]] for node in nodes if node in padded_makers}
         sharing: dict[Value, list[Node]] = defaultdict(list)
         for node in nodes:
             for value in (*node.inputs, *node.outputs):
@@ -117,7 +117,7 @@ class Chains:
         return ChannelPadding(
             layouts,
             nodes,
-            made,
+            maker_layouts,
             [[node for node in group if node in padded_makers] for group in groups],
             refused,
         )

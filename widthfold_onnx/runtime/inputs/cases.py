@@ -32,10 +32,10 @@ R = TypeVar("R", bound=RuntimeOptions)
 SMALL = 4
 """Most elements of an input whose value is taken from the graph."""
 
-MOST_CASES = 8
+MAX_CASES = 8
 """Most combinations of values; beyond that each value is in one of them."""
 
-LARGEST_CONSTANT = 4096
+MAX_CONSTANT = 4096
 """Most elements of a constant that is read."""
 
 _DTYPES = "BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 FLOAT16 FLOAT DOUBLE"
@@ -85,7 +85,7 @@ def cases(model: onnx.ModelProto, chosen: Values) -> tuple[Values, ...]:
         reader = _Reader(small)
         reader.read(flat(model).graph)
         choices |= {n: reader.values(n) for n in sorted(reader.compared) if n not in chosen}
-    if math.prod(map(len, choices.values())) <= MOST_CASES:
+    if math.prod(map(len, choices.values())) <= MAX_CASES:
         combinations = product(*choices.values())
         return tuple(dict(zip(choices, values, strict=True)) for values in combinations)
     count = max(map(len, choices.values()))
@@ -155,7 +155,7 @@ class _Reader:
     def values(self, name: str) -> list[tuple[float, ...]]:
         """Return values of an input; each one fills all elements of the input."""
         holding, failing = self.compared[name]
-        return [(value,) for value in list(dict.fromkeys(holding + failing))[:MOST_CASES]]
+        return [(value,) for value in list(dict.fromkeys(holding + failing))[:MAX_CASES]]
 
     def read(self, graph: onnx.GraphProto) -> None:
         """Read a graph, and all graphs in it."""
@@ -172,7 +172,7 @@ class _Reader:
         if isinstance(constant, onnx.TensorProto):
             self._extents[name] = tuple(constant.dims)
             is_inside = constant.data_location != onnx.TensorProto.EXTERNAL
-            if not is_inside or math.prod(constant.dims) > LARGEST_CONSTANT:
+            if not is_inside or math.prod(constant.dims) > MAX_CONSTANT:
                 return
             constant = numpy_helper.to_array(constant)
         if isinstance(constant, np.ndarray) and constant.size and constant.dtype.kind in "fiub":

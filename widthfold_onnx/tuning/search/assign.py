@@ -20,7 +20,7 @@ import numpy as np
 from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement
-from widthfold_onnx.tuning.bench import SMALLEST_GAIN
+from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.layers import Layers, Link, inside_subject
 from widthfold_onnx.tuning.successive_halving import Candidate
 from widthfold_onnx.tuning.workloads import PredictedForm, Workload
@@ -77,7 +77,7 @@ def _measured(workload: Workload, measurement: Measurements) -> Iterator[Option]
         yield Option(None, 0.0)
         return
     as_is_seconds = as_is.seconds
-    yield Option(None, as_is_seconds / SMALLEST_GAIN)
+    yield Option(None, as_is_seconds / MIN_GAIN)
 
     def seconds(subject: str, form: PredictedForm) -> float | None:
         result = measurement(subject, form.spec)
@@ -92,7 +92,7 @@ def _measured(workload: Workload, measurement: Measurements) -> Iterator[Option]
 
 def _predicted(workload: Workload, inside: Workload | None) -> Iterator[Option]:
     """Yield all options of a layer; `inside` has the forms that may run between packed tensors."""
-    yield Option(None, workload.predicted / SMALLEST_GAIN)
+    yield Option(None, workload.predicted / MIN_GAIN)
     shared = set() if inside is None else set(inside.forms)
     for form in workload.forms:
         yield _option(form, form.predicted, form.packed if form in shared else None)

@@ -20,7 +20,7 @@ from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement
-from widthfold_onnx.tuning.bench import SMALLEST_GAIN, Bench, Budget
+from widthfold_onnx.tuning.bench import MIN_GAIN, Bench, Budget
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.search.assign import foresee
 from widthfold_onnx.tuning.workloads import Workload
@@ -178,7 +178,7 @@ def racing(
 
 def pays(gain: Gain) -> bool:
     """Check whether a gain is large enough to use the form."""
-    return gain.low > (PREDICTED_GAIN if gain.predicted else SMALLEST_GAIN)
+    return gain.low > (PREDICTED_GAIN if gain.predicted else MIN_GAIN)
 
 
 def gain_of(measurement: Measurement) -> Gain:
