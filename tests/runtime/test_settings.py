@@ -41,10 +41,10 @@ def test_each_setting_comes_first_in_its_turn(measured):
 @pytest.mark.parametrize(("cost", "rounds"), [(0.05, 1000), (0.3, 500), (1, 150), (40, 6)])
 def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
     counts = []
-    choosing = settings.choosing
+    times_at_settings = settings.times_at_settings
 
     def spied(*arguments):
-        result = choosing(*arguments)
+        result = times_at_settings(*arguments)
         counts.append(len(machines[0].runs))
         return result
 
@@ -56,7 +56,7 @@ def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
         return opened(machine, *arguments, **options)
 
     monkeypatch.setattr(Machine, "open_session", open_session)
-    monkeypatch.setattr(settings, "choosing", spied)
+    monkeypatch.setattr(settings, "times_at_settings", spied)
     measured(costs(cost, cost, cost, cost), time_budget=20)
     assert counts == [pytest.approx(4 * rounds, abs=4)]
 

@@ -40,7 +40,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
         return [(cpu, {})]
 
     monkeypatch.setattr(session_module, "ranking", ranking)
-    monkeypatch.setattr(session_module, "choose", lambda provider: provider)
+    monkeypatch.setattr(session_module, "usable_provider", lambda provider: provider)
     monkeypatch.setattr(
         session_module, "description_of", lambda provider: description_of(Provider.CPU)
     )

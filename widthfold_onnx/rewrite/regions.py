@@ -86,7 +86,7 @@ class Regions:
             folded_nodes: the nodes that are folded, each with the two ends of its form.
         """
         regions = _ChangingRegions(document, nodes, folded_nodes, _sources(nodes))
-        regions.choose()
+        regions.settle_ops()
         return regions
 
     def home(self, value: Value | None) -> PackedLayout | None:
@@ -198,7 +198,7 @@ class _ChangingRegions(Regions):
     homes: dict[Value, PackedLayout | None] = field(default_factory=dict)
     folded_data: set[PackedTensor] = field(default_factory=set)
 
-    def choose(self) -> None:
+    def settle_ops(self) -> None:
         """Let every op run packed that can, then make those logical whose moves cost more."""
         for node, ends in self.folded_nodes.items():
             self._place(node, ends)

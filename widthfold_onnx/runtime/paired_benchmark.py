@@ -49,12 +49,12 @@ from widthfold_onnx.runtime.settings import (
     Setting,
     SettingChoice,
     advice_of,
-    choose,
-    choosing,
+    best_settings,
     open_at,
     rounds_of,
     settings_of,
     timed_rounds,
+    times_at_settings,
 )
 
 PROCESS_SHARE = 1 / 8
@@ -135,7 +135,7 @@ def contest(
     on_progress(Step("timing: choosing settings"))
     options = resolved(options)
     models = (original, rewritten)
-    choice, inputs = choose(models, options, shapes, options.time_budget * CHOICE_SHARE)
+    choice, inputs = best_settings(models, options, shapes, options.time_budget * CHOICE_SHARE)
     seconds = max(options.time_budget * PROCESS_SHARE, 2 * START)
     counts = repeats(choice.run, choice.opening, seconds)
     on_progress(Step("timing: alternating runs"))
@@ -187,7 +187,7 @@ def ratio_in_process(
         UnverifiedError: a model does not run.
     """
     models = (original, rewritten)
-    choice, inputs = choose(models, options, shapes, CHOICE_SECONDS)
+    choice, inputs = best_settings(models, options, shapes, CHOICE_SECONDS)
     sessions = list(map(open_at, models, choice.settings))
     (measurement,) = ratios_in_turn(
         sessions[::-1], inputs, options, options.time_budget, patience=math.inf
@@ -222,7 +222,7 @@ def ratios_to(
     settings = settings_of(options)
     sessions = [open_at(base, setting) for setting in settings]
     inputs = [timed_inputs(sessions[0], shapes, options, kind) for kind in kinds]
-    times = choosing([sessions], inputs[0], options, options.time_budget * CHOICE_SHARE)
+    times = times_at_settings([sessions], inputs[0], options, options.time_budget * CHOICE_SHARE)
     best = int(np.argmin(np.median(times, axis=0)))
     timed_sessions = [sessions[best], *(open_at(model, settings[best]) for model in models)]
     seconds = options.time_budget / len(kinds)

@@ -58,7 +58,7 @@ def ranking(
     return links
 
 
-def choose(provider: Provider) -> Provider:
+def usable_provider(provider: Provider) -> Provider:
     """Return the provider to use: AUTO is CUDA if a CUDA device really runs a node, else the CPU.
 
     Raises:

@@ -30,9 +30,9 @@ from widthfold_onnx.runtime.providers import (
     OFF,
     check_entries,
     check_options,
-    choose,
     entries,
     ranking,
+    usable_provider,
 )
 from widthfold_onnx.text import printable
 
@@ -273,7 +273,7 @@ def resolved(options: R) -> R:
         UnverifiedError: no runtime, or the provider cannot be used.
         UsageError: the provider or the runtime does not take the options that were given for it.
     """
-    provider = choose(options.provider)
+    provider = usable_provider(options.provider)
     check_options(provider, options.provider_options)
     check_entries(options.session_options)
     return replace(options, provider=provider)
@@ -309,7 +309,7 @@ def open_session(
         UsageError: `use_tf32` is switched off where float16 is to be timed.
     """
     runtime = library.runtime()
-    provider = choose(options.provider)
+    provider = usable_provider(options.provider)
     if isinstance(model, onnx.ModelProto):
         path, name = source, model.graph.name if source is None else source.name
         folder = None if source is None else source.parent

@@ -129,7 +129,7 @@ class SettingChoice:
     opening: float
 
 
-def choose(
+def best_settings(
     models: Models, options: VerifyOptions, shapes: Shapes | None, seconds: float
 ) -> tuple[SettingChoice, Rotation]:
     """Return the best settings, and the inputs to time with.
@@ -145,7 +145,7 @@ def choose(
     sessions = [[open_at(model, setting) for setting in settings] for model in models]
     opening = (time.perf_counter() - start) / (2 * len(settings))
     inputs = timed_inputs(sessions[0][0], shapes, options)
-    times = choosing(sessions, inputs, options, seconds)
+    times = times_at_settings(sessions, inputs, options, seconds)
     medians = np.median(times, axis=0)
     best = [int(np.argmin(row)) for row in medians]
     if models[0].samefile(models[1]):
@@ -161,7 +161,7 @@ def choose(
     return choice, inputs
 
 
-def choosing(
+def times_at_settings(
     sessions: Sequence[Sequence[Session]],
     inputs: Rotation,
     options: VerifyOptions,

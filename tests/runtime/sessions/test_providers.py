@@ -11,9 +11,9 @@ from widthfold_onnx.runtime import library
 from widthfold_onnx.runtime.descriptions import DESCRIPTIONS, description_of
 from widthfold_onnx.runtime.providers import (
     check_options,
-    choose,
     obstacle,
     ranking,
+    usable_provider,
 )
 
 NAMES = {provider: known.name for provider, known in DESCRIPTIONS.items()}
@@ -68,24 +68,24 @@ def using(monkeypatch):
 
 def test_a_device_that_works_is_used_with_the_fallback_forbidden(using, tmp_path, capfd):
     runtime = using(RuntimeOptions(tmp_path, runs_on=NAMES[Provider.CUDA]))
-    assert choose(Provider.AUTO) is Provider.CUDA
-    assert choose(Provider.CUDA) is Provider.CUDA
+    assert usable_provider(Provider.AUTO) is Provider.CUDA
+    assert usable_provider(Provider.CUDA) is Provider.CUDA
     assert runtime.entries == {"session.disable_cpu_ep_fallback": "1"}
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_device_that_does_not_work_is_named_or_left_to_auto(using, tmp_path):
     using(RuntimeOptions(tmp_path))
-    assert choose(Provider.AUTO) is Provider.CPU
+    assert usable_provider(Provider.AUTO) is Provider.CPU
     with pytest.raises(UnverifiedError, match="provider cuda cannot be used: no kernel image"):
-        choose(Provider.CUDA)
+        usable_provider(Provider.CUDA)
 
 
 def test_a_silent_fallback_is_no_device(using, tmp_path):
     using(RuntimeOptions(tmp_path, runs_on=NAMES[Provider.CPU]))
-    assert choose(Provider.AUTO) is Provider.CPU
+    assert usable_provider(Provider.AUTO) is Provider.CPU
     with pytest.raises(UnverifiedError, match="tensorrt cannot be used: no usable device"):
-        choose(Provider.TENSORRT)
+        usable_provider(Provider.TENSORRT)
 
 
 def test_a_library_that_does_not_load_is_named_without_its_folder(using, tmp_path):
@@ -93,16 +93,16 @@ def test_a_library_that_does_not_load_is_named_without_its_folder(using, tmp_pat
     (tmp_path / "capi" / "libonnxruntime_providers_cuda.so").write_text("no library")
     using(RuntimeOptions(tmp_path))
     with pytest.raises(UnverifiedError, match=r"libonnxruntime_providers_cuda\.so") as caught:
-        choose(Provider.CUDA)
+        usable_provider(Provider.CUDA)
     assert str(tmp_path) not in str(caught.value)
 
 
 def test_a_build_without_the_provider_says_what_to_install(using, tmp_path):
     using(RuntimeOptions(tmp_path, available=[NAMES[Provider.CPU]]))
-    assert choose(Provider.AUTO) is Provider.CPU
-    assert choose(Provider.CPU) is Provider.CPU
+    assert usable_provider(Provider.AUTO) is Provider.CPU
+    assert usable_provider(Provider.CPU) is Provider.CPU
     with pytest.raises(UnverifiedError, match=r"no CUDAExecutionProvider; pip install .*\[gpu\]"):
-        choose(Provider.CUDA)
+        usable_provider(Provider.CUDA)
 
 
 def test_parity_asks_for_whole_float32_products():
