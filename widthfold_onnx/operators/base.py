@@ -171,7 +171,7 @@ def misfit(data: Dims, weight: Sequence[int], suffix: str) -> Refusal:
     )
 
 
-def integers(node: Node, name: str, default: Sequence[int]) -> list[int]:
+def int_attribute(node: Node, name: str, default: Sequence[int]) -> list[int]:
     """Return an attribute of integers."""
     return list(node.attributes.get_ints(name, default))
 
@@ -188,9 +188,11 @@ def read_axes(node: Node, lengths: Dims, kernel: Sequence[int]) -> list[ConvAxis
         The axes, without what `auto_pad` says; a refusal if the attributes contradict each other.
     """
     rank = len(lengths)
-    declared = integers(node, "kernel_shape", kernel)
-    strides, dilations = (integers(node, name, [1] * rank) for name in ("strides", "dilations"))
-    pads = integers(node, "pads", [0] * (2 * rank))
+    declared = int_attribute(node, "kernel_shape", kernel)
+    strides, dilations = (
+        int_attribute(node, name, [1] * rank) for name in ("strides", "dilations")
+    )
+    pads = int_attribute(node, "pads", [0] * (2 * rank))
     fits = declared == list(kernel) and len(kernel) == rank
     fits = fits and [len(strides), len(dilations), len(pads)] == [rank, rank, 2 * rank]
     if not fits or min([1, *strides, *dilations]) < 1:

@@ -16,7 +16,7 @@ import numpy as np
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.document import Node
-from widthfold_onnx.operators.base import integers, read_axes
+from widthfold_onnx.operators.base import int_attribute, read_axes
 from widthfold_onnx.operators.conv import CONV, Conv, auto_pad_of, group_of
 from widthfold_onnx.refusal import Code, Refusal
 
@@ -37,8 +37,8 @@ class ConvTranspose(Conv):
         if isinstance(axes, Refusal):
             return axes
         rank = len(axes)
-        growth = integers(node, "output_padding", [0] * rank)
-        target = integers(node, "output_shape", [])
+        growth = int_attribute(node, "output_padding", [0] * rank)
+        target = int_attribute(node, "output_shape", [])
         pads = [pad for axis in axes for pad in (axis.pad_begin, axis.pad_end)]
         if len(growth) != rank or len(target) not in (0, rank) or min(*pads, *growth) < 0:
             return Refusal(
@@ -68,7 +68,7 @@ class ConvTranspose(Conv):
 
     def pad_period(self, node: Node, axis: ConvAxis) -> int | None:
         """Return None for an `output_shape`."""
-        return None if integers(node, "output_shape", []) else 1
+        return None if int_attribute(node, "output_shape", []) else 1
 
     def canonical(self, weight: Array, node: Node) -> Array:
         """Return [O, C/group, *kernel], mirrored along every spatial axis."""

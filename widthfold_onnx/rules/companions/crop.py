@@ -45,7 +45,7 @@ from widthfold_onnx.model.document import (
 )
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.arithmetic import BROADCAST_OPSET
-from widthfold_onnx.operators.base import integers
+from widthfold_onnx.operators.base import int_attribute
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.companions.companion import Exchange, NewNode, Operand
 from widthfold_onnx.rules.companions.lengths import (
@@ -88,7 +88,7 @@ def crop(document: Document, node: Node) -> Exchange | Refusal | None:
         return None
     lengths = Lengths.around(document, node)
     axes = conv_axes(lengths, node)
-    if axes is None or integers(node, "output_shape", []):
+    if axes is None or int_attribute(node, "output_shape", []):
         return None
     signal, merged_axes = _merge_pad(lengths, node, axes)
     is_transposed = node.op_type != "Conv"
@@ -239,7 +239,7 @@ def _places(lengths: Lengths, node: Node, value: Value, places: list[int]) -> li
 
 def _reshape_axes(lengths: Lengths, node: Node, places: list[int]) -> list[int]:
     """Return the axes behind a Squeeze or Unsqueeze, [] if it does not say which it means."""
-    numbers: Sequence[int | None] = integers(node, "axes", [])
+    numbers: Sequence[int | None] = int_attribute(node, "axes", [])
     if lengths.document.opset >= AXES_OPSET:
         numbers = lengths.numbers(input_of(node, 1))
     axes = [axis for axis in numbers if axis is not None]
@@ -330,7 +330,7 @@ def _zeros(lengths: Lengths, pad: Node, rank: int) -> list[tuple[int, int]] | No
     vector = input_of(pad, 1)
     if vector is None:
         number = pad.attributes.get_float("value", 0.0)
-        numbers: Sequence[int | None] = integers(pad, "pads", [])
+        numbers: Sequence[int | None] = int_attribute(pad, "pads", [])
         axes: Sequence[int | None] = range(rank)
     else:
         fill = input_of(pad, 2)
@@ -354,7 +354,7 @@ def _attributes(node: Node, axes: Sequence[ConvAxis]) -> Attributes:
     if node.op_type == "Conv":
         begins, ends = ([getattr(a, side) for a in axes] for side in ("pad_begin", "pad_end"))
         return {**attributes, "pads": [*begins, *ends]}
-    output_padding = integers(node, "output_padding", [0] * len(axes))
+    output_padding = int_attribute(node, "output_padding", [0] * len(axes))
     reaches = [axis.dilation * (axis.kernel - 1) for axis in axes]
     begins = [reach - axis.pad_begin for reach, axis in zip(reaches, axes, strict=True)]
     ends = [r - a.pad_end + n for r, a, n in zip(reaches, axes, output_padding, strict=True)]
