@@ -50,12 +50,14 @@ ADDED = Product(op="Gemm", shape=[24, 3], weight=[3, 5], addend=[5]).model()
 
 def without(name: str) -> Callable[..., list[int]]:
     """An attribute of integers is taken for its default."""
-    return lambda node, key, default: default if key == name else RIGHT_INTEGERS(node, key, default)
+    return lambda node, key, default: (
+        default if key == name else RIGHT_ATTRIBUTE(node, key, default)
+    )
 
 
 def exchanged(node: Any, name: str, default: list[int]) -> list[int]:
     """Pads are read end first."""
-    integers = RIGHT_INTEGERS(node, name, default)
+    integers = RIGHT_ATTRIBUTE(node, name, default)
     half = len(integers) // 2
     return [*integers[half:], *integers[:half]] if name == "pads" else integers
 
@@ -77,7 +79,7 @@ def groups_reversed(weight: np.ndarray, node: Any) -> np.ndarray:
 
 
 RIGHT_CANONICAL = conv_transpose.CONV_TRANSPOSE.canonical
-RIGHT_INTEGERS = base.integers
+RIGHT_ATTRIBUTE = base.int_attribute
 RIGHT_FLAG = matmul.flag
 RIGHT_AUTO_PAD = conv.auto_pad_of
 
@@ -98,21 +100,21 @@ def described(op_type: str, *wrong: Operator) -> tuple[object, str, object]:
 FAULTS: dict[str, tuple[onnx.ModelProto, object, str, object]] = {
     "auto_pad is taken for its mirror image": (CONV, conv, "auto_pad_of", mirrored_auto_pad),
     "auto_pad is ignored": (CONV, conv, "auto_pad_of", lambda node: "NOTSET"),
-    "dilations are ignored": (UNEVEN, base, "integers", without("dilations")),
-    "pads are ignored": (UNEVEN, base, "integers", without("pads")),
-    "pads are read end first": (UNEVEN, base, "integers", exchanged),
-    "strides are ignored": (STRIDED, base, "integers", without("strides")),
+    "dilations are ignored": (UNEVEN, base, "int_attribute", without("dilations")),
+    "pads are ignored": (UNEVEN, base, "int_attribute", without("pads")),
+    "pads are read end first": (UNEVEN, base, "int_attribute", exchanged),
+    "strides are ignored": (STRIDED, base, "int_attribute", without("strides")),
     "groups are read in reverse": (
         GROUPS,
         *(conv.Conv, "canonical", staticmethod(groups_reversed)),
     ),
-    "strides of a ConvTranspose are ignored": (UP, base, "integers", without("strides")),
-    "output_padding is ignored": (UP, conv_transpose, "integers", without("output_padding")),
-    "pads of a ConvTranspose are read end first": (UP, base, "integers", exchanged),
+    "strides of a ConvTranspose are ignored": (UP, base, "int_attribute", without("strides")),
+    "output_padding is ignored": (UP, conv_transpose, "int_attribute", without("output_padding")),
+    "pads of a ConvTranspose are read end first": (UP, base, "int_attribute", exchanged),
     "dilations of a ConvTranspose are ignored": (
         UP_DILATED,
         base,
-        "integers",
+        "int_attribute",
         without("dilations"),
     ),
     "groups of a ConvTranspose are ignored": (
