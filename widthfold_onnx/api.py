@@ -373,7 +373,7 @@ def _carry_out(handle: ModelHandle, fitted_plan: FittedPlan, *, no_verify: bool)
 
 
 def _default_factor(keywords: Mapping[str, Any]) -> FoldKeywords:
-    """Return the keyword where no factor is given; strides alone have none."""
+    """Return the keyword of the factor by default; strides alone have no factor."""
     return {} if keywords.get("form") == FormName.STRIDES else {"factor": FACTOR}
 
 

@@ -699,7 +699,8 @@ class PaddingReport(Result, kw_only=True, frozen=True):
         layers: the layers that make them; empty if none can be padded.
         stops: where channels end that cannot be padded.
         reason: why they are kept; else "".
-        gain: of the whole model against the same one without padding, where that was measured.
+        gain: of the whole model with all chains padded against the same one without padding, where
+            that was measured; chains that did not help are not padded.
     """
 
     status: Literal["padded", "kept"]

@@ -73,7 +73,7 @@ def verify_files(
 
 
 def saturates_on(original: Path, options: VerifyOptions) -> bool:
-    """Return whether kernels of this CPU saturate on a model, whose values must be usable.
+    """Run a model as its values are judged; return whether kernels of this CPU saturate on it.
 
     Args:
         original: the model before.

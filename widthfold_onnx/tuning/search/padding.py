@@ -70,7 +70,7 @@ class PaddingSearch:
     on_progress: Progress
 
     def best(self) -> TimedPadding | None:
-        """Return the trial of the multiple that gains most; None if nothing was timed."""
+        """Return the trial of the multiple with the surest gain; None if nothing was timed."""
         drafting, spending = self.trials.drafting, self.trials.spending
         given_multiple = drafting.fold_options.pad_channels
         multiples = CHANNEL_MULTIPLES if given_multiple is None else (given_multiple,)
