@@ -16,7 +16,8 @@ from gpu.results import of, read, us
 from gpu.stage import Stage, noise
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.session import Level, open_session
+from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.session import open_session
 
 CHAINS = (8, 72)
 """Nodes of the two chains from whose difference the time of a node is taken."""

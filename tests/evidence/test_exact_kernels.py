@@ -25,8 +25,9 @@ from widthfold_onnx.evidence.exact_kernels import (
     with_exact_products,
 )
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.providers import SIGNED
-from widthfold_onnx.runtime.session import Level, Session
+from widthfold_onnx.runtime.session import Session
 
 U8, S8 = np.uint8, np.int8
 LINE = {"shape": (2, 8, 20), "weight": (5, 8, 4), "attributes": {"pads": [2, 1]}, "pads": (2, 1)}

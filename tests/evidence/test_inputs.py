@@ -17,8 +17,8 @@ from tests.rewrite.quantized.models import qdq_chain, rounding
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence import inputs as inputs_module
 from widthfold_onnx.evidence.inputs import LABEL, filling_set, pairs, run_once
+from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.recorded import InputSet
-from widthfold_onnx.runtime.session import Level
 
 SHAPE = (1, 4, 32, 64)
 LIKE = InputSet("seed 0", {"x": np.ones(SHAPE, np.float32)}, random=True)

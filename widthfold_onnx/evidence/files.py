@@ -116,7 +116,8 @@ def _saturation_failures(
 ) -> list[list[str]]:
     from widthfold_onnx.evidence.parity.reference import reference_of
     from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
-    from widthfold_onnx.runtime.session import Level, resolved
+    from widthfold_onnx.runtime.descriptions import Level
+    from widthfold_onnx.runtime.session import resolved
 
     reference = reference_of(original, resolved(options), silent)
     results = [

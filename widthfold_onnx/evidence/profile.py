@@ -32,9 +32,9 @@ from widthfold_onnx.model.proto.walk import all_graphs
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.results import NodeTime, Side
-from widthfold_onnx.runtime.descriptions import description_of
+from widthfold_onnx.runtime.descriptions import Level, description_of
 from widthfold_onnx.runtime.kernels import copied, operations
-from widthfold_onnx.runtime.session import Feeds, Level, Session
+from widthfold_onnx.runtime.session import Feeds, Session
 from widthfold_onnx.runtime.settings import Setting, open_at
 from widthfold_onnx.text import printable
 

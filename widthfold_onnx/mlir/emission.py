@@ -116,7 +116,7 @@ def _folded_operation(
     linalg_op: LinalgOp, layer: Layer, fold: ConvFold, dims: Dims, *, groups: bool
 ) -> FoldedOperation:
     """Return the operation for data of the extents [N, C, *spatial], or of a product's."""
-    weight = folded_weight(layer, layer.stored(), fold)
+    weight = folded_weight(layer, layer.read_weight(), fold)
     if linalg_op.kind == MATMUL:
         axis = 1 if linalg_op.right else 0
         result = tuple(weight.shape[i] if i == axis else e for i, e in enumerate(dims))

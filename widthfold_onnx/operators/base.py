@@ -70,12 +70,12 @@ class Operator(ABC):
 
     Attributes:
         inputs: the indices of its inputs.
-        integers: whether it multiplies integers.
+        takes_integers: whether it multiplies integers.
         min_opset: first operator set in which it is understood.
     """
 
     inputs: Inputs = Inputs()
-    integers: bool = False
+    takes_integers: bool = False
     min_opset: int = MIN_OPSET
 
     transposed: ClassVar[bool] = False
@@ -141,11 +141,11 @@ class Operator(ABC):
         """Return the number of groups into which the channels are divided."""
         return 1
 
-    def canonical(self, weight: Array, node: Node) -> Array:
+    def canonical_weight(self, weight: Array, node: Node) -> Array:
         """Return a stored weight as [O, C/group, *kernel]; elements only move."""
         return weight
 
-    def stored(self, weight: Array, node: Node, shape: tuple[int, ...]) -> Array:
+    def stored_weight(self, weight: Array, node: Node, shape: tuple[int, ...]) -> Array:
         """Return a folded weight as the folded node stores it.
 
         Args:

@@ -135,8 +135,8 @@ def group_of(node: Node) -> int:
 
 
 CONV = Conv(inputs=Inputs(bias=2))
-CONV_INTEGER = Conv(inputs=Inputs(data_zero=2, zero=3), integers=True)
-QLINEAR_CONV = Conv(inputs=replace(QLINEAR, bias=8), integers=True)
+CONV_INTEGER = Conv(inputs=Inputs(data_zero=2, zero=3), takes_integers=True)
+QLINEAR_CONV = Conv(inputs=replace(QLINEAR, bias=8), takes_integers=True)
 
 
 ADDEND = 3

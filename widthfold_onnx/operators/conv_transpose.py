@@ -70,7 +70,7 @@ class ConvTranspose(Conv):
         """Return None for an `output_shape`."""
         return None if int_attribute(node, "output_shape", []) else 1
 
-    def canonical(self, weight: Array, node: Node) -> Array:
+    def canonical_weight(self, weight: Array, node: Node) -> Array:
         """Return [O, C/group, *kernel], mirrored along every spatial axis."""
         channels, outputs, *kernel = weight.shape
         group = group_of(node)

@@ -91,13 +91,13 @@ class Product(Operator):
         """Return one axis of rows or columns."""
         return (ConvAxis(length=dims[-1 if self.weight_on_left else -2], kernel=1),)
 
-    def canonical(self, weight: Array, node: Node) -> Array:
+    def canonical_weight(self, weight: Array, node: Node) -> Array:
         """Return all matrices as one [O, C, 1]."""
         matrices = self.matrices(weight, node)
         ordered_matrices = matrices if self._outputs_first(node) else matrices.swapaxes(-1, -2)
         return ordered_matrices.reshape(-1, ordered_matrices.shape[-1], 1)
 
-    def stored(self, weight: Array, node: Node, shape: tuple[int, ...]) -> Array:
+    def stored_weight(self, weight: Array, node: Node, shape: tuple[int, ...]) -> Array:
         """Return the matrices, with the batches that the original has."""
         matrices = weight.reshape(*self.matrix_shape(node, shape)[:-2], -1, weight.shape[1])
         return matrices if self._outputs_first(node) else matrices.swapaxes(-1, -2)
@@ -149,5 +149,5 @@ def _sides(product: Product) -> tuple[Product, Product]:
 
 MATMUL = _sides(Product())
 GEMM = _sides(Product(inputs=Inputs(bias=2), min_opset=GEMM_MIN_OPSET))
-MATMUL_INTEGER = _sides(Product(inputs=Inputs(data_zero=2, zero=3), integers=True))
-QLINEAR_MATMUL = _sides(Product(inputs=QLINEAR, integers=True))
+MATMUL_INTEGER = _sides(Product(inputs=Inputs(data_zero=2, zero=3), takes_integers=True))
+QLINEAR_MATMUL = _sides(Product(inputs=QLINEAR, takes_integers=True))

@@ -174,8 +174,9 @@ class Parameters:
 
 def folded_weight(layer: Layer, numbers: Array, fold: ConvFold) -> Array:
     """Fold the numbers of a weight; both sides have the layout in which the nodes store them."""
-    conv_weight = fold_weight(layer.operator.canonical(numbers, layer.node), fold, layer.zero)
-    return layer.operator.stored(conv_weight, layer.node, layer.weight.shape)
+    operator, node = layer.operator, layer.node
+    conv_weight = fold_weight(operator.canonical_weight(numbers, node), fold, layer.zero)
+    return operator.stored_weight(conv_weight, node, layer.weight.shape)
 
 
 def folded_vector(layer: Layer, numbers: Array, fold: ConvFold) -> Array:

@@ -62,7 +62,6 @@ class Layer(Site, ABC):
             where open.
         planned: the same with the assumed input shapes.
         opset: version of the default operator set of the model.
-        weight: the numbers of the weight as they are stored.
         weight_shape: extents of the weight as [O, C/group, *kernel].
         group: groups of its channels.
         axes: geometry of every axis of positions, lengths as planned.
@@ -76,14 +75,13 @@ class Layer(Site, ABC):
             the data was dequantized from integers.
         dequantizer: the DequantizeLinear of the data, if quantizing its result again gives back
             every number.
-        stored: reads the weight as it is stored.
+        read_weight: reads the weight as it is stored.
     """
 
     operator: Operator
     static: Dims
     planned: Dims
     opset: int
-    weight: Constant
     weight_shape: tuple[int, ...]
     group: int
     axes: tuple[ConvAxis, ...]
@@ -92,7 +90,7 @@ class Layer(Site, ABC):
     zero: Array
     is_finite: bool
     dequantizer: Node | None
-    stored: Callable[[], Array]
+    read_weight: Callable[[], Array]
 
     @property
     def data(self) -> Value:
@@ -106,10 +104,19 @@ class Layer(Site, ABC):
         """Index of the data among the inputs of the node."""
         return self.operator.inputs.data
 
+    def canonical_weight(self) -> Array:
+        """Read the weight as [O, C/group, *kernel]."""
+        return self.operator.canonical_weight(self.read_weight(), self.node)
+
     @cached_property
     def has_finite_weight(self) -> bool:
         """True if the weight holds neither Inf nor NaN; it is read for this."""
-        return bool(np.isfinite(self.stored()).all())
+        return bool(np.isfinite(self.read_weight()).all())
+
+    @property
+    def weight(self) -> Constant:
+        """The weight as it is stored."""
+        return self.parameters[self.operator.inputs.weight].constant
 
     @property
     def bias(self) -> Constant | None:
@@ -134,7 +141,7 @@ class Layer(Site, ABC):
         return self.quantization is not None and self.quantization.dequantized
 
     @property
-    def matrices(self) -> int:
+    def matrix_count(self) -> int:
         """Number of matrices in the weight: above 1 in a product with a matrix for every batch."""
         return 1
 
@@ -142,7 +149,7 @@ class Layer(Site, ABC):
     def channels(self) -> tuple[int, int]:
         """Input and output channels; of a single matrix, where the weight has several."""
         outputs, per_group = self.weight_shape[:2]
-        return per_group * self.group, outputs // self.matrices
+        return per_group * self.group, outputs // self.matrix_count
 
     @property
     def grouping(self) -> Grouping:
@@ -223,7 +230,7 @@ class ConvLayer(Layer):
         """
         if self.quantization is not None or math.gcd(*self.channels) == self.group:
             return self.group
-        return most_groups(self.operator.canonical(self.stored(), self.node), self.grouping)
+        return most_groups(self.canonical_weight(), self.grouping)
 
     @property
     def position_names(self) -> tuple[str, ...]:
@@ -391,8 +398,8 @@ class ProductLayer(Layer):
         return self.matrix_shape[:-2]
 
     @property
-    def matrices(self) -> int:
-        """Matrices in the weight, one for every batch."""
+    def matrix_count(self) -> int:
+        """Number of matrices in the weight, one for every batch."""
         return math.prod(self.batches)
 
     @property
@@ -442,7 +449,7 @@ class ProductLayer(Layer):
     def geometry(self) -> Hashable:
         """The values that determine its forms besides extents, element size and weight."""
         layout = (self.transposed, self.flat, self.labels, self.weight.shape)
-        return (super().geometry, self.matrices, layout, self.samples)
+        return (super().geometry, self.matrix_count, layout, self.samples)
 
     @property
     def attributes(self) -> str:

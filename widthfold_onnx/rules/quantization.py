@@ -248,7 +248,7 @@ def read_quantization(
     inputs = operator.inputs
     data, zero = node.inputs[inputs.data], input_of(node, inputs.data_zero)
     maker = data_dequantizer(data) if dequantizer(node.inputs[inputs.weight]) is not None else None
-    if maker is None and not operator.integers:
+    if maker is None and not operator.takes_integers:
         return None
     if maker is not None:
         data, zero = maker.inputs[0], input_of(maker, 2)

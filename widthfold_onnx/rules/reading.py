@@ -104,7 +104,6 @@ def read_layer(
         static=static_dims,
         planned=planned_dims,
         opset=document.opset,
-        weight=weight.constant,
         weight_shape=shape,
         group=operator.group(node),
         axes=axes,
@@ -113,7 +112,7 @@ def read_layer(
         zero=_zero(document, weight, shape),
         is_finite=not is_float or is_finite(document, node, data),
         dequantizer=maker if isinstance(maker, Node) else None,
-        stored=lambda: document.read(weight.constant),
+        read_weight=lambda: document.read(weight.constant),
     )
     return result.problem() or _overflow(document, result) or result
 
@@ -189,7 +188,7 @@ def _parameters(
     if any(map(document.is_annotated, (*operands, weight.constant.value))):
         return Refusal(Code.WEIGHT_ANNOTATED, "a quantization annotation describes the weight")
     dtype = weight.constant.dtype
-    dtypes = BYTES if operator.integers else tuple(ITEMSIZE)
+    dtypes = BYTES if operator.takes_integers else tuple(ITEMSIZE)
     if not integers and dtype not in dtypes:
         return Refusal(Code.DTYPE_UNSUPPORTED, f"elements are {dtype}; {', '.join(dtypes)} fold")
     parameters = {inputs.weight: weight}
@@ -225,7 +224,7 @@ def _shapes(
         return Refusal(
             Code.EMPTY_TENSOR, f"input {list(planned)} or weight {list(weight.shape)} is empty"
         )
-    shape = operator.canonical(np.broadcast_to(np.int8(0), weight.shape), node).shape
+    shape = operator.canonical_weight(np.broadcast_to(np.int8(0), weight.shape), node).shape
     channels = shape[1] * operator.group(node)
     static_dims, planned_dims = (
         operator.logical(node, dims, channels) for dims in (static, planned)
@@ -244,7 +243,7 @@ def _overflow(document: Document, layer: Layer) -> Refusal | None:
     data = layer.quantization
     if data is None or data.dtype not in BYTES:
         return None  # no runtime sums such products in int32
-    weight = layer.operator.canonical(layer.stored(), layer.node)
+    weight = layer.canonical_weight()
     if weight.dtype.itemsize > 1:
         return None
     limits = np.iinfo(data.dtype.lower())

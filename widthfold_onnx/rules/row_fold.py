@@ -33,7 +33,7 @@ def fold_of(layer: ProductLayer, factor: int) -> ConvFold:
     """Return the fold of a product: a Conv of kernel 1, every matrix a group."""
     axis = fold_axis(ConvAxis(length=None, kernel=1), factor, factor, blocked=layer.weight_on_left)
     assert not isinstance(axis, Refusal)
-    return ConvFold(axes=(axis,), group=layer.matrices, tile_major=not layer.weight_on_left)
+    return ConvFold(axes=(axis,), group=layer.matrix_count, tile_major=not layer.weight_on_left)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RowFold(Proposal):
             tile_major=not blocked,
             lift=0,
             channels=layer.channels,
-            group=layer.matrices,
+            group=layer.matrix_count,
             axes=(AxisSpec(factor, factor, blocked),),
         )
         return cls(layer, options, spec, fold_of(layer, factor))

@@ -24,8 +24,7 @@ from widthfold_onnx.model.proto.dims import declared, symbol_of
 from widthfold_onnx.model.proto.walk import all_tensors, inputs
 from widthfold_onnx.options import Provider, RuntimeOptions, Values
 from widthfold_onnx.runtime import library
-from widthfold_onnx.runtime.descriptions import Level as Level
-from widthfold_onnx.runtime.descriptions import description_of
+from widthfold_onnx.runtime.descriptions import Level, description_of
 from widthfold_onnx.runtime.providers import (
     OFF,
     check_entries,

@@ -20,10 +20,10 @@ import onnx
 
 from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
 from widthfold_onnx.runtime.clock import Clock, Run, Times, clock_of, in_turn
-from widthfold_onnx.runtime.descriptions import description_of
+from widthfold_onnx.runtime.descriptions import Level, description_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
-from widthfold_onnx.runtime.session import Feeds, Level, Session, open_session
+from widthfold_onnx.runtime.session import Feeds, Session, open_session
 
 CHOICE_SHARE = 0.15
 """Share of the budget that choosing the settings may take."""

@@ -20,9 +20,8 @@ import msgspec
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.descriptions import description_of
+from widthfold_onnx.runtime.descriptions import Level, description_of
 from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Key, Measurement, lost
-from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.system import memory_bytes
 from widthfold_onnx.tuning.identity import setting_identity
 from widthfold_onnx.tuning.store import Store

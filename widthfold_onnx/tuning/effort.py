@@ -33,7 +33,8 @@ class Spending:
         probe: seconds in which the model is timed at its levels, with each companion on each kind
             of inputs, and with channels padded to each multiple.
         race: seconds in which all layers race.
-        least: layers are left out that together cannot gain this share of the model's time.
+        negligible_share: share of the model's time; layers that together cannot gain it are left
+            out.
         trial: seconds of one trial of the forms of all layers; 0: no such trial is run.
         lifting: seconds of the trial in which neighbouring layers are lifted.
         ablation: seconds in which the model is timed without each form.
@@ -44,7 +45,7 @@ class Spending:
     rungs: tuple[Rung, ...]
     probe: float
     race: float
-    least: float
+    negligible_share: float
     trial: float
     lifting: float
     ablation: float
@@ -57,7 +58,7 @@ SPENDING = {
         rungs=(Rung(sys.maxsize, 2),),
         probe=1.0,
         race=5.0,
-        least=MIN_DIFFERENCE - 1,
+        negligible_share=MIN_DIFFERENCE - 1,
         trial=0.0,
         lifting=1.0,
         ablation=0.0,
@@ -68,7 +69,7 @@ SPENDING = {
         rungs=(Rung(sys.maxsize, 2), Rung(6, 8), Rung(2, 24)),
         probe=2.0,
         race=10.0,
-        least=MIN_DIFFERENCE - 1,
+        negligible_share=MIN_DIFFERENCE - 1,
         trial=2.0,
         lifting=2.0,
         ablation=3.0,
@@ -79,7 +80,7 @@ SPENDING = {
         rungs=(Rung(sys.maxsize, 4), Rung(6, 10), Rung(2, 40)),
         probe=2.0,
         race=150.0,
-        least=0.0,
+        negligible_share=0.0,
         trial=3.0,
         lifting=3.0,
         ablation=15.0,

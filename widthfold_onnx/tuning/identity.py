@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.descriptions import description_of
+from widthfold_onnx.runtime.descriptions import Level, description_of
 from widthfold_onnx.runtime.environment import machine, version
 from widthfold_onnx.runtime.kernels import u8s8_error
-from widthfold_onnx.runtime.session import Level, resolved, runtime_version
+from widthfold_onnx.runtime.session import resolved, runtime_version
 from widthfold_onnx.system import cores, processor
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")

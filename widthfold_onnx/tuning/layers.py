@@ -151,14 +151,14 @@ class Layers:
         subjects: the subject of every layer, or why it has none.
         structures: `rewrite.plan.structure_of` every layer that has a subject.
         links: the tensors between layers.
-        inside: workloads that run between packed tensors, by the subject of the layer.
+        workloads_inside: workloads that run between packed tensors, by the subject of the layer.
         cut_layers: the layers as cut out, for every target: one for a subject and its forms.
     """
 
     workloads: Mapping[str, Workload] = field(default_factory=dict)
     subjects: Mapping[NodeName, str | Refusal] = field(default_factory=dict)
     links: Sequence[Link] = ()
-    inside: Mapping[str, Workload] = field(default_factory=dict)
+    workloads_inside: Mapping[str, Workload] = field(default_factory=dict)
     structures: Mapping[NodeName, dict[str, Any]] = field(default_factory=dict)
     cut_layers: Sequence[CutLayer] = ()
 
@@ -202,10 +202,9 @@ class Layers:
             cut_layers.setdefault(key, cut_layer)
             subjects[name] = nodes[layer.node] = cut_layer.subject
             structures[name] = structure_of(layer)
-        model_links = links(document, nodes)
         layers = cls(
             subjects=subjects,
-            links=model_links,
+            links=links_of(document, nodes),
             structures=structures,
             cut_layers=[*cut_layers.values()],
         )
@@ -215,7 +214,9 @@ class Layers:
         """Return the layers with their forms predicted and ordered for another target."""
         # Layers of one subject may differ in their legal forms if one has an open extent.
         workloads = joined(layer.workload(target) for layer in self.cut_layers)
-        return replace(self, workloads=workloads, inside=inside(workloads, self.links))
+        return replace(
+            self, workloads=workloads, workloads_inside=workloads_inside(workloads, self.links)
+        )
 
     def subject(self, layer: Layer) -> str | Refusal:
         """Return the subject of a layer, or why it was not measured."""
@@ -250,7 +251,7 @@ class Layers:
 
     def subjects_of(self, workloads: Iterable[Workload]) -> set[str]:
         """Return the subjects of the layers that were measured, alone or between packed tensors."""
-        layer_of = {workload.subject: subject for subject, workload in self.inside.items()}
+        layer_of = {w.subject: subject for subject, w in self.workloads_inside.items()}
         return {layer_of.get(workload.subject, workload.subject) for workload in workloads}
 
 
@@ -281,7 +282,7 @@ class Link:
     has_other_reader: bool
 
 
-def links(document: Document, subjects: Mapping[Node, str]) -> list[Link]:
+def links_of(document: Document, subjects: Mapping[Node, str]) -> list[Link]:
     """Return the links between layers, before the first and behind the last ones.
 
     Args:
@@ -289,10 +290,12 @@ def links(document: Document, subjects: Mapping[Node, str]) -> list[Link]:
         subjects: the subject of every node that is a layer.
     """
     graphs = dict.fromkeys(map(graph_of, subjects))
-    return sorted(link for graph in graphs for link in _links(document, graph, subjects))
+    return sorted(link for graph in graphs for link in _links_of_graph(document, graph, subjects))
 
 
-def _links(document: Document, graph: Graph, subjects: Mapping[Node, str]) -> Iterator[Link]:
+def _links_of_graph(
+    document: Document, graph: Graph, subjects: Mapping[Node, str]
+) -> Iterator[Link]:
     """Yield the links of one graph."""
     nodes = list(graph)
     layers = dict.fromkeys(node for node in nodes if node in subjects)
@@ -323,12 +326,14 @@ def _data(document: Document, node: Node) -> Iterator[Value]:
             yield value
 
 
-def inside_subject(subject: str) -> str:
+def subject_inside(subject: str) -> str:
     """Return the subject of the same layer between packed tensors."""
     return canonical({**json.loads(subject), "inside": True})
 
 
-def inside(workloads: Mapping[str, Workload], links: Sequence[Link]) -> dict[str, Workload]:
+def workloads_inside(
+    workloads: Mapping[str, Workload], links: Sequence[Link]
+) -> dict[str, Workload]:
     """Return the workloads to run between packed tensors as well, with the forms that matter there.
 
     Args:
@@ -355,9 +360,9 @@ def inside(workloads: Mapping[str, Workload], links: Sequence[Link]) -> dict[str
     return {
         subject: replace(
             workloads[subject],
-            subject=inside_subject(subject),
+            subject=subject_inside(subject),
             forms=tuple(form for form in workloads[subject].forms if form in forms),
-            inside=True,
+            is_inside=True,
         )
         for subject, forms in shared.items()
         if forms

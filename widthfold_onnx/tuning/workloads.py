@@ -83,7 +83,7 @@ class Workload:
         predicted: seconds of one run as it is (`tuning.cost`).
         node: name of the layer in `model`.
         structure: `rewrite.plan.structure_of` the layer.
-        inside: whether forms run between packed tensors (`tuning.layers`).
+        is_inside: whether forms run between packed tensors (`tuning.layers`).
     """
 
     subject: str
@@ -93,7 +93,7 @@ class Workload:
     predicted: float
     node: str = ""
     structure: Mapping[str, Any] = field(default_factory=dict)
-    inside: bool = False
+    is_inside: bool = False
 
     def cut_to(self, forms: int, also: FormSpec | None = None) -> Workload:
         """Return the layer with its most promising forms, and `also` before them."""
@@ -114,7 +114,7 @@ def joined(workloads: Iterable[Workload]) -> dict[str, Workload]:
 
 def most_work_first(workloads: Iterable[Workload]) -> list[Workload]:
     """Return workloads in the order to measure them if time may be short; inside regions last."""
-    return sorted(workloads, key=lambda w: (w.inside, -w.macs, w.subject))
+    return sorted(workloads, key=lambda w: (w.is_inside, -w.macs, w.subject))
 
 
 def in_order(forms: Sequence[PredictedForm]) -> tuple[PredictedForm, ...]:
@@ -147,7 +147,7 @@ def reformed(workload: Workload, spec: FormSpec, options: FoldOptions) -> bytes 
         return None
     result = fitted_plan.rewriting.carry_out()
     end.input[0] = result.graph.output[0].name
-    if workload.inside:
+    if workload.is_inside:
         result, element_type = _core(result)
         # Packed tensors may be integers where the logical tensor was dequantized.
         end, output = ending(result.graph.output[0].name, end.output[0], element_type)
@@ -248,13 +248,13 @@ class CutLayer:
                 )
             )
         return Workload(
-            self.subject,
-            self.model.SerializeToString(),
-            in_order(predicted),
-            macs,
-            layer_seconds(work, target),
-            self.measured_layer.name,
-            structure_of(self.measured_layer),
+            subject=self.subject,
+            model=self.model.SerializeToString(),
+            forms=in_order(predicted),
+            macs=macs,
+            predicted=layer_seconds(work, target),
+            node=self.measured_layer.name,
+            structure=structure_of(self.measured_layer),
         )
 
 

@@ -9,8 +9,8 @@ from onnx import numpy_helper, parser
 from widthfold_onnx.evidence.inputs import attempt
 from widthfold_onnx.evidence.parity.shaken import shake, shaken, steps_of
 from widthfold_onnx.options import Provider, VerifyOptions
+from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.recorded import InputSet
-from widthfold_onnx.runtime.session import Level
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[1, 2, 8] x, bool k) => (float[1, 2, 6] y)

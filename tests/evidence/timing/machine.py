@@ -2,7 +2,8 @@
 
 from widthfold_onnx.options import Provider
 from widthfold_onnx.results import NodeTime
-from widthfold_onnx.runtime.session import Level, Port
+from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.session import Port
 
 MILLI = 1_000_000
 NODES = [NodeTime(name=f"n{i}", op="Conv", provider="P" if i else "Q", us=1.0) for i in range(41)]

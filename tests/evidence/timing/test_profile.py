@@ -17,7 +17,8 @@ from widthfold_onnx.evidence.profile import (
     profile,
 )
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.session import Level, open_session
+from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.session import open_session
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 

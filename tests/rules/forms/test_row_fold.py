@@ -33,7 +33,7 @@ def product_layer(
     flag = ir.AttrInt64("transA" if left else "transB", int(turned))
     node = ir.Node("", "Gemm", [], [flag])
     operator = GEMM[left]
-    canonical = operator.canonical(stored, node)
+    canonical = operator.canonical_weight(stored, node)
     rest: Any = dict.fromkeys(field.name for field in fields(ProductLayer))
     return ProductLayer(
         **rest

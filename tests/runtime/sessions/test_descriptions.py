@@ -24,9 +24,8 @@ from widthfold_onnx.options import (
 )
 from widthfold_onnx.runtime import clock
 from widthfold_onnx.runtime.clock import clock_name
-from widthfold_onnx.runtime.descriptions import DESCRIPTIONS, Description, description_of
+from widthfold_onnx.runtime.descriptions import DESCRIPTIONS, Description, Level, description_of
 from widthfold_onnx.runtime.providers import ranking
-from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.runtime.settings import settings_of
 from widthfold_onnx.tuning.targets import load_target, names, usual
 

@@ -12,8 +12,9 @@ from onnx import parser
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions, VerifyOptions
+from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.providers import DOCUMENTED, FOLDER, entries, one_node
-from widthfold_onnx.runtime.session import Level, open_session, resolved
+from widthfold_onnx.runtime.session import open_session, resolved
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>

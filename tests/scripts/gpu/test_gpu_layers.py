@@ -13,7 +13,8 @@ import pytest
 
 from tests import oracle
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.session import Level, open_session
+from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.session import open_session
 
 
 @pytest.fixture

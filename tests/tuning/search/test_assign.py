@@ -16,7 +16,7 @@ from tests.tuning.search.world import World, enter
 from tests.tuning.workload.tool import layers
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement, lost, now
 from widthfold_onnx.tuning.bench import MIN_GAIN
-from widthfold_onnx.tuning.layers import Layers, Link, inside_subject
+from widthfold_onnx.tuning.layers import Layers, Link, subject_inside
 from widthfold_onnx.tuning.search.assign import assign, foresee
 from widthfold_onnx.tuning.successive_halving import Candidate
 from widthfold_onnx.tuning.workloads import PredictedForm
@@ -84,7 +84,7 @@ def world(found_layers: Layers, rng: np.random.Generator) -> Known:
             core, ends = rng.uniform(0.3, 1.2) * own, rng.uniform(0, 1) * own
             put(subject, form.spec, own / (core + ends), core + ends)
             if rng.random() < 0.8 and not form.input_layout == form.output_layout is None:
-                put(inside_subject(subject), form.spec, own / core, core)
+                put(subject_inside(subject), form.spec, own / core, core)
     return lambda *key: times.get(key)
 
 
@@ -98,7 +98,7 @@ def cost(
         ends[subject] = (None, None)
         if form is None:
             total += seconds / MIN_GAIN
-        elif between := measurements(inside_subject(subject), form.spec):
+        elif between := measurements(subject_inside(subject), form.spec):
             total += seconds / between.low
             ends[subject] = (form.input_layout, form.output_layout)
         else:
@@ -116,7 +116,7 @@ def prices(found_layers: Layers, measurements: Known, link: Link) -> dict[object
     price: dict[object, float] = {}
     for subject, end in [*((s, 1) for s in link.makers), *((s, 0) for s in link.readers)]:
         for form in found_layers.workloads[subject].forms:
-            between = measurements(inside_subject(subject), form.spec)
+            between = measurements(subject_inside(subject), form.spec)
             layout = (form.input_layout, form.output_layout)[end]
             if between is not None and layout is not None:
                 own = measurements(subject, AS_IS).seconds
@@ -167,8 +167,9 @@ def test_what_is_foreseen_is_chosen_if_it_is_measured_so(seed: int, every: Layer
             seconds = {AS_IS: workload.predicted} if subject == own else {}
             if subject == own:
                 seconds |= {form.spec: form.predicted for form in workload.forms}
-            elif subject == inside_subject(own) and own in some.inside:
-                seconds = {f.spec: f.packed for f in some.inside[own].forms if f in workload.forms}
+            elif subject == subject_inside(own) and own in some.workloads_inside:
+                forms = set(some.workloads_inside[own].forms) & set(workload.forms)
+                seconds = {form.spec: form.packed for form in forms}
             if candidate in seconds:
                 ratio = workload.predicted / seconds[candidate]
                 return Measurement("ok", ratio, ratio, ratio, seconds[candidate], 4, "", now())
@@ -195,8 +196,8 @@ def test_forms_of_a_region_are_foreseen_though_they_look_slow_alone(
         form = next(f for f in workload.forms if f.input_layout == f.output_layout == layout)
         times = form._replace(predicted=alone, packed=0.5)
         workloads[subject] = replace(workload, predicted=1.0, forms=(times,))
-        inside[subject] = replace(workloads[subject], inside=True)
-    assert len(foresee(replace(every, workloads=workloads, inside=inside))) == folded
+        inside[subject] = replace(workloads[subject], is_inside=True)
+    assert len(foresee(replace(every, workloads=workloads, workloads_inside=inside))) == folded
 
 
 def test_what_was_not_measured_or_lost_is_not_chosen(every: Layers) -> None:

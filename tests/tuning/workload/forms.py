@@ -79,7 +79,7 @@ def check_inside(
     unit: Workload, form: PredictedForm, fold: FoldOptions, x: np.ndarray, expected
 ) -> None:
     """A form between packed tensors reads and returns them packed."""
-    model = reformed(replace(unit, inside=True), form.spec, fold)
+    model = reformed(replace(unit, is_inside=True), form.spec, fold)
     assert model is not None
     data = x if form.input_layout is None else form.input_layout.pack_array(x)
     result = expected if form.output_layout is None else form.output_layout.pack_array(expected)

@@ -21,7 +21,7 @@ def test_the_extents_of_a_unit_are_known_so_it_has_no_guard() -> None:
     unit = workload(layer, FoldOptions(), {"x": (1, 2, 6, 16)})
     x = integers(unit.model)
     expected = run(unit.model, x)
-    between = replace(unit, inside=True)
+    between = replace(unit, is_inside=True)
     for form in unit.forms:
         model = reformed(unit, form.spec, FoldOptions())
         assert model is not None

@@ -108,7 +108,8 @@ VALUES = "layers that differ in their numbers alone take equally long"
 NOT_IN_THE_SUBJECT = {
     **dict.fromkeys(("node", "scope", "name"), IDENTITY),
     **dict.fromkeys(("static", "planned", "samples", "opset", "is_open", "pad_period"), PLANNED),
-    "stored": VALUES,
+    "read_weight": VALUES,
+    "parameters": "the weight alone and the other parameters are changed one after the other",
     "zero": "of quantized weights only, where the subject says whether it is 0",
     "dequantizer": "the node that is folded away; `quantization` says whether there is one",
     "per_channel": "of quantized weights only, where the subject says whether there are any",
@@ -121,11 +122,9 @@ NOT_OF_PRODUCTS = dict.fromkeys(
     ("axes", "group", "weight_shape"),
     "the subject has the stored shape of the weight, and its side",
 )
-CONSTANT = SimpleNamespace(dtype="DOUBLE", shape=(5,))
+PARAMETER: Any = SimpleNamespace(constant=SimpleNamespace(dtype="DOUBLE", shape=(5,)), vectors=())
 ANOTHER: Mapping[str, Any] = {
-    "weight": CONSTANT,
     "weight_shape": (7, 7),
-    "parameters": {9: SimpleNamespace(constant=CONSTANT, vectors=())},
     "quantization": SimpleNamespace(dtype="INT8", dequantized=True),
 }
 
@@ -139,6 +138,11 @@ def test_every_field_of_a_layer_is_in_its_subject_or_has_a_reason() -> None:
         for name, other in alterations(layer, left_out, ANOTHER):
             assert _subject(other, [1], graph, 0) != subject, name
             seen.add(name)
+        index = layer.operator.inputs.weight
+        weight = {index: layer.parameters[index]}
+        for parameters in ({**layer.parameters, index: PARAMETER}, {**weight, 9: PARAMETER}):
+            other = dataclasses.replace(layer, parameters=parameters)
+            assert _subject(other, [1], graph, 0) != subject
     assert {"op", "is_finite", "group", "stride", "base_dilation", *ANOTHER} <= seen
 
 

@@ -41,8 +41,8 @@ def test_the_most_work_comes_first() -> None:
       [large] b = Conv <pads = [1,1,1,1]> (a, w2)
       [last] y = Conv (b, w3) }"""
     units = layers(build(model))
-    order = most_work_first((*units.inside.values(), *units.workloads.values()))
-    macs = [(workload.inside, -workload.macs) for workload in order]
+    order = most_work_first((*units.workloads_inside.values(), *units.workloads.values()))
+    macs = [(workload.is_inside, -workload.macs) for workload in order]
     assert macs == sorted(macs)
     assert {inside for inside, _ in macs} == {False, True}
     assert json.loads(order[0].subject)["weight"] == [2, 2, 3, 3]

@@ -125,7 +125,7 @@ def test_a_form_keeps_fused_what_a_runtime_fuses(name: str) -> None:
         alone = reformed(unit, form.spec, fold_of(name))
         assert ops(alone) == ["Reshape", op, "Add", "Relu", "Reshape", "Neg"]
         np.testing.assert_array_equal(run(alone or b"", x), expected)
-        inside = reformed(replace(unit, inside=True), form.spec, fold_of(name))
+        inside = reformed(replace(unit, is_inside=True), form.spec, fold_of(name))
         assert ops(inside) == [op, "Add", "Relu", "Neg"]
         assert form.input_layout is not None
         assert form.input_layout == form.output_layout

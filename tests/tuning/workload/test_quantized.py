@@ -83,8 +83,8 @@ def test_layers_between_quantizers_share_a_link() -> None:
     units = layers(qdq_chain())
     assert len(units.workloads) == 2
     assert any(link.makers and link.readers for link in units.links)
-    assert units.inside
-    for between in units.inside.values():
+    assert units.workloads_inside
+    for between in units.workloads_inside.values():
         for form in between.forms:
             model = onnx.ModelProto.FromString(reformed(between, form.spec, FOLD) or b"")
             assert "Conv" in {node.op_type for node in model.graph.node}
@@ -93,7 +93,7 @@ def test_layers_between_quantizers_share_a_link() -> None:
 
 
 def test_a_layer_between_packed_integers_runs() -> None:
-    units = layers(onnx.load(MODELS / "quantized_cnn.onnx")).inside.values()
+    units = layers(onnx.load(MODELS / "quantized_cnn.onnx")).workloads_inside.values()
     assert len(units) == 3
     for unit in units:
         for form in unit.forms[:4]:

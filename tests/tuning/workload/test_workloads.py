@@ -69,7 +69,7 @@ def test_a_form_is_made_again_from_its_spec(name: str) -> None:
         again = form_of(layer, spec, FOLD)
         assert isinstance(again, Form)
         assert again.spec == spec
-        folded = (folded_weight(layer, layer.stored(), f.fold) for f in (form, again))
+        folded = (folded_weight(layer, layer.read_weight(), f.fold) for f in (form, again))
         np.testing.assert_array_equal(*folded)
         for field in ("in_shape", "out_shape", "is_view", "flops_ratio"):
             assert getattr(again, field) == getattr(form, field)

@@ -14,8 +14,8 @@ from widthfold_onnx.evidence.inputs import Outputs, attempt, pairs
 from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Distance, measure
 from widthfold_onnx.evidence.parity.reference import Reference
 from widthfold_onnx.options.progress import Step
+from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.providers import PRECISION
-from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.text import printable
 
 

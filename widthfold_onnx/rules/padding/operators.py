@@ -75,15 +75,15 @@ def _pad_selection(op: OpInPadding) -> PaddedOp | Refusal:
 
 def _channels(op: OpWithChannels) -> Grouping | Refusal:
     """Return the channels and groups of a Conv or ConvTranspose."""
-    group, weight = op.node.attributes.get_int("group", 1), op.stored(1).shape
+    group, weight = op.node.attributes.get_int("group", 1), op.stored_constant(1).shape
     first, second = (*weight, 0, 0)[:2]
     inputs, outputs = second * group, first
     if op.node.op_type == "ConvTranspose":
         inputs, outputs = first, second * group
     if len(weight) < 3 or group < 1 or inputs % group or outputs % group or not inputs * outputs:
         return Refusal(Code.INCONSISTENT_SHAPES, f"a weight of {list(weight)} in {group} groups")
-    if op.has(2) and op.stored(2).shape != (outputs,):
-        return Refusal(Code.INCONSISTENT_SHAPES, f"a bias of {list(op.stored(2).shape)}")
+    if op.has(2) and op.stored_constant(2).shape != (outputs,):
+        return Refusal(Code.INCONSISTENT_SHAPES, f"a bias of {list(op.stored_constant(2).shape)}")
     if op.channels[0] is not None and count_of(op.data) != inputs:
         return Refusal(
             Code.INCONSISTENT_SHAPES, f"{inputs} input channels, but {count_of(op.data)} are read"
@@ -142,7 +142,7 @@ def _relate_normalization(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     problem = statistics_problem(op.node)
     if problem is not None:
         return problem
-    for shape in (op.stored(index).shape for index in NORMALIZED):
+    for shape in (op.stored_constant(index).shape for index in NORMALIZED):
         if shape != (count_of(op.data),):
             return Refusal(Code.CONSTANT_VARIES, f"a constant has the extents {list(shape)}")
     return [op.data]
@@ -400,7 +400,7 @@ def _relate_gather(op: OpWithChannels) -> Sequence[Segments] | Refusal:
 
 
 def _relate_product(op: OpWithChannels) -> Sequence[Segments] | Refusal:
-    weight, axis = op.stored(1).shape, op.node.attributes.get_int("transB", 0)
+    weight, axis = op.stored_constant(1).shape, op.node.attributes.get_int("transB", 0)
     is_vector = op.channels[0] is not None and len(op.shapes[0] or ()) == CHANNELS + 1
     if not is_vector or flag(op.node, "transA") or len(weight) != 2:
         return NO_VECTORS

@@ -21,7 +21,7 @@ from widthfold_onnx.algebra.layouts import PackedLayout
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning.bench import MIN_GAIN
-from widthfold_onnx.tuning.layers import Layers, Link, inside_subject
+from widthfold_onnx.tuning.layers import Layers, Link, subject_inside
 from widthfold_onnx.tuning.successive_halving import Candidate
 from widthfold_onnx.tuning.workloads import PredictedForm, Workload
 
@@ -65,13 +65,13 @@ def assign(layers: Layers, measurement: Measurements) -> dict[str, FormSpec]:
 
 def foresee(layers: Layers) -> dict[str, FormSpec]:
     """Choose the forms of least predicted cost, as `assign` does."""
-    options = {s: _predicted(w, layers.inside.get(s)) for s, w in layers.workloads.items()}
-    return _least(layers, options)
+    inside = layers.workloads_inside
+    return _least(layers, {s: _predicted(w, inside.get(s)) for s, w in layers.workloads.items()})
 
 
 def _measured(workload: Workload, measurement: Measurements) -> Iterator[Option]:
     """Yield the options of a layer whose times are known."""
-    subject, inside = workload.subject, inside_subject(workload.subject)
+    subject, inside = workload.subject, subject_inside(workload.subject)
     as_is = measurement(subject, AS_IS)
     if as_is is None or as_is.status != "ok":
         yield Option(None, 0.0)

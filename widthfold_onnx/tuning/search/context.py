@@ -9,9 +9,9 @@ from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Provider, SearchOptions, Sizes
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.descriptions import description_of
+from widthfold_onnx.runtime.descriptions import Level, description_of
 from widthfold_onnx.runtime.inputs.sizes import assumed_shapes, running
-from widthfold_onnx.runtime.session import Level, ports_of
+from widthfold_onnx.runtime.session import ports_of
 from widthfold_onnx.tuning.identity import (
     machine_identity,
     setting_identity,

@@ -72,7 +72,7 @@ class LevelSearch:
         measurement = self.bench.measurement
         subjects = [s for s in self._least_first() if measurement(s, AS_IS) is not None]
         saved = list(itertools.accumulate(map(self._most_saved, subjects)))
-        count = bisect.bisect_left(saved, self.bench.setup.spending.least * self.seconds)
+        count = bisect.bisect_left(saved, self.bench.setup.spending.negligible_share * self.seconds)
         return set(subjects[:count])
 
     def gain(self, subject: str, spec: FormSpec) -> Gain | None:
@@ -170,7 +170,7 @@ def racing(
     """
     return [
         workloads[subject].cut_to(forms, foreseen.get(subject))
-        for workloads in (layers.workloads, layers.inside)
+        for workloads in (layers.workloads, layers.workloads_inside)
         for subject in subjects
         if subject in workloads
     ]

@@ -33,10 +33,10 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.rewrite.plan import Plan
-from widthfold_onnx.runtime.descriptions import description_of
+from widthfold_onnx.runtime.descriptions import Level, description_of
 from widthfold_onnx.runtime.inputs.sizes import assumed_sizes
 from widthfold_onnx.runtime.measurement import Measurement
-from widthfold_onnx.runtime.session import Level, ports_of
+from widthfold_onnx.runtime.session import ports_of
 from widthfold_onnx.tuning.bench import Bench, Budget
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.search.companions import CompanionSearch

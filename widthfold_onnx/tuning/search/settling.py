@@ -83,8 +83,8 @@ class Settling:
         self.on_progress(Step(f"timing the whole model with {len(agreed)} layers that agree"))
         trial = self.trials.compare(plan, agreed_plan, self.trials.spending.trial)
         if trial is None:
-            stored = self.trials.stored(plan), self.trials.stored(agreed_plan)
-            return forms if stored[0] is not None and stored[1] is None else agreed
+            last_trials = self.trials.last_trial(plan), self.trials.last_trial(agreed_plan)
+            return forms if last_trials[0] is not None and last_trials[1] is None else agreed
         return agreed if trial.low > 1 else forms
 
     def _lifted(self, level: LevelSearch, forms: Forms) -> Forms:

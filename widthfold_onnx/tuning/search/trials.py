@@ -23,6 +23,7 @@ from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import EMPTY, Plan
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import noise, speed_verdict
 from widthfold_onnx.runtime.measurement import Measurement, lost
@@ -32,7 +33,6 @@ from widthfold_onnx.runtime.paired_benchmark import (
     ratio_over_processes,
     ratios_to,
 )
-from widthfold_onnx.runtime.session import Level
 from widthfold_onnx.tuning.bench import Bench, is_complete
 from widthfold_onnx.tuning.effort import Spending
 from widthfold_onnx.tuning.identity import canonical
@@ -149,7 +149,7 @@ class Trials:
             for size in range(len(self.sizes))
         ]
 
-    def stored(self, plan: Plan) -> Measurement | None:
+    def last_trial(self, plan: Plan) -> Measurement | None:
         """Return the stored result of `final` at the first size, if there is one."""
         return self._measurement(0, _last(plan))
 
