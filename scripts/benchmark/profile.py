@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from widthfold_onnx.evidence.profile import WEIGHTS, Roofline, profile
+from widthfold_onnx.evidence.timing.profile import WEIGHTS, Roofline, profile
 from widthfold_onnx.options import RuntimeOptions, Shapes
 from widthfold_onnx.results import NodeTime
 from widthfold_onnx.runtime.descriptions import Level

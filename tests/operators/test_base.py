@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import pytest
 
-from widthfold_onnx.evidence import profile
+from widthfold_onnx.evidence.timing import profile
 from widthfold_onnx.model.document import Document, Node
 from widthfold_onnx.model.shapes import inference
 from widthfold_onnx.operators import OPERATORS

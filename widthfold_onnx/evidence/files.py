@@ -40,7 +40,7 @@ def verify_files(
         if name not in outputs and name.rpartition("[")[0] not in outputs:
             raise UsageError(f"a tolerance is given for {quoted(name)}, which is no output")
     if options.baseline is not None:
-        from widthfold_onnx.evidence.requirement import (  # needs numpy
+        from widthfold_onnx.evidence.timing.requirement import (  # needs numpy
             read_report,
             with_baseline,
         )

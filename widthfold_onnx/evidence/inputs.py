@@ -1,4 +1,4 @@
-"""Choose inputs with which a model shows something, and run models on them.
+"""Choose inputs with which a model shows something, and run it on them.
 
 * `revealing_values`: values of small inputs. Scalars and small vectors are often limits, rates or
   switches, and random values of them may mask every output.
@@ -6,16 +6,12 @@
   distributions seldom get near both ends of the range, where sums of 8 bits saturate
   (`runtime.kernels`) and weights have most effect.
 * `all_windows_fit`: sizes at which every layer has something to compute.
-* `attempt`: outputs of a model on input sets, or why there are none.
-* `unreached_branches`: branches that no input set reaches. Nothing was compared there.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -26,25 +22,22 @@ from onnx import helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.exact_kernels import holds_bytes, open_exact
+from widthfold_onnx.evidence.branches import unreached_branches
+from widthfold_onnx.evidence.exact_kernels import holds_bytes
+from widthfold_onnx.evidence.runs import Outputs, run_once
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.model.proto.functions import flat
-from widthfold_onnx.model.proto.walk import all_nodes, copy_of, inputs, is_default, subgraphs
+from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
-from widthfold_onnx.options.progress import Progress, Step, silent
+from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.rules.quantization import REMOVED, SELECTING
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
-from widthfold_onnx.runtime.session import Session, open_session
+from widthfold_onnx.runtime.session import Session
 from widthfold_onnx.text import printable
-
-Outputs = dict[str, Array]
-"""Outputs of one run by name."""
 
 SMALL = 4
 """Scalars and vectors of at most so many elements are tried."""
@@ -253,128 +246,3 @@ def all_windows_fit(model: onnx.ModelProto, shapes: Shapes) -> bool:
         if node.op_type != "ConvTranspose" and (extents[2:] + pads < reach).any():
             return False
     return True
-
-
-LARGE_BYTES = 1 << 26
-"""Outputs of this size are kept in files."""
-
-
-def run_once(session: Session, item: InputSet) -> Outputs:
-    """Return the outputs on one set; large ones lie in files, as outputs of all runs are kept.
-
-    Raises:
-        UnverifiedError: the model stops, an output is no tensor, or there is no room for it.
-    """
-    return {name: _in_file(array) for name, array in session.run(item.feeds).items()}
-
-
-def _in_file(array: Array) -> Array:
-    if array.nbytes < LARGE_BYTES or array.dtype.hasobject:
-        return array
-    with tempfile.TemporaryFile() as file:  # without a name
-        try:
-            file.write(np.ascontiguousarray(array).view(np.uint8).data)
-            file.flush()
-        except OSError as error:  # a full disk would end a process that writes into a mapping
-            raise UnverifiedError(f"no room for an output in a file: {error.strerror}") from error
-        return np.memmap(file, array.dtype, "r", shape=array.shape)
-
-
-def attempt(
-    model: Path | Callable[[], onnx.ModelProto],
-    options: VerifyOptions,
-    level: Level,
-    sets: Iterable[InputSet],
-    on_progress: Progress = silent,
-    open_model: Callable[[Path | onnx.ModelProto, VerifyOptions, Level], Session] = open_exact,
-) -> list[Outputs] | str:
-    """Return all outputs, by default computed with exact integers, or why there are none.
-
-    A model is a file, or a function that copies the original in memory and is called before the
-    first set is read. `on_progress` gets a step before each run.
-    """
-    name = printable(model.name) if isinstance(model, Path) else "copy of the original"
-    runs = []
-    try:
-        session = open_model(model if isinstance(model, Path) else model(), options, level)
-        for item in sets:
-            on_progress(Step(f"{name}, level {level}: {item.label}"))
-            runs.append(run_once(session, item))
-    except UnverifiedError as error:
-        return str(error)
-    return runs
-
-
-def pairs(reference: Outputs, candidate: Outputs) -> dict[str, tuple[Array, Array]]:
-    """Pair two runs by name; an output that a side lacks (sequences differ in length) is empty."""
-    present = {**reference, **candidate, **reference}
-    absent = {name: np.empty((0, *array.shape), array.dtype) for name, array in present.items()}
-    return {
-        name: (reference.get(name, empty), candidate.get(name, empty))
-        for name, empty in absent.items()
-    }
-
-
-SHAPES = ("Shape", "Size")
-"""Operators that return extents, whatever the elements are."""
-
-
-def unreached_branches(
-    model: onnx.ModelProto, source: Path, options: RuntimeOptions, sets: Sequence[InputSet]
-) -> list[str]:
-    """Return the branches, chosen by elements of inputs, that no input set reaches.
-
-    Args:
-        model: the model, without its external data.
-        source: file of the model.
-        options: where it runs.
-        sets: input sets on which it runs.
-
-    Raises:
-        UnverifiedError: it does not run.
-    """
-    copy, names = _marked_copy(model)
-    if not names:
-        return []
-    with tempfile.TemporaryDirectory() as folder:
-        session = open_session(
-            copy, options, Level.DISABLED, source=source, profile=Path(folder, "profile")
-        )
-        for item in sets:
-            session.run(item.feeds)
-        events = json.loads(session.end_profile().read_bytes(), strict=False)
-    marks = {event["name"].rpartition("/")[0] for event in events}
-    return [branch for mark, branch in names.items() if mark not in marks]
-
-
-def _marked_copy(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Rename the nodes of each branch that elements of inputs choose.
-
-    Returns:
-        A copy of the model, and the name of each branch by the mark that begins its node names.
-    """
-    copy = copy_of(flat(model))
-    values = {value.name for value in inputs(copy)}
-    _add_dependents(copy.graph, values)
-    names: dict[str, str] = {}
-    for node in all_nodes(copy.graph.node):
-        if node.op_type == "If" and node.input[0] in values:
-            for place, body in subgraphs(node.attribute):
-                mark = f"widthfold/branch {len(names)}"
-                names[mark] = f"{place} of {printable(node.name or node.output[0])}"
-                for number, inner in enumerate(body.node):
-                    inner.name = f"{mark}/{number}"
-    return copy, names
-
-
-def _add_dependents(graph: onnx.GraphProto, values: set[str]) -> None:
-    """Add the values that depend on elements of `values`, not on their extents alone."""
-    for node in graph.node:
-        depends = node.op_type not in SHAPES and any(name in values for name in node.input)
-        for _, body in subgraphs(node.attribute):
-            if depends:
-                values.update(value.name for value in body.input)
-            _add_dependents(body, values)
-            depends = depends or any(value.name in values for value in body.output)
-        if depends:
-            values.update(name for name in node.output if name)

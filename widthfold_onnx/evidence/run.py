@@ -15,11 +15,11 @@ from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.interface import interface_differences
 from widthfold_onnx.evidence.parity.judgement import ModelParity, model_parity
 from widthfold_onnx.evidence.parity.reference import Reference, reference_of
-from widthfold_onnx.evidence.profile import alarms
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.requirement import gate, slowest
-from widthfold_onnx.evidence.speed import time_models
+from widthfold_onnx.evidence.timing.profile import alarms
+from widthfold_onnx.evidence.timing.requirement import gate, slowest
+from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.proto.walk import frozen

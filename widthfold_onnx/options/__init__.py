@@ -363,7 +363,7 @@ class RuntimeOptions:
 
     Attributes:
         provider: where it runs. A model that runs elsewhere is an error; single nodes that do are
-            named where models are timed (`evidence.profile`).
+            named where models are timed (`evidence.timing.profile`).
         provider_options: options of the provider, as the runtime names them.
         session_options: entries of the session's configuration, as the runtime names them.
         threads: intra-op threads.
@@ -421,7 +421,7 @@ class VerifyOptions(RuntimeOptions):
         baseline: JSON report of an earlier `verify`; `fail_under` then judges the speed-up / that.
         fail_under: least original / rewritten; the verdict is fail where the speed-up is below it
             beyond noise, unverified where that is not known; None asks nothing
-            (`evidence.requirement`).
+            (`evidence.timing.requirement`).
 
     Raises:
         UsageError: a number out of its range, or `fail_under` without a timing to judge.

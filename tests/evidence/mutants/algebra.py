@@ -86,9 +86,9 @@ def geometry(**steps: int) -> Planted:
 
 def canonical(alter: Callable[[Array], Array]) -> Planted:
     """The weight of every ConvTranspose read wrongly."""
-    right = CONV_TRANSPOSE.canonical
+    right = CONV_TRANSPOSE.canonical_weight
     wrong = staticmethod(lambda w, node: alter(right(w, node)))
-    return code((ConvTranspose, "canonical"), by=wrong)
+    return code((ConvTranspose, "canonical_weight"), by=wrong)
 
 
 def transposed_axes(alter: Callable[[ConvAxis], dict[str, int]]) -> Planted:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import numpy_helper, parser
 
-from widthfold_onnx.evidence.inputs import attempt
 from widthfold_onnx.evidence.parity.shaken import shake, shaken, steps_of
+from widthfold_onnx.evidence.runs import attempt
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.recorded import InputSet

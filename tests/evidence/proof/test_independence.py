@@ -78,7 +78,7 @@ def groups_reversed(weight: np.ndarray, node: Any) -> np.ndarray:
     return weight.reshape(conv.group_of(node), -1, *weight.shape[1:])[::-1].reshape(weight.shape)
 
 
-RIGHT_CANONICAL = conv_transpose.CONV_TRANSPOSE.canonical
+RIGHT_CANONICAL = conv_transpose.CONV_TRANSPOSE.canonical_weight
 RIGHT_ATTRIBUTE = base.int_attribute
 RIGHT_FLAG = matmul.flag
 RIGHT_AUTO_PAD = conv.auto_pad_of
@@ -106,7 +106,7 @@ FAULTS: dict[str, tuple[onnx.ModelProto, object, str, object]] = {
     "strides are ignored": (STRIDED, base, "int_attribute", without("strides")),
     "groups are read in reverse": (
         GROUPS,
-        *(conv.Conv, "canonical", staticmethod(groups_reversed)),
+        *(conv.Conv, "canonical_weight", staticmethod(groups_reversed)),
     ),
     "strides of a ConvTranspose are ignored": (UP, base, "int_attribute", without("strides")),
     "output_padding is ignored": (UP, conv_transpose, "int_attribute", without("output_padding")),
@@ -119,11 +119,11 @@ FAULTS: dict[str, tuple[onnx.ModelProto, object, str, object]] = {
     ),
     "groups of a ConvTranspose are ignored": (
         UP_GROUPS,
-        *(conv_transpose.ConvTranspose, "canonical", staticmethod(groups_side_by_side)),
+        *(conv_transpose.ConvTranspose, "canonical_weight", staticmethod(groups_side_by_side)),
     ),
     "the kernel of a ConvTranspose is not mirrored": (
         UP,
-        *(conv_transpose.ConvTranspose, "canonical", staticmethod(not_mirrored)),
+        *(conv_transpose.ConvTranspose, "canonical_weight", staticmethod(not_mirrored)),
     ),
     "transA is ignored": (TURNED, matmul, "flag", not_set("transA")),
     "transB is ignored": (TURNED, matmul, "flag", not_set("transB")),

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from tests.evidence.timing.machine import NODES, Limits, Machine
-from widthfold_onnx.evidence import speed
-from widthfold_onnx.evidence.cost import Cost
-from widthfold_onnx.evidence.speed import time_models
+from widthfold_onnx.evidence.timing import speed
+from widthfold_onnx.evidence.timing.cost import Cost
+from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.options.progress import silent
 from widthfold_onnx.runtime import clock, paired_benchmark, settings

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tests.reports.sample import passing
 from widthfold_onnx import UsageError
-from widthfold_onnx.evidence.requirement import differences, read_report, with_baseline
+from widthfold_onnx.evidence.timing.requirement import differences, read_report, with_baseline
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.reports.described.verification import baseline
 from widthfold_onnx.reports.formats import Format, render

@@ -6,8 +6,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence import cost
-from widthfold_onnx.evidence.cost import file_bytes
+from widthfold_onnx.evidence.timing import cost
+from widthfold_onnx.evidence.timing.cost import file_bytes
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.settings import Setting

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from widthfold_onnx.evidence import cost
+from widthfold_onnx.evidence.timing import cost
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.settings import Setting

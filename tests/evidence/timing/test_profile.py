@@ -8,8 +8,8 @@ import pytest
 from onnx import parser
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence import profile as profile_module
-from widthfold_onnx.evidence.profile import (
+from widthfold_onnx.evidence.timing import profile as profile_module
+from widthfold_onnx.evidence.timing.profile import (
     PROFILED_RUNS,
     WARM_RUNS,
     no_time,

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reports.sample import passing
-from widthfold_onnx.evidence.profile import (
+from widthfold_onnx.evidence.timing.profile import (
     PROFILED_RUNS,
     WARM_RUNS,
     alarms,

@@ -9,8 +9,8 @@ import pytest
 
 from tests.folding import optimize
 from tests.shared import ROOT
-from widthfold_onnx.evidence import profile as profile_module
-from widthfold_onnx.evidence.profile import (
+from widthfold_onnx.evidence.timing import profile as profile_module
+from widthfold_onnx.evidence.timing.profile import (
     WEIGHTS,
     Roofline,
     moved_bytes,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.reports.sample import DIFFERENT, passing, timing
 from widthfold_onnx import UsageError
-from widthfold_onnx.evidence.requirement import gate
+from widthfold_onnx.evidence.timing.requirement import gate
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.reports.described.verification import meaning
 from widthfold_onnx.results import Timing

@@ -8,9 +8,9 @@ import pytest
 
 from tests.evidence.timing.machine import NODES, costs
 from tests.runtime.fake_nvml import FakeNvml
-from widthfold_onnx.evidence import speed
-from widthfold_onnx.evidence.cost import Cost
-from widthfold_onnx.evidence.speed import time_models
+from widthfold_onnx.evidence.timing import speed
+from widthfold_onnx.evidence.timing.cost import Cost
+from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import Provider, VerifyOptions
 
 

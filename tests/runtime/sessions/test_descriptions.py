@@ -34,7 +34,7 @@ COMPARED = re.compile(r"(?:is|is not|==|!=|in \()\s*Provider\.(?!AUTO)")
 PACKAGE = Path(widthfold_onnx.__file__).parent
 ABOUT_ONE = {
     "evidence/exact_kernels.py",  # its own kernels of bytes
-    "evidence/profile.py",  # its graph shows every node with its weights
+    "evidence/timing/profile.py",  # its graph shows every node with its weights
     "tuning/search/context.py",  # the kind of a target, not of a provider
     "runtime/providers.py",  # it runs everything, so it is not tried
 }

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.evidence.cost import cost, file_bytes
-from widthfold_onnx.evidence.profile import Roofline, fallbacks, placement, profile, remarks
+from widthfold_onnx.evidence.timing.cost import cost, file_bytes
+from widthfold_onnx.evidence.timing.profile import Roofline, fallbacks, placement, profile, remarks
 from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing

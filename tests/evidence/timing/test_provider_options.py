@@ -13,10 +13,10 @@ from onnx import helper, numpy_helper
 from tests.evidence.compared import compare_models
 from tests.folding import optimize
 from widthfold_onnx import UsageError
-from widthfold_onnx.evidence import cost
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.speed import time_models
+from widthfold_onnx.evidence.timing import cost
+from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.options.progress import silent
 from widthfold_onnx.pipeline import verify
