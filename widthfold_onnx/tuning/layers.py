@@ -30,6 +30,7 @@ from widthfold_onnx.rewrite.plan import LayerPlan, Plan, structure_of
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.enumeration import (
     AxisOutcome,
+    Split,
     forms_at_factor,
     forms_of_split,
     groupings,
@@ -74,12 +75,31 @@ def lift_of(layer: Layer, options: FoldOptions) -> Form | Refusal:
     return problem or Refusal(Code.NO_GAIN, "it has no axis to add")
 
 
-def every_form(layer: Layer, options: FoldOptions) -> Iterator[Form]:
+def forms_to_race(layer: Layer, options: FoldOptions) -> list[Form]:
+    """Return the legal forms of a layer; if one of them folds fixed extents, those without a guard.
+
+    A guard keeps the weights of both branches, and gains at some sizes only.
+    """
+    unguarded = every_form(layer, options, folds_open_axes=False)
+    forms = [form for form in unguarded if not guard_conditions(layer, form)]
+    has_fold = any(form.folded_axes for form in forms)
+    return forms if has_fold or None not in layer.static else list(every_form(layer, options))
+
+
+def every_form(
+    layer: Layer, options: FoldOptions, *, folds_open_axes: bool = True
+) -> Iterator[Form]:
     """Yield every legal form of a layer, each once.
 
     Extents need not be divisible: the cost of extending and cutting is measured with the form. If
     the options name an axis, channels and groups stay as they are. A wide layer, which is of one
     axis, is lifted only.
+
+    Args:
+        layer: the layer.
+        options: layout, axis and limits are used.
+        folds_open_axes: whether positions of a Conv's open axes become channels where that needs a
+            guard. With an open batch these are two thirds of the forms (basic-pitch).
     """
     if isinstance(layer, ProductLayer):
         yield from _of_product(layer, options)
@@ -99,6 +119,8 @@ def every_form(layer: Layer, options: FoldOptions) -> Iterator[Form]:
     specs: set[FormSpec] = set()
     for factor in sorted({1, *FACTORS, *full_extents, *dilations}):
         for split in splits(options.axis, factor, len(layer.axes)):
+            if not folds_open_axes and _folds_open_axis(layer, split):
+                continue
             for lift, order in ways:
                 forms = forms_of_split(
                     layer, options, split, lift=lift, tile_major=order, one_sided=True
@@ -112,6 +134,18 @@ def every_form(layer: Layer, options: FoldOptions) -> Iterator[Form]:
         yield from summed_taps(layer, options)
         for grouping in groupings(layer):
             yield from _legal(forms_of_split(layer, options, unfolded, grouping=grouping))
+
+
+def _folds_open_axis(layer: ConvLayer, split: Split) -> bool:
+    """Check whether a split tiles an open axis so that its extent must be a multiple of the tile.
+
+    The positions of a ConvTranspose may be tiled by its stride at any extent.
+    """
+    batch, _, *extents = layer.static
+    return (batch is None and split[0] > 1) or any(
+        extent is None and axis.base_dilation % factor
+        for extent, axis, factor in zip(extents, layer.axes, split[1:], strict=True)
+    )
 
 
 def _of_product(layer: ProductLayer, options: FoldOptions) -> Iterator[Form]:
@@ -193,7 +227,7 @@ class Layers:
                 *(layer.itemsize, unguardable(layer)),
             )
             if geometry not in forms:
-                forms[geometry] = _preferred(layer, every_form(layer, options))
+                forms[geometry] = forms_to_race(layer, options)
             cut_layer = cut(document, layer, table, forms[geometry], options, target)
             if isinstance(cut_layer, Refusal):
                 subjects[name] = cut_layer
@@ -253,16 +287,6 @@ class Layers:
         """Return the subjects of the layers that were measured, alone or between packed tensors."""
         layer_of = {w.subject: subject for subject, w in self.workloads_inside.items()}
         return {layer_of.get(workload.subject, workload.subject) for workload in workloads}
-
-
-def _preferred(layer: Layer, forms: Iterable[Form]) -> list[Form]:
-    """Leave out forms that need a guard where a fold of fixed extents runs at every size.
-
-    A guard keeps the weights of both branches, and gains at some sizes only.
-    """
-    all_forms = list(forms)
-    unguarded = [form for form in all_forms if not guard_conditions(layer, form)]
-    return unguarded if any(form.folded_axes for form in unguarded) else all_forms
 
 
 @dataclass(frozen=True, order=True)
