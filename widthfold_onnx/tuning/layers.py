@@ -98,8 +98,8 @@ def every_form(
     Args:
         layer: the layer.
         options: layout, axis and limits are used.
-        folds_open_axes: whether positions of a Conv's open axes become channels where that needs a
-            guard. With an open batch these are two thirds of the forms (basic-pitch).
+        folds_open_axes: whether open axes of a Conv are folded by a factor, which needs a guard.
+            With an open batch these are two thirds of the forms (basic-pitch).
     """
     if isinstance(layer, ProductLayer):
         yield from _of_product(layer, options)
@@ -137,15 +137,10 @@ def every_form(
 
 
 def _folds_open_axis(layer: ConvLayer, split: Split) -> bool:
-    """Check whether a split tiles an open axis so that its extent must be a multiple of the tile.
-
-    The positions of a ConvTranspose may be tiled by its stride at any extent.
-    """
+    """Check whether a split folds an open axis: the factor would have to divide its extent."""
     batch, _, *extents = layer.static
-    return (batch is None and split[0] > 1) or any(
-        extent is None and axis.base_dilation % factor
-        for extent, axis, factor in zip(extents, layer.axes, split[1:], strict=True)
-    )
+    pairs = zip((batch, *extents), split, strict=True)
+    return any(extent is None and factor > 1 for extent, factor in pairs)
 
 
 def _of_product(layer: ProductLayer, options: FoldOptions) -> Iterator[Form]:
