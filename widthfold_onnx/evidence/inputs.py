@@ -28,12 +28,11 @@ from widthfold_onnx.evidence.runs import Outputs, run_once
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.options.progress import Progress, Step
-from widthfold_onnx.rules.quantization import REMOVED, SELECTING
+from widthfold_onnx.rules.quantization import before_moves
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.session import Session
@@ -183,21 +182,13 @@ def filling_set(model: Path, template: InputSet) -> InputSet | None:
     document = Document(loaded.proto, loaded.folder, OPERATORS)
     ranges: dict[str, tuple[float, float]] = {}
     for _, node in document.nodes({("", "QuantizeLinear")}):
-        name, interval = _source(node.inputs[0]), _range(document, node)
-        if name in template.feeds and interval is not None:
+        source, _ = before_moves(node.inputs[0])
+        name, interval = None if source is None else source.name, _range(document, node)
+        if name is not None and name in template.feeds and interval is not None:
             low, high = ranges.get(name, interval)
             ranges[name] = min(low, interval[0]), max(high, interval[1])
     feeds = {name: _uniform(name, template.feeds[name], *ends) for name, ends in ranges.items()}
     return replace(template, label=LABEL, feeds={**template.feeds, **feeds}) if feeds else None
-
-
-def _source(value: Value | None) -> str:
-    """Return the name of the value from which nodes only move or select elements up to this one."""
-    while value is not None and (node := value.producer()) is not None:
-        if not is_default(node, *SELECTING, *REMOVED):
-            break
-        value = node.inputs[0]
-    return "" if value is None else value.name or ""
 
 
 def _range(document: Document, node: Node) -> tuple[float, float] | None:

@@ -21,7 +21,7 @@ UINT8").
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,18 +66,26 @@ def data_dequantizer(value: Value | None) -> Node | None:
     return None if rounds_up or value is not node.outputs[0] else data_dequantizer(node.inputs[0])
 
 
+def before_moves(value: Value | None) -> tuple[Value | None, Sequence[Node]]:
+    """Return the value whose elements a value holds, moved or selected, and the nodes between."""
+    nodes: list[Node] = []
+    while value is not None and (node := value.producer()) is not None:
+        if value is not node.outputs[0] or not is_default(node, *SELECTING, *REMOVED):
+            break
+        nodes.append(node)
+        value = node.inputs[0]
+    return value, nodes
+
+
 def runtime_moves_dequantizer(value: Value | None) -> bool:
     """Check whether ONNX Runtime moves a DequantizeLinear to just before the readers of a value.
 
     ONNX Runtime aborts if an If, Loop or Scan captures such a value: it looks for the value among
     the explicit inputs of the node (1.31.1, qdq_propagation.cc, from the basic level on).
     """
-    has_moves, node = False, None if value is None else value.producer()
-    while node is not None and is_default(node, *SELECTING, *REMOVED):
-        has_moves |= is_default(node, *SELECTING)
-        value = node.inputs[0]
-        node = None if value is None else value.producer()
-    return has_moves and dequantizer(value) is not None
+    start, nodes = before_moves(value)
+    has_moves = any(is_default(node, *SELECTING) for node in nodes)
+    return has_moves and dequantizer(start) is not None
 
 
 def is_finite(document: Document, node: Node, value: Value | None) -> bool:

@@ -54,7 +54,7 @@ def documented(proto: onnx.ModelProto) -> tuple[Document, Node]:
         ("i = Identity (d) m = Transpose (i) y = Relu (m)", True, True),
         ("m = MaxPool <kernel_shape = [1, 2]> (d) y = Relu (m)", True, True),
         ("m = MaxPool <kernel_shape = [1, 2], ceil_mode = 1> (d) y = Relu (m)", False, True),
-        ("m, i = MaxPool <kernel_shape = [1, 2]> (d) y = Cast <to = 1> (i)", False, True),
+        ("m, i = MaxPool <kernel_shape = [1, 2]> (d) y = Cast <to = 1> (i)", False, False),
         ("m, i = Dropout (d) t = Transpose (m) y = Relu (t)", False, True),
         ("m = Neg (d) y = Relu (m)", False, False),
     ],
