@@ -195,3 +195,28 @@ def test_the_oldest_releases_are_those_that_the_project_asks_for() -> None:
     oldest = dict(re.findall(r"^([\w-]+)==([\d.]+)$", text, re.MULTILINE))
     assert oldest.keys() == least.keys()
     assert {n: v for n, v in oldest.items() if not f"{v}.".startswith(f"{least[n]}.")} == {}
+
+
+STAGES = """
+good_one() { echo "good $*"; }
+broken_one() { false; echo "went on"; }
+interrupted_one() { kill -INT $$; }
+"""
+
+
+def test_a_stage_that_fails_ends_there_and_the_next_one_runs():
+    process = call(f"{STAGES} run_stages 'broken_one good_one' -k 'a b'; echo unreached")
+    assert (process.returncode, process.stdout) == (1, "good -k a b\n")
+    names = ["widthfold: broken one", "widthfold: good one", "FAILED: broken one"]
+    assert process.stderr.splitlines() == names
+
+
+def test_stages_that_all_pass_let_the_script_go_on():
+    process = call(f"{STAGES} run_stages 'good_one good_one' x; echo reached")
+    assert (process.returncode, process.stdout) == (0, "good x\ngood x\nreached\n")
+
+
+def test_an_interrupt_ends_all_stages():
+    process = call(f"{STAGES} run_stages 'interrupted_one good_one'")
+    assert (process.returncode, process.stdout) == (130, "")
+    assert process.stderr.splitlines()[-1] == "widthfold: interrupted"
