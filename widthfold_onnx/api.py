@@ -404,8 +404,7 @@ def _files(handle: ModelHandle, out: Path | str | None) -> Iterator[tuple[Path, 
         source = handle.path
         if source is None:
             source = Path(folder, handle.name)
-            copy = copy_of(handle.proto)
-            write_model(copy, source, source_folder=handle.folder, check=lambda path: None)
+            write_model(copy_of(handle.proto), source, source_folder=handle.folder)
         yield source, Path(folder, "out.onnx") if out is None else Path(out)
 
 

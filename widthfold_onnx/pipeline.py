@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from widthfold_onnx.errors import CheckFailedError, UsageError
+from widthfold_onnx.errors import UsageError
 from widthfold_onnx.evidence.files import saturates_on, verify_files
 from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.loader import LoadedModel, load
@@ -383,38 +383,33 @@ class Delivery:
         if not self.fitted_plan.plan.changes:
             copy_model(self.loaded.path, out, proto=self.loaded.proto)
             return msgspec.structs.replace(self.report, written=out.name)
-        verification: list[VerifyReport] = []
+        verification: VerifyReport | None = None
 
-        def check(file: Path) -> None:
+        def accepts(file: Path) -> bool:
+            nonlocal verification
             if verify_options is None:
                 load(file)  # verification does that itself
-                return
-            result = self._verify(file, out.name, verify_options, on_progress)
-            verification.append(result)
-            if result.verdict != "pass" and (self.is_measured or not result.unrun):
-                raise CheckFailedError(result.verdict)
+                return True
+            verification = self._verify(file, out.name, verify_options, on_progress)
+            may_be_unrun = bool(verification.unrun) and not self.is_measured
+            return verification.verdict == "pass" or may_be_unrun
 
         rewriting = self.fitted_plan.rewriting
         proto = rewriting.carry_out()
         on_progress(Step("writing"))
-        try:
-            write_model(
-                proto,
-                out,
-                source_folder=self.loaded.folder,
-                check=check,
-                protected=protected,
-                externalize=rewriting.document.external_names,
-            )
-        except CheckFailedError:
-            return msgspec.structs.replace(self.report, verification=verification[0])
-        summary = msgspec.structs.replace(self.report.summary, bytes_after=out.stat().st_size)
-        return msgspec.structs.replace(
-            self.report,
-            summary=summary,
-            written=out.name,
-            verification=verification[0] if verification else None,
+        is_written = write_model(
+            proto,
+            out,
+            source_folder=self.loaded.folder,
+            accepts=accepts,
+            protected=protected,
+            externalize=rewriting.document.external_names,
         )
+        report = msgspec.structs.replace(self.report, verification=verification)
+        if not is_written:
+            return report
+        summary = msgspec.structs.replace(report.summary, bytes_after=out.stat().st_size)
+        return msgspec.structs.replace(report, summary=summary, written=out.name)
 
     def _verify(
         self, file: Path, final: str, options: VerifyOptions, on_progress: Progress

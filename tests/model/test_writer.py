@@ -21,9 +21,10 @@ NUMBERS = {
 OLD = b"the old output"
 
 
-def check(path):
+def loads(path):
     """Accept what loads."""
     load(path)
+    return True
 
 
 def plain_model():
@@ -96,7 +97,7 @@ def largest_file(size):
 
 
 def test_writes_and_replaces(out):
-    write_model(plain_model(), out, source_folder=None, check=check)
+    write_model(plain_model(), out, source_folder=None, accepts=loads)
     assert files(out.parent) == ["model.onnx"]
     assert_same_numbers(out)
     plain = out.parent / "plain"
@@ -112,14 +113,15 @@ def test_the_check_sees_the_whole_file_before_the_old_one_goes(out):
         assert out.read_bytes() == OLD
         assert path.name.startswith(atomic.TEMPORARY_PREFIX)
         assert_same_numbers(path)
+        return True
 
-    write_model(plain_model(), out, source_folder=None, check=look)
+    assert write_model(plain_model(), out, source_folder=None, accepts=look)
     assert len(seen) == 1
 
 
 def test_external_data_move_into_one_file_with_a_hash(source, out):
     loaded = load(source)
-    write_model(loaded.proto, out, source_folder=source.parent, check=check)
+    write_model(loaded.proto, out, source_folder=source.parent, accepts=loads)
     assert_same_numbers(out)
     assert len(files(out.parent)) == 2
     places = [
@@ -134,7 +136,7 @@ def test_external_data_move_into_one_file_with_a_hash(source, out):
 
 def test_the_same_model_gives_the_same_bytes(source, out):
     def written():
-        write_model(load(source).proto, out, source_folder=source.parent, check=check)
+        write_model(load(source).proto, out, source_folder=source.parent, accepts=loads)
         return {path.name: path.read_bytes() for path in out.parent.iterdir()}
 
     first = written()
@@ -142,11 +144,11 @@ def test_the_same_model_gives_the_same_bytes(source, out):
 
 
 def test_another_content_gets_another_name_and_the_old_file_stays(source, out):
-    write_model(load(source).proto, out, source_folder=source.parent, check=check)
+    write_model(load(source).proto, out, source_folder=source.parent, accepts=loads)
     before = set(files(out.parent))
     document = plain_model()
     document.graph.initializer[0].raw_data = bytes(160)
-    write_model(document, out, source_folder=None, check=check, externalize=["a", "b"])
+    write_model(document, out, source_folder=None, accepts=loads, externalize=["a", "b"])
     assert before < set(files(out.parent))
     np.testing.assert_array_equal(numbers(out)["a"], np.zeros(40))
     np.testing.assert_array_equal(numbers(out)["c"], NUMBERS["c"])
@@ -157,12 +159,24 @@ def test_tensors_that_share_bytes_go_on_sharing(source, out):
     twin = document.graph.initializer.add()
     twin.CopyFrom(document.graph.initializer[1])
     twin.name = "d"
-    write_model(document, out, source_folder=source.parent, check=check)
+    write_model(document, out, source_folder=source.parent, accepts=loads)
     size = sum(path.stat().st_size for path in out.parent.iterdir())
     assert size < 1.1 * 4 * sum(SIZES.values())
 
 
 # ---------------------------------------------------------------- faults
+
+
+def test_a_file_that_is_not_accepted_leaves_everything_as_it_was(source, out):
+    def refuses(path):
+        assert_same_numbers(path)
+        return False
+
+    loaded = load(source)
+    assert not write_model(loaded.proto, out, source_folder=source.parent, accepts=refuses)
+    assert out.read_bytes() == OLD
+    assert files(out.parent) == ["model.onnx"]
+    assert_same_numbers(source)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, InvalidModelError, OSError])
@@ -172,20 +186,20 @@ def test_a_failed_check_leaves_everything_as_it_was(source, out, error):
         raise error("no")
 
     with pytest.raises(error, match="no"):
-        write_model(load(source).proto, out, source_folder=source.parent, check=fail)
+        write_model(load(source).proto, out, source_folder=source.parent, accepts=fail)
     assert out.read_bytes() == OLD
     assert files(out.parent) == ["model.onnx"]
     assert_same_numbers(source)
 
 
 def test_a_failure_keeps_the_file_that_the_old_model_needs(source, out):
-    write_model(load(source).proto, out, source_folder=source.parent, check=check)
+    write_model(load(source).proto, out, source_folder=source.parent, accepts=loads)
 
     def fail(path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_model(load(source).proto, out, source_folder=source.parent, check=fail)
+        write_model(load(source).proto, out, source_folder=source.parent, accepts=fail)
     assert_same_numbers(out)
 
 
@@ -193,7 +207,7 @@ def test_a_failure_keeps_the_file_that_the_old_model_needs(source, out):
 def test_a_full_disk_leaves_everything_as_it_was(source, out, size):
     loaded = load(source)
     with largest_file(size), pytest.raises(UsageError, match="cannot write") as caught:
-        write_model(loaded.proto, out, source_folder=source.parent, check=check)
+        write_model(loaded.proto, out, source_folder=source.parent, accepts=loads)
     assert str(caught.value).isprintable()
     assert out.read_bytes() == OLD
     assert files(out.parent) == ["model.onnx"]
@@ -209,7 +223,7 @@ def test_every_step_may_fail(source, out, monkeypatch, call):
         target = atomic.os if call == "fsync" else atomic.Path
         patch.setattr(target, call, fail)
         with pytest.raises(UsageError, match="No space left"):
-            write_model(loaded.proto, out, source_folder=source.parent, check=check)
+            write_model(loaded.proto, out, source_folder=source.parent, accepts=loads)
     assert out.read_bytes() == OLD
     assert files(out.parent) == ["model.onnx"]
 
@@ -224,7 +238,7 @@ def test_an_interrupt_after_the_rename_keeps_the_new_model_whole(source, out, mo
 
     monkeypatch.setattr(atomic, "sync_folder", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        write_model(load(source).proto, out, source_folder=source.parent, check=check)
+        write_model(load(source).proto, out, source_folder=source.parent, accepts=loads)
     assert_same_numbers(out)
     assert len(files(out.parent)) == 2
 
@@ -234,7 +248,7 @@ def test_data_that_changed_since_loading_are_refused(source, out):
     with (source.parent / "weights.bin").open("r+b") as file:
         file.truncate(100)
     with pytest.raises(InvalidModelError, match="of a file of 100"):
-        write_model(loaded.proto, out, source_folder=source.parent, check=check)
+        write_model(loaded.proto, out, source_folder=source.parent, accepts=loads)
     assert out.read_bytes() == OLD
 
 
@@ -251,13 +265,13 @@ def make_link(path):
 def test_refuses_targets_that_are_no_files(tmp_path, make, message):
     make(tmp_path / "out.onnx")
     with pytest.raises(UsageError, match=message):
-        write_model(plain_model(), tmp_path / "out.onnx", source_folder=None, check=check)
+        write_model(plain_model(), tmp_path / "out.onnx", source_folder=None, accepts=loads)
     assert files(tmp_path) == ["out.onnx"]
 
 
 def test_refuses_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(UsageError, match="does not exist"):
-        write_model(plain_model(), tmp_path / "no" / "out.onnx", source_folder=None, check=check)
+        write_model(plain_model(), tmp_path / "no" / "out.onnx", source_folder=None, accepts=loads)
 
 
 def test_refuses_inputs_by_any_name_and_their_data(source):
@@ -268,7 +282,9 @@ def test_refuses_inputs_by_any_name_and_their_data(source):
     hard.hardlink_to(source)
     for target in (source, other, hard, source.parent / "weights.bin"):
         with pytest.raises(UsageError, match="is an input"):
-            write_model(proto, target, source_folder=source.parent, check=check, protected=[source])
+            write_model(
+                proto, target, source_folder=source.parent, accepts=loads, protected=[source]
+            )
         with pytest.raises(UsageError, match="is an input"):
             copy_model(source, target, proto=proto)
     hard.unlink()
@@ -276,17 +292,17 @@ def test_refuses_inputs_by_any_name_and_their_data(source):
 
 
 def test_refuses_another_content_under_the_name_of_the_data(source, out):
-    write_model(load(source).proto, out, source_folder=source.parent, check=check)
+    write_model(load(source).proto, out, source_folder=source.parent, accepts=loads)
     data = next(out.parent.glob("*.data"))
     data.write_bytes(b"changed")
     with pytest.raises(UsageError, match="something else"):
-        write_model(load(source).proto, out, source_folder=source.parent, check=check)
+        write_model(load(source).proto, out, source_folder=source.parent, accepts=loads)
     assert data.read_bytes() == b"changed"
 
 
 def test_refuses_to_externalize_what_is_not_there(out):
     with pytest.raises(InternalError, match="'z'"):
-        write_model(plain_model(), out, source_folder=None, check=check, externalize=["z"])
+        write_model(plain_model(), out, source_folder=None, accepts=loads, externalize=["z"])
 
 
 # ---------------------------------------------------------------- copies

@@ -95,7 +95,7 @@ def _checks(
                 proto = decided_plan.fit().rewriting.carry_out()
                 checks.append(FoldCheck(options, names, ""))
                 files.append(Path(folder) / f"{len(files)}.onnx")
-                write_model(proto, files[-1], source_folder=model.folder, check=lambda path: None)
+                write_model(proto, files[-1], source_folder=model.folder)
         reasons = saturating_files(model.path, files, verify_options) if files else []
     return [
         replace(check, objection=f"left alone, as its fold is {'; '.join(lines)}" if lines else "")

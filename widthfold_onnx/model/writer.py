@@ -157,10 +157,10 @@ def write_model(
     out: Path,
     *,
     source_folder: Path | None,
-    check: Callable[[Path], None],
+    accepts: Callable[[Path], bool] | None = None,
     protected: Sequence[Path] = (),
     externalize: Collection[str] = (),
-) -> None:
+) -> bool:
     """Write a model, and its external data into one file beside it.
 
     The data go into ``<out name>.<16 hex digits of their SHA-256>.data``, so that the old model at
@@ -172,10 +172,13 @@ def write_model(
             later step fails.
         out: where it goes; a file that is there is replaced in one step.
         source_folder: folder to which the present locations of its external data are relative.
-        check: called with the path of the written file before it is put in its place; an
-            exception ends the writing.
+        accepts: says whether the written file, at a temporary path, is put in its place; None
+            accepts every file.
         protected: files that must not be replaced. Sources of external data never are.
         externalize: names of initializers that hold raw_data and shall become external.
+
+    Returns:
+        Whether the model is in its place.
 
     Raises:
         UsageError: `out` is no place for a file, the disk is full or read-only, or the model
@@ -190,9 +193,11 @@ def write_model(
         with writing(out):
             model.write(_serialize(proto, out))
             model.finish()
-        check(model.path)
+        if accepts is not None and not accepts(model.path):
+            return False
         with writing(out):
             model.publish()
+    return True
 
 
 def copy_model(path: Path, out: Path, *, proto: onnx.ModelProto) -> None:

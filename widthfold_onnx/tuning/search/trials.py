@@ -256,7 +256,6 @@ class Trials:
                 rewriting.carry_out(),
                 path,
                 source_folder=self.loaded.folder,
-                check=lambda model: None,
                 externalize=rewriting.document.external_names,
             )
         return path
