@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.form import FormSpec
-from widthfold_onnx.runtime.measurement import AS_IS, Measurement
+from widthfold_onnx.runtime.measurement import AS_IS
 from widthfold_onnx.tuning.search.assign import assign
 from widthfold_onnx.tuning.search.level_search import LevelSearch
 from widthfold_onnx.tuning.search.trials import Trials
@@ -119,7 +119,9 @@ class Settling:
         if not groups or (remainders == [{}] and not self.draft.changes):
             return forms
         self.on_progress(Step(f"timing the whole model without each of {len(forms)} folded layers"))
-        trials = self._trials_without(level, forms, remainders)
+        plans = [level.plan(self.draft, remainder) for remainder in remainders]
+        plan, seconds = level.plan(self.draft, forms), self.trials.spending.ablation
+        trials = self.trials.without(plan, plans, seconds)
         trial_of = {s: t for group, t in zip(groups, trials, strict=True) for s in group if t}
         helping = _without(forms, [s for s, t in trial_of.items() if t.high < 1])
         if not helping and not self.draft.changes:
@@ -129,17 +131,9 @@ class Settling:
         sure = _without(forms, [s for s, t in trial_of.items() if t.low <= 1])
         if sure == helping or not (sure or self.draft.changes):
             return helping
-        (trial,) = self._trials_without(level, helping, [sure])
+        sure_plan, helping_plan = (level.plan(self.draft, f) for f in (sure, helping))
+        trial = self.trials.compare(sure_plan, helping_plan, self.trials.spending.trial)
         return sure if trial is not None and trial.ratio < 1 else helping
-
-    def _trials_without(
-        self, level: LevelSearch, forms: Forms, subsets: Sequence[Forms]
-    ) -> list[Measurement | None]:
-        """Return for each subset of the forms the time of its model / time with all forms."""
-        plans = [level.plan(self.draft, subset) for subset in subsets]
-        return self.trials.without(
-            level.plan(self.draft, forms), plans, self.trials.spending.ablation
-        )
 
 
 def _groups(level: LevelSearch, forms: Forms) -> list[list[str]]:
