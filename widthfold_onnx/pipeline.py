@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence.files import saturates_on, verify_files
+from widthfold_onnx.evidence.files import may_saturate, verify_files
 from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import (
@@ -74,7 +74,8 @@ def optimize(
         verify_options: how the result is verified; by default proved and compared, but not timed.
             None writes it unverified. At a fixed factor the proof is enough where the runtime lacks
             a kernel.
-        search_options: how candidates are measured; at a fixed factor only the provider counts.
+        search_options: how candidates are measured; at a fixed factor its provider with options,
+            its stored inputs and its values count.
         require_fold: write nothing if nothing is changed.
         on_progress: called with every step.
 
@@ -112,7 +113,7 @@ def optimize(
         report = msgspec.structs.replace(report, values=values)
         if out is None or (require_fold and not decided_plan.plan.changes):
             return CommandResult(report, decided_plan.plan)
-        delivery = Delivery(loaded, fitted_plan, report, is_measured=options.fixed_factor is None)
+        delivery = Delivery(loaded, fitted_plan, report, is_searched=options.fixed_factor is None)
         report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
         layers = _unproved_layers(fitted_plan, report)
         if not layers:
@@ -190,7 +191,7 @@ def apply(
     report = msgspec.structs.replace(report, note=other_runtime(runtime))
     if out is None or (fitted_plan.misfits and not partial):
         return CommandResult(report, fitted_plan.plan)
-    delivery = Delivery(loaded, fitted_plan, report, is_measured=False)
+    delivery = Delivery(loaded, fitted_plan, report, is_searched=False)
     report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
     return CommandResult(report, fitted_plan.plan)
 
@@ -325,7 +326,7 @@ def _usable_forms(
     run_options = with_cases(
         replace(verify_options, input_shapes=options.input_shapes), loaded.proto
     )
-    if not saturates_on(loaded.path, run_options):
+    if not may_saturate(loaded.path, run_options):
         return options, {}
     from widthfold_onnx.evidence.saturating_forms import usable_forms
 
@@ -348,14 +349,14 @@ class Delivery:
         loaded: the original model.
         fitted_plan: the plan at this model; carrying it out consumes it.
         report: the report, so far without file and verification.
-        is_measured: whether the plan was decided by measurement just now; a model that cannot be
-            run is written only if it was not.
+        is_searched: whether a search decided the plan just now; a model that cannot be run is
+            written only if it did not.
     """
 
     loaded: LoadedModel
     fitted_plan: FittedPlan
     report: OptimizeReport
-    is_measured: bool
+    is_searched: bool
 
     def write(
         self,
@@ -391,7 +392,7 @@ class Delivery:
                 load(file)  # verification does that itself
                 return True
             verification = self._verify(file, out.name, verify_options, on_progress)
-            may_be_unrun = bool(verification.unrun) and not self.is_measured
+            may_be_unrun = bool(verification.unrun) and not self.is_searched
             return verification.verdict == "pass" or may_be_unrun
 
         rewriting = self.fitted_plan.rewriting

@@ -99,7 +99,8 @@ class Side(Result, kw_only=True, frozen=True):
     """One model of a timing.
 
     Attributes:
-        level: the runtime's optimization level at which it was fastest.
+        level: the runtime's optimization level at which it was fastest, and the options of the
+            provider that were chosen with it.
         median_ms: time of one run.
         p90: 90th percentile in ms; p99 likewise. The median is p50.
         samples_ms: by process and session, up to 500 samples in all, evenly taken.
@@ -211,7 +212,7 @@ class Timing(Result, kw_only=True, frozen=True):
         limits: what this machine was measured to do at most, by name; per second. Only on the CPU.
         control: deviation from 1 of the sessions of the original against each other, in the same
             run.
-        same_level: speed-up with both models at the level ALL.
+        same_level: speed-up with both models at the level ALL and the provider's usual options.
         pairs: how many pairs were run, in all.
         processes: in how many processes.
         sessions: how many sessions of each model each of them opened.

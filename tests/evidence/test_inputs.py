@@ -81,6 +81,19 @@ def test_the_widest_of_two_quantizers(tmp_path: Path) -> None:
 
 def test_other_inputs_stay_as_they_are(tmp_path: Path) -> None:
     model = rounding(1)
+    model.graph.input.append(helper.make_tensor_value_info("other", 1, [3]))
+    model.graph.node.append(helper.make_node("Neg", ["other"], ["negated"]))
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    other = np.array([3, 5, 7], np.float32)
+    inputs = filling_set(path, InputSet("seed 0", {**LIKE.feeds, "other": other}, random=True))
+    assert inputs is not None
+    assert np.ptp(inputs.feeds["x"]) > 0
+    np.testing.assert_array_equal(inputs.feeds["other"], other)
+
+
+def test_without_a_constant_quantizer_of_an_input_there_is_no_set(tmp_path: Path) -> None:
+    model = rounding(1)
     for change in ("scale that is no constant", "other reader", "nothing quantized"):
         copy = onnx.ModelProto.FromString(model.SerializeToString())
         if change == "scale that is no constant":

@@ -41,7 +41,7 @@ def chosen(
         assert all(load(fold).proto.graph.node for fold in folds)
         return [WORSE if i in bad else [] for i in range(len(folds))]
 
-    monkeypatch.setattr(saturating_forms, "saturating_files", judged)
+    monkeypatch.setattr(saturating_forms, "saturation_objections", judged)
     options, left = usable_forms(loaded(model or alternating([1, 2, 3, 4]), folder), ANY, VALUES)
     assert not left
     return options
@@ -77,7 +77,7 @@ def test_the_layer_that_saturates_is_left_alone(
     def judged(original: Path, folds: Sequence[Path], options: object) -> list[list[str]]:
         return [WORSE if "seco[n]d*" in folded_in(fold) else [] for fold in folds]
 
-    monkeypatch.setattr(saturating_forms, "saturating_files", judged)
+    monkeypatch.setattr(saturating_forms, "saturation_objections", judged)
     options, forms = usable_forms(loaded(model, tmp_path), ANY, VALUES)
     assert options == replace(ANY, skip=("seco[[]n]d[*]",))
     why = f"left alone, as its fold is {FURTHER}; this CPU saturates"
@@ -90,7 +90,7 @@ def test_layers_that_pass_alone_but_not_together_are_all_left_alone(
     def judged(original: Path, folds: Sequence[Path], options: object) -> list[list[str]]:
         return [WORSE if len(folded_in(fold)) > 1 else [] for fold in folds]
 
-    monkeypatch.setattr(saturating_forms, "saturating_files", judged)
+    monkeypatch.setattr(saturating_forms, "saturation_objections", judged)
     options, forms = usable_forms(loaded(named("second"), tmp_path), ANY, VALUES)
     assert options.skip == tuple(forms) == ("first", "second", "third")
 
@@ -116,12 +116,12 @@ def test_where_every_fold_saturates_further_the_model_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, out = loaded(alternating_floats(), tmp_path), tmp_path / "out.onnx"
-    monkeypatch.setattr("widthfold_onnx.pipeline.saturates_on", lambda *arguments: True)
+    monkeypatch.setattr("widthfold_onnx.pipeline.may_saturate", lambda *arguments: True)
     if not u8s8_error():
         assert usable_forms(model, ANY, VALUES) == (ANY, {})
         bad = [FURTHER, "this CPU's 8-bit kernels saturate (no VNNI)"]
         monkeypatch.setattr(
-            saturating_forms, "saturating_files", lambda m, files, o: [bad] * len(files)
+            saturating_forms, "saturation_objections", lambda m, files, o: [bad] * len(files)
         )
     report = optimize(model.path, out, ANY, VALUES)
     (site,) = report.sites

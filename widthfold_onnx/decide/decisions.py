@@ -155,7 +155,7 @@ class DecidedPlan:
         sites: the line of each layer in the report.
         companions: the line of each companion that matches a node.
         padding: the line of padded channels; None if there is none.
-        search: the measurements; None where nothing was measured.
+        search: the report of the search; None at a fixed factor.
         assumed: sizes that were assumed; None where nothing was left open, or nothing was run.
     """
 

@@ -1,7 +1,8 @@
-"""Find options that would fold a refused site; every hint was tried.
+"""Find options that would fold a refused site; every hint but --freeze-weights was tried.
 
-A hint is an option: it fixes extents, extends them, or lets samples mix. A site is planned with
-each suggestion as if the caller had given it; only suggestions that give a form are named.
+A hint is an option: it freezes weights, fixes extents, extends them, or lets samples mix. A site is
+planned with each suggestion as if the caller had given it; only suggestions that give a form are
+named.
 Suggested sizes are round numbers that the factor divides even behind some strides, and sizes that
 were found by running the model; the model runs at all of them.
 """

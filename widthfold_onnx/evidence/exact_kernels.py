@@ -111,13 +111,13 @@ def with_exact_products(model: onnx.ModelProto, *, signed_stays: bool = False) -
     # Inner graphs first: a node that holds one is copied when its own graph is written.
     for path, graph in reversed(list(placed_graphs(model.graph))):
         elements = partial(shapes.element_type, path)
-        moves = [
+        shifts = [
             new
             for reader, places, kind in _mixed_operands(graph, elements, signed_stays)
             for place in places
             for new in _shift_nodes(reader, place, kind, names)
         ]
-        nodes = [*moves, *graph.node]  # the runtime sorts them
+        nodes = [*shifts, *graph.node]  # the runtime sorts them
         del graph.node[:]
         graph.node.extend(nodes)
     return model
@@ -148,7 +148,8 @@ def _mixed_operands(
             kind = elements(data.input[0])
             is_quantized = _source(makers, data.input[0], "QuantizeLinear") is not None
             becomes_unsigned = is_quantized and not (signed_stays and kind == INT8)
-            # Of a weight that was moved for another reader the new name has no known type.
+            # A weight that was shifted for another reader has a new name of unknown type: it is
+            # not shifted again.
             if (kind == UINT8 or becomes_unsigned) and elements(weight.input[0]) == INT8:
                 yield weight, (0, 2), UINT8
 

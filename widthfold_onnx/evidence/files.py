@@ -72,8 +72,8 @@ def verify_files(
         )
 
 
-def saturates_on(original: Path, options: VerifyOptions) -> bool:
-    """Run a model as its values are judged; return whether kernels of this CPU saturate on it.
+def may_saturate(original: Path, options: VerifyOptions) -> bool:
+    """Run a model as its values are judged; return whether kernels of this CPU may saturate on it.
 
     Args:
         original: the model before.
@@ -83,10 +83,10 @@ def saturates_on(original: Path, options: VerifyOptions) -> bool:
         UnverifiedError: it does not run, or not twice alike.
         UsageError: stored inputs or shapes that do not fit it.
     """
-    return isolated(_saturates_on, original, options)
+    return isolated(_may_saturate, original, options)
 
 
-def saturating_files(
+def saturation_objections(
     original: Path, folds: Sequence[Path], options: VerifyOptions
 ) -> list[list[str]]:
     """Return why folds may not be deployed on this CPU, whose kernels saturate.
@@ -97,10 +97,10 @@ def saturating_files(
     Raises:
         UnverifiedError: the original does not run.
     """
-    return isolated(_saturation_failures, original, folds, options)
+    return isolated(_saturation_objections, original, folds, options)
 
 
-def _saturates_on(original: Path, options: VerifyOptions) -> bool:
+def _may_saturate(original: Path, options: VerifyOptions) -> bool:
     from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
     from widthfold_onnx.evidence.parity.reference import reference_of
     from widthfold_onnx.runtime.session import resolved
@@ -111,7 +111,7 @@ def _saturates_on(original: Path, options: VerifyOptions) -> bool:
     return saturates(check_options) and holds_bytes(original)
 
 
-def _saturation_failures(
+def _saturation_objections(
     original: Path, folds: Sequence[Path], options: VerifyOptions
 ) -> list[list[str]]:
     from widthfold_onnx.evidence.parity.reference import reference_of

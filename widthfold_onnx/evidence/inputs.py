@@ -69,8 +69,11 @@ def run_on_inputs(
     if random_set is not None and (item := filling_set(original, random_set)) is not None:
         inputs.sets.append(item)
     inputs, outputs = _run(session, inputs, on_progress)
-    is_blind = not any(map(meaningful_count, outputs))
-    if values := revealing_values(session, random_set.feeds) if random_set and is_blind else {}:
+    if (
+        random_set is not None
+        and not any(map(meaningful_count, outputs))
+        and (values := revealing_values(session, random_set.feeds))
+    ):
         inputs, outputs = _run(session, _with_values(inputs, values), on_progress)
     if branches := unreached_branches(load(original).proto, original, options, inputs.sets):
         inputs.remarks.append(f"no input set reached {', '.join(branches)}")
@@ -221,7 +224,7 @@ def _uniform(name: str, template: Array, low: float, high: float) -> Array:
 
 
 def all_windows_fit(model: onnx.ModelProto, shapes: Shapes) -> bool:
-    """Check that the windows of all pools and Convs of the main graph fit into their inputs.
+    """Check that windows fit into their inputs: of all pools, and of Convs that state their kernel.
 
     The runtime computes a MaxPool of 2 positions on one position, outside of its data (1.32.0).
     """

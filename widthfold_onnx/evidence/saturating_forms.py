@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 
 from widthfold_onnx.decide.fixed import decide_fixed
-from widthfold_onnx.evidence.files import saturating_files
+from widthfold_onnx.evidence.files import saturation_objections
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions
@@ -40,6 +40,9 @@ def usable_forms(
     model: LoadedModel, options: FoldOptions, verify_options: VerifyOptions
 ) -> tuple[FoldOptions, dict[str, str]]:
     """Exclude forms, or else layers, that saturate further than the original.
+
+    All forms stay if none does. Else one layout stays that passes along every axis, or one axis
+    with its layout. Where no form passes, layers are excluded, and the others are tried again.
 
     Args:
         model: the model, on which kernels of this CPU saturate.
@@ -96,7 +99,7 @@ def _checks(
                 checks.append(FoldCheck(options, names, ""))
                 files.append(Path(folder) / f"{len(files)}.onnx")
                 write_model(proto, files[-1], source_folder=model.folder)
-        reasons = saturating_files(model.path, files, verify_options) if files else []
+        reasons = saturation_objections(model.path, files, verify_options) if files else []
     return [
         replace(check, objection=f"left alone, as its fold is {'; '.join(lines)}" if lines else "")
         for check, lines in zip(checks, reasons, strict=True)

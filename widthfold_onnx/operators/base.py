@@ -19,23 +19,28 @@ MIN_OPSET = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """The indices of a node's inputs; None for an input that the operator does not have.
-
-    `scale` and `zero` are inputs that quantize the weight.
-    """
+    """The indices of a node's inputs; None for an input that the operator does not have."""
 
     data: int = 0
     data_scale: int | None = None
     data_zero: int | None = None
     weight: int = 1
-    scale: int | None = None
-    zero: int | None = None
+    weight_scale: int | None = None
+    weight_zero: int | None = None
     bias: int | None = None
     out_scale: int | None = None
     out_zero: int | None = None
 
 
-QLINEAR = Inputs(data_scale=1, data_zero=2, weight=3, scale=4, zero=5, out_scale=6, out_zero=7)
+QLINEAR = Inputs(
+    data_scale=1,
+    data_zero=2,
+    weight=3,
+    weight_scale=4,
+    weight_zero=5,
+    out_scale=6,
+    out_zero=7,
+)
 """The inputs of a quantized operator with the weight as second operand."""
 
 

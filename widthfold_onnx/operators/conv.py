@@ -36,7 +36,9 @@ class Conv(Operator):
     @property
     def scales(self) -> Sequence[Scales]:
         """The scales of the weight: data and result have one number each (operator texts)."""
-        return [Scales("weight", (self.inputs.scale, self.inputs.zero), per_channel=True)]
+        return [
+            Scales("weight", (self.inputs.weight_scale, self.inputs.weight_zero), per_channel=True)
+        ]
 
     def data_problem(self, node: Node, data: Dims, weight: tuple[int, ...]) -> Refusal | None:
         """Refuse ranks that differ or are unusual, and groups that do not divide the weight."""
@@ -135,7 +137,7 @@ def group_of(node: Node) -> int:
 
 
 CONV = Conv(inputs=Inputs(bias=2))
-CONV_INTEGER = Conv(inputs=Inputs(data_zero=2, zero=3), takes_integers=True)
+CONV_INTEGER = Conv(inputs=Inputs(data_zero=2, weight_zero=3), takes_integers=True)
 QLINEAR_CONV = Conv(inputs=replace(QLINEAR, bias=8), takes_integers=True)
 
 

@@ -54,7 +54,7 @@ class Product(Operator):
         inputs = self.inputs
         return [
             Scales("data", (inputs.data_scale, inputs.data_zero), per_channel=False),
-            Scales("weight", (inputs.scale, inputs.zero), per_channel=True),
+            Scales("weight", (inputs.weight_scale, inputs.weight_zero), per_channel=True),
             Scales("result", (inputs.out_scale, inputs.out_zero), per_channel=self.weight_on_left),
         ]
 
@@ -138,16 +138,16 @@ def _sides(product: Product) -> tuple[Product, Product]:
     mirrored_inputs = replace(
         inputs,
         data=inputs.weight,
-        data_scale=inputs.scale,
-        data_zero=inputs.zero,
+        data_scale=inputs.weight_scale,
+        data_zero=inputs.weight_zero,
         weight=inputs.data,
-        scale=inputs.data_scale,
-        zero=inputs.data_zero,
+        weight_scale=inputs.data_scale,
+        weight_zero=inputs.data_zero,
     )
     return product, replace(product, inputs=mirrored_inputs)
 
 
 MATMUL = _sides(Product())
 GEMM = _sides(Product(inputs=Inputs(bias=2), min_opset=GEMM_MIN_OPSET))
-MATMUL_INTEGER = _sides(Product(inputs=Inputs(data_zero=2, zero=3), takes_integers=True))
+MATMUL_INTEGER = _sides(Product(inputs=Inputs(data_zero=2, weight_zero=3), takes_integers=True))
 QLINEAR_MATMUL = _sides(Product(inputs=QLINEAR, takes_integers=True))

@@ -5,9 +5,9 @@ A group has one guard and runs as one node, so no path may lead out of the group
 
 The guard tests the extents of the values that the group reads. Where tiles divide these extents, a
 folded node returns extents that the tiles of its result divide, and ops between keep the folded
-extents. So a node may need of a tensor of its group only what the layout of the tensor needs. This
-may fail, or nothing may read a value that the group returns. Then each node of the group that needs
-a guard gets a guard of its own, between logical tensors.
+extents. So a node may need of a tensor of its group only what the layout of the tensor needs. Where
+it needs more, or where nothing reads a value that the group returns, the group is split. Each of
+its nodes that needs a guard then has its own, between logical tensors.
 
 The folded nodes move into one branch, copies of the original nodes into the other:
 
@@ -78,17 +78,17 @@ class GuardGroups:
         """
         ends = {node: form.ends for node, (_, form) in forms.items()}
         while True:
-            trial = _Grouping(Regions.of(document, nodes, ends), forms)
-            members = [part for part in trial.regions.node_groups() if trial.is_guarded(part)]
-            groups = {part: trial.group(part) for part in members}
+            grouping = _Grouping(Regions.of(document, nodes, ends), forms)
+            node_groups = filter(grouping.is_guarded, grouping.regions.node_groups())
+            groups = {part: grouping.group(part) for part in node_groups}
             guarded = [part for part, group in groups.items() if not group or group.conditions]
             split_groups = [part for part, group in groups.items() if group is None]
             split_groups += _on_a_cycle(nodes, guarded)
             if not split_groups:
                 result = [group for group in groups.values() if group and group.conditions]
-                return cls(trial.regions, result)
+                return cls(grouping.regions, result)
             split_nodes = [
-                n for part in split_groups for n in part if n in forms and trial.is_guarded([n])
+                n for part in split_groups for n in part if n in forms and grouping.is_guarded([n])
             ]
             ends = ends | {
                 n: replace(ends[n], input_layout=None, output_layout=None) for n in split_nodes
@@ -148,7 +148,7 @@ class _Grouping:
         document, home = self.regions.document, self.regions.home(value)
         if home is not None and self.regions.needed_layouts(value) <= {home}:
             return False
-        return document.must_stay(value) or _is_read([value], {*nodes})
+        return document.must_stay(value) or _is_used_outside([value], {*nodes})
 
     def _is_implied(
         self, value: Value, layout: PackedLayout | None, conditions: Mapping[int, Congruence]
@@ -267,7 +267,8 @@ def make_guard(
     ports = {
         value: new
         for value, new in outputs.items()
-        if new is not None and (document.must_stay(value) or _is_read((value, new), group_nodes))
+        if new is not None
+        and (document.must_stay(value) or _is_used_outside((value, new), group_nodes))
     }
     originals, copies = _copied(document, group.nodes)
     returned = {value: copies[value] for value in ports}
@@ -287,8 +288,8 @@ def make_guard(
     return Guard(guard.nodes, chosen_outputs, list(branches.values()))
 
 
-def _is_read(values: Iterable[Value], group_nodes: set[Node]) -> bool:
-    """Check whether other nodes read a value, or none at all, so that something else uses it."""
+def _is_used_outside(values: Iterable[Value], group_nodes: set[Node]) -> bool:
+    """Check whether something outside a group uses a value: another node, or no node at all."""
     users = [user for value in values for user, _ in value.uses()]
     return not users or any(user not in group_nodes for user in users)
 

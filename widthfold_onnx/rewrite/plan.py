@@ -128,12 +128,13 @@ class Origin(_Part, frozen=True, kw_only=True):
 
     Attributes:
         widthfold: version of widthfold.
-        decision: "factor 8", "strides" or "measured".
-        provider: where the forms were measured; "" where nothing was.
+        decision: "factor 8", "strides", "measured" or "predicted".
+        provider: where the forms were measured, or for which they were predicted; "" at a fixed
+            factor.
         provider_options: options of the provider, as the runtime names them.
         session_options: entries of the session's configuration.
         threads: intra-op threads.
-        device: name of the CPU or GPU.
+        device: name of the CPU or GPU, or of the target of predictions.
         runtime: version of ONNX Runtime.
     """
 

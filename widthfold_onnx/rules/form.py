@@ -66,7 +66,8 @@ class FormSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     Attributes:
         axis: folded axes by name, joined by "+".
         factor: positions per original channel that become channels.
-        kind: how each axis is folded, joined by "+".
+        kind: how each axis is folded, and what else is changed (lift, groups, padding), joined by
+            "+".
         merged: axes of the data that make up the positions of a product.
         batch: samples that become channels.
         dense: whether folded samples share one dense group.

@@ -67,7 +67,8 @@ class Layer(Site, ABC):
         axes: geometry of every axis of positions, lengths as planned.
         parameters: the constants that a fold changes, by index of the input: the weight, the bias,
             and others with one number per output channel.
-        quantization: the quantization of the data; None if the node computes in floats.
+        quantization: the quantization of the data; None unless the operator takes integers, or
+            data and weight are dequantized.
         zero: the number in the weight that stands for 0 and fills the structural zeros of a fold:
             0, or the zero point of a quantized weight; one number or one per output channel,
             broadcasts against `weight_shape`.
@@ -203,8 +204,11 @@ class Layer(Site, ABC):
     @property
     def geometry(self) -> Hashable:
         """The values that determine its forms besides extents, element size and weight."""
-        cuts = self.quantization is None or self.quantization.cuts
-        return (self.weight_on_left, self.group, self.weight_groups, self.axes, cuts)
+        quantization = self.quantization
+        limits = None if quantization is None else (quantization.extends, quantization.cuts)
+        bias = None if self.bias is None else self.bias.shape
+        shape = (self.weight_on_left, self.group, self.weight_groups, self.axes, bias)
+        return (*shape, self.is_finite, limits)
 
     @abstractmethod
     def problem(self) -> Refusal | None:

@@ -56,14 +56,14 @@ def dequantizer(value: Value | None) -> Node | None:
 
 
 def data_dequantizer(value: Value | None) -> Node | None:
-    """Return the DequantizeLinear that made a value, with only moves and selections in between."""
-    maker = dequantizer(value)
-    node = None if value is None else value.producer()
-    if maker is not None or node is None or not is_default(node, *SELECTING, "Identity"):
-        return maker
-    # With ceil_mode a window of a MaxPool may lie in its padding, and hold no element of the data.
-    rounds_up = node.attributes.get_int("ceil_mode", 0)
-    return None if rounds_up or value is not node.outputs[0] else data_dequantizer(node.inputs[0])
+    """Return the DequantizeLinear that made a value, with only moves and selections in between.
+
+    None behind a Dropout, which may drop elements where it trains. None behind a MaxPool with
+    ceil_mode: a window may lie in its padding, and hold no element of the data.
+    """
+    start, nodes = before_moves(value)
+    drops = any(is_default(n, "Dropout") or n.attributes.get_int("ceil_mode", 0) for n in nodes)
+    return None if drops else dequantizer(start)
 
 
 def before_moves(value: Value | None) -> tuple[Value | None, Sequence[Node]]:
@@ -235,7 +235,7 @@ class Quantization:
         dequantized: data (`data_dequantizer`) and weight are dequantized; else the operator itself
             takes integers.
         dtype: ONNX name of the element type of the integers that the data is.
-        zero: zero point of the data; None where that is 0.
+        zero: zero point of the data; None where it is left out, which means 0.
         extends: whether the operator set has a Pad for the data, which may be integers.
         cuts: whether a runtime still computes in integers with a Slice behind the node: if the
             data is dequantized, a QuantizeLinear must follow directly (a Relu between keeps
@@ -252,7 +252,10 @@ class Quantization:
 def read_quantization(
     document: Document, node: Node, operator: Operator
 ) -> Quantization | Refusal | None:
-    """Return the quantization of a node's data; None where it computes in floats."""
+    """Return the quantization of a node's data.
+
+    None unless the operator takes integers, or data and weight are dequantized.
+    """
     inputs = operator.inputs
     data, zero = node.inputs[inputs.data], input_of(node, inputs.data_zero)
     maker = data_dequantizer(data) if dequantizer(node.inputs[inputs.weight]) is not None else None
@@ -301,7 +304,7 @@ def read_scales(
                 continue
             name = f"the {role} of the {owner}"
             constant = document.constant(value)
-            if isinstance(constant, Refusal) and index == inputs.zero:
+            if isinstance(constant, Refusal) and index == inputs.weight_zero:
                 return Refusal(
                     Code.WEIGHT_ZERO_POINT_COMPUTED,
                     f"{name} {constant.reason}: what fills the gaps of the weight is not known",
@@ -319,7 +322,9 @@ def read_scales(
                 if axis is None or not _is_of_channels(shape, weight, axis):
                     reason = f"{has}, not one number for each output channel"
                     return Refusal(Code.INCONSISTENT_SHAPES, reason)
-            if isinstance(constant, Constant) and (index == inputs.zero or not is_single(shape)):
+            if isinstance(constant, Constant) and (
+                index == inputs.weight_zero or not is_single(shape)
+            ):
                 parameters[index] = Parameter(constant)
     return parameters
 
@@ -364,8 +369,8 @@ def quantization_problem(
             "output channels",
         )
     scales = [p.scale for p in (weight, bias) if p is not None and p.scale is not None]
-    data_scale = constant_of(document, input_of(node, inputs.scale))
-    for scale in scales if data_scale is None else (*scales, data_scale):
+    weight_scale = constant_of(document, input_of(node, inputs.weight_scale))
+    for scale in scales if weight_scale is None else (*scales, weight_scale):
         numbers = document.read(scale).astype(np.float64)
         if not (np.isfinite(numbers).all() and (numbers > 0).all()):
             return Refusal(Code.QUANTIZED, "a scale is not a positive number")

@@ -202,7 +202,7 @@ def _parameters(
     scales = read_scales(document, node, operator, extents, weight.constant.shape)
     if isinstance(scales, Refusal):
         return scales
-    zero = None if inputs.zero is None else scales.get(inputs.zero)
+    zero = None if inputs.weight_zero is None else scales.get(inputs.weight_zero)
     if zero is not None:
         parameters[inputs.weight] = replace(weight, zero=zero.constant)
     return {**parameters, **scales}, quantization

@@ -42,7 +42,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         status: "lost" where there is no time: the candidate crashed, hung, ran out of memory, is
             not supported, or was skipped.
-        ratio: time of the original / time of the candidate; 0.0 if lost.
+        ratio: time of the original / time of the candidate; 0.0 if lost. In a trial of two plans
+            the first one is the original.
         low: lower end of the 95 % interval of `ratio`.
         high: its upper end.
         seconds: median time of the candidate.
@@ -56,6 +57,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             where it was not chosen.
         setting: the same for the candidate.
         budget: seconds that there were for all that was measured with it.
+        is_hopeless: it was so slow that it is not run again, however many pairs others get.
 
     Raises:
         ValueError: a number that is not finite, below 0 or too large; an interval whose ends are
@@ -75,6 +77,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     original_setting: str = ""
     setting: str = ""
     budget: float = 0.0
+    is_hopeless: bool = False
 
     def __post_init__(self) -> None:
         numbers = (self.ratio, self.low, self.high, self.seconds, self.control, self.budget)

@@ -196,35 +196,35 @@ def ratio_in_process(
 
 
 def ratios_to(
-    base: Path,
-    models: Sequence[Path],
+    model: Path,
+    others: Sequence[Path],
     kinds: Sequence[Distribution],
     options: VerifyOptions,
     shapes: Shapes,
 ) -> list[Measurement]:
-    """Time models in turn with a base, all at the setting that suits the base best.
+    """Time other models in turn with a model, all at the setting that suits the model best.
 
     Each has one session, as there are many.
 
     Args:
-        base: model file.
-        models: model files.
+        model: model file.
+        others: model files.
         kinds: how random inputs are distributed, one after the other.
         options: as for `contest`; the budget holds for all kinds together.
         shapes: of every random input.
 
     Returns:
-        On inputs of each kind, time of each model / time of the base.
+        On inputs of each kind, time of each other model / time of the model.
 
     Raises:
         UnverifiedError: a model does not run.
     """
     settings = settings_of(options)
-    sessions = [open_at(base, setting) for setting in settings]
+    sessions = [open_at(model, setting) for setting in settings]
     inputs = [timed_inputs(sessions[0], shapes, options, kind) for kind in kinds]
     times = times_at_settings([sessions], inputs[0], options, options.time_budget * CHOICE_SHARE)
     best = int(np.argmin(np.median(times, axis=0)))
-    timed_sessions = [sessions[best], *(open_at(model, settings[best]) for model in models)]
+    timed_sessions = [sessions[best], *(open_at(other, settings[best]) for other in others)]
     seconds = options.time_budget / len(kinds)
     outcomes = (ratios_in_turn(timed_sessions, of_kind, options, seconds) for of_kind in inputs)
     return list(itertools.chain.from_iterable(outcomes))

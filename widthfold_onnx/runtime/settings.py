@@ -29,7 +29,7 @@ CHOICE_SHARE = 0.15
 """Share of the budget that choosing the settings may take."""
 
 CHOICE_ROUNDS = (6, 1000)
-"""Fewest and most rounds that choose."""
+"""Fewest and most rounds that choose, the round that warms up included."""
 
 CHOICE_PATIENCE = 3.0
 """Seconds that the fewest rounds may take beyond the share. One round that fitted into the share
@@ -116,7 +116,7 @@ class SettingChoice:
 
     Attributes:
         settings: the best one of each model.
-        same_level: original / rewritten at the first of all settings.
+        same_level: original / rewritten at the first of all settings, which is at level ALL.
         advice: a sentence on the gain of the original by its setting alone, "" where it is little.
         run: seconds of a run at the best setting, the mean of both models.
         opening: seconds of opening a session.
@@ -150,11 +150,11 @@ def best_settings(
     best = [int(np.argmin(row)) for row in medians]
     if models[0].samefile(models[1]):
         best[1] = best[0]
-    best_settings = settings[best[0]], settings[best[1]]
+    chosen = settings[best[0]], settings[best[1]]
     choice = SettingChoice(
-        settings=best_settings,
+        settings=chosen,
         same_level=math.exp(float(np.median(np.log(times[:, 0, 0] / times[:, 1, 0])))),
-        advice=advice_of(medians[0][0] / medians[0][best[0]], best_settings[0], settings[0]),
+        advice=advice_of(medians[0][0] / medians[0][best[0]], chosen[0], settings[0]),
         run=float(medians[0][best[0]] + medians[1][best[1]]) / 2,
         opening=opening,
     )

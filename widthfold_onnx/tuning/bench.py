@@ -361,7 +361,8 @@ def is_complete(
     """
     if measurement is None:
         return False
-    if measurement.status == "ok" and 1 < measurement.rounds < pairs:
+    is_short = measurement.rounds < pairs and not measurement.is_hopeless
+    if measurement.status == "ok" and is_short:
         return False
     if is_outdated(measurement) and seconds > 0:
         return False

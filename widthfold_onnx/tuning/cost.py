@@ -12,9 +12,9 @@ of 8-bit integers) multiplies columns (im2col, col2im): nothing is padded, but s
 reads every column, and a weight that the cache does not hold is read again and again. A product of
 matrices on the CPU is read as it is and computes whole tiles of output channels.
 
-Everything is in seconds and bytes of one run, one core or one GPU, with the runtime's own
-optimizations at their highest level. The predictions leave out fusions across layers, algorithms
-chosen by heuristics, and other levels that may suit the original better; measuring covers these.
+Everything is in seconds and bytes of one run, one core or one GPU, at the runtime's level ALL; a
+target without blocked kernels stands for EXTENDED. The predictions leave out fusions across layers
+and algorithms chosen by heuristics; measuring covers these.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The numbers were chosen so that `default` ends within a minute for models of 50 ms a run. In
 eight models 90 layers gain at all, alone or inside regions. For 89 of them a form within 5 % of the
-fastest was among the first 12 of `tuning.workloads.in_order`, and for all among the first
-24; the first 4 missed it for 18.
+fastest was among the first 12 of `tuning.workloads.most_promising_first`, and for all among the
+first 24; the first 4 missed it for 18.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class Spending:
             out.
         trial: seconds of one trial of the forms of all layers; 0: no such trial is run.
         lifting: seconds of the trial in which neighbouring layers are lifted.
-        ablation: seconds in which the model is timed without each form.
-        final: seconds of the last trial, which decides.
+        ablation: seconds in which the model is timed without each form, or each padded chain; 0:
+            it is not.
+        final: seconds of the final trial, which decides.
     """
 
     forms: int

@@ -217,13 +217,13 @@ class Layers:
             if problem is not None:
                 subjects[name] = problem
                 continue
-            geometry = (
+            forms_key = (
                 *(layer.op, layer.static, layer.planned, layer.weight_shape, layer.geometry),
                 *(layer.itemsize, unguardable(layer)),
             )
-            if geometry not in forms:
-                forms[geometry] = forms_to_race(layer, options)
-            cut_layer = cut(document, layer, table, forms[geometry], options, target)
+            if forms_key not in forms:
+                forms[forms_key] = forms_to_race(layer, options)
+            cut_layer = cut(document, layer, table, forms[forms_key], options, target)
             if isinstance(cut_layer, Refusal):
                 subjects[name] = cut_layer
                 continue

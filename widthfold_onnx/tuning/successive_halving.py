@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from widthfold_onnx.errors import UnverifiedError
@@ -193,7 +194,9 @@ class _Race:
                 if time.perf_counter() - start <= seconds:
                     self._run(spec, rung.pairs)
         for spec, pairs in self.times.items():
-            self._tell(spec, measurement_of(*pairs))
+            is_hopeless = spec in self.hopeless
+            measurement = measurement_of(*pairs)
+            self._tell(spec, msgspec.structs.replace(measurement, is_hopeless=is_hopeless))
 
     def _tell(self, candidate: Candidate, measurement: Measurement) -> None:
         self.send(CandidateResult(self.workload.subject, candidate, measurement))

@@ -1,4 +1,7 @@
-"""Measure the layers of many models ahead, so that `optimize` finds all of them in the store."""
+"""Measure the layers of many models ahead, so that `optimize` finds them in the store.
+
+They are measured at level ALL; `optimize` measures other levels and whole models itself.
+"""
 
 from __future__ import annotations
 

@@ -117,8 +117,8 @@ def most_work_first(workloads: Iterable[Workload]) -> list[Workload]:
     return sorted(workloads, key=lambda w: (w.is_inside, -w.macs, w.subject))
 
 
-def in_order(forms: Sequence[PredictedForm]) -> tuple[PredictedForm, ...]:
-    """Return forms, the most promising first: among alike predictions the forms of fewest axes."""
+def most_promising_first(forms: Sequence[PredictedForm]) -> tuple[PredictedForm, ...]:
+    """Return forms in the order to race them: among alike predictions the simplest form first."""
     best = min(form.predicted for form in forms)
 
     def rank(form: PredictedForm) -> tuple[int, int, float, str]:
@@ -250,7 +250,7 @@ class CutLayer:
         return Workload(
             subject=self.subject,
             model=self.model.SerializeToString(),
-            forms=in_order(predicted),
+            forms=most_promising_first(predicted),
             macs=macs,
             predicted=layer_seconds(work, target),
             node=self.measured_layer.name,
@@ -435,7 +435,7 @@ def _constant(document: Document, values: Sequence[Value]) -> bool:
 
 
 def _number(document: Document, value: Value, table: ShapeTable, path: str) -> Array:
-    """Return a constant, or ones for a computed scale or zero point, whose value takes no time."""
+    """Return a constant, or ones for a computed scale or zero point, as values take no time."""
     constant = document.constant(value)
     if not isinstance(constant, Refusal):
         return document.read(constant)

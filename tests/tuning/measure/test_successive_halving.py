@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from tests.tuning.measure.races import SETUP, workload
@@ -19,6 +20,7 @@ from widthfold_onnx.runtime.clock import Run, in_turn
 from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, SKIPPED, Measurement
 from widthfold_onnx.runtime.settings import Setting
 from widthfold_onnx.tuning import successive_halving
+from widthfold_onnx.tuning.bench import is_complete
 from widthfold_onnx.tuning.successive_halving import (
     FIRST_PAIRS,
     FIRST_SHARE,
@@ -149,6 +151,10 @@ def test_what_is_hopeless_is_not_run_again(raced) -> None:
         ran = results(reports)[form]
         assert (ran.rounds, track.runs[form]) == (FIRST_PAIRS, WARMUP_RUNS + FIRST_PAIRS)
         assert ran.ratio == pytest.approx(1 / forms[form])
+        assert ran.is_hopeless
+        assert is_complete(ran, 1.0, pairs=2 * FIRST_PAIRS)  # no later search runs it either
+    short = msgspec.structs.replace(results(reports)["bad"], is_hopeless=False)
+    assert not is_complete(short, 1.0, pairs=2 * FIRST_PAIRS)
     assert results(reports)["meh"].rounds > FIRST_PAIRS
     assert results(reports)["near"].rounds > FIRST_PAIRS
 
@@ -273,11 +279,15 @@ def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) 
     def open_session(model: object, options: RuntimeOptions, *_: object, **others: object) -> None:
         raise OpenedError(options.session_options)
 
+    from tests.tuning.workload.tool import conv
+    from tests.tuning.workload.tool import workload as real_workload
+
+    monkeypatch.setattr(successive_halving, "operations", lambda setting: 1e12)
     monkeypatch.setattr(settings, "open_session", open_session)
     chosen = {"session.disable_prepacking": "1"}
     setup = replace(
         SETUP, search_options=SearchOptions(provider=Provider.CPU, session_options=chosen)
     )
     with pytest.raises(OpenedError) as caught:
-        race([workload("own")], setup, 1.0, send=print)
+        race([real_workload(conv([1, 1, 4, 16], (1, 1, 3, 3)))], setup, 1.0, send=print)
     assert caught.value.args == (chosen,)

@@ -174,7 +174,7 @@ g (float[1,4,31,1] x) => (float[1,4,31,1] y) <float[1] c = {0.5}> { [scalar] y =
     assert (companion.status, companion.gain_on_smooth) == ("exchanged", None)
 
 
-def test_without_layers_the_last_trial_is_one_of_its_own(
+def test_without_layers_the_stored_final_is_one_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that took the companion had one session, at the setting that suits the companion."""

@@ -90,7 +90,7 @@ def test_an_interrupt_decides_with_what_is_known(
     assert f", ended early, {report.search.pending} layer" in search_text(report.search)
 
 
-def test_only_the_last_trial_is_against_the_original(
+def test_only_the_stored_final_is_against_the_original(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No form pays alone, by 4 it does between packed tensors: that is no quick trial's to say."""

@@ -68,7 +68,7 @@ def test_layers_of_one_axis_are_lifted_together_where_no_one_gains_alone(
     report = found(model, {"pad_channels": 0}, effort=effort)
     assert [site.axis for site in report.sites if site.status == "folded"] == ["rank"] * count
     assert world.compared[0] == (set(), ALL.keys())
-    assert (report.search.whole is None) == (not count)  # the last trial is left out
+    assert (report.search.whole is None) == (not count)  # the final trial is left out
 
 
 @pytest.mark.parametrize("effort", list(Effort))

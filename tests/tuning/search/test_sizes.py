@@ -82,10 +82,10 @@ def test_a_layer_that_loses_at_the_first_size_is_not_timed_at_the_larger_one(
     world = Sized({1: lost, 6: {"first": 1.0, "second": 1.0}})
     enter(monkeypatch, world)
     found(model, fold={**ONE_AXIS, "input_shapes": (SMALL, LARGE)})
-    assert world.batches.count(6) == 1 < world.batches.count(1), "the last trial is at all sizes"
+    assert world.batches.count(6) == 1 < world.batches.count(1), "the final trial is at all sizes"
 
 
-def test_smaller_sizes_get_the_last_trial_alone(
+def test_smaller_sizes_get_the_stored_final_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = save(build(OPEN), tmp_path / "model.onnx")

@@ -242,7 +242,7 @@ def test_the_other_trials_are_of_one_plan_each_as_well(
         times = [time_one(each) for each in (A, B, replace(A, **ELSEWHERE), B)]
         assert times[:2] == times[2:]
         assert len(builder.bench.new_measurements) == 2
-        assert builder.trials.last_trial(A) == (None if levels else times[0][0])
+        assert builder.trials.stored_final(A) == (None if levels else times[0][0])
 
 
 @pytest.mark.processes

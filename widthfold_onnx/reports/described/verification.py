@@ -261,7 +261,7 @@ def _machine(machine: Environment) -> str:
 def speed(timing: Timing) -> str:
     """Return the verdict on speed and the figures that it rests on."""
     shapes = " ".join(f"{name}:{','.join(map(str, dims))}" for name, dims in timing.shapes.items())
-    levels = {side.level for side in timing.sides.values()}
+    levels = {side.level.partition(",")[0] for side in timing.sides.values()}
     return clauses(
         timing.verdict,
         f"original / rewritten = {timing.speedup:.3f} [{timing.low:.3f}, {timing.high:.3f}], "

@@ -1,8 +1,9 @@
 """Measure the layers of one model at one level of the runtime, and estimate the model's time.
 
-Layers are measured as they are first. Layers that cannot move the model by more than noise are left
-out. The others race, the largest possible gain first, each with its most promising forms. These are
-the forms predicted to be fastest alone, and the form that agrees with the neighbours at least cost.
+Where the whole model was timed, its layers are measured as they are first. Layers that cannot move
+the model by more than noise are left out. The others race, the largest possible gain first, each
+with its most promising forms. These are the forms predicted to be fastest alone, and the form that
+agrees with the neighbours at least cost.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class Races(NamedTuple):
 
     Attributes:
         levels: the levels at which layers raced, the most promising level first.
-        drafted: time of the drafted model at level ALL / at EXTENDED; None if there is one level.
+        drafted: time of the drafted model at level ALL / at EXTENDED; None if it was not timed.
         interrupted: whether the caller ended the races.
     """
 

@@ -37,10 +37,10 @@ class SearchOutcome:
     """The outcome of a search.
 
     Attributes:
-        level: the layers, at the level that promised most.
+        level: the layers, at the level that was settled on.
         forms: by subject the accepted forms of layers that are not padded.
         plan: the accepted plan.
-        finals: the last trial of the whole model at each size; None where it was not timed.
+        finals: the final trial of the whole model at each size; None where it was not timed.
         context: where it was searched.
     """
 

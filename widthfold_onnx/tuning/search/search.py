@@ -4,10 +4,10 @@
    taken.
 2. The model is timed at the levels of the runtime. At promising levels every layer races in its
    forms (`tuning.search.level_search`); its best form is chosen if it is surely faster. The level
-   that promises the fastest model counts.
+   that promises the fastest model comes first.
 3. The choice in which neighbours agree on layouts at least cost (`tuning.search.assign`) is timed
-   with the whole model. Then the model is timed without each form; what does not help in its place
-   is dropped (`tuning.search.settling`).
+   with the whole model, at each level. Then the model is timed without each form; what does not
+   help in its place is dropped (`tuning.search.settling`).
 4. The model is timed with the channels of whole chains padded (`tuning.search.padding`).
 5. The rest is timed against the original at its strongest setting, at every size of the inputs.
    It must be faster beyond the noise at one size, and slower at none; else nothing is folded.
@@ -143,7 +143,7 @@ class _Search:
     def _race(self, draft: Plan) -> Races:
         """Race the layers at the levels that may suit the model, in equal shares of the time."""
         search_options, spending = self.trials.search_options, self.trials.spending
-        first, drafted, interrupted = self._layers(draft), None, False
+        first, drafted, interrupted = self._at_level_all(draft), None, False
         levels = [first]
         try:
             has_levels = Level.EXTENDED in description_of(search_options.provider).levels
@@ -164,7 +164,7 @@ class _Search:
             interrupted = True
         return Races(sorted(levels, key=LevelSearch.estimate), drafted, interrupted)
 
-    def _layers(self, draft: Plan) -> LevelSearch:
+    def _at_level_all(self, draft: Plan) -> LevelSearch:
         """Return the layers of the model with companions, to be measured at level ALL."""
         drafting, context = self.trials.drafting, self.context
         reading = drafting.reading(draft)

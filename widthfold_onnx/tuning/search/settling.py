@@ -54,7 +54,9 @@ class Settling:
             ):
                 level, forms = challenger, challenger_forms
         forms = self._lifted(level, forms)
-        return level, self._helping(level, forms) if self.trials.spending.trial else forms
+        if self.trials.spending.ablation:
+            forms = self._helping(level, forms)
+        return level, forms
 
     def _is_better(self, challenger: Plan, champion: Plan) -> bool:
         if not challenger.changes or challenger == champion:
@@ -83,8 +85,8 @@ class Settling:
         self.on_progress(Step(f"timing the whole model with {len(agreed)} layers that agree"))
         trial = self.trials.compare(plan, agreed_plan, self.trials.spending.trial)
         if trial is None:
-            last_trials = self.trials.last_trial(plan), self.trials.last_trial(agreed_plan)
-            return forms if last_trials[0] is not None and last_trials[1] is None else agreed
+            stored_finals = self.trials.stored_final(plan), self.trials.stored_final(agreed_plan)
+            return forms if stored_finals[0] is not None and stored_finals[1] is None else agreed
         return agreed if trial.low > 1 else forms
 
     def _lifted(self, level: LevelSearch, forms: Forms) -> Forms:
@@ -125,7 +127,7 @@ class Settling:
         trial_of = {s: t for group, t in zip(groups, trials, strict=True) for s in group if t}
         helping = _without(forms, [s for s, t in trial_of.items() if t.high < 1])
         if not helping and not self.draft.changes:
-            # The last trial decides on the least harmful form.
+            # The final trial decides on the least harmful form.
             best = max(trial_of, key=lambda s: trial_of[s].ratio)
             return {best: forms[best]}
         sure = _without(forms, [s for s, t in trial_of.items() if t.low <= 1])
@@ -137,9 +139,10 @@ class Settling:
 
 
 def _groups(level: LevelSearch, forms: Forms) -> list[list[str]]:
-    """Return the layers to try together: neighbours, and all that save little, if others save more.
+    """Return the groups of layers without which the model is timed.
 
-    Lifted neighbours are tried together, because a lifted layer alone pays for copies.
+    Lifted neighbours are one group, because a lifted layer alone pays for copies. All layers that
+    save little are one, if others save more. Every other layer is a group by itself.
     """
     lifted = {s for s, form in forms.items() if form.is_lift_alone}
     lifted_groups = [[s for s in group if s in lifted] for group in level.layers.neighbours]

@@ -145,13 +145,15 @@ class Trials:
             By size, as `compare` does.
         """
         return [
-            self._timed(size, _last(plan), ratio_over_processes, self.spending.final, EMPTY, plan)
+            self._timed(
+                size, _final_candidate(plan), ratio_over_processes, self.spending.final, EMPTY, plan
+            )
             for size in range(len(self.sizes))
         ]
 
-    def last_trial(self, plan: Plan) -> Measurement | None:
+    def stored_final(self, plan: Plan) -> Measurement | None:
         """Return the stored result of `final` at the first size, if there is one."""
-        return self._measurement(0, _last(plan))
+        return self._measurement(0, _final_candidate(plan))
 
     @cached_property
     def _subjects(self) -> list[str]:
@@ -165,7 +167,7 @@ class Trials:
 
     @cached_property
     def _searched(self) -> list[int]:
-        """The first size and all larger ones: smaller ones get the last trial alone."""
+        """The first size and all larger ones: smaller ones get the final trial alone."""
         elements = [sum(map(math.prod, shapes.values())) for shapes in self.sizes]
         return [at for at, count in enumerate(elements) if at == 0 or count > elements[0]]
 
@@ -190,8 +192,8 @@ class Trials:
         seconds: float,
         kinds: Sequence[Distribution],
     ) -> list[Measurement | None]:
-        def candidates(bases: Sequence[Plan]) -> list[str]:
-            return [_candidate(base, plan, inputs=kind) for kind in kinds for base in bases]
+        def candidates(parts: Sequence[Plan]) -> list[str]:
+            return [_candidate(part, plan, inputs=kind) for kind in kinds for part in parts]
 
         def is_open(part: Plan) -> bool:
             return any(self._is_open(size, c, seconds) for c in candidates([part]))
@@ -201,8 +203,8 @@ class Trials:
             chunk = untimed[start : start + AT_ONCE]
             files = [self._file(part) for part in chunk]
             share = len(chunk) / len(untimed)
-            models = self._file(plan), files, kinds
-            self._time(size, candidates(chunk), ratios_to, seconds, *models, share=share)
+            arguments = self._file(plan), files, kinds
+            self._time(size, candidates(chunk), ratios_to, seconds, *arguments, share=share)
         return [self._measurement(size, candidate) for candidate in candidates(parts)]
 
     def _measurement(self, size: int, candidate: str) -> Measurement | None:
@@ -301,7 +303,7 @@ def _candidate(base: Plan, plan: Plan, **conditions: str) -> str:
     return canonical({"than": names[0], "is": names[1], **conditions})
 
 
-def _last(plan: Plan) -> str:
+def _final_candidate(plan: Plan) -> str:
     """Return the candidate of the trial that decides whether a plan is taken."""
     return _candidate(EMPTY, plan, trial="last")
 
