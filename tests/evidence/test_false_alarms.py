@@ -45,6 +45,14 @@ LARGE = (
 )
 """Models whose proofs take a quarter of a minute or more: at night, in every form of one factor."""
 
+UNFOLDED = frozenset(
+    {"Marabou__fc_matMul", "overridable_weight", "output_is_initializer", "constant_if"}
+    | {"two_random_nodes", "pad_before_avgpool", "pad_before_maxpool", "times_zero"}
+    | {"negative_zero", "cast_through_fp16", "reshape_zero_minus_one", "reshape_allowzero_empty"}
+    | {"dynamic_shape_reshape", "slice_slice_negative", "column_bias"}
+)
+"""Models without a layer that these options fold; every other one has at least one fold."""
+
 needs_traps = pytest.mark.skipif(not (SHARED / SCRIPT).is_file(), reason=f"no {SHARED / SCRIPT}")
 SMALL = [path for path in MODELS if not path.name.startswith(LARGE)]
 FACTORS = (2, 4, 8)
@@ -106,16 +114,18 @@ def with_shapes(model: Path, options: list[FoldOptions]) -> list[FoldOptions]:
 
 @needs_models
 @pytest.mark.parametrize("model", SMALL, ids=[path.stem for path in SMALL])
-def test_real_models(model: Path) -> None:
+def test_folds_of_real_models_are_proved_equal(model: Path) -> None:
     """Folds by 8 with the defaults are proved in `tests.whole_models.test_real_models`."""
     loaded = load(model)
-    proved_equal(loaded.proto, with_shapes(model, QUICK[1:]), loaded.folder)
+    count = proved_equal(loaded.proto, with_shapes(model, QUICK[1:]), loaded.folder)
+    assert (count > 0) == (model.stem not in UNFOLDED)
 
 
 @needs_traps
 @pytest.mark.parametrize("name", NAMES)
-def test_traps(traps: Path, name: str) -> None:
-    proved_equal(onnx.load(traps / f"{name}.onnx"), QUICK, traps)
+def test_folds_of_traps_are_proved_equal(traps: Path, name: str) -> None:
+    count = proved_equal(onnx.load(traps / f"{name}.onnx"), QUICK, traps)
+    assert (count > 0) == (name not in UNFOLDED)
 
 
 @pytest.mark.slow
@@ -123,17 +133,19 @@ def test_traps(traps: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("model", "factor"), SWEEP, ids=[f"{path.stem} by {factor}" for path, factor in SWEEP]
 )
-def test_real_models_in_every_form(model: Path, factor: int) -> None:
+def test_real_models_in_every_form_are_proved_equal(model: Path, factor: int) -> None:
     loaded = load(model)
-    print(proved_equal(loaded.proto, with_shapes(model, every_form(factor)), loaded.folder))
+    count = proved_equal(loaded.proto, with_shapes(model, every_form(factor)), loaded.folder)
+    assert count > 0 or model.stem in UNFOLDED
 
 
 @pytest.mark.slow
 @needs_traps
 @pytest.mark.parametrize("name", NAMES)
-def test_traps_in_every_form(traps: Path, name: str) -> None:
+def test_traps_in_every_form_are_proved_equal(traps: Path, name: str) -> None:
     options = [choice for factor in FACTORS for choice in every_form(factor)]
-    print(proved_equal(onnx.load(traps / f"{name}.onnx"), options, traps))
+    count = proved_equal(onnx.load(traps / f"{name}.onnx"), options, traps)
+    assert count > 0 or name in UNFOLDED
 
 
 @given(convs(), st.integers(0, 1 << 32))

@@ -25,7 +25,7 @@ from widthfold_onnx.tuning.layers import every_form
 from widthfold_onnx.tuning.workloads import (
     ALIKE,
     PredictedForm,
-    in_order,
+    most_promising_first,
     reformed,
 )
 
@@ -146,5 +146,5 @@ def test_of_forms_that_are_predicted_alike_the_simpler_come_first() -> None:
 
     alike = [named("two+axes", 1.0), named("one axis", 0.9 * ALIKE)]
     others = [named("slow", 1.1 * ALIKE), named("slower", 9.0)]
-    kinds = [form.spec.kind for form in in_order([*others, *alike])]
+    kinds = [form.spec.kind for form in most_promising_first([*others, *alike])]
     assert kinds == ["one axis", "two+axes", "slow", "slower"]
