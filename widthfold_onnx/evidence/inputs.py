@@ -112,10 +112,10 @@ def _with_values(inputs: InputSets, values: dict[str, Array]) -> InputSets:
 
 def meaningful_count(outputs: Outputs) -> int:
     """Count the outputs that show something."""
-    return sum(not says_nothing(value) for value in outputs.values())
+    return sum(not why_meaningless(value) for value in outputs.values())
 
 
-def says_nothing(values: Array) -> str:
+def why_meaningless(values: Array) -> str:
     """Return why values show nothing, "" where they show something."""
     if values.dtype.kind in "OUS":
         return ""

@@ -60,7 +60,7 @@ class PredictedForm(NamedTuple):
         predicted: seconds of one run (`tuning.cost`).
         input_layout: the layout in which it reads its input; None for the logical tensor.
         output_layout: the layout of its output.
-        packed: predicted seconds of one run between tensors in these layouts.
+        predicted_inside: seconds of one run between tensors in these layouts.
     """
 
     spec: FormSpec
@@ -68,7 +68,7 @@ class PredictedForm(NamedTuple):
     predicted: float
     input_layout: PackedLayout | None = None
     output_layout: PackedLayout | None = None
-    packed: float = 0.0
+    predicted_inside: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class CutLayer:
                     predicted=form_seconds(work, moves, form_work, unfused, target),
                     input_layout=ends.input_layout,
                     output_layout=ends.output_layout,
-                    packed=conv_seconds(form_work, target),
+                    predicted_inside=conv_seconds(form_work, target),
                 )
             )
         return Workload(

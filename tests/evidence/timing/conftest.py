@@ -7,14 +7,14 @@ import pytest
 
 from tests.evidence.timing.machine import NODES, Limits, Machine
 from widthfold_onnx.evidence.timing import speed
-from widthfold_onnx.evidence.timing.cost import Cost
 from widthfold_onnx.evidence.timing.speed import time_models
+from widthfold_onnx.evidence.timing.usage import Usage
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.options.progress import silent
 from widthfold_onnx.runtime import clock, paired_benchmark, settings
 from widthfold_onnx.runtime.inputs import input_sets
 
-UNTOLD = Cost(12.3, None, None)
+UNTOLD = Usage(12.3, None, None)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def measured(monkeypatch, tmp_path):
         same_file=False,
         first=None,
         cache=0,
-        cost_of_model=UNTOLD,
+        usage_of_model=UNTOLD,
         **options,
     ):
         machine = Machine(costs, first)
@@ -46,7 +46,7 @@ def measured(monkeypatch, tmp_path):
             "profile": lambda open_with, feeds, least: NODES,
             "Roofline": Limits,
             "resolved": lambda options: options,
-            "cost": lambda *arguments: cost_of_model,
+            "usage": lambda *arguments: usage_of_model,
             "file_bytes": lambda model: 5 if model.name == "a.onnx" else 6,
             "load_average": lambda: load,
             "cores": lambda: cores,

@@ -15,7 +15,7 @@ from tests.folding import optimize
 from widthfold_onnx import UsageError
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.timing import cost
+from widthfold_onnx.evidence.timing import usage
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.options.progress import silent
@@ -75,7 +75,7 @@ def opened(monkeypatch):
     monkeypatch.setattr(session_module, "ranking", recording)
     monkeypatch.setattr(session_module, "check_options", lambda *_: None)
     monkeypatch.setattr(session_module, "check_entries", lambda *_: None)
-    for module in (cost, paired_benchmark):
+    for module in (usage, paired_benchmark):
         monkeypatch.setattr(module, "isolated", lambda function, *args: function(*args))
     return seen
 

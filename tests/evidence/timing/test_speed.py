@@ -9,8 +9,8 @@ import pytest
 from tests.evidence.timing.machine import NODES, costs
 from tests.runtime.fake_nvml import FakeNvml
 from widthfold_onnx.evidence.timing import speed
-from widthfold_onnx.evidence.timing.cost import Cost
 from widthfold_onnx.evidence.timing.speed import time_models
+from widthfold_onnx.evidence.timing.usage import Usage
 from widthfold_onnx.options import Provider, VerifyOptions
 
 
@@ -109,7 +109,7 @@ def test_the_gpu_of_a_timing_is_described(measured, monkeypatch):
         costs(10, 90, 8, 90),
         provider=Provider.CUDA,
         time_budget=100,
-        cost_of_model=Cost(12.3, 900.0, 12.5),
+        usage_of_model=Usage(12.3, 900.0, 12.5),
     )
     assert timing.gpu is not None
     assert (timing.gpu.name, timing.gpu.missing) == ("Fake GPU", "")

@@ -12,7 +12,7 @@ from widthfold_onnx.runtime import session as session_module
 from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs import sizes as sizes_module
 from widthfold_onnx.runtime.inputs.input_sets import random_sets
-from widthfold_onnx.runtime.inputs.sizes import Dimensions, find_shapes, other_shapes
+from widthfold_onnx.runtime.inputs.sizes import Dimensions, find_shapes, second_compared_shapes
 from widthfold_onnx.runtime.session import Port, Session, open_session
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -65,12 +65,12 @@ def test_a_symbol_has_one_size_everywhere(tmp_path):
 def test_other_shapes_differ_in_every_open_dimension(tmp_path):
     session = opened(tmp_path, "g (float[N, 3, L] x) => (float[N, 3, L] y) { y = Neg(x) }")
     first = find_shapes(session, {})
-    second = other_shapes(session, {}, first)
+    second = second_compared_shapes(session, {}, first)
     assert second is not None
     assert first["x"][1] == second["x"][1] == 3
     assert first["x"][0] != second["x"][0]
     assert first["x"][2] != second["x"][2]
-    assert other_shapes(session, {"x": (1, 3, 8)}, {"x": (1, 3, 8)}) is None
+    assert second_compared_shapes(session, {"x": (1, 3, 8)}, {"x": (1, 3, 8)}) is None
 
 
 def test_a_long_input_is_preferred_to_a_large_batch(tmp_path):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.inputs import says_nothing
+from widthfold_onnx.evidence.inputs import why_meaningless
 from widthfold_onnx.options import Tolerance
 from widthfold_onnx.results import Caveat, LevelName, OutputParity, WorstElement
 
@@ -172,8 +172,8 @@ def compare(
         note = f"the mean distance is {mean:.3g}, allowed {allowed.mean:.3g}"
     elif dtype == "string" and not passed:
         note = "texts differ"
-    elif nothing := says_nothing(reference):
-        note, caveat = f"not a meaningful check: {nothing}", "meaningless"
+    elif why := why_meaningless(reference):
+        note, caveat = f"not a meaningful check: {why}", "meaningless"
     elif passed and largest > bound:
         note, caveat = BEYOND, "ill-conditioned"
     gap = figures.distance or Distance(math.inf, math.inf)

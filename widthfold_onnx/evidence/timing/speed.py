@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from widthfold_onnx.evidence.timing.cost import cost, file_bytes
 from widthfold_onnx.evidence.timing.profile import Roofline, fallbacks, placement, profile, remarks
+from widthfold_onnx.evidence.timing.usage import file_bytes, usage
 from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing
@@ -145,7 +145,7 @@ def _side(outcome: Contest, number: int, roofline: Roofline) -> Side:
         providers=placement(nodes),
         fallbacks=fallbacks(nodes, outcome.options.provider),
         nodes=nodes,
-        **cost(model, setting, feeds)._asdict(),
+        **usage(model, setting, feeds)._asdict(),
     )
 
 

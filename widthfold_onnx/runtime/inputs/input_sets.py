@@ -22,8 +22,8 @@ from widthfold_onnx.runtime.inputs.sizes import (
     any_shapes,
     find_shapes,
     find_sizes,
-    other_shapes,
     search_end,
+    second_compared_shapes,
     with_batch,
 )
 from widthfold_onnx.runtime.session import Feeds, Session
@@ -101,7 +101,9 @@ def random_sets(
     sizes = find_sizes(session, demanded, suits, end)
     first, special = sizes[0], dict[int, Shapes | None]()
     if count > 1 and varied:
-        special[1] = other_shapes(session, demanded[0], first)  # may be long, so one set is enough
+        special[1] = second_compared_shapes(
+            session, demanded[0], first
+        )  # may be long, so one set is enough
     if varied and any(Dimensions.of(session.inputs, demanded[0]).open_dims.values()):
         for seed, batch in BATCHES.items():
             if seed < count:

@@ -52,16 +52,16 @@ MEMORY = 1 << 30
 ENOUGH = 2000
 """Inputs of so many elements are tried first: a single frame of audio shows and times little."""
 
-SMALL_ELEMENTS = 750_000
-"""Largest input set for the second shapes, where a much larger size is tried first."""
+MAX_COMPARED_ELEMENTS = 750_000
+"""Largest input set at the second size that is compared, where a longer one is tried first."""
 
 GROWTHS = (8, 4, 2)
 """Factors by which a found size grows to be timed as a large size, too."""
 
-LARGE_ELEMENTS = 1 << 20
+MAX_TIMED_ELEMENTS = 1 << 20
 """Largest input set that is timed as a large size without being asked for."""
 
-LARGE_SECONDS = 0.1
+MAX_TIMED_SECONDS = 0.1
 """Longest run at a large size that is not asked for: a trial takes at least sixty runs of both."""
 
 
@@ -268,8 +268,8 @@ def find_sizes(
 ) -> Sizes:
     """Return shapes of all inputs with which the model runs, for each assignment of the caller.
 
-    If the caller leaves dimensions open, in one assignment or in none, a larger size is searched,
-    too, or a smaller one where no larger one runs.
+    If the caller demands one assignment at most, and dimensions stay open, a larger size is
+    searched, too, or a smaller one where no larger one runs.
 
     Args:
         session: of the original, at any level.
@@ -285,7 +285,7 @@ def find_sizes(
     sizes = tuple(find_shapes(session, shapes, suits, end) for shapes in demanded)
     if len(sizes) > 1:
         return sizes
-    further = further_shapes(session, demanded[0], sizes[0], end)
+    further = second_timed_shapes(session, demanded[0], sizes[0], end)
     return sizes if further is None else (*sizes, further)
 
 
@@ -333,7 +333,9 @@ def find_shapes(
     return shapes
 
 
-def further_shapes(session: Session, demanded: Shapes, shapes: Shapes, end: float) -> Shapes | None:
+def second_timed_shapes(
+    session: Session, demanded: Shapes, shapes: Shapes, end: float
+) -> Shapes | None:
     """Return shapes much larger than those found, or smaller ones; None if none is open or runs.
 
     All dimensions besides the batch change together, or if that does not run, one dimension.
@@ -354,11 +356,11 @@ def further_shapes(session: Session, demanded: Shapes, shapes: Shapes, end: floa
         for times in GROWTHS
         if all(sizes[key] % times == 0 for key in keys)
     ]
-    long = tries.first(large, most=LARGE_ELEMENTS, seconds=LARGE_SECONDS)
+    long = tries.first(large, most=MAX_TIMED_ELEMENTS, seconds=MAX_TIMED_SECONDS)
     return long or tries.first(small)
 
 
-def other_shapes(session: Session, demanded: Shapes, shapes: Shapes) -> Shapes | None:
+def second_compared_shapes(session: Session, demanded: Shapes, shapes: Shapes) -> Shapes | None:
     """Return shapes with other sizes for the open dimensions, None if none is open or none runs.
 
     A rewrite that bakes one size in passes at that size, so a second one is compared as well: much
@@ -374,7 +376,7 @@ def other_shapes(session: Session, demanded: Shapes, shapes: Shapes) -> Shapes |
     growths = () if all(open_dims.values()) else (16, 4, 2)
     long = starmap(scaled, product(growths, (1, 0), batches))
     doubled = (item for item in (scaled(2, 0, 2), scaled(1, 0, 3)) if item != sizes)
-    return tries.first(long, most=SMALL_ELEMENTS) or tries.first(doubled)
+    return tries.first(long, most=MAX_COMPARED_ELEMENTS) or tries.first(doubled)
 
 
 def with_batch(session: Session, demanded: Shapes, shapes: Shapes, batch: int) -> Shapes | None:

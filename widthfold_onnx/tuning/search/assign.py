@@ -27,7 +27,7 @@ from widthfold_onnx.tuning.workloads import PredictedForm, Workload
 
 SOLVER_SECONDS = 10.0
 
-Measurements = Callable[[str, Candidate], Measurement | None]
+MeasurementOf = Callable[[str, Candidate], Measurement | None]
 """Returns the measurement of (subject, candidate), if there is one."""
 
 
@@ -50,7 +50,7 @@ class Option(NamedTuple):
     end_seconds: float = 0.0
 
 
-def assign(layers: Layers, measurement: Measurements) -> dict[str, FormSpec]:
+def assign(layers: Layers, measurement: MeasurementOf) -> dict[str, FormSpec]:
     """Choose the forms of least measured cost.
 
     Args:
@@ -69,7 +69,7 @@ def foresee(layers: Layers) -> dict[str, FormSpec]:
     return _least(layers, {s: _predicted(w, inside.get(s)) for s, w in layers.workloads.items()})
 
 
-def _measured(workload: Workload, measurement: Measurements) -> Iterator[Option]:
+def _measured(workload: Workload, measurement: MeasurementOf) -> Iterator[Option]:
     """Yield the options of a layer whose times are known."""
     subject, inside = workload.subject, subject_inside(workload.subject)
     as_is = measurement(subject, AS_IS)
@@ -95,7 +95,7 @@ def _predicted(workload: Workload, inside: Workload | None) -> Iterator[Option]:
     yield Option(None, workload.predicted / MIN_GAIN)
     shared = set() if inside is None else set(inside.forms)
     for form in workload.forms:
-        yield _option(form, form.predicted, form.packed if form in shared else None)
+        yield _option(form, form.predicted, form.predicted_inside if form in shared else None)
 
 
 def _option(form: PredictedForm, lone_seconds: float, packed_seconds: float | None) -> Option:

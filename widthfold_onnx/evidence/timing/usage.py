@@ -19,7 +19,7 @@ SECONDS = 2.0
 """Time of the runs whose energy is taken; the counter moves in steps."""
 
 
-class Cost(NamedTuple):
+class Usage(NamedTuple):
     """MiB of resident memory at most, MiB on the GPU, and mJ of the GPU in a run.
 
     None where the device does not tell.
@@ -30,7 +30,7 @@ class Cost(NamedTuple):
     gpu_mj: float | None
 
 
-def cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
+def usage(model: Path, setting: Setting, feeds: Feeds) -> Usage:
     """Return the memory and energy of a process that only loads and runs a model.
 
     Args:
@@ -41,17 +41,17 @@ def cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
     Raises:
         UnverifiedError: the model does not run.
     """
-    return isolated(_cost, model, setting, feeds)
+    return isolated(_usage, model, setting, feeds)
 
 
-def _cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
+def _usage(model: Path, setting: Setting, feeds: Feeds) -> Usage:
     device = Device(setting.options)
     base_memory = device.used_mib()
     run = rounds_of(open_at(model, setting), [feeds])
     run(0)
     peak = round(peak_bytes() / (1 << 20), 1)
     if not device.answers:
-        return Cost(peak, None, None)
+        return Usage(peak, None, None)
     first_energy, start = device.energy_mj(), time.perf_counter()
     for count in itertools.count(1):
         run(count)
@@ -61,8 +61,8 @@ def _cost(model: Path, setting: Setting, feeds: Feeds) -> Cost:
     # The runtime never gives memory back, so its peak is the memory in use now.
     mib = None if base_memory is None or memory is None else round(memory - base_memory, 1)
     if first_energy is None or last_energy is None:
-        return Cost(peak, mib, None)
-    return Cost(peak, mib, round((last_energy - first_energy) / count, 4))
+        return Usage(peak, mib, None)
+    return Usage(peak, mib, round((last_energy - first_energy) / count, 4))
 
 
 def file_bytes(model: Path) -> int:
