@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from onnx import numpy_helper, parser
 
-from widthfold_onnx.evidence.parity.shaken import shake, shaken, steps_of
+from widthfold_onnx import verify
+from widthfold_onnx.evidence.parity.shaken import shake, shaken, shaken_input, steps_of
 from widthfold_onnx.evidence.runs import attempt
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.descriptions import Level
@@ -66,6 +69,39 @@ def test_two_copies_move_every_number_both_ways(dtype: type, size: int) -> None:
         np.testing.assert_array_equal(np.abs(moved - array), size * np.spacing(np.abs(array)))
     assert ((first > array) != (second > array)).all()
     np.testing.assert_array_equal(shaken(array, steps_of(2, size)), first)
+
+
+def test_inputs_that_choose_stay() -> None:
+    """A unit in the last place would turn `rate < 10`, and a mask of ones."""
+    steps = steps_of(0, 1)
+    mask = np.array([1, 0, 1, 1, 0.5, 7], np.float32)
+    for small in (np.float32(0.1), np.full(4, 0.1), np.full((2, 2), 0.1), np.arange(9)):
+        np.testing.assert_array_equal(shaken_input(np.asarray(small), steps), small)
+    moved = shaken_input(mask, steps)
+    assert list(moved != mask) == [False, False, False, False, True, False]
+    assert moved.dtype == mask.dtype
+    assert (shaken_input(np.full(5, 0.1), steps) != 0.1).all()
+
+
+ACTIVATION = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+g (float[1, 16] x, float r) => (float[1, 16] y) <float t = {10}, float k = {1.702}>
+{ c = Less(r, t) a = Relu(x) %s y = Where(c, a, b) }"""
+
+
+@pytest.mark.parametrize(("alpha", "verdict"), [(1.702, "pass"), (0.5, "fail"), (1.7, "fail")])
+def test_a_switch_explains_no_difference(tmp_path: Path, alpha: float, verdict: str) -> None:
+    """One of the values that are drawn for r is 10, and a unit less is the other branch."""
+    quick_gelu = f"b = com.microsoft.QuickGelu <alpha = {alpha}> (x)"
+    paths = []
+    for name, body in {
+        "old": "s = Mul(x, k) g = Sigmoid(s) b = Mul(x, g)",
+        "new": quick_gelu,
+    }.items():
+        paths.append(tmp_path / f"{name}.onnx")
+        paths[-1].write_bytes(parser.parse_model(ACTIVATION % body).SerializeToString())
+    report = verify(*paths, provider="cpu", no_timing=True)
+    assert report.proof.verdict == "not provable"
+    assert report.verdict == verdict
 
 
 def test_zeros_and_other_types_stay() -> None:

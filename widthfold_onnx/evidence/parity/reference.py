@@ -14,7 +14,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import open_chosen, open_exact
 from widthfold_onnx.evidence.inputs import run_on_inputs
 from widthfold_onnx.evidence.parity.outputs import Distance, compare, distance, dtype_of
-from widthfold_onnx.evidence.parity.shaken import COPIES, shake, shaken, steps_of
+from widthfold_onnx.evidence.parity.shaken import COPIES, shake, shaken_input, steps_of
 from widthfold_onnx.evidence.runs import Outputs, attempt, pairs
 from widthfold_onnx.model.loader import load_with_data
 from widthfold_onnx.model.proto.scope import describe_node
@@ -87,7 +87,7 @@ class Reference:
 
         def sets() -> Iterator[InputSet]:
             for item in self.sets:
-                feeds = {name: shaken(array, steps) for name, array in item.feeds.items()}
+                feeds = {name: shaken_input(array, steps) for name, array in item.feeds.items()}
                 yield InputSet(f"copy {copy_index + 1}, {item.label}", feeds)
 
         runs = attempt(copy, self.options, Level.DISABLED, sets(), self.on_progress)

@@ -2,8 +2,8 @@
 
 The inputs and the weights of linear layers move by as many units as `COPIES` says, up or down at
 random. Rounding may move the outputs as far as the copies do: stochastic arithmetic, as of
-Higham and Mary, A new approach to probabilistic rounding error analysis, 2019. Constants that
-compare, clip, select, index or scale sizes stay: other limits make another function.
+Higham and Mary, A new approach to probabilistic rounding error analysis, 2019. Constants and inputs
+that compare, clip, select, index or scale sizes stay: other limits make another function.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from widthfold_onnx.arrays import Array
+from widthfold_onnx.evidence.inputs import SMALL
 from widthfold_onnx.model.proto.walk import subgraphs
 
 COPIES = (1, 1, 10, 10)
@@ -56,6 +57,18 @@ def shaken(array: Array, steps: Steps) -> Array:
     with np.errstate(invalid="ignore", over="ignore"):
         result = array + np.spacing(np.abs(array)) * steps(array.shape).astype(array.dtype)
     return np.asarray(np.where((array == 0) | ~np.isfinite(result), array, result))
+
+
+def shaken_input(array: Array, steps: Steps) -> Array:
+    """Return an input moved by its steps, without the numbers that a model may compare.
+
+    Small inputs stay: they are limits, rates and switches, whose values are drawn from the
+    constants that they are compared with. Whole numbers stay: they are masks, labels and counts.
+    Where one unit in the last place turns a comparison, a copy would be another function.
+    """
+    if array.dtype.kind != "f" or array.size <= SMALL:
+        return array
+    return np.where(array == np.rint(array), array, shaken(array, steps))
 
 
 def shake(model: onnx.ModelProto, steps: Steps) -> onnx.ModelProto:

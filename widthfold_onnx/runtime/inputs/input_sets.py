@@ -101,9 +101,8 @@ def random_sets(
     sizes = find_sizes(session, demanded, suits, end)
     first, special = sizes[0], dict[int, Shapes | None]()
     if count > 1 and varied:
-        special[1] = second_compared_shapes(
-            session, demanded[0], first
-        )  # may be long, so one set is enough
+        # They may be long, so one set is enough.
+        special[1] = second_compared_shapes(session, demanded[0], first)
     if varied and any(Dimensions.of(session.inputs, demanded[0]).open_dims.values()):
         for seed, batch in BATCHES.items():
             if seed < count:
