@@ -40,12 +40,22 @@ def test_another_interface_fails_before_anything_runs(tmp_path, monkeypatch, rew
     assert words in result.reasons[0]
 
 
-@pytest.mark.parametrize("declared", ["[N, 5]", "[N, L]"])
-def test_an_output_that_is_declared_otherwise_fails(tmp_path, declared):
+@pytest.mark.parametrize(
+    ("declared", "why"), [("[N, 5]", "; the original returned [1, 4]"), ("[N, L]", "")]
+)
+def test_an_output_that_is_declared_otherwise_fails(tmp_path, declared, why):
     rewritten = f"g (float[N, 4] x) => (float{declared} y) {{ y = Neg(x) }}"
     result = compared(tmp_path, LINE + " { y = Neg(x) }", rewritten)
     assert result.verdict == "fail"
-    assert f"output y is declared float{declared} instead of float[N, 4]" in result.reasons[0]
+    line = f"output y is declared float{declared} instead of float[N, 4]{why}"
+    assert result.reasons == (line,)
+
+
+def test_sequences_are_named_by_their_elements(tmp_path):
+    text = "g (seq(%s[N]) x) => (int64 y) { y = SequenceLength(x) }"
+    result = compared(tmp_path, text % "float", text % "int64")
+    assert result.verdict == "fail"
+    assert result.reasons == ("input x is declared seq(int64[N]) instead of seq(float[N])",)
 
 
 @pytest.mark.parametrize(

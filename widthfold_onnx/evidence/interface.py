@@ -43,18 +43,24 @@ class Declaration:
         trios = zip(old, self.new, shape, strict=False)
         return all(a == b or (isinstance(a, str) and b == size) for a, b, size in trios)
 
-    def is_exact(self, shapes: Sequence[Sequence[int]]) -> bool:
-        """Check whether the new declaration is right, and the old one is less exact or wrong.
+    def fault(self, shapes: Sequence[Sequence[int]]) -> str:
+        """Return "" if the new declaration is right, and the old one is less exact or wrong.
 
         Args:
             shapes: extents of the outputs of the original; empty for an input.
         """
-        if self.new is None or not all(_fits(shape, self.new) for shape in shapes):
-            return False
+        if self.new is None:
+            return self.line
+        for shape in shapes:
+            if not _fits(shape, self.new):
+                return f"{self.line}; the original returned {list(shape)}"
         if self.old is None or not all(_fits(shape, self.old) for shape in shapes):
-            return True
+            return ""
         pairs = zip(self.old, self.new, strict=False)
-        return all(a in (b, "") or (isinstance(a, str) and isinstance(b, int)) for a, b in pairs)
+        is_exact = all(
+            a in (b, "") or (isinstance(a, str) and isinstance(b, int)) for a, b in pairs
+        )
+        return "" if is_exact else self.line
 
 
 def interface_differences(
@@ -79,7 +85,7 @@ def interface_differences(
     old, new = _load(original), _load(rewritten)
     faults, inputs = _ports("input", *(_fed_inputs(model) for model in (old, new)))
     output_faults, outputs = _ports("output", old.graph.output, new.graph.output)
-    symbols = Counter(extent for value in _fed_inputs(new) for extent in _extents(value) or ())
+    symbols = Counter(extent for value in _fed_inputs(new) for extent in _extents(value.type) or ())
     renamings = [item for item in inputs if _is_renaming(item, symbols)]
     accepted = [
         item for item in inputs if all(item.states(shapes.get(item.name)) for shapes in sizes)
@@ -121,9 +127,9 @@ def _ports(
     faults: list[str] = []
     declarations: list[Declaration] = []
     for old_port, new_port in zip(old, new, strict=True):
-        types = f"{_type_text(new_port)} instead of {_type_text(old_port)}"
+        types = f"{_type_text(new_port.type)} instead of {_type_text(old_port.type)}"
         line = f"{kind} {printable(old_port.name)} is declared {types}"
-        extents = _extents(old_port), _extents(new_port)
+        extents = _extents(old_port.type), _extents(new_port.type)
         if 0 < old_port.type.tensor_type.elem_type == new_port.type.tensor_type.elem_type:
             if extents[0] != extents[1]:
                 declarations.append(Declaration(old_port.name, line, *extents))
@@ -140,11 +146,11 @@ def _is_renaming(item: Declaration, symbols: Counter[int | str]) -> bool:
     return all(a == b or (a == "" and isinstance(b, str) and symbols[b] == 1) for a, b in pairs)
 
 
-def _extents(value: onnx.ValueInfoProto) -> Extents | None:
-    shape = value.type.tensor_type.shape
+def _extents(kind: onnx.TypeProto) -> Extents | None:
+    shape = kind.tensor_type.shape
     # Exporters name anonymous extents "?".
     dims = (d.dim_value if d.dim_value > 0 else d.dim_param.strip("?") for d in shape.dim)
-    return tuple(dims) if value.type.tensor_type.HasField("shape") else None
+    return tuple(dims) if kind.tensor_type.HasField("shape") else None
 
 
 def _fits(shape: Sequence[int], extents: Extents) -> bool:
@@ -152,11 +158,14 @@ def _fits(shape: Sequence[int], extents: Extents) -> bool:
     return len(shape) == len(extents) and all(b == a for a, b in pairs if isinstance(b, int))
 
 
-def _type_text(value: onnx.ValueInfoProto) -> str:
-    """Show a declared type as it is written in text: float[1, n, ?]."""
-    elem_type, extents = value.type.tensor_type.elem_type, _extents(value)
+def _type_text(kind: onnx.TypeProto) -> str:
+    """Show a declared type as it is written in text: float[1, n, ?], seq(float[n])."""
+    for word, inner in (("seq", kind.sequence_type), ("optional", kind.optional_type)):
+        if inner.HasField("elem_type"):
+            return f"{word}({_type_text(inner.elem_type)})"
+    elem_type, extents = kind.tensor_type.elem_type, _extents(kind)
     if not elem_type:
-        return f"a {value.type.WhichOneof('value') or 'value'} of its own"
+        return f"{kind.WhichOneof('value') or 'a value'} without a type"
     name = onnx.TensorProto.DataType.Name(elem_type).lower()
     if extents is None:
         return f"{name} of any shape"

@@ -129,8 +129,8 @@ def run_original(
         return Uncompared(Findings(doubts=(str(error),)), options)
     for item in declarations:
         shapes = [run[item.name].shape for run in reference.outputs if item.name in run]
-        if not item.is_exact(shapes):
-            faults.append(item.line)
+        if fault := item.fault(shapes):
+            faults.append(fault)
     if faults:
         return Uncompared(Findings(failures=tuple(faults)), options)
     remarks = [*(item.line for item in declarations), *reference.inputs.remarks]
