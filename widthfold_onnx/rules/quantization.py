@@ -221,7 +221,7 @@ def read_parameter(
 ExtentsOf = Callable[[Value], Dims | None]
 """Extents of a value; None where not even the rank is known."""
 
-BYTES = ("INT8", "UINT8")
+BYTE_TYPES = ("INT8", "UINT8")
 """Element types that operators of integers multiply (operator texts)."""
 INTEGER_PAD_OPSET = 11
 """First operator set whose Pad takes integers (operator text)."""
@@ -356,7 +356,7 @@ def quantization_problem(
     """
     inputs = operator.inputs
     weight = parameters[inputs.weight]
-    if not quantization.dequantized and weight.constant.dtype not in BYTES:
+    if not quantization.dequantized and weight.constant.dtype not in BYTE_TYPES:
         return Refusal(
             Code.DTYPE_UNSUPPORTED, f"ONNX has no {node.op_type} of {weight.constant.dtype}"
         )

@@ -28,7 +28,7 @@ from widthfold_onnx.rules.layers import (
 )
 from widthfold_onnx.rules.op import SHARDED
 from widthfold_onnx.rules.quantization import (
-    BYTES,
+    BYTE_TYPES,
     ExtentsOf,
     Parameter,
     Quantization,
@@ -188,7 +188,7 @@ def _parameters(
     if any(map(document.is_annotated, (*operands, weight.constant.value))):
         return Refusal(Code.WEIGHT_ANNOTATED, "a quantization annotation describes the weight")
     dtype = weight.constant.dtype
-    dtypes = BYTES if operator.takes_integers else tuple(ITEMSIZE)
+    dtypes = BYTE_TYPES if operator.takes_integers else tuple(ITEMSIZE)
     if not integers and dtype not in dtypes:
         return Refusal(Code.DTYPE_UNSUPPORTED, f"elements are {dtype}; {', '.join(dtypes)} fold")
     parameters = {inputs.weight: weight}
@@ -241,7 +241,7 @@ def _overflow(document: Document, layer: Layer) -> Refusal | None:
     still right, because both sums are equal modulo 2**32.
     """
     data = layer.quantization
-    if data is None or data.dtype not in BYTES:
+    if data is None or data.dtype not in BYTE_TYPES:
         return None  # no runtime sums such products in int32
     weight = layer.canonical_weight()
     if weight.dtype.itemsize > 1:

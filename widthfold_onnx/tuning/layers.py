@@ -167,7 +167,7 @@ def _legal(outcomes: Iterable[AxisOutcome]) -> Iterator[Form]:
             yield form
 
 
-ELSEWHERE = Refusal(Code.NO_GAIN, "layers were measured in the model with companions only")
+NOT_IN_DRAFT = Refusal(Code.NO_GAIN, "layers were measured in the model with companions only")
 """Refusal for a layer with another name in the measured model: a companion inlined a function."""
 
 
@@ -249,7 +249,7 @@ class Layers:
 
     def subject(self, layer: Layer) -> str | Refusal:
         """Return the subject of a layer, or why it was not measured."""
-        return self.subjects.get(layer.node_name, ELSEWHERE)
+        return self.subjects.get(layer.node_name, NOT_IN_DRAFT)
 
     def planned(self, draft: Plan, forms: Mapping[str, FormSpec]) -> Plan:
         """Return a plan in which every layer of a subject takes the form of the subject.

@@ -29,7 +29,7 @@ APPLICATION = 0x57464F4C
 BUSY_SECONDS = 30.0
 """Seconds that one process waits for the others."""
 
-ELSEWHERE = "choose another with --store or WIDTHFOLD_STORE, or move this one away"
+ADVICE = "choose another with --store or WIDTHFOLD_STORE, or move this one away"
 
 _MIN_BYTES = 512
 """Bytes of the smallest database; SQLite treats a smaller file as empty and would overwrite it."""
@@ -65,7 +65,7 @@ def using(path: Path | None) -> Iterator[None]:
 def unusable(path: Path | None, reason: str) -> UsageError:
     """Return the error that names the store, the reason why it cannot be used, and a remedy."""
     name = "in memory" if path is None else quoted(str(path))
-    return UsageError(f"the store {name} cannot be used: {printable(reason)}; {ELSEWHERE}")
+    return UsageError(f"the store {name} cannot be used: {printable(reason)}; {ADVICE}")
 
 
 class Database(NamedTuple):

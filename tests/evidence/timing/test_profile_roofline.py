@@ -172,7 +172,7 @@ def test_speeds_are_those_of_the_shortest_runs(monkeypatch):
     setting = Setting(Level.ALL, CPU)
     assert kernels.operations(setting) == 2 * 512**3 / 1e-3
     assert kernels.operations(setting, "uint8") == 2 * 512**3 / 1e-4
-    for size in profile_module.COPIES:
+    for size in profile_module.COPIED_BYTES:
         assert kernels.copied(setting, size) == pytest.approx(1e10, rel=0.01)
 
 

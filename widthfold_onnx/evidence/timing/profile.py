@@ -181,7 +181,7 @@ LeastTime = Callable[[str, Mapping[str, Any]], float | None]
 Weights = Mapping[str, Array | None]
 """Weights of the nodes that multiply, by name of the node; None for a computed weight."""
 
-BYTES = {
+ITEM_BYTES = {
     "float": 4,
     "double": 8,
     "float16": 2,
@@ -196,7 +196,7 @@ BYTES = {
 COUNTED = ("float", "double", "int8", "uint8")
 """Types for which matrix products are measured."""
 
-COPIES = [2**exponent for exponent in range(18, 27, 2)]
+COPIED_BYTES = [2**exponent for exponent in range(18, 27, 2)]
 """Bytes of the copies that are measured, from the size of the first cache to memory."""
 
 WEIGHTS = {
@@ -248,7 +248,7 @@ class Roofline:
         if size is None or op in UNKNOWN:
             return None
         # Nothing is copied faster because it is larger, so the speed is not too low.
-        copy = max((count for count in COPIES if count <= size), default=COPIES[0])
+        copy = max((count for count in COPIED_BYTES if count <= size), default=COPIED_BYTES[0])
         if copy not in self.copies:
             self.copies[copy] = copied(self._setting, copy)
         seconds = size / self.copies[copy]
@@ -297,9 +297,9 @@ def moved_bytes(details: Mapping[str, Any]) -> int | None:
 
 def _bytes(tensors: Sequence[Mapping[str, Sequence[int]]]) -> int | None:
     pairs = [pair for tensor in tensors for pair in tensor.items()]
-    if any(kind not in BYTES for kind, _ in pairs):
+    if any(kind not in ITEM_BYTES for kind, _ in pairs):
         return None
-    return sum(BYTES[kind] * math.prod(dims) for kind, dims in pairs)
+    return sum(ITEM_BYTES[kind] * math.prod(dims) for kind, dims in pairs)
 
 
 def multiply_adds(weight: Array | None, details: Mapping[str, Any]) -> int:
