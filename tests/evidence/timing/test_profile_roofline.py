@@ -76,7 +76,7 @@ def test_bytes_are_what_a_node_reads_and_writes():
 @pytest.fixture
 def planted(monkeypatch):
     """A machine that copies a byte in 2 s where 100 are copied, in 1 s in smaller copies."""
-    monkeypatch.setattr(profile_module, "COPIES", [10, 100])
+    monkeypatch.setattr(profile_module, "COPIED_BYTES", [10, 100])
     monkeypatch.setattr(profile_module, "copied", lambda setting, size: {10: 1.0, 100: 0.5}[size])
     monkeypatch.setattr(profile_module, "operations", lambda setting, dtype: 1 / COST[dtype])
     return Roofline(CPU)
