@@ -21,6 +21,7 @@ from widthfold_onnx.model.library import ir
 from widthfold_onnx.operators.matmul import GEMM
 from widthfold_onnx.rewrite.folded_node import folded_bias, folded_vector, folded_weight
 from widthfold_onnx.rules.layers import ProductLayer
+from widthfold_onnx.rules.quantization import Parameter
 from widthfold_onnx.rules.row_fold import fold_of, folding, unfolding
 
 EXTENT = st.integers(1, 4)
@@ -40,7 +41,7 @@ def product_layer(
         | {
             "node": node,
             "operator": operator,
-            "weight": SimpleNamespace(shape=stored.shape),
+            "parameters": {operator.inputs.weight: Parameter(SimpleNamespace(shape=stored.shape))},
             "weight_shape": canonical.shape,
             "group": operator.group(node),
             "zero": np.asarray(zero),
