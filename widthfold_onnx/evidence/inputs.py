@@ -38,8 +38,8 @@ from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.session import Session
 from widthfold_onnx.text import printable
 
-SMALL = 4
-"""Scalars and vectors of at most so many elements are tried."""
+MAX_SMALL = 4
+"""Inputs of at most so many elements are small: they may be limits, rates or switches."""
 
 VALUES = (0.0, 1.0, 0.1, 10.0, 100.0, 1e4, 1e6)
 """Values of an element; all pairs are tried, so two scalars come in both orders."""
@@ -139,7 +139,10 @@ def revealing_values(session: Session, feeds: Mapping[str, Array]) -> dict[str, 
     small_inputs = {
         name: x
         for name, x in feeds.items()
-        if name not in control_names and x.ndim <= 1 and x.size <= SMALL and x.dtype.kind in "fiub"
+        if name not in control_names
+        and x.ndim <= 1
+        and x.size <= MAX_SMALL
+        and x.dtype.kind in "fiub"
     }
     best_values: dict[str, Array] = {}
     best_count = 0

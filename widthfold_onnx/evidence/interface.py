@@ -44,7 +44,9 @@ class Declaration:
         return all(a == b or (isinstance(a, str) and b == size) for a, b, size in trios)
 
     def fault(self, shapes: Sequence[Sequence[int]]) -> str:
-        """Return "" if the new declaration is right, and the old one is less exact or wrong.
+        """Return why the new declaration may break a caller.
+
+        The text is "" if the new declaration is right, and the old one is less exact or wrong.
 
         Args:
             shapes: extents of the outputs of the original; empty for an input.

@@ -119,7 +119,7 @@ def _extended(extents: Sequence[int | None], shape: Sequence[int]) -> int:
 
 
 Moves = tuple[Sequence[MoveOrSum], Sequence[MoveOrSum]]
-"""The Reshapes and Transposes before and behind a layer."""
+"""The moves before and behind a layer; a sum of shifted taps among them counts no time."""
 
 CHANNEL_ALIGNMENT = 4
 """Multiple of the channel count that ReorderInput requires (nchwc_transformer.cc)."""

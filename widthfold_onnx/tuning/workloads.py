@@ -435,7 +435,7 @@ def _constant(document: Document, values: Sequence[Value]) -> bool:
 
 
 def _number(document: Document, value: Value, table: ShapeTable, path: str) -> Array:
-    """Return a constant, or ones for a computed scale or zero point, as values take no time."""
+    """Return a constant, or ones for a computed input, because all values take equally long."""
     constant = document.constant(value)
     if not isinstance(constant, Refusal):
         return document.read(constant)

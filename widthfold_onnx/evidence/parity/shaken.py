@@ -16,7 +16,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.inputs import SMALL
+from widthfold_onnx.evidence.inputs import MAX_SMALL
 from widthfold_onnx.model.proto.walk import subgraphs
 
 COPIES = (1, 1, 10, 10)
@@ -66,7 +66,7 @@ def shaken_input(array: Array, steps: Steps) -> Array:
     constants that they are compared with. Whole numbers stay: they are masks, labels and counts.
     Where one unit in the last place turns a comparison, a copy would be another function.
     """
-    if array.dtype.kind != "f" or array.size <= SMALL:
+    if array.dtype.kind != "f" or array.size <= MAX_SMALL:
         return array
     return np.where(array == np.rint(array), array, shaken(array, steps))
 
