@@ -114,7 +114,7 @@ def compare(model: Path, other: Path, options: VerifyOptions) -> dict[str, Any]:
         figures = (timing.speedup, timing.low, timing.high, timing.control)
         verdict = timing.verdict
     else:
-        measurement = isolated(ratio_over_processes, model, other, options, None)
+        (measurement,) = isolated(ratio_over_processes, model, other, options, [None])
         figures = (measurement.ratio, measurement.low, measurement.high, measurement.control)
         verdict = speed_verdict(measurement.low, measurement.high, measurement.control)
     named = zip(("ratio", "low", "high", "control"), figures, strict=True)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.evidence.timing.machine import FIRST_TIMED, Machine, costs
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime import settings
+from widthfold_onnx.runtime import paired_benchmark, settings
 from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.settings import Setting, settings_of
 
@@ -28,23 +28,24 @@ def test_disturbed_runs_do_not_choose(measured):
     assert (timing.original.level, timing.rewritten.level) == ("all", "all")
 
 
-def test_each_setting_comes_first_in_its_turn(measured):
-    _, machine = measured(costs(5, 6, 5, 6))
-    numbers = [number for number, _ in machine.runs[: 4 * settings.CHOICE_ROUNDS[0]]]
-    rounds = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
+def test_every_second_round_runs_the_settings_backwards(measured):
+    _, machine = measured(costs(50, 51, 50, 51))
+    numbers = [number for number, _ in machine.runs[: 4 * (1 + settings.MIN_ROUNDS)]]
+    _, *rounds = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]  # the first one warms up
     assert all(sorted(entry) == [0, 1, 2, 3] for entry in rounds)
-    for place in range(4):
-        counts = [[entry[place] for entry in rounds[1:]].count(number) for number in range(4)]
-        assert max(counts) - min(counts) <= 1
+    assert rounds[1::2] == [entry[::-1] for entry in rounds[0:-1:2]]
+    assert len(set(map(tuple, rounds))) > 2
 
 
-@pytest.mark.parametrize(("cost", "rounds"), [(0.05, 1000), (0.3, 500), (1, 150), (40, 6)])
+@pytest.mark.parametrize(
+    ("cost", "rounds"), [(0.05, 500 + 1000), (0.3, 500), (1, 150), (40, 1 + 5)]
+)
 def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
     counts = []
-    times_at_settings = settings.times_at_settings
+    choose_settings = settings.choose_settings
 
     def spied(*arguments):
-        result = times_at_settings(*arguments)
+        result = choose_settings(*arguments)
         counts.append(len(machines[0].runs))
         return result
 
@@ -56,9 +57,20 @@ def test_short_runs_choose_in_more_rounds(measured, monkeypatch, cost, rounds):
         return opened(machine, *arguments, **options)
 
     monkeypatch.setattr(Machine, "open_session", open_session)
-    monkeypatch.setattr(settings, "times_at_settings", spied)
+    monkeypatch.setattr(paired_benchmark, "choose_settings", spied)
     measured(costs(cost, cost, cost, cost), time_budget=20)
     assert counts == [pytest.approx(4 * rounds, abs=4)]
+
+
+@pytest.mark.parametrize(
+    ("costs_ms", "rounds"), [((100, 200, 200, 100), 3), ((100, 200, 100, 101), 5)]
+)
+def test_long_runs_choose_in_few_rounds_where_a_setting_of_each_model_is_surely_the_fastest(
+    measured, costs_ms, rounds
+):
+    _, machine = measured(costs(*costs_ms), time_budget=20)
+    choosing = [number for number, _ in machine.runs].index(FIRST_TIMED)
+    assert choosing == 4 * (1 + rounds)
 
 
 def test_one_file_against_itself_runs_at_one_setting(measured):
@@ -76,7 +88,7 @@ def test_choosing_stops_at_its_share_of_the_budget(measured):
     assert chosen <= 8 + 3, "a round that warms up, and one that takes the share"
     _, quick = measured(costs(1, 1, 1, 1), time_budget=10)
     numbers = [number for number, _ in quick.runs]
-    assert numbers.index(FIRST_TIMED) >= 4 * settings.CHOICE_ROUNDS[0]
+    assert numbers.index(FIRST_TIMED) >= 4 * settings.MIN_ROUNDS
 
 
 def test_the_settings_of_the_cpu():

@@ -154,6 +154,12 @@ def is_settled(numerator: Times, denominator: Times) -> bool:
     return is_narrow or _is_sure(middle, low, high)
 
 
+def is_surely_faster(times: Times, others: Times) -> bool:
+    """Check whether a session is surely faster than another; both arrays hold seconds, [pair]."""
+    middle, low, high = one_session(np.log(others / times))
+    return middle > 0 and _is_sure(middle, low, high)
+
+
 def _is_sure(middle: float, low: float, high: float) -> bool:
     return abs(middle) > SURE * max(high - middle, middle - low)
 

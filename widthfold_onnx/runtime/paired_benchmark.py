@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -33,7 +34,6 @@ from widthfold_onnx.runtime.clock import (
     clock_of,
     repeats,
     seconds_of,
-    warm_up,
 )
 from widthfold_onnx.runtime.environment import watched
 from widthfold_onnx.runtime.inputs.feeds import Distribution
@@ -45,16 +45,19 @@ from widthfold_onnx.runtime.settings import (
     CHOICE_PATIENCE,
     CHOICE_SECONDS,
     CHOICE_SHARE,
+    MIN_ROUNDS,
     Models,
+    Rounds,
     Setting,
     SettingChoice,
+    SettingTimes,
     advice_of,
-    best_settings,
+    choose_settings,
+    is_look,
     open_at,
     rounds_of,
     settings_of,
     timed_rounds,
-    times_at_settings,
 )
 
 PROCESS_SHARE = 1 / 8
@@ -135,7 +138,7 @@ def contest(
     on_progress(Step("timing: choosing settings"))
     options = resolved(options)
     models = (original, rewritten)
-    choice, inputs = best_settings(models, options, shapes, options.time_budget * CHOICE_SHARE)
+    choice, inputs = choose_settings(models, options, shapes, options.time_budget * CHOICE_SHARE)
     seconds = max(options.time_budget * PROCESS_SHARE, 2 * START)
     counts = repeats(choice.run, choice.opening, seconds)
     on_progress(Step("timing: alternating runs"))
@@ -158,41 +161,58 @@ def contest(
 
 
 def ratio_over_processes(
-    original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes
-) -> Measurement:
-    """Return the result of a `contest` that is a trial; to be run in `runtime.child.isolated`.
+    original: Path, rewritten: Path, options: VerifyOptions, sizes: Sequence[Shapes | None]
+) -> list[Measurement]:
+    """Return the result of a `contest` at each size that is a trial.
 
     Raises:
         UnverifiedError: a model does not run.
     """
-    outcome = contest(original, rewritten, options, shapes, is_trial=True)
-    pairing, settings = outcome.pairing, outcome.choice.settings
-    seconds = float(np.median(pairing.samples[:, 1]))
-    measurement = timed(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs)
-    measurement = msgspec.structs.replace(measurement, control=pairing.control)
-    return _at_settings(measurement, settings, outcome.choice.advice)
+    measurements = list[Measurement]()
+    for shapes in sizes:
+        outcome = contest(original, rewritten, options, shapes, is_trial=True)
+        pairing, choice = outcome.pairing, outcome.choice
+        seconds = float(np.median(pairing.samples[:, 1]))
+        measurement = timed(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs)
+        measurement = msgspec.structs.replace(measurement, control=pairing.control)
+        measurements.append(_at_settings(measurement, choice.settings, choice.advice))
+    return measurements
 
 
 def ratio_in_process(
-    original: Path, rewritten: Path, options: VerifyOptions, shapes: Shapes
-) -> Measurement:
-    """Time two models, each at the setting that suits it best, in this process.
+    original: Path, rewritten: Path, options: VerifyOptions, sizes: Sequence[Shapes]
+) -> list[Measurement]:
+    """Time two models, each at the setting that suits it best at the first size, in this process.
 
-    Each has one session, as starting several processes takes longer than the runs of a trial. The
-    fewest rounds run, however long they take: with `clock.RUN_SPREAD`, a single pair called one of
-    two equal models faster in a third of simulated trials. The share of a short budget does not
-    choose: in 0.15 s one of two copies of a net got a level at which it was 8 % slower.
+    Each has one session, as starting several processes takes longer than the runs of a trial; the
+    runs that chose its setting count. The fewest rounds run, however long they take: with
+    `clock.RUN_SPREAD`, a single pair called one of two equal models faster in a third of simulated
+    trials. The share of a short budget does not choose: in 0.15 s one of two copies of a net got a
+    level at which it was 8 % slower.
+
+    Args:
+        original: model file.
+        rewritten: model file.
+        options: as for `contest`; the budget holds for each size.
+        sizes: shapes of every random input, one or more assignments.
+
+    Returns:
+        By size, until the rewritten model is surely slower.
 
     Raises:
         UnverifiedError: a model does not run.
     """
-    models = (original, rewritten)
-    choice, inputs = best_settings(models, options, shapes, CHOICE_SECONDS)
-    sessions = list(map(open_at, models, choice.settings))
-    (measurement,) = ratios_in_turn(
-        sessions[::-1], inputs, options, options.time_budget, patience=math.inf
+    choice = SettingTimes.of((original, rewritten), options, sizes[0], CHOICE_SECONDS)
+    sessions = choice.best_sessions[::-1]
+    trial = partial(
+        ratios_in_turn, sessions, options=options, seconds=options.time_budget, patience=math.inf
     )
-    return _at_settings(measurement, choice.settings, choice.advice)
+    measurements = trial(choice.inputs, earlier=choice.best_times[:, ::-1])
+    for shapes in sizes[1:]:
+        if measurements[-1].high < 1:
+            break
+        measurements += trial(timed_inputs(sessions[0], shapes, options))
+    return [_at_settings(entry, choice.best_settings, choice.advice) for entry in measurements]
 
 
 def ratios_to(
@@ -200,8 +220,8 @@ def ratios_to(
     others: Sequence[Path],
     kinds: Sequence[Distribution],
     options: VerifyOptions,
-    shapes: Shapes,
-) -> list[Measurement]:
+    sizes: Sequence[Shapes],
+) -> list[list[Measurement]]:
     """Time other models in turn with a model, all at the setting that suits the model best.
 
     Each has one session, as there are many.
@@ -210,28 +230,41 @@ def ratios_to(
         model: model file.
         others: model files.
         kinds: how random inputs are distributed, one after the other.
-        options: as for `contest`; the budget holds for all kinds together.
-        shapes: of every random input.
+        options: as for `contest`; the budget holds for all kinds together, at each size.
+        sizes: shapes of every random input, one or more assignments; the first one chooses.
 
     Returns:
-        On inputs of each kind, time of each other model / time of the model.
+        On inputs of each kind, for each other model, time of it / time of the model by size, until
+        it is surely faster than the model.
 
     Raises:
         UnverifiedError: a model does not run.
     """
-    settings = settings_of(options)
-    sessions = [open_at(model, setting) for setting in settings]
-    inputs = [timed_inputs(sessions[0], shapes, options, kind) for kind in kinds]
-    times = times_at_settings([sessions], inputs[0], options, options.time_budget * CHOICE_SHARE)
-    best = int(np.argmin(np.median(times, axis=0)))
-    timed_sessions = [sessions[best], *(open_at(other, settings[best]) for other in others)]
-    seconds = options.time_budget / len(kinds)
-    outcomes = (ratios_in_turn(timed_sessions, of_kind, options, seconds) for of_kind in inputs)
-    return list(itertools.chain.from_iterable(outcomes))
+    choice = SettingTimes.of(
+        [model], options, sizes[0], options.time_budget * CHOICE_SHARE, kinds[0]
+    )
+    (base,), (setting,) = choice.best_sessions, choice.best_settings
+    sessions = [open_at(other, setting) for other in others]
+    measurements = list[list[Measurement]]()
+    for kind in kinds:
+        of_kind: list[list[Measurement]] = [[] for _ in others]
+        for shapes in sizes:
+            undecided = [i for i, known in enumerate(of_kind) if not known or known[-1].high >= 1]
+            if not undecided:
+                break
+            inputs = timed_inputs(base, shapes, options, kind)
+            sides = [base, *(sessions[i] for i in undecided)]
+            results = ratios_in_turn(sides, inputs, options, options.time_budget / len(kinds))
+            for i, result in zip(undecided, results, strict=True):
+                of_kind[i].append(result)
+        measurements += of_kind
+    return measurements
 
 
-def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Measurement:
-    """Time a model at both levels of its provider against each other, in this process.
+def ratio_of_levels(
+    model: Path, options: VerifyOptions, sizes: Sequence[Shapes]
+) -> list[Measurement]:
+    """Time a model at both levels of its provider against each other at each size, in this process.
 
     Each level has one session, because the chosen level is raced or timed again.
 
@@ -240,9 +273,13 @@ def ratio_of_levels(model: Path, options: VerifyOptions, shapes: Shapes) -> Meas
     """
     common, other = settings_of(options)
     sessions = [open_at(model, setting) for setting in (other, common)]
-    inputs = timed_inputs(sessions[1], shapes, options)
-    (measurement,) = ratios_in_turn(sessions, inputs, options, options.time_budget)
-    return _at_settings(measurement, (common, other), advice_of(measurement.ratio, other, common))
+    measurements = list[Measurement]()
+    for shapes in sizes:
+        inputs = timed_inputs(sessions[1], shapes, options)
+        (measurement,) = ratios_in_turn(sessions, inputs, options, options.time_budget)
+        advice = advice_of(measurement.ratio, other, common)
+        measurements.append(_at_settings(measurement, (common, other), advice))
+    return measurements
 
 
 def _at_settings(measurement: Measurement, settings: Sequence[Setting], advice: str) -> Measurement:
@@ -260,22 +297,32 @@ def ratios_in_turn(
     seconds: float,
     *,
     patience: float = CHOICE_PATIENCE,
+    earlier: Times | None = None,
 ) -> list[Measurement]:
-    """Time sessions in turn; return the time of each other one / time of the first.
+    """Time sessions in turn; return the time of each other session / time of the first.
 
-    It ends after `CHOICE_SECONDS` when more runs would tell hardly more of any of them.
-    `timed_rounds` says what `patience` does.
+    It ends after `CHOICE_SECONDS` of runs when more runs would tell hardly more of any of them.
+
+    Args:
+        sessions: the sessions.
+        inputs: the sets that take turns.
+        options: they determine the clock.
+        seconds: after which no further round begins, once there are the fewest.
+        patience: seconds that fewer rounds may take, if that is more.
+        earlier: goes to `timed_rounds`.
     """
     runs = [rounds_of(session, inputs.sets) for session in sessions]
-    warm_up(runs)  # the first session may have run before, the others have not
-    start = time.perf_counter()
+
+    def is_enough(rounds: Rounds, passed: float) -> bool:
+        if len(rounds) < MIN_ROUNDS:
+            return passed > max(seconds, patience)
+        return passed > seconds or (is_look(len(rounds)) and are_settled(np.array(rounds)))
 
     def are_settled(times: Times) -> bool:
         own, *others = times.T
-        is_late = time.perf_counter() - start > CHOICE_SECONDS
-        return is_late and all(is_settled(other, own) for other in others)
+        return times.sum() > CHOICE_SECONDS and all(is_settled(other, own) for other in others)
 
-    times = timed_rounds(runs, clock_of(options), seconds, patience=patience, is_enough=are_settled)
+    times = timed_rounds(runs, clock_of(options), is_enough, earlier)
     own, *others = times.T
     return [measurement_of(other, own) for other in others]
 

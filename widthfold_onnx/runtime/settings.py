@@ -14,29 +14,36 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import onnx
 
 from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
-from widthfold_onnx.runtime.clock import Clock, Run, Times, clock_of, in_turn
+from widthfold_onnx.runtime.clock import Clock, Run, Times, clock_of, in_turn, warm_up
 from widthfold_onnx.runtime.descriptions import Level, description_of
-from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.inputs.feeds import Distribution, random_feeds
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
+from widthfold_onnx.runtime.intervals import is_surely_faster
 from widthfold_onnx.runtime.session import Feeds, Session, open_session
 
 CHOICE_SHARE = 0.15
 """Share of the budget that choosing the settings may take."""
 
-CHOICE_ROUNDS = (6, 1000)
-"""Fewest and most rounds that choose, the round that warms up included."""
+MIN_ROUNDS = 5
+MAX_ROUNDS = 1000
+"""Fewest and most rounds, after all sessions are warm, unless there is no time for the fewest."""
+
+MIN_LONG_ROUNDS = 3
+"""Fewest rounds that choose where they take longer than `CHOICE_SECONDS`, if a setting is surely
+fastest: of two alike ones it is in 0.1 % of simulated choices, with `clock.RUN_SPREAD`."""
 
 CHOICE_PATIENCE = 3.0
 """Seconds that the fewest rounds may take beyond the share. One round that fitted into the share
 was not enough: under load it showed 1.4x for a level that is 1.3x slower."""
 
 CHOICE_SECONDS = 0.6
-"""Seconds after which no further round begins, once there are the fewest: 6 runs of some
+"""Seconds after which no further round begins, once there are the fewest: 5 runs of some
 microseconds choose at random, and in 0.2 s one of two copies of a quantized net got a level that is
 4 % slower."""
 
@@ -45,6 +52,9 @@ WORTH_SAYING = 1.1
 
 Models = tuple[Path, Path]
 """Original and rewritten."""
+
+Rounds = Sequence[Sequence[float]]
+"""Seconds by round and run."""
 
 
 @dataclass(frozen=True)
@@ -129,88 +139,159 @@ class SettingChoice:
     opening: float
 
 
-def best_settings(
+@dataclass(frozen=True)
+class SettingTimes:
+    """Times of models at every setting, all in turn, in sessions that stay open.
+
+    Attributes:
+        settings: the settings, the common one first.
+        sessions: by model and setting.
+        inputs: the sets that took turns.
+        times: seconds, [round, model, setting].
+        best: number of the fastest setting of each model.
+        opening: seconds of opening a session.
+    """
+
+    settings: Sequence[Setting]
+    sessions: Sequence[Sequence[Session]]
+    inputs: Rotation
+    times: Times
+    best: Sequence[int]
+    opening: float
+
+    @classmethod
+    def of(
+        cls,
+        models: Sequence[Path],
+        options: VerifyOptions,
+        shapes: Shapes | None,
+        seconds: float,
+        kind: Distribution = Distribution.NORMAL,
+    ) -> Self:
+        """Open models at every setting and time them.
+
+        Args:
+            models: model files; a file that comes twice has one best setting.
+            options: as for `paired_benchmark.contest`.
+            shapes: of every random input; None searches them.
+            seconds: time that the runs may take.
+            kind: how random inputs are distributed.
+
+        Raises:
+            UnverifiedError: a model does not run.
+        """
+        settings = settings_of(options)
+        start = time.perf_counter()
+        sessions = [[open_at(model, setting) for setting in settings] for model in models]
+        opening = (time.perf_counter() - start) / (len(models) * len(settings))
+        inputs = timed_inputs(sessions[0][0], shapes, options, kind)
+        runs = [rounds_of(session, inputs.sets) for row in sessions for session in row]
+
+        def is_enough(rounds: Rounds, passed: float) -> bool:
+            if len(rounds) >= MIN_ROUNDS:
+                return passed > min(seconds, CHOICE_SECONDS)
+            if passed > max(seconds, CHOICE_PATIENCE):
+                return True
+            is_long = len(rounds) >= MIN_LONG_ROUNDS and passed > CHOICE_SECONDS
+            return is_long and _are_chosen(rounds, len(settings))
+
+        times = timed_rounds(runs, clock_of(options), is_enough)
+        times = times.reshape(-1, len(sessions), len(settings))
+        best = [int(np.argmin(row)) for row in np.median(times, axis=0)]
+        if len(models) > 1 and models[0].samefile(models[1]):
+            best[1] = best[0]
+        return cls(settings, sessions, inputs, times, best, opening)
+
+    @property
+    def best_settings(self) -> list[Setting]:
+        """The fastest setting of each model."""
+        return [self.settings[number] for number in self.best]
+
+    @property
+    def best_sessions(self) -> list[Session]:
+        """The session of each model at its fastest setting."""
+        return [row[number] for row, number in zip(self.sessions, self.best, strict=True)]
+
+    @property
+    def best_times(self) -> Times:
+        """Seconds of each model at its fastest setting, [round, model]."""
+        return self.times[:, range(len(self.best)), self.best]
+
+    @property
+    def advice(self) -> str:
+        """A sentence on the gain of the first model by its setting alone, "" where it is little."""
+        medians = np.median(self.times[:, 0], axis=0)
+        gain = float(medians[0] / medians[self.best[0]])
+        return advice_of(gain, self.settings[self.best[0]], self.settings[0])
+
+
+def choose_settings(
     models: Models, options: VerifyOptions, shapes: Shapes | None, seconds: float
 ) -> tuple[SettingChoice, Rotation]:
-    """Return the best settings, and the inputs to time with.
-
-    Args:
-        models: original and rewritten.
-        options: as for `paired_benchmark.contest`.
-        shapes: of every random input; None searches them.
-        seconds: time that choosing may take.
-    """
-    settings = settings_of(options)
-    start = time.perf_counter()
-    sessions = [[open_at(model, setting) for setting in settings] for model in models]
-    opening = (time.perf_counter() - start) / (2 * len(settings))
-    inputs = timed_inputs(sessions[0][0], shapes, options)
-    times = times_at_settings(sessions, inputs, options, seconds)
-    medians = np.median(times, axis=0)
-    best = [int(np.argmin(row)) for row in medians]
-    if models[0].samefile(models[1]):
-        best[1] = best[0]
-    chosen = settings[best[0]], settings[best[1]]
+    """Return the best settings, and the inputs to time with; the arguments go to `SettingTimes`."""
+    timed = SettingTimes.of(models, options, shapes, seconds)
+    original, rewritten = timed.best_settings
     choice = SettingChoice(
-        settings=chosen,
-        same_level=math.exp(float(np.median(np.log(times[:, 0, 0] / times[:, 1, 0])))),
-        advice=advice_of(medians[0][0] / medians[0][best[0]], chosen[0], settings[0]),
-        run=float(medians[0][best[0]] + medians[1][best[1]]) / 2,
-        opening=opening,
+        settings=(original, rewritten),
+        same_level=math.exp(float(np.median(np.log(timed.times[:, 0, 0] / timed.times[:, 1, 0])))),
+        advice=timed.advice,
+        run=float(np.median(timed.best_times, axis=0).mean()),
+        opening=timed.opening,
     )
-    return choice, inputs
-
-
-def times_at_settings(
-    sessions: Sequence[Sequence[Session]],
-    inputs: Rotation,
-    options: VerifyOptions,
-    seconds: float,
-) -> Times:
-    """Time all settings of models in turn, to choose; return seconds [round, model, setting]."""
-    runs = [rounds_of(session, inputs.sets) for row in sessions for session in row]
-    times = timed_rounds(runs, clock_of(options), seconds, CHOICE_SECONDS)
-    return times.reshape(-1, len(sessions), len(sessions[0]))
+    return choice, timed.inputs
 
 
 def timed_rounds(
     runs: Sequence[Run],
     clock: Clock,
-    budget: float,
-    usual: float = math.inf,
-    patience: float = CHOICE_PATIENCE,
-    is_enough: Callable[[Times], bool] = lambda times: False,
+    is_enough: Callable[[Rounds, float], bool],
+    earlier: Times | None = None,
 ) -> Times:
-    """Run all in turn; the first round only warms up, and at least one follows.
+    """Run all in turn, at least once after they are warm and at most `MAX_ROUNDS` times.
 
     Args:
         runs: what to run.
         clock: measures a run.
-        budget: seconds after which no further round begins.
-        usual: seconds after which no further round begins once there are `CHOICE_ROUNDS[0]` rounds,
-            if that is less than `budget`.
-        patience: seconds that fewer rounds may take, if that is more than the budget.
-        is_enough: tells by the seconds so far, [round, run], whether no further round is needed;
-            it is asked each time that there are a quarter more.
+        is_enough: tells after each round by the seconds of all rounds, and by the seconds that have
+            passed, whether no further round is needed.
+        earlier: seconds of earlier rounds of the same runs, which count; they are warm then.
 
     Returns:
         Seconds [round, run].
     """
-    rounds: list[list[float]] = []
     start = time.perf_counter()
-    fewest, most = CHOICE_ROUNDS
-    next_look = fewest
-    for seconds in itertools.islice(in_turn(runs, clock), most):
-        rounds.append(seconds)
-        count, is_allowed_to_end = len(rounds), len(rounds) >= fewest
-        allowed = min(budget, usual) if is_allowed_to_end else max(budget, patience)
-        if count > 1 and time.perf_counter() - start > allowed:
+    if earlier is None:
+        warm_up(runs)
+    rounds: list[list[float]] = [] if earlier is None else earlier.tolist()
+    further = in_turn(runs, clock)
+    while len(rounds) < MAX_ROUNDS:
+        if rounds and is_enough(rounds, time.perf_counter() - start):
             break
-        if count >= next_look:
-            next_look = count + max(count // 4, 1)
-            if is_enough(np.array(rounds[1:])):
-                break
-    return np.array(rounds[1:])
+        rounds.append(next(further))
+    return np.array(rounds)
+
+
+def is_look(count: int) -> bool:
+    """Check whether to look at so many rounds: each time there are an eighth to a quarter more."""
+    return count % (1 << max(count.bit_length() - 3, 0)) == 0
+
+
+def _are_chosen(rounds: Rounds, count: int) -> bool:
+    """Check whether the fastest of the settings of each model is surely the fastest.
+
+    Args:
+        rounds: seconds, by round, by model and setting.
+        count: number of settings.
+    """
+    times = np.array(rounds)
+    times = times.reshape(len(rounds), -1, count)
+    return all(
+        is_surely_faster(of_model[:, best], of_model[:, other])
+        for of_model in times.swapaxes(0, 1)
+        for best in [int(np.argmin(np.median(of_model, axis=0)))]
+        for other in range(count)
+        if other != best
+    )
 
 
 def advice_of(gain: float, best: Setting, common: Setting) -> str:

@@ -83,11 +83,11 @@ class World:
         if function is race:
             return self._race(*args, on_message)
         if function in (ratio_in_process, ratio_over_processes):
-            return self._contest(*args)
+            return until_slower(self._contest, *args)
         if function is ratios_to:
             return self._turns(*args)
         if function is ratio_of_levels:
-            return self._timed(WHOLE, WHOLE / self.levels, "all", "extended")
+            return [self._timed(WHOLE, WHOLE / self.levels, "all", "extended")]
         return function(*args)
 
     def _race(self, workloads, setup, seconds, send) -> None:
@@ -122,12 +122,14 @@ class World:
         return self._timed(before, after, "all", "all")
 
     def _turns(
-        self, base: Path, others: Sequence[Path], kinds: Sequence[Distribution], *rest
-    ) -> list[Measurement]:
-        measurements = [
-            self._contest(other, base, *rest, kind) for kind in kinds for other in others
+        self, base: Path, others: Sequence[Path], kinds: Sequence[Distribution], options, sizes
+    ) -> list[list[Measurement]]:
+        by_size = [
+            until_slower(self._contest, other, base, options, sizes, kind)
+            for kind in kinds
+            for other in others
         ]
-        return [timed(entry.ratio, entry.low, entry.high, 1.0, 50) for entry in measurements]
+        return [[timed(m.ratio, m.low, m.high, 1.0, 50) for m in each] for each in by_size]
 
     def _timed(
         self, before: float, after: float, original_setting: str, setting: str
@@ -141,6 +143,16 @@ class World:
             original_setting=original_setting,
             setting=setting,
         )
+
+
+def until_slower(contest, base, other, options, sizes, *kind) -> list[Measurement]:
+    """The results of a contest by size, until one is surely slower."""
+    results: list[Measurement] = []
+    for shapes in sizes:
+        results.append(contest(base, other, options, shapes, *kind))
+        if results[-1].high < 1:
+            break
+    return results
 
 
 def folded(model: Path) -> frozenset[str]:

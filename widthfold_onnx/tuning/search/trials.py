@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, product
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -92,13 +92,9 @@ class Trials:
             The ratio time of base / time of plan (`over_sizes`), lost if one of them does not run;
             None if it is not in the store and nothing is to be measured.
         """
-        candidate, trials = _candidate(base, plan), list[Measurement | None]()
         of_size = seconds / len(self._searched)
-        for size in self._searched:
-            trials.append(self._timed(size, candidate, ratio_in_process, of_size, base, plan))
-            if ends_trials(trials[-1]):
-                break
-        return over_sizes(trials)
+        candidate, plans = _candidate(base, plan), (base, plan)
+        return over_sizes(self._timed(self._searched, candidate, ratio_in_process, of_size, *plans))
 
     def without(
         self,
@@ -118,22 +114,30 @@ class Trials:
         Returns:
             On inputs of each kind, time of each part / time of `plan`, as `compare` does.
         """
-        undecided, of_size = list(range(len(parts))), seconds / len(self._searched)
-        trials = defaultdict[tuple[Distribution, int], list[Measurement | None]](list)
-        for size in self._searched:
-            undecided_parts = [parts[i] for i in undecided]
-            results = self._without(size, plan, undecided_parts, of_size, kinds)
-            for key, trial in zip(product(kinds, undecided), results, strict=True):
-                trials[key].append(trial)
-            undecided = [
-                i for i in undecided if not any(ends_trials(trials[k, i][-1]) for k in kinds)
-            ]
-        return [over_sizes(trials[key]) for key in product(kinds, range(len(parts)))]
+        candidates = [[_candidate(part, plan, inputs=kind) for part in parts] for kind in kinds]
+        of_size = seconds / len(self._searched)
+
+        def open_sizes(numbers: Sequence[int]) -> list[int]:
+            keys = [of_kind[number] for of_kind in candidates for number in numbers]
+            return sorted({size for key in keys for size in self._open_sizes(key, of_size)})
+
+        untimed = [number for number in range(len(parts)) if open_sizes([number])]
+        for start in range(0, len(untimed), AT_ONCE):
+            chunk = untimed[start : start + AT_ONCE]
+            keys = [of_kind[number] for of_kind in candidates for number in chunk]
+            files = [self._file(parts[number]) for number in chunk]
+            arguments, share = (self._file(plan), files, kinds), len(chunk) / len(untimed)
+            self._time(open_sizes(chunk), keys, ratios_to, of_size, *arguments, share=share)
+        return [
+            over_sizes([self._measurement(size, key) for size in self._searched])
+            for key in chain.from_iterable(candidates)
+        ]
 
     def levels(self, plan: Plan) -> Measurement | None:
         """Time one model on the CPU at the first size: at level ALL / at level EXTENDED."""
         candidate = canonical({"of": plan.digest, "than": Level.ALL, "is": Level.EXTENDED})
-        return self._timed(0, candidate, ratio_of_levels, self.spending.probe, plan)
+        (measurement,) = self._timed([0], candidate, ratio_of_levels, self.spending.probe, plan)
+        return measurement
 
     def final(self, plan: Plan) -> list[Measurement | None]:
         """Time a plan against the original at every size, in several processes.
@@ -144,11 +148,11 @@ class Trials:
         Returns:
             By size, as `compare` does.
         """
+        candidate, plans, seconds = _final_candidate(plan), (EMPTY, plan), self.spending.final
         return [
-            self._timed(
-                size, _final_candidate(plan), ratio_over_processes, self.spending.final, EMPTY, plan
-            )
-            for size in range(len(self.sizes))
+            measurement
+            for size in range(len(self.sizes))  # each in a child: one may crash
+            for measurement in self._timed([size], candidate, ratio_over_processes, seconds, *plans)
         ]
 
     def stored_final(self, plan: Plan) -> Measurement | None:
@@ -173,61 +177,50 @@ class Trials:
 
     def _timed(
         self,
-        size: int,
+        sizes: Sequence[int],
         candidate: str,
-        function: Callable[..., Measurement],
+        function: Callable[..., list[Measurement]],
         seconds: float,
         *plans: Plan,
-    ) -> Measurement | None:
-        """Return the result of one trial, and run it first if it is open."""
-        if self._is_open(size, candidate, seconds):
-            self._time(size, [candidate], function, seconds, *map(self._file, plans))
-        return self._measurement(size, candidate)
-
-    def _without(
-        self,
-        size: int,
-        plan: Plan,
-        parts: Sequence[Plan],
-        seconds: float,
-        kinds: Sequence[Distribution],
     ) -> list[Measurement | None]:
-        def candidates(parts: Sequence[Plan]) -> list[str]:
-            return [_candidate(part, plan, inputs=kind) for kind in kinds for part in parts]
-
-        def is_open(part: Plan) -> bool:
-            return any(self._is_open(size, c, seconds) for c in candidates([part]))
-
-        untimed = list(filter(is_open, parts))
-        for start in range(0, len(untimed), AT_ONCE):
-            chunk = untimed[start : start + AT_ONCE]
-            files = [self._file(part) for part in chunk]
-            share = len(chunk) / len(untimed)
-            arguments = self._file(plan), files, kinds
-            self._time(size, candidates(chunk), ratios_to, seconds, *arguments, share=share)
-        return [self._measurement(size, candidate) for candidate in candidates(parts)]
+        """Return the results of one trial by size, and run it first where it is open."""
+        open_sizes = self._open_sizes(candidate, seconds, sizes)
+        if open_sizes:
+            self._time(open_sizes, [candidate], function, seconds, *map(self._file, plans))
+        return [self._measurement(size, candidate) for size in sizes]
 
     def _measurement(self, size: int, candidate: str) -> Measurement | None:
         return self.bench.measurement(self._subjects[size], candidate)
 
-    def _is_open(self, size: int, candidate: str, seconds: float) -> bool:
-        """Check whether something is to be timed at a size, for so many seconds."""
-        measurement = self._measurement(size, candidate)
-        bar = 0.0 if measurement is None else noise(measurement.control)
-        return self.search_options.measure and not is_complete(measurement, seconds, bar=bar)
+    def _open_sizes(
+        self, candidate: str, seconds: float, sizes: Sequence[int] | None = None
+    ) -> list[int]:
+        """Return at which sizes something is to be timed, for so many seconds each.
+
+        None follows a size at which the candidate is known to be surely slower.
+        """
+        open_sizes = list[int]()
+        for size in self._searched if sizes is None else sizes:
+            measurement = self._measurement(size, candidate)
+            bar = 0.0 if measurement is None else noise(measurement.control)
+            if self.search_options.measure and not is_complete(measurement, seconds, bar=bar):
+                open_sizes.append(size)
+            elif ends_trials(measurement):
+                break
+        return open_sizes
 
     def _time(
         self,
-        size: int,
+        sizes: Sequence[int],
         candidates: Sequence[str],
-        function: Callable[..., Measurement | list[Measurement]],
+        function: Callable[..., list[Measurement] | list[list[Measurement]]],
         seconds: float,
         *models: object,
         share: float = 1.0,
     ) -> None:
-        """Time models in a child process, and keep one measurement for each candidate.
+        """Time models at sizes in a child process, and keep the measurements of each candidate.
 
-        They get a share of the seconds that all candidates of a trial have.
+        They get a share of the seconds that all candidates of a trial have at a size.
         """
         options = self.search_options.to(
             VerifyOptions,
@@ -235,15 +228,18 @@ class Trials:
             inputs=self.search_options.inputs,
             seeds=0 if self.search_options.inputs else 1,
         )
-        shapes = dict(self.sizes[size])
+        shapes = [dict(self.sizes[size]) for size in sizes]
+        timeout = seconds * len(sizes) + PATIENCE
+        results: Sequence[Any]
         try:
-            results = isolated(function, *models, options, shapes, timeout=seconds + PATIENCE)
+            results = isolated(function, *models, options, shapes, timeout=timeout)
         except UnverifiedError as error:
-            results = [lost(str(error))] * len(candidates)
-        results = [results] if isinstance(results, Measurement) else results
-        for candidate, result in zip(candidates, results, strict=True):
-            measurement = msgspec.structs.replace(result, budget=seconds)
-            self.bench.keep(CandidateResult(self._subjects[size], candidate, measurement))
+            results = [[lost(str(error))]] * len(candidates)
+        results = [results] if isinstance(results[0], Measurement) else results
+        for candidate, by_size in zip(candidates, results, strict=True):
+            for size, result in zip(sizes, by_size, strict=False):  # until it is surely slower
+                measurement = msgspec.structs.replace(result, budget=seconds)
+                self.bench.keep(CandidateResult(self._subjects[size], candidate, measurement))
 
     def _file(self, plan: Plan) -> Path:
         """Return the file of the model that a plan makes, without what does not fit the model."""
@@ -270,17 +266,17 @@ def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
     decides where it is surely slower, or lost, and else the best one.
 
     Returns:
-        The deciding trial; None if one is not known.
+        The first trial that is surely slower, or lost, else the best one; None if a trial is not
+        known.
     """
-    results = [trial for trial in trials if trial is not None]
-    if len(results) < len(trials):
-        return None
-    worst = min(results, key=lambda trial: trial.high)  # a lost one has 0
-    return worst if ends_trials(worst) else max(results, key=lambda trial: trial.low)
+    for trial in trials:
+        if ends_trials(trial):
+            return trial
+    return max(filter(None, trials), key=lambda trial: trial.low)
 
 
 def ends_trials(trial: Measurement | None) -> bool:
-    """Check whether no other size can change the answer: the trial is unknown, or surely slower."""
+    """Check whether no later size can change the answer: it is unknown, or surely slower."""
     return trial is None or trial.high < 1
 
 
