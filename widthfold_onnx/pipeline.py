@@ -7,7 +7,7 @@ refused in a tenth of the time that the imports take.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -107,14 +107,21 @@ def optimize(
     from widthfold_onnx.runtime.inputs.cases import cases, reported
 
     size, values = model.stat().st_size, reported(cases(loaded.proto, search_options.values))
+    deliver = partial(
+        _deliver,
+        loaded,
+        verify_options=verify_options,
+        may_be_unrun=options.fixed_factor is not None,
+        protected=protected,
+        on_progress=on_progress,
+    )
     while True:
         fitted_plan = decided_plan.fit()
         report = optimize_report(model.name, size, fitted_plan, decided_plan)
         report = msgspec.structs.replace(report, values=values)
         if out is None or (require_fold and not decided_plan.plan.changes):
             return CommandResult(report, decided_plan.plan)
-        delivery = Delivery(loaded, fitted_plan, report, is_searched=options.fixed_factor is None)
-        report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
+        report = deliver(fitted_plan, report, out)
         layers = _unproved_layers(fitted_plan, report)
         if not layers:
             return CommandResult(report, decided_plan.plan)
@@ -191,8 +198,16 @@ def apply(
     report = msgspec.structs.replace(report, note=other_runtime(runtime))
     if out is None or (fitted_plan.misfits and not partial):
         return CommandResult(report, fitted_plan.plan)
-    delivery = Delivery(loaded, fitted_plan, report, is_searched=False)
-    report = delivery.write(out, verify_options, protected=protected, on_progress=on_progress)
+    report = _deliver(
+        loaded,
+        fitted_plan,
+        report,
+        out,
+        verify_options,
+        may_be_unrun=True,
+        protected=protected,
+        on_progress=on_progress,
+    )
     return CommandResult(report, fitted_plan.plan)
 
 
@@ -341,91 +356,83 @@ def _protected_files(loaded: LoadedModel) -> list[Path]:
     return [loaded.path, *data_files(loaded.proto, loaded.folder)]
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """A plan on its way into a file.
+def _deliver(
+    loaded: LoadedModel,
+    fitted_plan: FittedPlan,
+    report: OptimizeReport,
+    out: Path,
+    verify_options: VerifyOptions | None,
+    *,
+    may_be_unrun: bool,
+    protected: Sequence[Path],
+    on_progress: Progress,
+) -> OptimizeReport:
+    """Carry out a plan, replace `out` if the result passes, and return the full report.
 
-    Attributes:
+    Args:
         loaded: the original model.
         fitted_plan: the plan at this model; carrying it out consumes it.
         report: the report, so far without file and verification.
-        is_searched: whether a search decided the plan just now; a model that cannot be run is
-            written only if it did not.
+        out: where the result goes; a copy of the model where nothing is changed.
+        verify_options: how the result is verified; None writes it unverified.
+        may_be_unrun: whether a model that cannot be run is written.
+        protected: files of the model, which must not be overwritten.
+        on_progress: called with every step.
+
+    Raises:
+        UsageError: a path or an option that does not fit.
+        InvalidModelError: the result is no model that could be read again.
+        UnverifiedError: no statement is possible without a runtime.
     """
+    from widthfold_onnx.model.writer import copy_model, write_model
 
-    loaded: LoadedModel
-    fitted_plan: FittedPlan
-    report: OptimizeReport
-    is_searched: bool
+    plan, rewriting = fitted_plan.plan, fitted_plan.rewriting
+    if not plan.changes:
+        copy_model(loaded.path, out, proto=loaded.proto)
+        return msgspec.structs.replace(report, written=out.name)
+    verification: VerifyReport | None = None
 
-    def write(
-        self,
-        out: Path,
-        verify_options: VerifyOptions | None,
-        *,
-        protected: Sequence[Path],
-        on_progress: Progress,
-    ) -> OptimizeReport:
-        """Carry out the plan, replace `out` if the result passes, and return the full report.
+    def accepts(file: Path) -> bool:
+        nonlocal verification
+        if verify_options is None:
+            load(file)  # verification does that itself
+            return True
+        verification = _verify_as(out.name, loaded.path, file, plan, verify_options, on_progress)
+        return verification.verdict == "pass" or (may_be_unrun and bool(verification.unrun))
 
-        Args:
-            out: where the result goes; a copy of the model where nothing is changed.
-            verify_options: how the result is verified; None writes it unverified.
-            protected: files of the model, which must not be overwritten.
-            on_progress: called with every step.
+    proto = rewriting.carry_out()
+    on_progress(Step("writing"))
+    is_written = write_model(
+        proto,
+        out,
+        source_folder=loaded.folder,
+        accepts=accepts,
+        protected=protected,
+        externalize=rewriting.document.external_names,
+    )
+    report = msgspec.structs.replace(report, verification=verification)
+    if not is_written:
+        return report
+    summary = msgspec.structs.replace(report.summary, bytes_after=out.stat().st_size)
+    return msgspec.structs.replace(report, summary=summary, written=out.name)
 
-        Raises:
-            UsageError: a path or an option that does not fit.
-            InvalidModelError: the result is no model that could be read again.
-            UnverifiedError: no statement is possible without a runtime.
-        """
-        from widthfold_onnx.model.writer import copy_model, write_model
 
-        if not self.fitted_plan.plan.changes:
-            copy_model(self.loaded.path, out, proto=self.loaded.proto)
-            return msgspec.structs.replace(self.report, written=out.name)
-        verification: VerifyReport | None = None
+def _verify_as(
+    final: str,
+    original: Path,
+    file: Path,
+    plan: Plan,
+    options: VerifyOptions,
+    on_progress: Progress,
+) -> VerifyReport:
+    """Verify a temporary file that a plan made, and return the report under its final name."""
+    options = replace(
+        options, input_shapes=plan.sizes, needs_proof=True, freeze_weights=bool(plan.frozen)
+    )
 
-        def accepts(file: Path) -> bool:
-            nonlocal verification
-            if verify_options is None:
-                load(file)  # verification does that itself
-                return True
-            verification = self._verify(file, out.name, verify_options, on_progress)
-            may_be_unrun = bool(verification.unrun) and not self.is_searched
-            return verification.verdict == "pass" or may_be_unrun
+    def on_step(step: Step) -> None:
+        on_progress(replace(step, text=step.text.replace(file.name, final)))
 
-        rewriting = self.fitted_plan.rewriting
-        proto = rewriting.carry_out()
-        on_progress(Step("writing"))
-        is_written = write_model(
-            proto,
-            out,
-            source_folder=self.loaded.folder,
-            accepts=accepts,
-            protected=protected,
-            externalize=rewriting.document.external_names,
-        )
-        report = msgspec.structs.replace(self.report, verification=verification)
-        if not is_written:
-            return report
-        summary = msgspec.structs.replace(report.summary, bytes_after=out.stat().st_size)
-        return msgspec.structs.replace(report, summary=summary, written=out.name)
-
-    def _verify(
-        self, file: Path, final: str, options: VerifyOptions, on_progress: Progress
-    ) -> VerifyReport:
-        """Verify a temporary file, and return the report under its final name."""
-        options = replace(
-            options,
-            input_shapes=self.fitted_plan.plan.sizes,
-            needs_proof=True,
-            freeze_weights=bool(self.fitted_plan.plan.frozen),
-        )
-
-        def on_step(step: Step) -> None:
-            on_progress(replace(step, text=step.text.replace(file.name, final)))
-
-        report = verify_files(self.loaded.path, file, options, on_step)
-        reasons = [reason.replace(file.name, final) for reason in report.reasons]
-        return msgspec.structs.replace(report, rewritten=final, reasons=reasons)
+    report = verify_files(original, file, options, on_step)
+    reasons = [reason.replace(file.name, final) for reason in report.reasons]
+    return msgspec.structs.replace(report, rewritten=final, reasons=reasons)

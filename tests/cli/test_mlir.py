@@ -10,14 +10,14 @@ from click.testing import CliRunner
 
 from tests.shared import ROOT
 from widthfold_onnx.cli import main
-from widthfold_onnx.mlir.library import MODULES
+from widthfold_onnx.mlir import BINDINGS
 
 
 @pytest.mark.parametrize("name", ["in.mlir", "in.onnx"])
 def test_without_iree_it_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    for module in MODULES.values():
+    for module in BINDINGS.values():
         monkeypatch.setitem(sys.modules, module, None)
     model = ROOT / "models" / "paper_conv.onnx"
     (tmp_path / name).write_bytes(model.read_bytes())

@@ -1,6 +1,36 @@
 """Fold linalg operations of an MLIR module: the paper's pass in a compiler's own language.
 
-`library` opens IREE's bindings, `layers` reads operations as layers, `emission` puts folded
-operations in their place, `files` goes from file to file. Forms, moves and weights come from
-`algebra`, `rules` and `rewrite`, as for an ONNX model; `cli` imports it.
+`layers` reads operations as layers, `emission` puts folded operations in their place, `files` goes
+from file to file. They take IREE's bindings of MLIR from here, which are imported at their first
+use. Forms, moves and weights come from `algebra`, `rules` and `rewrite`, as for an ONNX model;
+`cli` imports it.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from widthfold_onnx.errors import UsageError
+
+BINDINGS = {
+    "ir": "iree.compiler.ir",
+    "tools": "iree.compiler.tools",
+    "arith": "iree.compiler.dialects.arith",
+    "linalg": "iree.compiler.dialects.linalg",
+    "tensor": "iree.compiler.dialects.tensor",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return one of `BINDINGS`.
+
+    Raises:
+        UsageError: IREE is not installed.
+    """
+    if name not in BINDINGS:
+        raise AttributeError(name)
+    try:
+        return import_module(BINDINGS[name])
+    except ImportError as error:
+        raise UsageError("MLIR needs IREE: pip install 'widthfold-onnx[mlir]'") from error

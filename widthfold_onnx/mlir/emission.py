@@ -16,12 +16,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from widthfold_onnx import mlir
 from widthfold_onnx.algebra.axis import UNIT, FoldedAxis
 from widthfold_onnx.algebra.channels import Grouping, Regrouping, most_groups, regroup_weight
 from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packing import Move, Reshape, Transpose, shape_after
 from widthfold_onnx.arrays import Array, Dims
-from widthfold_onnx.mlir import library as mlir
 from widthfold_onnx.mlir.layers import (
     CONVOLUTIONS,
     MATMUL,

@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 from subprocess import run
 
+from widthfold_onnx import mlir
 from widthfold_onnx.decide.report import site_report
 from widthfold_onnx.errors import InvalidModelError, UsageError
-from widthfold_onnx.mlir import library as mlir
 from widthfold_onnx.mlir.emission import replace_operation
 from widthfold_onnx.mlir.layers import decide, find_operations
 from widthfold_onnx.model.atomic import check_target, reading, write_file
