@@ -249,7 +249,7 @@ def ratios_to(
     for kind in kinds:
         of_kind: list[list[Measurement]] = [[] for _ in others]
         for shapes in sizes:
-            undecided = [i for i, known in enumerate(of_kind) if not known or known[-1].high >= 1]
+            undecided = [i for i, trials in enumerate(of_kind) if not trials or trials[-1].high >= 1]
             if not undecided:
                 break
             inputs = timed_inputs(base, shapes, options, kind)
