@@ -248,15 +248,16 @@ def ratios_to(
     measurements = list[list[Measurement]]()
     for kind in kinds:
         of_kind: list[list[Measurement]] = [[] for _ in others]
+        undecided = list(range(len(others)))
         for shapes in sizes:
-            undecided = [i for i, trials in enumerate(of_kind) if not trials or trials[-1].high >= 1]
-            if not undecided:
-                break
-            inputs = timed_inputs(base, shapes, options, kind)
             sides = [base, *(sessions[i] for i in undecided)]
+            inputs = timed_inputs(base, shapes, options, kind)
             results = ratios_in_turn(sides, inputs, options, options.time_budget / len(kinds))
             for i, result in zip(undecided, results, strict=True):
                 of_kind[i].append(result)
+            undecided = [i for i in undecided if of_kind[i][-1].high >= 1]
+            if not undecided:
+                break
         measurements += of_kind
     return measurements
 
