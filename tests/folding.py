@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import Companion, FoldOptions
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import OptimizeReport, SiteReport
+from widthfold_onnx.rewrite.exchange import Match, exchanged, find_matches
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.rewriting import Rewriting
 from widthfold_onnx.rules.form import Form
@@ -30,6 +33,15 @@ def fold_model(
         return proto, list(decided_plan.sites)
     fitted_plan = decided_plan.fit()
     return fitted_plan.rewriting.carry_out(), list(decided_plan.sites)
+
+
+def exchange_all(
+    proto: onnx.ModelProto, names: Sequence[Companion]
+) -> tuple[onnx.ModelProto, list[Match]]:
+    """Return a model in which companions replace all nodes that have an equal, and all matches."""
+    matches = find_matches(proto, None, names)
+    nodes = [(m.companion, m.name) for m in matches if not isinstance(m.outcome, Refusal)]
+    return exchanged(proto, None, nodes)[0], matches
 
 
 def read(model: onnx.ModelProto, options: FoldOptions) -> Reading:

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from tests.folding import fold_model
+from tests.folding import exchange_all, fold_model
 from tests.rewrite.proved import assert_proved
 from tests.rules.companions.prelu import LEAKY, MAX, PRELU, WHERE, net, outcome
 from tests.rules.companions.prelu import keeping_inf as keeping_inf
@@ -15,7 +15,6 @@ from tests.running import run
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.exchange import exchanged
 from widthfold_onnx.rules.companions import COMPANIONS
 
 SHARED = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
@@ -38,7 +37,7 @@ net (float[2,3] x) => (float[2,3] y) { y = own.act (x) }
 
 def test_companions_stand_in_bodies_and_functions_and_share_constants() -> None:
     before = parser.parse_model(SHARED)
-    after, matches = exchanged(before, None, PRELU)
+    after, matches = exchange_all(before, PRELU)
     assert sorted(match.outcome for match in matches) == sorted(
         [MAX, MAX, LEAKY, LEAKY, LEAKY, WHERE, WHERE]
     )
@@ -52,7 +51,7 @@ def test_companions_stand_in_bodies_and_functions_and_share_constants() -> None:
     names = [tensor.name for tensor in after.graph.initializer]
     assert "t" not in names  # LeakyRelu does not read it
     assert "u" in names
-    assert exchanged(after, None, PRELU) == (after, [])
+    assert exchange_all(after, PRELU) == (after, [])
 
 
 def test_a_function_that_cannot_be_inlined_is_refused() -> None:

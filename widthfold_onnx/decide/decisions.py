@@ -30,7 +30,7 @@ from widthfold_onnx.results import (
     SiteReport,
     Stop,
 )
-from widthfold_onnx.rewrite.exchange import Match, exchanged
+from widthfold_onnx.rewrite.exchange import Match, find_matches
 from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.padding import survey_padding
 from widthfold_onnx.rewrite.plan import (
@@ -82,7 +82,7 @@ class Drafting:
     def matches(self, names: Collection[Companion]) -> list[Match]:
         """Return the nodes that companions match, in the model with the frozen weights."""
         inputs = overridable(self.proto) - set(self.base_plan.frozen)
-        return exchanged(frozen(self.proto, inputs), self.folder, names, nodes=())[1]
+        return find_matches(frozen(self.proto, inputs), self.folder, names)
 
     def with_companions(self, matches: Sequence[Match]) -> Plan:
         """Return a plan in which companions replace all nodes that have an equal.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,45 +39,75 @@ class Match:
     outcome: tuple[str, ...] | Refusal
 
 
+def find_matches(
+    proto: onnx.ModelProto, folder: Path | None, names: Collection[Companion]
+) -> list[Match]:
+    """Return the outcome of every node that companions match; none if the model carries folds.
+
+    Args:
+        proto: a checked model; it stays as it is.
+        folder: where its external data lies.
+        names: the companions.
+    """
+    document = _document(proto, folder, names)
+    return [] if document is None else [match for match, _ in _exchanges(document, names)]
+
+
 def exchanged(
-    proto: onnx.ModelProto,
-    folder: Path | None,
-    names: Collection[Companion],
-    nodes: Collection[tuple[Companion, NodeName]] | None = None,
+    proto: onnx.ModelProto, folder: Path | None, nodes: Collection[tuple[Companion, NodeName]]
 ) -> tuple[onnx.ModelProto, list[Match]]:
-    """Return a model with companions, and the outcome of every node that they match.
+    """Return a model with companions in place of nodes, and all matches of these companions.
 
     Args:
         proto: a checked model; it stays as it is, and is returned if nothing is exchanged or it
             carries folds.
         folder: where its external data lies.
-        names: the companions.
-        nodes: the nodes to replace, each by its companion; None for all nodes that match.
+        nodes: the nodes to replace, each by its companion.
     """
-    operators = {("", op): name for name in names for op in COMPANIONS[name].op_types}
+    names = {companion for companion, _ in nodes}
+    document = _document(proto, folder, names)
+    if document is None:
+        return proto, []
+    exchanges = list(_exchanges(document, names))
+    selected_exchanges = {
+        exchange.node: exchange.nodes
+        for match, exchange in exchanges
+        if exchange is not None and (match.companion, match.name) in nodes
+    }
+    matches = [match for match, _ in exchanges]
+    return _carry_out(document, selected_exchanges) if selected_exchanges else proto, matches
+
+
+def _document(
+    proto: onnx.ModelProto, folder: Path | None, names: Collection[Companion]
+) -> Document | None:
+    """Link a copy of a model; None if it has no operator of these companions, or carries folds."""
+    operators = _operators(names)
     is_there = any(operator_of(node) in operators for node in model_nodes(proto))
     if not is_there or carries_folds(proto):
-        return proto, []
-    copy = copy_of(proto)
-    inlined_operators = [
-        operator for operator, name in operators.items() if COMPANIONS[name].inlines
-    ]
-    document = Document(copy, folder, inlined_operators)
-    matches: list[Match] = []
-    exchanges: dict[Node, tuple[NewNode, ...]] = {}
+        return None
+    inlined = [operator for operator, name in operators.items() if COMPANIONS[name].inlines]
+    return Document(copy_of(proto), folder, inlined)
+
+
+def _operators(names: Collection[Companion]) -> dict[tuple[str, str], Companion]:
+    """Return the operators that companions replace."""
+    return {("", op): name for name in names for op in COMPANIONS[name].op_types}
+
+
+def _exchanges(
+    document: Document, names: Collection[Companion]
+) -> Iterator[tuple[Match, Exchange | None]]:
+    """Yield every node that companions match, with its exchange; None if it is refused."""
+    operators = _operators(names)
     for scope, node in document.nodes(operators):
         companion, name = operators[operator_of(node)], NodeName(scope.path, shown_name(node))
         outcome = _outcome(document, scope, node, COMPANIONS[companion])
-        if outcome is None:
-            continue
         if isinstance(outcome, Refusal):
-            matches.append(Match(companion, name, node.op_type, outcome))
-            continue
-        if nodes is None or (companion, name) in nodes:
-            exchanges[outcome.node] = outcome.nodes
-        op_types = tuple(new_node.op_type for new_node in outcome.nodes)
-        matches.append(Match(companion, name, node.op_type, op_types))
-    return _carry_out(document, exchanges) if exchanges else proto, matches
+            yield Match(companion, name, node.op_type, outcome), None
+        elif outcome is not None:
+            op_types = tuple(new_node.op_type for new_node in outcome.nodes)
+            yield Match(companion, name, node.op_type, op_types), outcome
 
 
 def _outcome(

@@ -71,8 +71,7 @@ class Reading:
         weights = overridable(proto)
         frozen_proto = frozen(proto, retained=weights - set(plan.frozen))
         nodes = {(part.companion, part.name) for part in plan.companions}
-        names = {companion for companion, _ in nodes}
-        exchanged_proto, matches = exchanged(frozen_proto, folder, names, nodes)
+        exchanged_proto, matches = exchanged(frozen_proto, folder, nodes)
         is_folded = carries_folds(exchanged_proto)
         misfits: Mapping[PaddedLayer, str] = {}
         if plan.padding is not None and not is_folded:

@@ -10,8 +10,8 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 from tests.evidence.mutants.mutant import Mutant
+from tests.folding import exchange_all
 from widthfold_onnx.rewrite import exchange
-from widthfold_onnx.rewrite.exchange import exchanged
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[2,3,4,5] x) => (float[2,3,4,5] y)
@@ -31,7 +31,7 @@ def right() -> onnx.ModelProto:
     """Return the model with exchanged PRelus, whatever the kernels here make of an Inf."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exchange, "prelu_keeps_inf", lambda: True)
-        return exchanged(original(), None, ["prelu"])[0]
+        return exchange_all(original(), ["prelu"])[0]
 
 
 def node(graph: onnx.GraphProto, op_type: str, index: int = 0) -> onnx.NodeProto:
@@ -161,7 +161,7 @@ def trims() -> onnx.ModelProto:
 
 
 def cropped() -> onnx.ModelProto:
-    return exchanged(trims(), None, ["crop"])[0]
+    return exchange_all(trims(), ["crop"])[0]
 
 
 def mutants() -> Iterator[Mutant]:

@@ -6,10 +6,10 @@ import onnx
 import pytest
 from onnx import parser
 
+from tests.folding import exchange_all
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite import exchange
-from widthfold_onnx.rewrite.exchange import exchanged
 
 PRELU = [Companion.PRELU]
 LEAKY, MAX, MIN, WHERE = ("LeakyRelu",), ("Mul", "Max"), ("Mul", "Min"), ("Less", "Where", "Mul")
@@ -22,7 +22,7 @@ def net(slope: str, extents: str = "2,3,7", *, opset: int = 17, ir: int = 8) -> 
 
 
 def outcome(model: onnx.ModelProto) -> tuple[str, ...] | Refusal:
-    after, matches = exchanged(model, None, PRELU)
+    after, matches = exchange_all(model, PRELU)
     (match,) = matches
     assert (after is model) == isinstance(match.outcome, Refusal)
     return match.outcome

@@ -10,11 +10,11 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 from tests import oracle
+from tests.folding import exchange_all
 from tests.rewrite.proved import assert_proved, proof
 from tests.running import run
 from widthfold_onnx.options import Companion
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.exchange import exchanged
 
 CROP = [Companion.CROP]
 SMALLEST = "at the smallest extent at which the layer runs, the Slice leaves nothing"
@@ -87,7 +87,7 @@ ENDS = {"s": [0], "e": [-12], "a": [2]}
 
 def test_a_causal_conv_loses_its_slice_at_every_length() -> None:
     before = net(f"c = Conv<pads=[12,12], dilations=[2]>(x, w) {SLICE % 'c'}", **ENDS)
-    after, (match,) = exchanged(before, None, CROP)
+    after, (match,) = exchange_all(before, CROP)
     assert (match.outcome, ops(after)) == (("Conv",), ["Conv"])
     (pads,) = [list(a.ints) for a in after.graph.node[0].attribute if a.name == "pads"]
     assert pads == [12, 0]
@@ -102,7 +102,7 @@ def test_a_causal_conv_loses_its_slice_at_every_length() -> None:
 def test_the_new_conv_keeps_name_and_documentation() -> None:
     before = net(f"[own] c = Conv<pads=[12,12]>(x, w) [cut] r = Relu (c) {SLICE % 'r'}", **ENDS)
     before.graph.node[0].doc_string = "the first one"
-    after, (match,) = exchanged(before, None, CROP)
+    after, (match,) = exchange_all(before, CROP)
     assert (match.name.node, match.outcome) == ("own", ("Conv", "Relu"))
     first, second = after.graph.node
     assert (first.name, first.doc_string, second.name) == ("own", "the first one", "cut")
@@ -173,7 +173,7 @@ def test_any_layer_and_slices_return_the_same_at_every_size() -> None:
     rng, seen, runs = np.random.default_rng(3), 0, 0
     for _ in range(400):
         before, shapes = drawn(rng)
-        after, _ = exchanged(before, None, CROP)
+        after, _ = exchange_all(before, CROP)
         if after is not before:
             seen += 1
             runs += assert_same(before, after, shapes)
@@ -183,7 +183,7 @@ def test_any_layer_and_slices_return_the_same_at_every_size() -> None:
 
 def cropped(before: onnx.ModelProto) -> list[str]:
     """The ops of a net that the companion changed."""
-    after, _ = exchanged(before, None, CROP)
+    after, _ = exchange_all(before, CROP)
     assert after is not before
     return ops(after)
 
@@ -202,7 +202,7 @@ def test_bounds_that_follow_from_extents_are_followed() -> None:
     b = Conv<pads=[2,2]>(j, v)  y = Slice (b, s, m, a)"""
     before = net(body, weight=(3, 3, 7), s=[0], a=[2], i=2, t=2)
     before.graph.initializer.append(numpy_helper.from_array(numbers((3, 3, 3)), "v"))
-    after, matches = exchanged(before, None, CROP)
+    after, matches = exchange_all(before, CROP)
     assert [match.outcome for match in matches] == [("Conv",)] * 3
     assert "Shape" not in ops(after)
     shapes = [(1, 3, n) for n in (1, 2, 5, 13)]
@@ -214,7 +214,7 @@ def test_the_end_of_a_transposed_conv_is_followed() -> None:
     body = """c = ConvTranspose<strides=[3], pads=[1,0]>(x, w)  n = Shape (c)  m = Gather (n, a)
     e = Sub (m, t) y = Slice (c, s, e, a)"""
     before = net(body, "1,5,N", s=[2], a=[2], t=[3])
-    after, (match,) = exchanged(before, None, CROP)
+    after, (match,) = exchange_all(before, CROP)
     assert (match.outcome, pads_of(after)) == (("ConvTranspose",), [3, 3])
     shapes = [(1, 5, n) for n in (1, 2, 5, 13)]
     assert assert_same(before, after, shapes) == 4
@@ -228,13 +228,13 @@ def test_a_trim_that_passes_through_a_squeeze_spares_two_axes() -> None:
     before = net(body, "2,3,1,M,N", (5, 3, 1, 4, 5), **constants)
     factors = numpy_helper.from_array(numbers((5, 1, 1)), "f")
     before.graph.initializer.append(factors)
-    after, (match,) = exchanged(before, None, CROP)
+    after, (match,) = exchange_all(before, CROP)
     assert match.outcome == ("Conv", "Squeeze", "Mul", "Unsqueeze")
     assert pads_of(after) == [0, 2, 2, 0, 1, 2]
     assert assert_same(before, after, [(2, 3, 1, 5, 7), (2, 3, 1, 11, 4), (2, 3, 1, 1, 9)]) >= 2
     factors.CopyFrom(numpy_helper.from_array(numbers((5, 5, 1)), "f"))
     before.graph.initializer[-1].CopyFrom(factors)  # one for each position that is cut away
-    assert exchanged(before, None, CROP) == (before, [])
+    assert exchange_all(before, CROP) == (before, [])
 
 
 def test_a_value_whose_extents_are_read_elsewhere_is_left_alone() -> None:
@@ -243,14 +243,14 @@ def test_a_value_whose_extents_are_read_elsewhere_is_left_alone() -> None:
     d = Slice (c, s, e, a)  k = Cast<to=1> (%s)  y = Add (d, k)"""
     for read in ("n", "m", "t"):
         before = net(body % read, "1,3,N", s=[0], a=[2], t=[12])
-        after, matches = exchanged(before, None, CROP)
+        after, matches = exchange_all(before, CROP)
         assert (after is before, len(matches)) == ((True, 0) if read != "t" else (False, 1))
 
 
 def test_what_no_pad_takes_stays_a_slice() -> None:
     body = f"c = Conv<pads=[3,4], strides=[2]>(x, w) r = Relu (c) {SLICE % 'r'}"
     before = net(body, "1,3,23", s=[1, 3], e=[4, -3], a=[1, -1])
-    after, (match,) = exchanged(before, None, CROP)
+    after, (match,) = exchange_all(before, CROP)
     assert (match.outcome, pads_of(after)) == (("Conv", "Relu", "Slice"), [1, 0])
     stored = {t.name: numpy_helper.to_array(t).tolist() for t in after.graph.initializer}
     starts, ends, axes = (stored[name] for name in after.graph.node[-1].input[1:])
@@ -264,7 +264,7 @@ def test_a_stride_that_skips_the_end_lets_the_pad_go_further() -> None:
     body = f"c = Conv<pads=[0,5], strides=[2]>(x, w) {SLICE % 'c'}"
     for extent, remaining in ((16, False), (17, True)):
         before = net(body, f"1,3,{extent}", s=[0], e=[-3], a=[2])
-        after, (match,) = exchanged(before, None, CROP)
+        after, (match,) = exchange_all(before, CROP)
         assert match.outcome == (("Conv", "Slice") if remaining else ("Conv",))
         assert assert_same(before, after, [(1, 3, extent)]) == 1
 
@@ -272,7 +272,7 @@ def test_a_stride_that_skips_the_end_lets_the_pad_go_further() -> None:
 def test_below_opset_10_bounds_are_attributes() -> None:
     body = "c = Conv<pads=[2,2]>(x, w) y = Slice<starts=[0], ends=[-4], axes=[2]> (c)"
     before = net(body, opset=9)
-    after, _ = exchanged(before, None, CROP)
+    after, _ = exchange_all(before, CROP)
     onnx.checker.check_model(after, full_check=True)
     assert assert_same(before, after, [(1, 3, n) for n in (3, 4, 9)]) == 3
 
@@ -296,9 +296,9 @@ def test_a_pad_of_zeros_becomes_pads(pad: str, conv: str, remaining: list[str] |
         kind = np.int64 if name == "m" else np.float32
         before.graph.initializer.append(numpy_helper.from_array(np.array(array, kind), name))
     if remaining is None:
-        assert exchanged(before, None, CROP) == (before, [])
+        assert exchange_all(before, CROP) == (before, [])
         return
-    after, _ = exchanged(before, None, CROP)
+    after, _ = exchange_all(before, CROP)
     assert ops(after) == remaining
     assert assert_same(before, after, [(1, 3, n) for n in (1, 2, 11)]) == 3
     assert_proved(before, after, 0)
@@ -306,14 +306,14 @@ def test_a_pad_of_zeros_becomes_pads(pad: str, conv: str, remaining: list[str] |
 
 def test_a_pad_of_an_empty_tensor_stays() -> None:
     before = net("c = Pad (x, p) y = Conv (c, w)", data="1,3,0", p=[0, 0, 4, 0, 0, 4])
-    assert exchanged(before, None, CROP) == (before, [])
+    assert exchange_all(before, CROP) == (before, [])
     assert result(before, numbers((1, 3, 0))) is not None
 
 
 def test_a_pad_that_another_layer_reads_stays_for_that_one() -> None:
     body = "c = Pad (x, p) d = Conv (c, w) e = Relu (c) f = ReduceSum (e) y = Add (d, f)"
     before = net(body, p=[0, 0, 4, 0, 0, 2])
-    after, _ = exchanged(before, None, CROP)
+    after, _ = exchange_all(before, CROP)
     assert sorted(ops(after)) == ["Add", "Conv", "Pad", "ReduceSum", "Relu"]
     assert assert_same(before, after, [(1, 3, n) for n in (1, 2, 11)]) == 3
 
@@ -332,7 +332,7 @@ def test_a_slice_that_cannot_become_pads_is_refused(
     pads: str, data: str, bounds: dict[str, list[int]], refusal: Refusal
 ) -> None:
     before = net(f"c = Conv<pads=[{pads}]>(x, w) {SLICE % 'c'}", data, **{**ENDS, **bounds})
-    after, (match,) = exchanged(before, None, CROP)
+    after, (match,) = exchange_all(before, CROP)
     assert (after is before, match.outcome) == (True, refusal)
 
 
@@ -358,19 +358,19 @@ def test_other_slices_are_left_alone(body: str) -> None:
         ("u", numbers((3, 5, 7))),
     ):
         before.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
-    assert exchanged(before, None, CROP) == (before, [])
+    assert exchange_all(before, CROP) == (before, [])
 
 
 def test_a_value_that_the_model_returns_is_left_alone() -> None:
     before = net(f"c = Conv<pads=[9,9]>(x, w) {SLICE % 'c'}", "1,3,41", **ENDS)
     before.graph.output.append(helper.make_tensor_value_info("c", 1, None))
-    assert exchanged(before, None, CROP) == (before, [])
+    assert exchange_all(before, CROP) == (before, [])
 
 
 def test_a_bound_that_a_caller_may_change_is_unknown() -> None:
     before = net(f"c = Conv<pads=[9,9]>(x, w) {SLICE % 'c'}", "1,3,41", **ENDS)
     before.graph.input.append(helper.make_tensor_value_info("e", 7, [1]))
-    _, (match,) = exchanged(before, None, CROP)
+    _, (match,) = exchange_all(before, CROP)
     assert match.outcome == Refusal(Code.UNKNOWN_EXTENT, DEPENDS)
 
 
@@ -381,7 +381,7 @@ def test_statistics_of_all_positions_keep_a_slice() -> None:
         before = net(body % attributes, "1,3,41", **ENDS)
         flat = numpy_helper.from_array(np.ones(5, np.float32), "b")
         before.graph.initializer.append(flat)
-        assert len(exchanged(before, None, CROP)[1]) == count
+        assert len(exchange_all(before, CROP)[1]) == count
 
 
 def test_layers_of_a_body_are_cropped_and_those_of_a_function_are_not() -> None:
@@ -395,7 +395,7 @@ def test_layers_of_a_body_are_cropped_and_those_of_a_function_are_not() -> None:
     <domain: "own", opset_import: ["" : 17]> trim (m, w, s, e, a) => (n)
     { c = Conv<pads=[2,2]> (m, w)  n = Slice (c, s, e, a) }"""
     before = parser.parse_model(text)
-    after, matches = exchanged(before, None, CROP)
+    after, matches = exchange_all(before, CROP)
     assert [match.outcome for match in matches] == [("Conv",)]
     onnx.checker.check_model(after, full_check=True)
     for chosen in (True, False):
@@ -405,7 +405,7 @@ def test_layers_of_a_body_are_cropped_and_those_of_a_function_are_not() -> None:
 
 def test_inf_and_nan_stay_where_they_were() -> None:
     before = net(f"c = Conv<pads=[6,6]>(x, w) {SLICE % 'c'}", s=[0], e=[-6], a=[2])
-    after, _ = exchanged(before, None, CROP)
+    after, _ = exchange_all(before, CROP)
     x = numbers((1, 3, 19))
     x[0, 0, 3], x[0, 1, 11], x[0, 2, 18] = np.inf, np.nan, -np.inf
     expected, result = run(before, x)[0], run(after, x)[0]

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper, parser
 
-from tests.folding import fold_model
+from tests.folding import exchange_all, fold_model
 from tests.lacking import needs_prelu
 from tests.rewrite.proved import assert_proved
 from tests.rules.companions.prelu import LEAKY, MAX, MIN, PRELU, WHERE, net, outcome
@@ -16,7 +16,6 @@ from tests.running import run
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite import exchange
-from widthfold_onnx.rewrite.exchange import exchanged
 
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 TINY = float(np.finfo(np.float32).tiny)
@@ -71,7 +70,7 @@ def test_every_form_returns_the_same_bits(
     x, s = edges(channels), np.array(slopes, np.float32).reshape(-1, 1)
     before = net("float s = {0}", ",".join(map(str, x.shape)))
     before.graph.initializer[0].CopyFrom(numpy_helper.from_array(s, "s"))
-    after, (match,) = exchanged(before, None, PRELU)
+    after, (match,) = exchange_all(before, PRELU)
     assert match.outcome == expected_ops
     (expected,), (result,) = run(before, x), run(after, x, level)
     with np.errstate(all="ignore"):
@@ -85,7 +84,7 @@ def test_every_form_returns_the_same_bits(
 def test_only_the_sign_of_zeros_at_the_end_differs_from_prelu() -> None:
     """With a slope below 0; the runtime's Max returns another one of two zeros there."""
     before = net("float[3,1] s = {-0.5, -1.0, 0.5}")
-    after, (match,) = exchanged(before, None, PRELU)
+    after, (match,) = exchange_all(before, PRELU)
     assert match.outcome == MAX
     x = np.array([0.0, -0.0, -1.5] * 14, np.float32).reshape(2, 3, 7)
     (expected,), (result,) = run(before, x), run(after, x)
@@ -105,7 +104,7 @@ def test_a_fused_companion_returns_the_same_bits(slope: float, level: str) -> No
     before = parser.parse_model(text)
     weight = np.ones((16, 1, 1), np.float32)
     before.graph.initializer.append(numpy_helper.from_array(weight, "w"))
-    after, _ = exchanged(before, None, PRELU)
+    after, _ = exchange_all(before, PRELU)
     assert bits(run(after, x, level)[0]) == bits(run(before, x)[0])
 
 
@@ -169,7 +168,7 @@ def test_a_type_has_its_own_numbers(kind: str) -> None:
         for port in (*model.graph.input, *model.graph.output):
             port.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(array.dtype)
         assert outcome(model) == expected_ops
-        assert_proved(model, exchanged(model, None, PRELU)[0], 0)
+        assert_proved(model, exchange_all(model, PRELU)[0], 0)
 
 
 def test_half_floats_return_the_same_bits() -> None:
@@ -180,7 +179,7 @@ def test_half_floats_return_the_same_bits() -> None:
         net (float16[1,2,10] x) => (float16[1,2,10] y) { y = PRelu (x, s) }"""
         before = parser.parse_model(text)
         before.graph.initializer.append(numpy_helper.from_array(slopes, "s"))
-        after, _ = exchanged(before, None, PRELU)
+        after, _ = exchange_all(before, PRELU)
         feed = np.stack([x, x])[None]
         for level in LEVELS:
             assert run(after, feed, level)[0].tobytes() == run(before, feed)[0].tobytes()
@@ -198,7 +197,7 @@ def test_a_companion_stays_packed_between_folds(slopes: str) -> None:
     for name, shape in (("v", (3, 2, 3)), ("w", (4, 3, 3))):
         weight = rng.integers(-4, 5, shape).astype(np.float32)
         before.graph.initializer.append(numpy_helper.from_array(weight, name))
-    folded, _ = fold_model(exchanged(before, None, PRELU)[0], FoldOptions(factor=4))
+    folded, _ = fold_model(exchange_all(before, PRELU)[0], FoldOptions(factor=4))
     moves = [node.op_type for node in folded.graph.node if node.op_type in ("Reshape", "Transpose")]
     alone, _ = fold_model(before, FoldOptions(factor=4))
     assert len(moves) == sum(n.op_type in ("Reshape", "Transpose") for n in alone.graph.node) == 6

@@ -7,10 +7,10 @@ import onnx
 import pytest
 from onnx import helper, parser
 
+from tests.folding import exchange_all
 from tests.rewrite.proved import assert_proved
 from tests.running import run
 from widthfold_onnx.options import Companion
-from widthfold_onnx.rewrite.exchange import exchanged
 
 SCALAR = [Companion.SCALAR]
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
@@ -29,7 +29,7 @@ def column(body: str, extents: str = "2,3,1", kind: str = "float") -> onnx.Model
 @pytest.mark.parametrize("kind", ["float", "int32"])
 def test_a_number_beside_a_column_becomes_a_matrix(op: str, operands: str, kind: str) -> None:
     before = column(f"y = {op} ({operands})", kind=kind)
-    after, (match,) = exchanged(before, None, SCALAR)
+    after, (match,) = exchange_all(before, SCALAR)
     assert match.outcome == (op,)
     held = {tensor.name: list(tensor.dims) for tensor in after.graph.initializer}
     (node,) = after.graph.node
@@ -59,12 +59,12 @@ def test_a_number_beside_a_column_becomes_a_matrix(op: str, operands: str, kind:
 )
 def test_other_arithmetic_is_left_alone(body: str, extents: str) -> None:
     before = column(body, extents)
-    assert exchanged(before, None, SCALAR) == (before, [])
+    assert exchange_all(before, SCALAR) == (before, [])
 
 
 def test_quantized_arithmetic_is_left_alone() -> None:
     before = column("q = QuantizeLinear (x, d) e = DequantizeLinear (q, d) y = Mul (e, c)")
-    assert exchanged(before, None, SCALAR)[1] == []
+    assert exchange_all(before, SCALAR)[1] == []
 
 
 def test_functions_are_not_inlined_for_a_number() -> None:
@@ -74,5 +74,5 @@ def test_functions_are_not_inlined_for_a_number() -> None:
     { v = Constant<value_float = 3.0> ()  n = Mul (m, v) }"""
     before = parser.parse_model(text)
     before.graph.value_info.append(helper.make_tensor_value_info("z", 1, [2, 3, 1]))
-    after, (match,) = exchanged(before, None, SCALAR)
+    after, (match,) = exchange_all(before, SCALAR)
     assert (match.name.node, len(after.functions)) == ("Add -> y", 1)

@@ -7,10 +7,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper, parser
 
+from tests.folding import exchange_all
 from tests.rewrite.proved import assert_proved
 from tests.running import run
 from widthfold_onnx.options import Companion
-from widthfold_onnx.rewrite.exchange import exchanged
 
 SPLIT = [Companion.SPLIT]
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
@@ -46,7 +46,7 @@ def gated(
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_conv_computes_each_part_of_a_split(body: str, opset: int, level: str) -> None:
     before = gated(body, opset=opset)
-    after, (match,) = exchanged(before, None, SPLIT)
+    after, (match,) = exchange_all(before, SPLIT)
     assert match.outcome == ("Conv", "Conv")
     assert [n.op_type for n in after.graph.node if n.op_type != "Relu"] == ["Conv", "Conv"]
     assert "w" not in {tensor.name for tensor in after.graph.initializer}
@@ -63,15 +63,15 @@ def test_each_part_has_the_pad_before_the_conv() -> None:
     before = gated(body)
     ends = numpy_helper.from_array(np.array([0, 0, 2, 0, 0, 0]), "e")
     before.graph.initializer.append(ends)
-    after, _ = exchanged(before, None, SPLIT)
+    after, _ = exchange_all(before, SPLIT)
     assert sorted(node.op_type for node in after.graph.node) == ["Conv", "Conv", "Pad", "Pad"]
     assert_proved(before, after, 0)
     before.graph.node.append(helper.make_node("Relu", ["p"], ["r"]))
-    after, _ = exchanged(before, None, SPLIT)
+    after, _ = exchange_all(before, SPLIT)
     assert sorted(n.op_type for n in after.graph.node) == ["Conv", "Conv", "Pad", "Relu"]
     del before.graph.node[-1]
     before.graph.output.append(helper.make_tensor_value_info("p", 1, [2, 3, 11]))
-    after, _ = exchanged(before, None, SPLIT)
+    after, _ = exchange_all(before, SPLIT)
     assert sorted(node.op_type for node in after.graph.node) == ["Conv", "Conv", "Pad"]
 
 
@@ -82,7 +82,7 @@ def test_weights_of_the_same_bytes_keep_their_shapes() -> None:
     before = parser.parse_model(text)
     for name, shape in (("v", (4, 2, 3, 1)), ("w", (4, 2, 1, 3))):
         before.graph.initializer.append(numpy_helper.from_array(np.ones(shape, "f"), name))
-    after, _ = exchanged(before, None, SPLIT)
+    after, _ = exchange_all(before, SPLIT)
     assert_proved(before, after, 0)
     assert [list(tensor.dims) for tensor in after.graph.initializer] == [[2, 2, 3, 1], [2, 2, 1, 3]]
 
@@ -106,7 +106,7 @@ def test_other_splits_are_left_alone(body: str, weight: str) -> None:
     before = gated(body, weight, opset=18)
     if "Relu (w)" in body:  # a caller may give other weights
         before.graph.input.append(helper.make_tensor_value_info("w", 1, [5, 3, 3]))
-    assert exchanged(before, None, SPLIT) == (before, [])
+    assert exchange_all(before, SPLIT) == (before, [])
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_conv_whose_shapes_do_not_fit_is_left_alone(body: str, weight: str) ->
     for port, extents in zip(before.graph.output, ([2], [3]), strict=True):
         if "axis=0" in body:
             port.CopyFrom(helper.make_tensor_value_info(port.name, 1, extents))
-    assert exchanged(before, None, SPLIT) == (before, [])
+    assert exchange_all(before, SPLIT) == (before, [])
 
 
 def test_a_conv_that_the_model_describes_elsewhere_is_left_alone() -> None:
@@ -132,7 +132,7 @@ def test_a_conv_that_the_model_describes_elsewhere_is_left_alone() -> None:
     annotated.graph.quantization_annotation.add().tensor_name = "w"
     sharded.graph.node[0].device_configurations.add().configuration_id = "two"
     for before in (annotated, sharded):
-        assert exchanged(before, None, SPLIT) == (before, [])
+        assert exchange_all(before, SPLIT) == (before, [])
 
 
 def test_parts_whose_sizes_are_inputs_are_left_alone() -> None:
@@ -141,4 +141,4 @@ def test_parts_whose_sizes_are_inputs_are_left_alone() -> None:
     net (float[1,3,7] x, int64[2] n) => (float[1,2,5] y, float[1,3,5] z) <float[5,3,3] w = {%s}>
     { c = Conv (x, w)  y, z = Split<axis=1> (c, n) }"""
     before = parser.parse_model(text % ",".join(["0.5"] * 45))
-    assert exchanged(before, None, SPLIT) == (before, [])
+    assert exchange_all(before, SPLIT) == (before, [])
