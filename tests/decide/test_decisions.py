@@ -10,8 +10,8 @@ from widthfold_onnx.decide.decisions import (
     Drafting,
     decide,
     is_selected,
+    layer_plans,
     left_alone,
-    with_layers,
 )
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.errors import InternalError, UsageError
@@ -78,9 +78,9 @@ def test_a_pattern_without_a_site_is_an_error(
 
 def test_a_plan_has_the_layers_with_a_form_sorted_by_name(model: onnx.ModelProto) -> None:
     reading = Drafting(model, None, OPTIONS).reading(EMPTY)
-    plan = with_layers(EMPTY, decide(reading, OPTIONS, choose))
+    plan = EMPTY.with_layers(layer_plans(decide(reading, OPTIONS, choose)))
     assert [layer.node for layer in plan.layers] == ["a", "b"]
-    assert with_layers(EMPTY, decide(reading, OPTIONS, lambda layer: LATER)) == EMPTY
+    assert layer_plans(decide(reading, OPTIONS, lambda layer: LATER)) == []
     drafting = Drafting(model, None, OPTIONS)
     assert drafting.plan(EMPTY, choose) == plan
 

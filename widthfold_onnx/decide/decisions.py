@@ -122,7 +122,8 @@ class Drafting:
 
     def plan(self, draft: Plan, choose: Choose) -> Plan:
         """Return a draft with the form that a function chooses for each layer."""
-        return with_layers(draft, decide(self.reading(draft), self.fold_options, choose))
+        decisions = decide(self.reading(draft), self.fold_options, choose)
+        return draft.with_layers(layer_plans(decisions))
 
 
 @dataclass(frozen=True)
@@ -249,9 +250,9 @@ def read_sites(reading: Reading, options: FoldOptions) -> Iterator[tuple[Site, L
             yield site, reading.layer(site)
 
 
-def with_layers(draft: Plan, decisions: Iterable[Decision]) -> Plan:
-    """Return a plan with the layers to which decisions give a form, sorted by name."""
-    layers = [
+def layer_plans(decisions: Iterable[Decision]) -> list[LayerPlan]:
+    """Return the parts of a plan for the layers to which decisions give a form."""
+    return [
         LayerPlan(
             graph=decision.name.graph,
             node=decision.name.node,
@@ -261,7 +262,6 @@ def with_layers(draft: Plan, decisions: Iterable[Decision]) -> Plan:
         for decision in decisions
         if decision.layer is not None and isinstance(decision.outcome, Form)
     ]
-    return msgspec.structs.replace(draft, layers=tuple(sorted(layers, key=lambda p: p.name)))
 
 
 def is_selected(name: str, options: FoldOptions) -> bool:

@@ -13,7 +13,7 @@ from widthfold_onnx.decide.decisions import (
     DecidedPlan,
     Drafting,
     decide,
-    with_layers,
+    layer_plans,
 )
 from widthfold_onnx.decide.hints import Hints, SizeCheck, all_run
 from widthfold_onnx.decide.report import (
@@ -70,7 +70,7 @@ def decide_fixed(
     name = "strides" if factor == STRIDES_ALONE else f"factor {factor}"
     origin = Origin(widthfold=version("widthfold-onnx"), decision=name)
     return DecidedPlan(
-        plan=msgspec.structs.replace(with_layers(draft, decisions), origin=origin),
+        plan=msgspec.structs.replace(draft.with_layers(layer_plans(decisions)), origin=origin),
         reading=reading,
         sites=sites,
         companions=companion_reports(matches, options.exchanges, ""),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -213,7 +213,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def draft(self) -> Plan:
         """The plan without forms of layers."""
-        return msgspec.structs.replace(self, layers=())
+        return self.with_layers(())
+
+    def with_layers(self, layers: Iterable[LayerPlan]) -> Plan:
+        """Return the plan with other layers, sorted by name."""
+        return msgspec.structs.replace(self, layers=tuple(sorted(layers, key=lambda p: p.name)))
+
+    def layer_plan(self, layer: Layer) -> LayerPlan | None:
+        """Return the part that replaces a layer; None if none has its name and its structure."""
+        parts = (part for part in self.layers if part.name == layer.node_name)
+        return next((part for part in parts if part.structure == structure_of(layer)), None)
 
     @property
     def changes(self) -> bool:

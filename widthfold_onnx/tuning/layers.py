@@ -17,8 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-import msgspec
-
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.messages import NodeName, connected
@@ -26,7 +24,7 @@ from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout, Shapes
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.plan import LayerPlan, Plan, structure_of
+from widthfold_onnx.rewrite.plan import LayerPlan, structure_of
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.enumeration import (
     AxisOutcome,
@@ -251,22 +249,21 @@ class Layers:
         """Return the subject of a layer, or why it was not measured."""
         return self.subjects.get(layer.node_name, NOT_IN_DRAFT)
 
-    def planned(self, draft: Plan, forms: Mapping[str, FormSpec]) -> Plan:
-        """Return a plan in which every layer of a subject takes the form of the subject.
+    def layer_plans(self, forms: Mapping[str, FormSpec]) -> list[LayerPlan]:
+        """Return the parts of a plan in which every layer takes the form of its subject.
 
         A form that one of these layers does not allow is left out where the plan is applied.
         """
-        layers = [
+        return [
             LayerPlan(
                 graph=name.graph,
                 node=name.node,
                 structure=self.structures[name],
                 form=forms[subject],
             )
-            for name, subject in sorted(self.subjects.items(), key=lambda item: item[0])
+            for name, subject in self.subjects.items()
             if isinstance(subject, str) and subject in forms
         ]
-        return msgspec.structs.replace(draft, layers=tuple(layers))
 
     @property
     def neighbours(self) -> list[list[str]]:

@@ -105,7 +105,7 @@ class LevelSearch:
 
     def plan(self, draft: Plan, forms: Mapping[str, FormSpec]) -> Plan:
         """Return the plan in which layers take these forms."""
-        return self.layers.planned(draft, forms)
+        return draft.with_layers(self.layers.layer_plans(forms))
 
     def estimate(self) -> float:
         """Return the seconds that one run of the model may take with these forms."""

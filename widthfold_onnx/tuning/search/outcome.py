@@ -57,12 +57,11 @@ class SearchOutcome:
 
     def choose(self, layer: Layer) -> Form | Refusal:
         """Return the form of a layer, or the reason why it has none."""
-        name, options = layer.node_name, self.level.bench.setup.fold_options
-        for planned in self.plan.layers:
-            if planned.name == name and planned.structure == structure_of(layer):
-                return form_of(layer, planned.form, options)
+        layer_plan = self.plan.layer_plan(layer)
+        if layer_plan is not None:
+            return form_of(layer, layer_plan.form, self.level.bench.setup.fold_options)
         for padded in () if self.plan.padding is None else self.plan.padding.layers:
-            if padded.name == name:
+            if padded.name == layer.node_name:
                 why = f"its {padded.channels} channels are padded to {padded.padded}"
                 return Refusal(Code.PADDED, why)
         subject = self.level.layers.subject(layer)

@@ -17,7 +17,7 @@ from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, PaddingReport, Stop
 from widthfold_onnx.rewrite.padding import joined_plan
-from widthfold_onnx.rewrite.plan import PaddingPlan, Plan, structure_of
+from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
@@ -113,14 +113,13 @@ class PaddingSearch:
     def _with(self, chains: Sequence[PaddingPlan]) -> Plan:
         """Return the plan with padded chains; padded layers are lifted if they are of one axis."""
         draft = msgspec.structs.replace(self.unpadded.draft, padding=joined_plan(chains))
-        layer_plans = {layer_plan.name: layer_plan for layer_plan in self.unpadded.layers}
         options = self.trials.drafting.fold_options
 
         def choose(layer: Layer) -> Form | Refusal:
-            layer_plan = layer_plans.get(layer.node_name)
-            if layer_plan is not None and layer_plan.structure == structure_of(layer):
-                return form_of(layer, layer_plan.form, options)
-            return lift_of(layer, options)
+            layer_plan = self.unpadded.layer_plan(layer)
+            if layer_plan is None:
+                return lift_of(layer, options)
+            return form_of(layer, layer_plan.form, options)
 
         return self.trials.drafting.plan(draft, choose)
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from widthfold_onnx.decide.decisions import DecidedPlan, decide, with_layers
+from widthfold_onnx.decide.decisions import DecidedPlan, decide, layer_plans
 from widthfold_onnx.decide.hints import Hints, runnable_sizes
 from widthfold_onnx.decide.report import companion_reports, site_report
 from widthfold_onnx.model.loader import LoadedModel
@@ -120,7 +120,7 @@ class _Search:
         decisions = decide(reading, fold_options, outcome.choose)
         run = partial(runnable_sizes, loaded.path, trials.search_options.cases)
         hints = Hints(reading, fold_options, run)
-        plan = with_layers(draft, decisions)
+        plan = draft.with_layers(layer_plans(decisions))
         return DecidedPlan(
             plan=outcome.with_origin(plan, decisions),
             reading=reading,
