@@ -27,7 +27,6 @@ from widthfold_onnx.options import (
     VerifyOptions,
 )
 from widthfold_onnx.options.progress import Progress, Step, silent
-from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
 if TYPE_CHECKING:
@@ -35,11 +34,6 @@ if TYPE_CHECKING:
     from widthfold_onnx.model.messages import NodeName
     from widthfold_onnx.rewrite.fit import FittedPlan
     from widthfold_onnx.rewrite.plan import Plan
-
-NOT_PROVED = Refusal(
-    Code.GUARD_NOT_PROVED,
-    "no sizes were tried at which the model is known to run and to choose the fold",
-)
 
 SizedOptions = TypeVar("SizedOptions", FoldOptions, VerifyOptions)
 
@@ -126,7 +120,7 @@ def optimize(
         if not layers:
             return CommandResult(report, decided_plan.plan)
         on_progress(Step(f"leaving out {len(layers)} folds whose guards cannot be proved"))
-        decided_plan = decided_plan.excluding(layers, NOT_PROVED, loaded.proto, loaded.folder)
+        decided_plan = decided_plan.without_unproved(layers, loaded.proto, loaded.folder)
 
 
 def decide(

@@ -85,12 +85,12 @@ def test_a_plan_has_the_layers_with_a_form_sorted_by_name(model: onnx.ModelProto
     assert drafting.plan(EMPTY, choose) == plan
 
 
-def test_excluded_layers_are_refused_and_the_others_stay(model: onnx.ModelProto) -> None:
+def test_unproved_layers_are_refused_and_the_others_stay(model: onnx.ModelProto) -> None:
     decided_plan = decide_fixed(model, None, OPTIONS)
     names = {layer.name for layer in decided_plan.plan.layers if layer.node == "b"}
-    rest = decided_plan.excluding(names, LATER, model, None)
+    rest = decided_plan.without_unproved(names, model, None)
     assert [(s.node, s.status, s.code) for s in rest.sites] == [
-        ("b", "refused", "no-gain"),
+        ("b", "refused", "guard-not-proved"),
         ("a", "folded", "folded"),
     ]
     folded_model = rest.fit().rewriting.carry_out()
@@ -106,7 +106,7 @@ def test_a_decided_plan_that_does_not_fit_its_model_is_a_fault(model: onnx.Model
     decided_plan = decide_fixed(model, None, OPTIONS)
     other = onnx.ModelProto.FromString(model.SerializeToString())
     other.graph.node[0].name = "renamed"
-    decided_plan = decided_plan.excluding((), LATER, other, None)
+    decided_plan = decided_plan.without_unproved((), other, None)
     with pytest.raises(InternalError, match="b: the model has no such layer"):
         decided_plan.fit()
 

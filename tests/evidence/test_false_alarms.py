@@ -24,7 +24,6 @@ from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
-from widthfold_onnx.pipeline import NOT_PROVED
 
 EVERYTHING = {"max_channels": 4096, "mix_samples": True}
 """Sites that a user would rather leave alone are tested too."""
@@ -94,7 +93,7 @@ def proved_equal(
             size_proof = proved(before, program(result, folder), choice.input_shapes, {})
             if size_proof.unseen:
                 unproved = set().union(*(guarded[value] for value in size_proof.unseen))
-                decided = decided.excluding(unproved, NOT_PROVED, model, folder)
+                decided = decided.without_unproved(unproved, model, folder)
                 continue
             assert size_proof.verdict == "equal", (choice, size_proof.reason)
             assert size_proof.error_bits >= ERROR_BITS

@@ -48,6 +48,11 @@ from widthfold_onnx.text import quoted
 
 Choose = Callable[[Layer], Form | Refusal]
 
+NOT_PROVED = Refusal(
+    Code.GUARD_NOT_PROVED,
+    "no sizes were tried at which the model is known to run and to choose the fold",
+)
+
 
 @dataclass(frozen=True)
 class Drafting:
@@ -179,19 +184,15 @@ class DecidedPlan:
             raise InternalError(misfit_text(fitted_plan.misfits))
         return fitted_plan
 
-    def excluding(
-        self,
-        layers: Collection[NodeName],
-        refusal: Refusal,
-        proto: onnx.ModelProto,
-        folder: Path | None,
+    def without_unproved(
+        self, names: Collection[NodeName], proto: onnx.ModelProto, folder: Path | None
     ) -> DecidedPlan:
-        """Return the same with some layers refused; the model is read anew."""
-        remaining = tuple(layer for layer in self.plan.layers if layer.name not in layers)
-        plan = msgspec.structs.replace(self.plan, layers=remaining)
+        """Return the same without layers whose guards are not proved; the model is read anew."""
+        plan = self.plan.with_layers(part for part in self.plan.layers if part.name not in names)
+        code, reason = NOT_PROVED.code.value, NOT_PROVED.reason
         sites = [
-            left_alone(name, site.op, "refused", refusal.code.value, refusal.reason, site.gain)
-            if (name := NodeName(site.graph, site.node)) in layers
+            left_alone(name, site.op, "refused", code, reason, site.gain)
+            if (name := NodeName(site.graph, site.node)) in names
             else site
             for site in self.sites
         ]
