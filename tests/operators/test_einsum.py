@@ -21,7 +21,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
-from widthfold_onnx.tuning.layers import every_form
+from widthfold_onnx.rules.selection import every_form
 
 ALL = FoldOptions(ragged=True, mix_samples=True)
 GROUPED = "btgi,gih->btgh"

@@ -1,4 +1,4 @@
-"""The form that is chosen for a Conv, and every reason to choose none."""
+"""The form that is chosen for a Conv, every reason to choose none, and the forms that race."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.folding import fold_model
 from tests.rules.one_conv import conv_model, folded_conv, ops, site
+from tests.tuning.workload.forms import only_layer
+from tests.tuning.workload.tool import conv
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import AxisName, FoldOptions, Layout, NonFinite
+from widthfold_onnx.rules.legality import guard_conditions
+from widthfold_onnx.rules.selection import every_form, forms_to_race
 
 
 class TestChoice:
@@ -200,3 +204,24 @@ def test_ragged_adds_no_more_than_there_is() -> None:
     short = site(model, 32, ragged=True)
     assert short.code == "too-short"
     assert "width: of 32 positions 1 would be added" in short.reason
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        conv(["n", 2, 12, 16], (3, 2, 3, 3), pads=[1, 1, 1, 1]),
+        conv(["n", 2, 12, "w"], (3, 2, 3, 3), strides=[1, 2], pads=[1, 1, 1, 1]),
+        conv([1, 2, "h", "w"], (3, 2, 1, 1)),
+        conv([1, 2, 12, "w"], (2, 3, 4, 4), strides=[2, 2], pads=[1, 1, 1, 1], op="ConvTranspose"),
+        conv([1, 2, "l"], (2, 3, 4), strides=[4], op="ConvTranspose"),
+        conv([1, 2, 12, 16], (3, 2, 3, 3)),
+    ],
+)
+def test_forms_to_race_are_the_unguarded_ones_of_all_forms(model: onnx.ModelProto) -> None:
+    layer, options = only_layer(model), FoldOptions()
+    forms = list(every_form(layer, options))
+    unguarded = [form for form in forms if not guard_conditions(layer, form)]
+    expected = unguarded if any(form.folded_axes for form in unguarded) else forms
+    raced = forms_to_race(layer, options)
+    assert [form.spec for form in raced] == [form.spec for form in expected]
+    assert raced

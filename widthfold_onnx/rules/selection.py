@@ -1,21 +1,41 @@
-"""Choose the form of a layer at a fixed factor: the cheapest on paper, or why there is none."""
+"""Choose forms of a layer: the cheapest on paper at a fixed factor, or all that a search tries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeGuard
 
-from widthfold_onnx.options import STRIDES_ALONE, FoldOptions
+from widthfold_onnx.options import FACTORS, STRIDES_ALONE, AxisName, FoldOptions, Layout
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.enumeration import forms_at_factor
-from widthfold_onnx.rules.form import Form
+from widthfold_onnx.rules.enumeration import (
+    AxisOutcome,
+    Split,
+    forms_at_factor,
+    forms_of_split,
+    groupings,
+    splits,
+    summed_taps,
+)
+from widthfold_onnx.rules.form import Form, FormSpec
 from widthfold_onnx.rules.layers import ConvLayer, Layer, ProductLayer
-from widthfold_onnx.rules.legality import guard_conditions
+from widthfold_onnx.rules.legality import guard_conditions, legal_form
+from widthfold_onnx.rules.row_fold import RowFold
+
+MAX_WHOLE = 64
+"""Largest number of positions of an axis that may become channels as a whole."""
+
+ORDERS = {Layout.AUTO: (False, True), Layout.NCHW: (False,), Layout.NHWC: (True,)}
+"""Channel orders to try by layout: tile-major or not."""
+
+LIFTED_RANKS = (1, 2)
+"""Spatial axes of a Conv that may be lifted. The CPU's blocked kernels exist for two axes only: a
+Conv of one axis is lifted to reach them, one of two to avoid them."""
 
 
 def preferred_form(layer: Layer, options: FoldOptions, factor: int) -> Form | Refusal:
     """Return the preferred legal form at a factor, or why there is none."""
-    problem = width_problem(layer, options) or weight_problem(layer)
+    problem = width_problem(layer, options) or _weight_problem(layer)
     if problem is not None:
         return problem
     outcomes = list(forms_at_factor(layer, options, factor))
@@ -49,17 +69,7 @@ def _guard_penalty(layer: Layer, form: Form) -> int:
     return max((2 - min(axis, 1) for axis in guard_conditions(layer, form)), default=0)
 
 
-def search_problem(layer: Layer, options: FoldOptions) -> Refusal | None:
-    """Refuse a layer that a search leaves alone.
-
-    A wide layer may still gain by a lift, or an Einsum as a MatMul.
-    """
-    may_be_wide = is_of_one_axis(layer) or is_einsum(layer)
-    width_refusal = None if may_be_wide else width_problem(layer, options)
-    return width_refusal or weight_problem(layer)
-
-
-def weight_problem(layer: Layer) -> Refusal | None:
+def _weight_problem(layer: Layer) -> Refusal | None:
     """Refuse a layer whose weight holds NaN or Inf.
 
     NaN or Inf times a zero of the padding is NaN. Kernels differ in which of these products they
@@ -83,20 +93,6 @@ def width_problem(layer: Layer, options: FoldOptions) -> Refusal | None:
     )
 
 
-def is_of_one_axis(layer: Layer) -> TypeGuard[ConvLayer]:
-    """Check whether it is a Conv of floats along one axis.
-
-    A lift gives it another one, and so the runtime's blocked kernels, which are for two axes. That
-    may pay at any width.
-    """
-    return isinstance(layer, ConvLayer) and len(layer.axes) == 1 and layer.quantization is None
-
-
-def is_einsum(layer: Layer) -> TypeGuard[ProductLayer]:
-    """Check whether it is an Einsum, which may be a MatMul."""
-    return isinstance(layer, ProductLayer) and layer.labels is not None
-
-
 def _cost(r: Form) -> tuple[bool, int, float, int, float]:
     """Return the sort key, cheapest first; see `preference`."""
     steps = len(r.folding) + len(r.unfolding)
@@ -115,3 +111,129 @@ def furthest(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
             best[axis] = refusal
     single = {axis: refusal for axis, refusal in best.items() if "+" not in axis}
     return dict(sorted(single.items(), key=lambda item: -item[1].code.progress))
+
+
+def search_problem(layer: Layer, options: FoldOptions) -> Refusal | None:
+    """Refuse a layer that a search leaves alone.
+
+    A wide layer may still gain by a lift, or an Einsum as a MatMul.
+    """
+    may_be_wide = _is_of_one_axis(layer) or _is_einsum(layer)
+    width_refusal = None if may_be_wide else width_problem(layer, options)
+    return width_refusal or _weight_problem(layer)
+
+
+def lift_of(layer: Layer, options: FoldOptions) -> Form | Refusal:
+    """Return the form that lifts a layer of one axis, and changes nothing else."""
+    problem = search_problem(layer, options)
+    if problem is None and _is_of_one_axis(layer):
+        for form in _legal(forms_of_split(layer, options, (1,) * len(layer.positions), lift=1)):
+            if form.spec.is_lift_alone:
+                return form
+    return problem or Refusal(Code.NO_GAIN, "it has no axis to add")
+
+
+def forms_to_race(layer: Layer, options: FoldOptions) -> list[Form]:
+    """Return the legal forms of a layer; if one of them folds fixed extents, those without a guard.
+
+    A guard keeps the weights of both branches, and gains at some sizes only.
+    """
+    unguarded = every_form(layer, options, folds_open_axes=False)
+    forms = [form for form in unguarded if not guard_conditions(layer, form)]
+    has_fold = any(form.folded_axes for form in forms)
+    return forms if has_fold or None not in layer.static else list(every_form(layer, options))
+
+
+def every_form(
+    layer: Layer, options: FoldOptions, *, folds_open_axes: bool = True
+) -> Iterator[Form]:
+    """Yield every legal form of a layer, each once.
+
+    Extents need not be divisible: the cost of extending and cutting is measured with the form. If
+    the options name an axis, channels and groups stay as they are. A wide layer, which is of one
+    axis, is lifted only.
+
+    Args:
+        layer: the layer.
+        options: layout, axis and limits are used.
+        folds_open_axes: whether open axes of a Conv are folded by a factor, which needs a guard.
+            With an open batch these are two thirds of the forms (basic-pitch).
+    """
+    if isinstance(layer, ProductLayer):
+        yield from _of_product(layer, options)
+        return
+    assert isinstance(layer, ConvLayer)
+    options = replace(options, ragged=True)
+    unfolded = (1,) * len(layer.positions)
+    if width_problem(layer, options) is not None:
+        yield from _legal(forms_of_split(layer, options, unfolded, lift=1))
+        return
+    full_extents = [n for n in layer.positions[1:] if n is not None and n <= MAX_WHOLE]
+    # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
+    ways = [(0, order) for order in ORDERS[options.layout]]
+    ways += [(1, False)] if len(layer.axes) in LIFTED_RANKS else []
+    # A factor equal to the dilation removes it: every tile reads positions of its own tile only.
+    dilations = [axis.dilation for axis in layer.axes if axis.dilation <= FACTORS[-1]]
+    specs: set[FormSpec] = set()
+    for factor in sorted({1, *FACTORS, *full_extents, *dilations}):
+        for split in splits(options.axis, factor, len(layer.axes)):
+            if not folds_open_axes and _folds_open_axis(layer, split):
+                continue
+            for lift, order in ways:
+                forms = forms_of_split(
+                    layer, options, split, lift=lift, tile_major=order, one_sided=True
+                )
+                for form in _legal(forms):
+                    spec = form.spec
+                    if spec not in specs:
+                        specs.add(spec)
+                        yield form
+    if options.axis is AxisName.AUTO:
+        yield from summed_taps(layer, options)
+        for grouping in groupings(layer):
+            yield from _legal(forms_of_split(layer, options, unfolded, grouping=grouping))
+
+
+def _folds_open_axis(layer: ConvLayer, split: Split) -> bool:
+    """Check whether a split folds an open axis: the factor would have to divide its extent."""
+    batch, _, *extents = layer.static
+    pairs = zip((batch, *extents), split, strict=True)
+    return any(extent is None and factor > 1 for extent, factor in pairs)
+
+
+def _of_product(layer: ProductLayer, options: FoldOptions) -> Iterator[Form]:
+    """Yield the legal forms at the usual factors, or if there are none at any factor up to them.
+
+    An Einsum is also tried as a MatMul, and nothing else if it is wide.
+    """
+    if _is_einsum(layer):
+        product = legal_form(RowFold.smallest(layer, options, 1))
+        yield from _legal([(layer.position_names[0], product)])
+        if width_problem(layer, options) is not None:
+            return
+    for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
+        legal = [f for factor in factors for f in _legal(forms_at_factor(layer, options, factor))]
+        if legal:
+            yield from legal
+            return
+
+
+def _legal(outcomes: Iterable[AxisOutcome]) -> Iterator[Form]:
+    """Yield the forms among outcomes."""
+    for _, form in outcomes:
+        if isinstance(form, Form):
+            yield form
+
+
+def _is_of_one_axis(layer: Layer) -> TypeGuard[ConvLayer]:
+    """Check whether it is a Conv of floats along one axis.
+
+    A lift gives it another one, and so the runtime's blocked kernels, which are for two axes. That
+    may pay at any width.
+    """
+    return isinstance(layer, ConvLayer) and len(layer.axes) == 1 and layer.quantization is None
+
+
+def _is_einsum(layer: Layer) -> TypeGuard[ProductLayer]:
+    """Check whether it is an Einsum, which may be a MatMul."""
+    return isinstance(layer, ProductLayer) and layer.labels is not None

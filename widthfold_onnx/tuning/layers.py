@@ -22,148 +22,18 @@ from widthfold_onnx.model.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.messages import NodeName, connected
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
-from widthfold_onnx.options import FACTORS, AxisName, FoldOptions, Layout, Shapes
+from widthfold_onnx.options import FoldOptions, Shapes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.plan import LayerPlan, structure_of
 from widthfold_onnx.rewrite.reading import Reading
-from widthfold_onnx.rules.enumeration import (
-    AxisOutcome,
-    Split,
-    forms_at_factor,
-    forms_of_split,
-    groupings,
-    splits,
-    summed_taps,
-)
-from widthfold_onnx.rules.form import NO_AXIS, Form, FormSpec
-from widthfold_onnx.rules.layers import ConvLayer, Layer, ProductLayer
-from widthfold_onnx.rules.legality import guard_conditions, legal_form, unguardable
+from widthfold_onnx.rules.form import Form, FormSpec
+from widthfold_onnx.rules.layers import Layer
+from widthfold_onnx.rules.legality import unguardable
 from widthfold_onnx.rules.propagation import PROPAGATION
-from widthfold_onnx.rules.row_fold import RowFold
-from widthfold_onnx.rules.selection import (
-    is_einsum,
-    is_of_one_axis,
-    search_problem,
-    width_problem,
-)
+from widthfold_onnx.rules.selection import forms_to_race, search_problem
 from widthfold_onnx.tuning.identity import canonical
 from widthfold_onnx.tuning.targets import Target
 from widthfold_onnx.tuning.workloads import CutLayer, PredictedForm, Workload, cut, joined
-
-MAX_WHOLE = 64
-"""Largest number of positions of an axis that may become channels as a whole."""
-
-
-ORDERS = {Layout.AUTO: (False, True), Layout.NCHW: (False,), Layout.NHWC: (True,)}
-"""Channel orders to try by layout: tile-major or not."""
-
-
-LIFTED_RANKS = (1, 2)
-"""Spatial axes of a Conv that may be lifted. The CPU's blocked kernels exist for two axes only: a
-Conv of one axis is lifted to reach them, one of two to avoid them."""
-
-
-def lift_of(layer: Layer, options: FoldOptions) -> Form | Refusal:
-    """Return the form that lifts a layer of one axis, and changes nothing else."""
-    problem = search_problem(layer, options)
-    if problem is None and is_of_one_axis(layer):
-        for form in _legal(forms_of_split(layer, options, (1,) * len(layer.positions), lift=1)):
-            if form.spec.axis == NO_AXIS:
-                return form
-    return problem or Refusal(Code.NO_GAIN, "it has no axis to add")
-
-
-def forms_to_race(layer: Layer, options: FoldOptions) -> list[Form]:
-    """Return the legal forms of a layer; if one of them folds fixed extents, those without a guard.
-
-    A guard keeps the weights of both branches, and gains at some sizes only.
-    """
-    unguarded = every_form(layer, options, folds_open_axes=False)
-    forms = [form for form in unguarded if not guard_conditions(layer, form)]
-    has_fold = any(form.folded_axes for form in forms)
-    return forms if has_fold or None not in layer.static else list(every_form(layer, options))
-
-
-def every_form(
-    layer: Layer, options: FoldOptions, *, folds_open_axes: bool = True
-) -> Iterator[Form]:
-    """Yield every legal form of a layer, each once.
-
-    Extents need not be divisible: the cost of extending and cutting is measured with the form. If
-    the options name an axis, channels and groups stay as they are. A wide layer, which is of one
-    axis, is lifted only.
-
-    Args:
-        layer: the layer.
-        options: layout, axis and limits are used.
-        folds_open_axes: whether open axes of a Conv are folded by a factor, which needs a guard.
-            With an open batch these are two thirds of the forms (basic-pitch).
-    """
-    if isinstance(layer, ProductLayer):
-        yield from _of_product(layer, options)
-        return
-    assert isinstance(layer, ConvLayer)
-    options = replace(options, ragged=True)
-    unfolded = (1,) * len(layer.positions)
-    if width_problem(layer, options) is not None:
-        yield from _legal(forms_of_split(layer, options, unfolded, lift=1))
-        return
-    full_extents = [n for n in layer.positions[1:] if n is not None and n <= MAX_WHOLE]
-    # A lifted Conv is not computed by the channels-last kernels, so that order is not tried.
-    ways = [(0, order) for order in ORDERS[options.layout]]
-    ways += [(1, False)] if len(layer.axes) in LIFTED_RANKS else []
-    # A factor equal to the dilation removes it: every tile reads positions of its own tile only.
-    dilations = [axis.dilation for axis in layer.axes if axis.dilation <= FACTORS[-1]]
-    specs: set[FormSpec] = set()
-    for factor in sorted({1, *FACTORS, *full_extents, *dilations}):
-        for split in splits(options.axis, factor, len(layer.axes)):
-            if not folds_open_axes and _folds_open_axis(layer, split):
-                continue
-            for lift, order in ways:
-                forms = forms_of_split(
-                    layer, options, split, lift=lift, tile_major=order, one_sided=True
-                )
-                for form in _legal(forms):
-                    spec = form.spec
-                    if spec not in specs:
-                        specs.add(spec)
-                        yield form
-    if options.axis is AxisName.AUTO:
-        yield from summed_taps(layer, options)
-        for grouping in groupings(layer):
-            yield from _legal(forms_of_split(layer, options, unfolded, grouping=grouping))
-
-
-def _folds_open_axis(layer: ConvLayer, split: Split) -> bool:
-    """Check whether a split folds an open axis: the factor would have to divide its extent."""
-    batch, _, *extents = layer.static
-    pairs = zip((batch, *extents), split, strict=True)
-    return any(extent is None and factor > 1 for extent, factor in pairs)
-
-
-def _of_product(layer: ProductLayer, options: FoldOptions) -> Iterator[Form]:
-    """Yield the legal forms at the usual factors, or if there are none at any factor up to them.
-
-    An Einsum is also tried as a MatMul, and nothing else if it is wide.
-    """
-    if is_einsum(layer):
-        product = legal_form(RowFold.smallest(layer, options, 1))
-        yield from _legal([(layer.position_names[0], product)])
-        if width_problem(layer, options) is not None:
-            return
-    for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
-        legal = [f for factor in factors for f in _legal(forms_at_factor(layer, options, factor))]
-        if legal:
-            yield from legal
-            return
-
-
-def _legal(outcomes: Iterable[AxisOutcome]) -> Iterator[Form]:
-    """Yield the forms among outcomes."""
-    for _, form in outcomes:
-        if isinstance(form, Form):
-            yield form
-
 
 NOT_IN_DRAFT = Refusal(Code.NO_GAIN, "layers were measured in the model with companions only")
 """Refusal for a layer with another name in the measured model: a companion inlined a function."""

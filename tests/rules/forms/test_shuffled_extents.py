@@ -16,7 +16,7 @@ from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.enumeration import forms_of_split
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
-from widthfold_onnx.tuning.layers import every_form
+from widthfold_onnx.rules.selection import every_form
 
 ASSUMED = FoldOptions(ragged=True, input_shapes={"x": (2, 3, 5, 7)})
 

@@ -22,7 +22,7 @@ from widthfold_onnx.rewrite.record import patterns
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import guard_conditions
-from widthfold_onnx.tuning.layers import every_form
+from widthfold_onnx.rules.selection import every_form
 
 OPTIONS = FoldOptions()
 SMALLEST = 14

@@ -9,7 +9,7 @@ from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.tuning.layers import every_form
+from widthfold_onnx.rules.selection import every_form
 
 
 def test_the_kinds_that_exist_are_tried() -> None:

@@ -10,12 +10,9 @@ import pytest
 
 from tests.operators.products import Product
 from tests.rewrite.guards.guarded import guards
-from tests.tuning.workload.forms import only_layer
 from tests.tuning.workload.tool import conv, integers, layers, run, workload
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.legality import guard_conditions
-from widthfold_onnx.tuning.layers import every_form, forms_to_race
 from widthfold_onnx.tuning.workloads import reformed
 
 
@@ -60,24 +57,3 @@ def test_folds_of_fixed_extents_go_before_what_needs_a_guard(width: int | str, a
     layer = conv([1, 2, "h", width], (3, 2, 3, 3), pads=[1, 1, 1, 1])
     unit = workload(layer, FoldOptions(), {"x": (1, 2, 8, 16)})
     assert {form.spec.axis for form in unit.forms} - {"rank", "channel"} <= axes
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        conv(["n", 2, 12, 16], (3, 2, 3, 3), pads=[1, 1, 1, 1]),
-        conv(["n", 2, 12, "w"], (3, 2, 3, 3), strides=[1, 2], pads=[1, 1, 1, 1]),
-        conv([1, 2, "h", "w"], (3, 2, 1, 1)),
-        conv([1, 2, 12, "w"], (2, 3, 4, 4), strides=[2, 2], pads=[1, 1, 1, 1], op="ConvTranspose"),
-        conv([1, 2, "l"], (2, 3, 4), strides=[4], op="ConvTranspose"),
-        conv([1, 2, 12, 16], (3, 2, 3, 3)),
-    ],
-)
-def test_forms_to_race_are_the_unguarded_ones_of_all_forms(model: onnx.ModelProto) -> None:
-    layer, options = only_layer(model), FoldOptions()
-    forms = list(every_form(layer, options))
-    unguarded = [form for form in forms if not guard_conditions(layer, form)]
-    expected = unguarded if any(form.folded_axes for form in unguarded) else forms
-    raced = forms_to_race(layer, options)
-    assert [form.spec for form in raced] == [form.spec for form in expected]
-    assert raced

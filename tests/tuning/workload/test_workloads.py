@@ -21,7 +21,7 @@ from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.folded_node import folded_weight
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form
-from widthfold_onnx.tuning.layers import every_form
+from widthfold_onnx.rules.selection import every_form
 from widthfold_onnx.tuning.workloads import (
     ALIKE,
     PredictedForm,

@@ -14,9 +14,9 @@ from widthfold_onnx.rewrite.exchange import Match
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.companions.companion import CompanionRule
+from widthfold_onnx.rules.selection import lift_of
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.measurement import Measurement
-from widthfold_onnx.tuning.layers import lift_of
 from widthfold_onnx.tuning.search.level_search import gain_of
 from widthfold_onnx.tuning.search.trials import Trials
 

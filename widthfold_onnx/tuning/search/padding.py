@@ -21,7 +21,7 @@ from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
-from widthfold_onnx.tuning.layers import lift_of
+from widthfold_onnx.rules.selection import lift_of
 from widthfold_onnx.tuning.search.level_search import gain_of
 from widthfold_onnx.tuning.search.trials import Trials
 
