@@ -69,7 +69,7 @@ def append_folded(
     )
     if ends.output_layout is None:
         series.steps(form.unfolding, "unfold")
-        surplus = _differing(form.out_shape, layer.output)
+        surplus = _differing(form.extended_out_shape, layer.output)
         if surplus:
             # A fixed extent is cut to its length; from an open one the surplus is cut at the end.
             series.cut(
@@ -83,7 +83,7 @@ def append_folded(
 
 def _extend(series: Series, layer: Layer, form: Form) -> None:
     """Extend the data, as the fold needs it, with zeros or the zero point of quantized data."""
-    extensions = _differing(form.in_shape, layer.planned)
+    extensions = _differing(form.extended_in_shape, layer.planned)
     if extensions:
         ends = {i: form_extent - extent for i, (form_extent, extent) in extensions.items()}
         integers = layer.quantization

@@ -97,7 +97,7 @@ def describe(layer: Layer, form: Form) -> FoldRecord:
     return FoldRecord(
         form=f"{form.spec.axis}{times}, {form.label}",
         channels="{} -> {}, folded {} -> {}".format(*channels),
-        axes=patterns(form.fold, names, form.in_shape[0]),
+        axes=patterns(form.fold, names, form.extended_in_shape[0]),
     )
 
 

@@ -13,8 +13,8 @@ for the ops behind it; then in order, where packed wins a tie, because the runti
 node only with its neighbours.
 
 Two nodes belong to one region if one reads a packed tensor that the other returns, or if both read
-one value in one layout. A region ends at a node that reads such a value in another layout, and at a
-folded node whose own output is not packed; `region_reports` gives each end its reason.
+one value in one layout. A region stops at a node that reads such a value in another layout, and at
+a folded node whose own output is not packed; `region_reports` gives each such stop its reason.
 """
 
 from __future__ import annotations
@@ -217,11 +217,11 @@ class _ChangingRegions(Regions):
         result, data = node.outputs[0], node.inputs[ends.data]
         self.homes[result] = ends.output_layout
         if ends.input_layout is not None and data is not None:
-            self._dequantize(data, ends.input_layout, ends.in_shape)
-            self.shapes[data, ends.input_layout] = ends.in_shape
+            self._dequantize(data, ends.input_layout, ends.static_in_shape)
+            self.shapes[data, ends.input_layout] = ends.static_in_shape
             self.folded_data.add((data, ends.input_layout))
         if ends.output_layout is not None:
-            self.shapes[result, ends.output_layout] = ends.out_shape
+            self.shapes[result, ends.output_layout] = ends.static_out_shape
 
     def _dequantize(self, value: Value, layout: PackedLayout, shape: Dims) -> None:
         """Record that a DequantizeLinear makes a value in a layout, if it can."""
@@ -304,7 +304,7 @@ NO_GAIN = Refusal(Code.MOVES_MORE, "running it packed would copy more elements t
 def region_reports(
     regions: Regions, path: str, names: Mapping[Node, str]
 ) -> Iterator[RegionReport]:
-    """Yield the regions of a graph with their ends; a lone folded node without ends makes none.
+    """Yield the regions of a graph with their stops; a lone folded node without stops makes none.
 
     Args:
         regions: the folded nodes of the graph, and the ops that run packed.
@@ -331,7 +331,7 @@ def region_reports(
 
 
 def _stops(regions: Regions, node: Node) -> Iterator[tuple[Node, Refusal]]:
-    """Yield the nodes at which the packed outputs of a node end, with reasons."""
+    """Yield the nodes that stop the packed outputs of a node, with reasons."""
     ends = regions.folded_nodes.get(node)
     if ends is not None and ends.logical_reason is not None:
         yield node, ends.logical_reason
@@ -344,7 +344,7 @@ def _stops(regions: Regions, node: Node) -> Iterator[tuple[Node, Refusal]]:
             yield node, RETURNED
         for user, index in (use for v in values for use in v.uses()):
             if user.outputs[0] in values:
-                continue  # a DequantizeLinear of the same region is no end
+                continue  # a DequantizeLinear of the same region is no stop
             if user in regions.folded_nodes and index == regions.folded_nodes[user].data:
                 if regions.folded_nodes[user].input_layout != layout:
                     yield user, OTHERWISE

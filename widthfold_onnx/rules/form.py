@@ -119,7 +119,8 @@ class Ends:
 
     Attributes:
         data: index of the input that it reads.
-        in_shape: extents of the input as far as they are fixed; `out_shape` likewise.
+        static_in_shape: extents of the input as far as they are fixed.
+        static_out_shape: extents of the output as far as they are fixed.
         logical_reason: why the folded result is unfolded at once; None where it is not, or
             nothing was folded.
     """
@@ -127,8 +128,8 @@ class Ends:
     data: int
     input_layout: PackedLayout | None
     output_layout: PackedLayout | None
-    in_shape: Dims
-    out_shape: Dims
+    static_in_shape: Dims
+    static_out_shape: Dims
     logical_reason: Refusal | None = None
 
 
@@ -141,8 +142,8 @@ class Form:
         fold: how the weight is folded.
         is_view: both ends are pure Reshapes, so that nothing is copied.
         channels_last: the moves lead through the NHWC path.
-        in_shape: input extents after zero-extension.
-        out_shape: output extents before the cut.
+        extended_in_shape: input extents after zero-extension.
+        extended_out_shape: output extents before the cut.
         flops_ratio: multiply-adds after / before.
         bytes_ratio: bytes of input, weight and output after / before.
         folded_axes: axes of the data whose positions become channels, in input or output.
@@ -156,8 +157,8 @@ class Form:
     fold: ConvFold
     is_view: bool
     channels_last: bool = False
-    in_shape: Dims
-    out_shape: Dims
+    extended_in_shape: Dims
+    extended_out_shape: Dims
     flops_ratio: float
     bytes_ratio: float
     folded_axes: frozenset[int]

@@ -130,8 +130,8 @@ class SpatialFold(Proposal):
             fold=fold,
             is_view=views and shapes == logical,
             channels_last=channels_last,
-            in_shape=in_shape,
-            out_shape=out_shape,
+            extended_in_shape=in_shape,
+            extended_out_shape=out_shape,
             flops_ratio=fold.flops_growth(elements(output_positions) / elements(weight_positions)),
             bytes_ratio=bytes_growth(layer, fold, in_shape, out_shape),
             folded_axes=frozenset(
@@ -146,7 +146,7 @@ class SpatialFold(Proposal):
             ),
             folding=folding,
             unfolding=unfolding,
-            ends=_ends(layer, fold, shapes, input_packing.shape, output_packing.shape),
+            ends=_ends(layer, fold, shapes, (input_packing.shape, output_packing.shape)),
         )
 
     def _summed(self, shapes: tuple[Dims, Dims]) -> Form:
@@ -167,8 +167,8 @@ class SpatialFold(Proposal):
             spec=self.spec,
             fold=fold,
             is_view=False,
-            in_shape=in_shape,
-            out_shape=out_shape,
+            extended_in_shape=in_shape,
+            extended_out_shape=out_shape,
             flops_ratio=fold.flops_growth(output_positions / elements(layer.positions)),
             bytes_ratio=bytes_growth(layer, fold, in_shape, out_shape),
             folded_axes=frozenset(range(len(in_shape))) - {1},
@@ -184,26 +184,30 @@ class SpatialFold(Proposal):
 
 
 def _ends(
-    layer: ConvLayer, fold: ConvFold, shapes: tuple[Dims, Dims], in_shape: Dims, out_shape: Dims
+    layer: ConvLayer,
+    fold: ConvFold,
+    extended_shapes: tuple[Dims, Dims],
+    static_shapes: tuple[Dims, Dims],
 ) -> Ends:
-    """Return the layouts at both ends.
+    """Return the ends of a form; a layout is None if its tensor is extended or cut.
 
-    None if the tensor is extended or cut, or groups interleave.
+    Both are None if groups interleave.
     """
+    out_shape = extended_shapes[1]
     is_apart = fold.tile_major and fold.group > 1
     input_layout, output_layout = (
         layout if shape == logical and layout.fits(shape) and not is_apart else None
         for layout, shape, logical in (
-            (fold.layout(output=False), shapes[0], layer.planned),
-            (fold.layout(output=True), shapes[1], layer.output),
+            (fold.layout(output=False), extended_shapes[0], layer.planned),
+            (fold.layout(output=True), out_shape, layer.output),
         )
     )
     reason = None
-    if shapes[1] != layer.output:
-        reason = Refusal(Code.CUT, f"{list(shapes[1])} is cut to {list(layer.output)}")
+    if out_shape != layer.output:
+        reason = Refusal(Code.CUT, f"{list(out_shape)} is cut to {list(layer.output)}")
     elif is_apart:
         reason = Refusal(Code.GROUPED_CHANNELS_LAST, "groups lie apart in NHWC")
-    return Ends(layer.data_index, input_layout, output_layout, in_shape, out_shape, reason)
+    return Ends(layer.data_index, input_layout, output_layout, *static_shapes, reason)
 
 
 def _packing(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:

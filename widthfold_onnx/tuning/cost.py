@@ -106,8 +106,8 @@ class Work:
             group=fold.new_group,
             taps=math.prod(fold.kernel),
             rank=len(fold.kernel),
-            inputs=_extended(form.in_shape, shape),
-            outputs=_extended(form.out_shape, out_shape) * fold.sums,
+            inputs=_extended(form.extended_in_shape, shape),
+            outputs=_extended(form.extended_out_shape, out_shape) * fold.sums,
             transposed=False,
             strided=any(axis.stride > 1 for axis in fold.window),
         )

@@ -144,7 +144,10 @@ def test_every_form_is_listed_once_and_made_again_from_its_spec(
     for form in forms:
         again = form_of(layer, form.spec, options)
         assert isinstance(again, Form)
-        parts = [(f.spec, f.folding, f.unfolding, f.in_shape, f.out_shape) for f in (form, again)]
+        parts = [
+            (f.spec, f.folding, f.unfolding, f.extended_in_shape, f.extended_out_shape)
+            for f in (form, again)
+        ]
         assert parts[0] == parts[1]
         weights = [fold_weight(weight, f.fold) for f in (form, again)]
         np.testing.assert_array_equal(*weights)

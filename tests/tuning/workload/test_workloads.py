@@ -71,7 +71,7 @@ def test_a_form_is_made_again_from_its_spec(name: str) -> None:
         assert again.spec == spec
         folded = (folded_weight(layer, layer.read_weight(), f.fold) for f in (form, again))
         np.testing.assert_array_equal(*folded)
-        for field in ("in_shape", "out_shape", "is_view", "flops_ratio"):
+        for field in ("extended_in_shape", "extended_out_shape", "is_view", "flops_ratio"):
             assert getattr(again, field) == getattr(form, field)
     assert {form.spec for form in forms} == {f.spec for f in workload(LAYERS[name]).forms}
 
