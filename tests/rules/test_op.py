@@ -66,6 +66,18 @@ def test_numbers_that_are_left_out_are_none() -> None:
     ) == [2]
 
 
+def test_a_split_has_equal_parts_or_those_that_it_names() -> None:
+    assert op("y, z = Split <axis = 2, num_outputs = 2> (x)").split_sizes(5) == [3, 2]
+    assert op("y, z = Split (x, s)", s=[1, 4]).split_sizes(5) == [1, 4]
+    assert op("y, z = Split <split = [1, 4]> (x)", opset=11).split_sizes(5) == [1, 4]
+
+
+@pytest.mark.parametrize("sizes", [[1, 3], [5], [0, 5], [1, 2, 2]])
+def test_a_split_that_leaves_channels_out_or_a_part_empty_is_refused(sizes: list[int]) -> None:
+    outcome = op("y, z = Split (x, s)", s=sizes).split_sizes(5)
+    assert outcome == Refusal(Code.UNEVEN_PARTS, "5 channels are split into 2 parts")
+
+
 def test_a_resize_is_given_scales_or_sizes() -> None:
     scaled = op("y = Resize (x, , s)", s=np.array([1, 1, 2, 2], np.float32)).scales_or_sizes()
     sized = op("y = Resize (x, , , s)", s=[2, 3, 10, 14]).scales_or_sizes()

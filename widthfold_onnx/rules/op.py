@@ -21,6 +21,25 @@ RETURNED = Refusal(Code.OUTPUT, "the graph returns its output")
 IN_A_BODY = Refusal(Code.IN_A_BODY, "it lies in the body of another node")
 
 
+UNARY = frozenset(
+    {
+        *("Abs", "Cast", "Ceil", "Celu", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid"),
+        *("HardSwish", "Identity", "LeakyRelu", "Log", "Mish", "Neg", "Reciprocal", "Relu"),
+        *("Round", "Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt", "Tanh"),
+        "ThresholdedRelu",
+    }
+)
+"""Ops of one input; each element of the output depends on the same element of the input."""
+
+BROADCASTING = frozenset(
+    {"Add", "Div", "Less", "Max", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum", "Where"}
+)
+"""Ops of several inputs that are broadcast; each output element depends on the same elements."""
+
+SEVERAL = frozenset({*BROADCASTING, "Concat"})
+"""Ops that may read several tensors of one layout, and whose first input may be a constant."""
+
+
 @dataclass(frozen=True)
 class Op:
     """A node, and its inputs.
@@ -56,6 +75,23 @@ class Op:
             return array if isinstance(array, Refusal) else array.ravel().tolist()
         attributes = self.node.attributes
         return list(attributes.get_ints(name, [])) if name in attributes else None
+
+    @property
+    def differing_extents(self) -> Refusal:
+        """The refusal of inputs whose extents differ."""
+        shapes = [list(shape) for shape in self.shapes if shape is not None]
+        return Refusal(Code.SHAPES_DIFFER, f"extents {shapes}")
+
+    def split_sizes(self, channels: int) -> list[int] | Refusal:
+        """Return how many channels each part of a Split of channels has."""
+        count, sizes = len(self.node.outputs), self.numbers(1, "split")
+        if sizes is None:
+            size = -(-channels // count)
+            sizes = [min(size, channels - size * i) for i in range(count)]
+        if isinstance(sizes, Refusal):
+            return sizes
+        is_whole = len(sizes) == count and sum(sizes) == channels and min(sizes) > 0
+        return sizes if is_whole else uneven_parts(channels, count)
 
     def pads(self, rank: int) -> list[int] | Refusal:
         """Return the numbers that a Pad adds at the begin of every axis, then those at the end."""
@@ -133,6 +169,11 @@ def constant_problem(
     if len(axes) > rank or set(other_extents) - {1} or axes[channel] not in (1, count):
         return Refusal(Code.CONSTANT_VARIES, f"a constant has the extents {list(extents)}")
     return None
+
+
+def uneven_parts(channels: int, count: int) -> Refusal:
+    """Return the refusal of a Split into parts that cannot be carried."""
+    return Refusal(Code.UNEVEN_PARTS, f"{channels} channels are split into {count} parts")
 
 
 def statistics_problem(node: Node) -> Refusal | None:

@@ -26,28 +26,16 @@ from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import read_axes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.op import (
+    BROADCASTING,
+    SEVERAL,
     SIZES,
+    UNARY,
     Op,
     constant_problem,
     rule_problem,
     statistics_problem,
+    uneven_parts,
 )
-
-UNARY = frozenset(
-    {
-        *("Abs", "Cast", "Ceil", "Celu", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid"),
-        *("HardSwish", "Identity", "LeakyRelu", "Log", "Mish", "Neg", "Reciprocal", "Relu"),
-        *("Round", "Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt", "Tanh"),
-        "ThresholdedRelu",
-    }
-)
-"""Ops of one input; each element of the output depends on the same element of the input."""
-BROADCASTING = frozenset(
-    {"Add", "Div", "Less", "Max", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum", "Where"}
-)
-"""Ops of several inputs that are broadcast; each output element depends on the same elements."""
-SEVERAL = frozenset({*BROADCASTING, "Concat"})
-"""Ops that may read several tensors of one layout, and whose first input may be a constant."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +129,7 @@ def _broadcasting(op: OpInLayout) -> PackedOp | Refusal:
     """Carry an op whose inputs are data of equal extents, or constants, per channel at most."""
     shapes = [shape for shape in op.shapes if shape is not None]
     if any(shape != shapes[0] for shape in shapes):
-        return Refusal(Code.SHAPES_DIFFER, f"extents {[list(shape) for shape in shapes]}")
+        return op.differing_extents
     data, constants = shapes[0], {}
     rank, channel = len(data), op.layout.channel_axis % len(data)
     for index, shape in enumerate(op.shapes):
@@ -225,34 +213,36 @@ def _concat(op: OpInLayout) -> PackedOp | Refusal:
     shapes = [shape for shape in op.shapes if shape is not None]
     if len(shapes) < len(op.shapes):
         return Refusal(Code.NOT_PACKED, "an input is not packed in this layout")
-    if not _acts_along_channels(op):
+    if not _acts_along_whole_channels(op):
         return Refusal(Code.OTHER_AXIS, "it joins along another axis, or tiles lie in between")
     total = sum(shape[op.channel_axis] or 0 for shape in shapes)
     results = {_with_channels(op, shape, total) for shape in shapes}
     if len(results) > 1:
-        return Refusal(Code.SHAPES_DIFFER, f"extents {[list(shape) for shape in shapes]}")
+        return op.differing_extents
     return PackedOp(tuple(results))
 
 
 def _split(op: OpInLayout) -> PackedOp | Refusal:
     """Carry a Split of channels; every channel takes its packed positions with it."""
-    count, channels = len(op.node.outputs), op.data[op.channel_axis] or 0
-    if not _acts_along_channels(op):
+    channels = op.data[op.channel_axis] or 0
+    if not _acts_along_whole_channels(op):
         return Refusal(Code.OTHER_AXIS, "it splits along another axis, or tiles lie in between")
     if "split" in op.node.attributes:
         return Refusal(Code.NOT_CARRIED, "the sizes of its parts are an attribute")
-    sizes, constants = np.full(count, channels // count), {}
+    sizes = op.split_sizes(channels)
+    if isinstance(sizes, Refusal):
+        return sizes
     if op.has(1):
-        array = op.constant(1)
-        if isinstance(array, Refusal):
-            return array
-        sizes, constants = array, {1: array * (op.layout.channels(channels).size // channels)}
-    if sizes.shape != (count,) or sizes.sum() != channels or sizes.min() < 1:
-        return Refusal(Code.UNEVEN_PARTS, f"{channels} channels are split into {count} parts")
-    return PackedOp(tuple(_with_channels(op, op.data, int(size)) for size in sizes), constants)
+        positions = op.layout.channels(channels).size // channels
+        constants = {1: np.array(sizes, np.int64) * positions}
+    elif len(set(sizes)) > 1:
+        return uneven_parts(channels, len(sizes))
+    else:
+        constants = {}
+    return PackedOp(tuple(_with_channels(op, op.data, size) for size in sizes), constants)
 
 
-def _acts_along_channels(op: OpInLayout) -> bool:
+def _acts_along_whole_channels(op: OpInLayout) -> bool:
     """Check whether the axis of an op holds the channels, whose packed positions lie together."""
     axis = op.node.attributes.get_int("axis", 0)
     return op.layout.channel_major and op.layout.names_channels(axis, len(op.data))

@@ -1,8 +1,8 @@
 """Find ops around low-channel layers that an equal op computes faster: companions of the fold.
 
 A rule is a file, which states its match and why the exchange is exact; `COMPANIONS` lists all, five
-at most. It imports `rules.quantization`, `rules.op` and `rules.propagation`; `decide`, `rewrite`
-and `tuning` import it. `evidence.proof` reads no rule: it defines the ops on both sides.
+at most. It imports `rules.quantization` and `rules.op`; `decide`, `rewrite` and `tuning` import it.
+`evidence.proof` reads no rule: it defines the ops on both sides.
 """
 
 from __future__ import annotations

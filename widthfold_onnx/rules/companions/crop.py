@@ -54,8 +54,7 @@ from widthfold_onnx.rules.companions.lengths import (
     conv_axes,
     trims,
 )
-from widthfold_onnx.rules.op import BOUNDS_OPSET, as_inputs, statistics_problem
-from widthfold_onnx.rules.propagation import BROADCASTING, UNARY
+from widthfold_onnx.rules.op import BOUNDS_OPSET, BROADCASTING, UNARY, as_inputs, statistics_problem
 from widthfold_onnx.rules.quantization import dequantizer
 
 POINTWISE = UNARY | BROADCASTING | {"BatchNormalization", "Clip"}

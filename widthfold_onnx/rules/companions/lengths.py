@@ -25,8 +25,7 @@ from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.operators.conv import CONV
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE
 from widthfold_onnx.refusal import Refusal
-from widthfold_onnx.rules.op import BOUNDS_OPSET
-from widthfold_onnx.rules.propagation import UNARY
+from widthfold_onnx.rules.op import BOUNDS_OPSET, BROADCASTING, UNARY
 
 CONVS: dict[str, Operator] = {"Conv": CONV, "ConvTranspose": CONV_TRANSPOSE}
 
@@ -126,7 +125,7 @@ class Lengths:
             return None
         if node.op_type in UNARY:
             return self.of(data, axis)
-        if node.op_type in JOINING:
+        if node.op_type in BROADCASTING:
             return self._broadcast(node, value, axis)
         if node.op_type in CONVS and axis >= 2:
             axes = conv_axes(self, node)
@@ -195,9 +194,6 @@ class Lengths:
                     return replace(first_term, offset=first_term.offset + sign * term.offset)
         return None
 
-
-JOINING = frozenset({"Add", "Div", "Max", "Min", "Mul", "Sub", "Sum"})
-"""Operators whose operands are broadcast."""
 
 MAX_FOLLOWED = 100
 """Values that are followed for one node: each costs levels of recursion."""

@@ -25,7 +25,7 @@ from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.messages import connected
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.op import IN_A_BODY, RETURNED, rule_problem
+from widthfold_onnx.rules.op import IN_A_BODY, RETURNED, SEVERAL, rule_problem
 from widthfold_onnx.rules.padding.channels import (
     CHANNELS,
     OpInPadding,
@@ -36,7 +36,6 @@ from widthfold_onnx.rules.padding.channels import (
     current_segments,
 )
 from widthfold_onnx.rules.padding.operators import PADDING, UNKNOWN_CHANNELS
-from widthfold_onnx.rules.propagation import SEVERAL
 
 UNPADDED_OPERAND = Refusal(Code.NOT_PACKED, "it reads a tensor that is not padded, too")
 

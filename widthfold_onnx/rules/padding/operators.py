@@ -20,8 +20,10 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.operators.matmul import flag
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.op import (
+    BROADCASTING,
     PARTS_OPSET,
     SIZES,
+    UNARY,
     as_inputs,
     constant_problem,
     statistics_problem,
@@ -39,7 +41,6 @@ from widthfold_onnx.rules.padding.channels import (
     cut,
     merge,
 )
-from widthfold_onnx.rules.propagation import BROADCASTING, UNARY
 
 UNKNOWN_RANK = Refusal(Code.UNKNOWN_SHAPE, "the rank of its input is not known")
 UNKNOWN_CHANNELS = Refusal(Code.UNKNOWN_SHAPE, "the channels of its input are not known")
@@ -161,11 +162,6 @@ FILLED_WITH_ONE = frozenset({"Div", "Mul", "Pow", "PRelu"})
 keep the proof from seeing that Max(x, slope * x) is a PRelu. Other constants are 0 there."""
 
 
-def _differing_extents(op: OpWithChannels) -> Refusal:
-    shapes = [list(shape) for shape in op.shapes if shape is not None]
-    return Refusal(Code.SHAPES_DIFFER, f"extents {shapes}")
-
-
 def _relate_broadcast(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     """Tie all inputs together that are no constants; constants vary per channel at most."""
     operands = [segments for segments in op.channels if segments is not None]
@@ -175,7 +171,7 @@ def _relate_broadcast(op: OpWithChannels) -> Sequence[Segments] | Refusal:
         if segments and shape
     }
     if len(ranks) > 1 or len({count_of(segments) for segments in operands}) > 1:
-        return _differing_extents(op)
+        return op.differing_extents
     for index, segments in enumerate(op.channels):
         if segments is None and op.has(index):
             problem = _operand_problem(op, index, count_of(operands[0]))
@@ -256,10 +252,10 @@ def _pad_resize(op: OpInPadding) -> PaddedOp | Refusal:
     node = _pad_weighted_sum(op)
     if isinstance(node, Refusal) or not op.has(SIZES):
         return node
-    return PaddedOp(node.padding, {SIZES: _with_channels(op, SIZES)})
+    return PaddedOp(node.padding, {SIZES: _padded_extents(op, SIZES)})
 
 
-def _with_channels(op: OpInPadding, index: int) -> Array:
+def _padded_extents(op: OpInPadding, index: int) -> Array:
     """Return the extents that an input gives, with the padded channels of the result."""
     extents = np.array(op.array(index))
     if extents[CHANNELS] > 0:  # else a Reshape copies or infers them
@@ -270,9 +266,9 @@ def _with_channels(op: OpInPadding, index: int) -> Array:
 # Concat, Split and Pad.
 
 
-def _is_along_channels(op: OpWithChannels, default: int) -> bool:
+def _acts_along_channels(op: OpWithChannels) -> bool:
     """Check whether an op acts along the channels; its rank is known."""
-    return op.node.attributes.get_int("axis", default) % op.rank == CHANNELS
+    return op.node.attributes.get_int("axis", 0) % op.rank == CHANNELS
 
 
 def _relate_concat(op: OpWithChannels) -> Sequence[Segments] | Refusal:
@@ -281,10 +277,10 @@ def _relate_concat(op: OpWithChannels) -> Sequence[Segments] | Refusal:
         return UNKNOWN_RANK
     if len(operands) < len(op.channels):
         return Refusal(Code.NOT_CARRIED, "it joins a constant, or a tensor of unknown extents")
-    if _is_along_channels(op, 1):
+    if _acts_along_channels(op):
         return [tuple(segment for segments in operands for segment in segments)]
     if len({count_of(segments) for segments in operands}) > 1:
-        return _differing_extents(op)
+        return op.differing_extents
     return _tied(operands)
 
 
@@ -298,23 +294,17 @@ def _pad_concat(op: OpInPadding) -> PaddedOp | Refusal:
 def _relate_split(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     if not op.rank:
         return UNKNOWN_RANK
-    if not _is_along_channels(op, 0):
+    if not _acts_along_channels(op):
         return [op.data] * len(op.node.outputs)
-    channels, count = count_of(op.data), len(op.node.outputs)
-    sizes = op.numbers(1, "split")
-    if sizes is None:
-        size = -(-channels // count)
-        sizes = [min(size, channels - size * i) for i in range(count)]
+    sizes = op.split_sizes(count_of(op.data))
     if isinstance(sizes, Refusal):
         return sizes
-    if len(sizes) != count or sum(sizes) != channels or min(sizes) < 1:
-        return Refusal(Code.UNEVEN_PARTS, f"{channels} channels are split into {count} parts")
     borders = [0, *accumulate(sizes)]
     return [channel_range(op.data, begin, end) for begin, end in pairwise(borders)]
 
 
 def _pad_split(op: OpInPadding) -> PaddedOp | Refusal:
-    if not _is_along_channels(op, 0):
+    if not _acts_along_channels(op):
         return _pad_selection(op)
     widths = [layout.width for layout in op.outputs]
     inputs, attributes = as_inputs(op.document, PARTS_OPSET, {"split": widths})
@@ -391,7 +381,7 @@ def _relate_flatten(op: OpWithChannels) -> Sequence[Segments] | Refusal:
 
 
 def _pad_reshape(op: OpInPadding) -> PaddedOp | Refusal:
-    return PaddedOp(op.padding, {1: _with_channels(op, 1)})
+    return PaddedOp(op.padding, {1: _padded_extents(op, 1)})
 
 
 def _relate_gather(op: OpWithChannels) -> Sequence[Segments] | Refusal:
@@ -416,10 +406,10 @@ def _pad_product(op: OpInPadding) -> PaddedOp | Refusal:
 
 
 LINEAR = PaddingRule(_relate_linear, _pad_linear, slice(1, 3))
-POINTWISE = PaddingRule(_relate_data, _pad_broadcast, slice(1, None))
+ELEMENTWISE = PaddingRule(_relate_data, _pad_broadcast, slice(1, None))
 
 PADDING: Mapping[str, PaddingRule] = {
-    **dict.fromkeys(sorted(UNARY), POINTWISE),
+    **dict.fromkeys(sorted(UNARY), ELEMENTWISE),
     **dict.fromkeys(sorted(BROADCASTING), PaddingRule(_relate_broadcast, _pad_broadcast)),
     **dict.fromkeys(
         ("AveragePool", "GlobalAveragePool"), PaddingRule(_relate_data, _pad_weighted_sum)
@@ -431,7 +421,7 @@ PADDING: Mapping[str, PaddingRule] = {
     **dict.fromkeys(("Flatten", "Squeeze"), PaddingRule(_relate_flatten, _pad_selection)),
     **dict.fromkeys(("Gemm", "MatMul"), PaddingRule(_relate_product, _pad_product, slice(1, 2))),
     "BatchNormalization": PaddingRule(_relate_normalization, _pad_normalization, slice(1, 5)),
-    "Clip": POINTWISE,
+    "Clip": ELEMENTWISE,
     "Concat": PaddingRule(_relate_concat, _pad_concat),
     "Gather": PaddingRule(_relate_gather, _pad_selection, slice(1, 2)),
     "Pad": PaddingRule(_relate_pad, _pad_pad, slice(2, 3)),
