@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.evidence.files import may_saturate, verify_files
+from widthfold_onnx.evidence.verification import verify_files
 from widthfold_onnx.model.atomic import check_target
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import (
@@ -329,6 +329,7 @@ def _usable_forms(
         UnverifiedError: the model does not run, or not twice alike.
         UsageError: stored inputs or shapes that do not fit it.
     """
+    from widthfold_onnx.evidence.saturating_forms import may_saturate, usable_forms
     from widthfold_onnx.runtime.inputs.cases import with_cases
 
     on_progress(Step("running the model as its values are judged"))
@@ -337,8 +338,6 @@ def _usable_forms(
     )
     if not may_saturate(loaded.path, run_options):
         return options, {}
-    from widthfold_onnx.evidence.saturating_forms import usable_forms
-
     on_progress(Step("trying which folds saturate no further than the model"))
     return usable_forms(loaded, options, run_options)
 

@@ -87,7 +87,7 @@ def test_a_fold_needs_neither_the_runtime_nor_what_renders_other_reports(
         ("import widthfold_onnx as wf; dir(wf), wf.UsageError", set()),
         ("import widthfold_onnx as wf; wf.optimize, wf.verify, wf.inspect", TO_FOLD),
         (
-            "import widthfold_onnx.evidence.run, widthfold_onnx.tuning.successive_halving",
+            "import widthfold_onnx.evidence.checks, widthfold_onnx.tuning.successive_halving",
             TO_FOLD,
         ),
         (

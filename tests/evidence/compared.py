@@ -7,8 +7,8 @@ from pathlib import Path
 
 from onnx import parser
 
+from widthfold_onnx.evidence.checks import Uncompared, run_original
 from widthfold_onnx.evidence.parity.judgement import ModelParity, model_parity
-from widthfold_onnx.evidence.run import Uncompared, run_original
 from widthfold_onnx.options import Provider, Sizes, VerifyOptions
 from widthfold_onnx.options.progress import Progress, silent
 from widthfold_onnx.results import OutputParity, Verdict

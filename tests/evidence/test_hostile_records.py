@@ -16,7 +16,7 @@ from msgspec import structs
 from tests.folding import fold_model
 from tests.reports.sample import passing
 from tests.rewrite.guards.guarded import parsed
-from widthfold_onnx.evidence.run import verified
+from widthfold_onnx.evidence.checks import verified
 from widthfold_onnx.model.document import Document, Node
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.operators import OPERATORS

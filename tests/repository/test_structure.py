@@ -254,7 +254,7 @@ def test_no_folder_holds_more_modules_than_can_be_overlooked(root: Path) -> None
     ("importing", "text", "wrong"),
     [
         ("widthfold_onnx.rules.selection", "from widthfold_onnx.rewrite import rewriting", True),
-        ("widthfold_onnx.tuning.search.trials", "import widthfold_onnx.evidence.run", True),
+        ("widthfold_onnx.tuning.search.trials", "import widthfold_onnx.evidence.checks", True),
         ("widthfold_onnx.tuning.search.trials", "from widthfold_onnx.rewrite import chain", False),
     ],
 )

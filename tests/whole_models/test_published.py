@@ -10,8 +10,8 @@ from onnx import parser
 
 from tests.folding import optimize
 from tests.shared import SHARED
-from widthfold_onnx.evidence.files import verify_files
 from widthfold_onnx.evidence.inputs import all_windows_fit
+from widthfold_onnx.evidence.verification import verify_files
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 
 SWIFT = SHARED / "published" / "swift-f0__model_0.3.0.onnx"

@@ -24,7 +24,7 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.branches import unreached_branches
 from widthfold_onnx.evidence.exact_kernels import holds_bytes
-from widthfold_onnx.evidence.runs import Outputs, run_once
+from widthfold_onnx.evidence.model_outputs import Outputs, run_once
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.loader import load

@@ -14,11 +14,37 @@ from glob import escape
 from itertools import product
 from pathlib import Path
 
-from widthfold_onnx.decide.fixed import decide_fixed
-from widthfold_onnx.evidence.files import saturation_objections
+from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
+from widthfold_onnx.evidence.parity.reference import reference_of
+from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions
+from widthfold_onnx.options.progress import silent
+from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.session import resolved
+
+
+def may_saturate(original: Path, options: VerifyOptions) -> bool:
+    """Run a model as its values are judged; return whether kernels of this CPU may saturate on it.
+
+    Args:
+        original: the model before.
+        options: what to run and where.
+
+    Raises:
+        UnverifiedError: it does not run, or not twice alike.
+        UsageError: stored inputs or shapes that do not fit it.
+    """
+    return isolated(_may_saturate, original, options)
+
+
+def _may_saturate(original: Path, options: VerifyOptions) -> bool:
+    check_options = replace(resolved(options), seeds=0 if options.inputs else 1)
+    if doubts := reference_of(original, check_options, silent).doubts:
+        raise UnverifiedError(doubts[0])
+    return saturates(check_options) and holds_bytes(original)
 
 
 @dataclass(frozen=True)
@@ -87,6 +113,10 @@ def _checks(
     model: LoadedModel, choices: Iterable[FoldOptions], verify_options: VerifyOptions
 ) -> list[FoldCheck]:
     """Return one check for each choice of options that folds something."""
+    # The child that runs the model needs neither.
+    from widthfold_onnx.decide.fixed import decide_fixed
+    from widthfold_onnx.model.writer import write_model
+
     checks: list[FoldCheck] = []
     with tempfile.TemporaryDirectory(prefix="widthfold-") as folder:
         files: list[Path] = []
@@ -112,3 +142,27 @@ def _choices(options: FoldOptions) -> Iterator[FoldOptions]:
     layouts = (Layout.NCHW, Layout.NHWC) if any_layout else (options.layout,)
     for layout, axis in product(layouts, sorted(axes, key=str)):
         yield replace(options, axis=axis, layout=layout)
+
+
+def saturation_objections(
+    original: Path, folds: Sequence[Path], options: VerifyOptions
+) -> list[list[str]]:
+    """Return why folds may not be deployed on this CPU, whose kernels saturate.
+
+    Returns:
+        For each fold its objections, which are empty unless it saturates further than the original.
+
+    Raises:
+        UnverifiedError: the original does not run.
+    """
+    return isolated(_saturation_objections, original, folds, options)
+
+
+def _saturation_objections(
+    original: Path, folds: Sequence[Path], options: VerifyOptions
+) -> list[list[str]]:
+    reference = reference_of(original, resolved(options), silent)
+    results = [
+        compare_as_deployed(reference, fold, reference.run(fold, Level.ALL)) for fold in folds
+    ]
+    return [[*failures, *remarks] if failures else [] for failures, remarks in results]

@@ -19,9 +19,9 @@ from tests.cli.tool import (
 )
 from tests.reports.sample import timing
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.evidence.checks import verified
 from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.parity.judgement import ModelParity
-from widthfold_onnx.evidence.run import verified
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.session import resolved
 
@@ -97,7 +97,7 @@ def test_a_timing_that_fails_leaves_the_rest_of_the_report(
     def stops(*arguments: object, **options: object) -> None:
         raise UnverifiedError("the runtime stopped")
 
-    monkeypatch.setattr("widthfold_onnx.evidence.run.time_models", stops)
+    monkeypatch.setattr("widthfold_onnx.evidence.checks.time_models", stops)
     options = VerifyOptions(provider=Provider.CPU, seeds=1)
     report = verified(*pair, options, on_progress=lambda step: None)
     assert report.verdict == "unverified"
@@ -121,8 +121,8 @@ def test_what_fails_is_said_before_what_limits(
     pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parity = ModelParity(Findings(remarks=("left out seed 3: it stops",)), input_sets=1)
-    monkeypatch.setattr("widthfold_onnx.evidence.run.model_parity", lambda *a, **k: parity)
-    monkeypatch.setattr("widthfold_onnx.evidence.run.time_models", lambda *a, **k: timing())
+    monkeypatch.setattr("widthfold_onnx.evidence.checks.model_parity", lambda *a, **k: parity)
+    monkeypatch.setattr("widthfold_onnx.evidence.checks.time_models", lambda *a, **k: timing())
     options = VerifyOptions(provider=Provider.CPU, seeds=1, fail_under=9.0)
     report = verified(*pair, options, on_progress=lambda step: None)
     assert [reason.split(":")[0] for reason in report.reasons] == [

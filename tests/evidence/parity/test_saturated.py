@@ -16,9 +16,10 @@ from tests.evidence.parity.reference import reference
 from tests.folding import fold_model
 from tests.lacking import refuses_signed_convs
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.files import may_saturate, verify_files
 from widthfold_onnx.evidence.parity import saturated
 from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
+from widthfold_onnx.evidence.saturating_forms import may_saturate
+from widthfold_onnx.evidence.verification import verify_files
 from widthfold_onnx.options import AxisName, FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.kernels import u8s8_error

@@ -12,9 +12,9 @@ import pytest
 from onnx import numpy_helper
 
 from tests.shared import MODELS, ROOT, SHARED
-from widthfold_onnx.evidence.files import verify_files
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
+from widthfold_onnx.evidence.verification import verify_files
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto.walk import overridable
 from widthfold_onnx.options import Provider, VerifyOptions

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from widthfold_onnx.evidence.exact_kernels import open_chosen
+from widthfold_onnx.evidence.model_outputs import Outputs, attempt, pairs
 from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Distance, measure
 from widthfold_onnx.evidence.parity.reference import Reference
-from widthfold_onnx.evidence.runs import Outputs, attempt, pairs
 from widthfold_onnx.options.progress import Step
 from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.providers import PRECISION

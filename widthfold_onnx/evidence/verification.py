@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.options.progress import Progress, silent
+from widthfold_onnx.options.progress import Progress
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import Before, environment
@@ -72,63 +71,9 @@ def verify_files(
         )
 
 
-def may_saturate(original: Path, options: VerifyOptions) -> bool:
-    """Run a model as its values are judged; return whether kernels of this CPU may saturate on it.
-
-    Args:
-        original: the model before.
-        options: what to run and where.
-
-    Raises:
-        UnverifiedError: it does not run, or not twice alike.
-        UsageError: stored inputs or shapes that do not fit it.
-    """
-    return isolated(_may_saturate, original, options)
-
-
-def saturation_objections(
-    original: Path, folds: Sequence[Path], options: VerifyOptions
-) -> list[list[str]]:
-    """Return why folds may not be deployed on this CPU, whose kernels saturate.
-
-    Returns:
-        For each fold its objections, which are empty unless it saturates further than the original.
-
-    Raises:
-        UnverifiedError: the original does not run.
-    """
-    return isolated(_saturation_objections, original, folds, options)
-
-
-def _may_saturate(original: Path, options: VerifyOptions) -> bool:
-    from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
-    from widthfold_onnx.evidence.parity.reference import reference_of
-    from widthfold_onnx.runtime.session import resolved
-
-    check_options = dataclasses.replace(resolved(options), seeds=0 if options.inputs else 1)
-    if doubts := reference_of(original, check_options, silent).doubts:
-        raise UnverifiedError(doubts[0])
-    return saturates(check_options) and holds_bytes(original)
-
-
-def _saturation_objections(
-    original: Path, folds: Sequence[Path], options: VerifyOptions
-) -> list[list[str]]:
-    from widthfold_onnx.evidence.parity.reference import reference_of
-    from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
-    from widthfold_onnx.runtime.descriptions import Level
-    from widthfold_onnx.runtime.session import resolved
-
-    reference = reference_of(original, resolved(options), silent)
-    results = [
-        compare_as_deployed(reference, fold, reference.run(fold, Level.ALL)) for fold in folds
-    ]
-    return [[*failures, *remarks] if failures else [] for failures, remarks in results]
-
-
 def _run(
     original: Path, rewritten: Path, options: VerifyOptions, *, send: Progress
 ) -> VerifyReport:
-    from widthfold_onnx.evidence.run import verified
+    from widthfold_onnx.evidence.checks import verified
 
     return verified(original, rewritten, options, on_progress=send)

@@ -1,4 +1,4 @@
-"""Run all that `verify` does in a child process: interface, values, proof, time."""
+"""Run all checks of `verify` in a child process: interface, values, proof, time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Uncompared:
 def verified(
     original: Path, rewritten: Path, options: VerifyOptions, *, on_progress: Progress
 ) -> VerifyReport:
-    """Compare two model files in this process; `files.verify_files` starts one for it.
+    """Compare two model files in this process; `verification.verify_files` starts one for it.
 
     Raises:
         UsageError: an input, a shape or an option of the provider that does not fit.
