@@ -6,12 +6,15 @@
   distributions seldom get near both ends of the range, where sums of 8 bits saturate
   (`runtime.kernels`) and weights have most effect.
 * `all_windows_fit`: sizes at which every layer has something to compute.
+* `unreached_branches`: branches that no input set reaches, so that nothing is compared there.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -22,20 +25,22 @@ from onnx import helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.branches import unreached_branches
 from widthfold_onnx.evidence.exact_kernels import holds_bytes
 from widthfold_onnx.evidence.model_outputs import Outputs, run_once
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.proto import walk
+from widthfold_onnx.model.proto.functions import flat
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Shapes, VerifyOptions
+from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.rules.quantization import before_moves
+from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
-from widthfold_onnx.runtime.session import Session
+from widthfold_onnx.runtime.session import Session, open_session
 from widthfold_onnx.text import printable
 
 MAX_SMALL = 4
@@ -46,6 +51,9 @@ VALUES = (0.0, 1.0, 0.1, 10.0, 100.0, 1e4, 1e6)
 
 TRIES = 64
 """Combinations that are tried, chosen at random where there are more."""
+
+SHAPES = ("Shape", "Size")
+"""Operators that return extents, whatever the elements are."""
 
 
 def run_on_inputs(
@@ -243,3 +251,64 @@ def all_windows_fit(model: onnx.ModelProto, shapes: Shapes) -> bool:
         if node.op_type != "ConvTranspose" and (extents[2:] + pads < reach).any():
             return False
     return True
+
+
+def unreached_branches(
+    model: onnx.ModelProto, source: Path, options: RuntimeOptions, sets: Sequence[InputSet]
+) -> list[str]:
+    """Return the branches, chosen by elements of inputs, that no input set reaches.
+
+    Args:
+        model: the model, without its external data.
+        source: file of the model.
+        options: where it runs.
+        sets: input sets on which it runs.
+
+    Raises:
+        UnverifiedError: it does not run.
+    """
+    copy, names = _marked_copy(model)
+    if not names:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        session = open_session(
+            copy, options, Level.DISABLED, source=source, profile=Path(folder, "profile")
+        )
+        for item in sets:
+            session.run(item.feeds)
+        events = json.loads(session.end_profile().read_bytes(), strict=False)
+    marks = {event["name"].rpartition("/")[0] for event in events}
+    return [branch for mark, branch in names.items() if mark not in marks]
+
+
+def _marked_copy(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Rename the nodes of each branch that elements of inputs choose.
+
+    Returns:
+        A copy of the model, and the name of each branch by the mark that begins its node names.
+    """
+    copy = walk.copy_of(flat(model))
+    values = {value.name for value in walk.inputs(copy)}
+    _add_dependents(copy.graph, values)
+    names: dict[str, str] = {}
+    for node in walk.all_nodes(copy.graph.node):
+        if node.op_type == "If" and node.input[0] in values:
+            for place, body in walk.subgraphs(node.attribute):
+                mark = f"widthfold/branch {len(names)}"
+                names[mark] = f"{place} of {printable(node.name or node.output[0])}"
+                for number, inner in enumerate(body.node):
+                    inner.name = f"{mark}/{number}"
+    return copy, names
+
+
+def _add_dependents(graph: onnx.GraphProto, values: set[str]) -> None:
+    """Add the values that depend on elements of `values`, not on their extents alone."""
+    for node in graph.node:
+        depends = node.op_type not in SHAPES and any(name in values for name in node.input)
+        for _, body in walk.subgraphs(node.attribute):
+            if depends:
+                values.update(value.name for value in body.input)
+            _add_dependents(body, values)
+            depends = depends or any(value.name in values for value in body.output)
+        if depends:
+            values.update(name for name in node.output if name)
