@@ -38,13 +38,11 @@ from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.rules.quantization import before_moves
 from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.inputs.cases import MAX_SMALL
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.session import Session, open_session
 from widthfold_onnx.text import printable
-
-MAX_SMALL = 4
-"""Inputs of at most so many elements are small: they may be limits, rates or switches."""
 
 VALUES = (0.0, 1.0, 0.1, 10.0, 100.0, 1e4, 1e6)
 """Values of an element; all pairs are tried, so two scalars come in both orders."""

@@ -16,8 +16,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.inputs import MAX_SMALL
 from widthfold_onnx.model.proto.walk import subgraphs
+from widthfold_onnx.runtime.inputs.cases import MAX_SMALL
 
 COPIES = (1, 1, 10, 10)
 """Units in the last place by which copies are shaken. The first copy always runs, the others while

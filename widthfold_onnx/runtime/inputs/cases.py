@@ -29,8 +29,8 @@ from widthfold_onnx.text import printable, valued
 
 R = TypeVar("R", bound=RuntimeOptions)
 
-SMALL = 4
-"""Most elements of an input whose value is taken from the graph."""
+MAX_SMALL = 4
+"""Inputs of at most so many elements are small: they may be limits, rates or switches."""
 
 MAX_CASES = 8
 """Most combinations of values; beyond that each value is in one of them."""
@@ -133,7 +133,7 @@ def _size(value: onnx.ValueInfoProto) -> int | None:
 
 def _is_small(value: onnx.ValueInfoProto) -> bool:
     size = _size(value)
-    return size is not None and size <= SMALL and value.type.tensor_type.elem_type in NUMERIC
+    return size is not None and size <= MAX_SMALL and value.type.tensor_type.elem_type in NUMERIC
 
 
 class _Reader:
