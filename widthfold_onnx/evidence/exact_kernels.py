@@ -38,16 +38,19 @@ INT8, UINT8 = TensorProto.INT8, TensorProto.UINT8
 MICROSOFT = "com.microsoft"
 
 PRODUCTS = {
-    ("", "ConvInteger"): (1, 3),
-    ("", "MatMulInteger"): (1, 3),
-    ("", "QLinearConv"): (3, 5),
-    ("", "QLinearMatMul"): (3, 5),
+    **{
+        operator: (inputs.weight, inputs.weight_zero)
+        for operator, (description, *_) in OPERATORS.items()
+        for inputs in [description.inputs]
+        if inputs.weight_zero is not None
+    },
     (MICROSOFT, "DynamicQuantizeMatMul"): (1, 3),
     (MICROSOFT, "MatMulIntegerToFloat"): (1, 5),
     (MICROSOFT, "QGemm"): (3, 5),
     (MICROSOFT, "QLinearConv"): (3, 5),
 }
-"""Operators that multiply integers of 8 bits: indices of the second operand and its zero point."""
+"""Operators that multiply integers of 8 bits, those with a description and some of the runtime:
+indices of the second operand and its zero point."""
 
 DEQUANTIZED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators that the runtime computes with integers if both operands are dequantized."""
