@@ -24,9 +24,8 @@ from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
 from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.model_outputs import Outputs, pairs
 from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Distance, compare
-from widthfold_onnx.evidence.parity.reference import UNSTEADY, Reference
+from widthfold_onnx.evidence.parity.reference import COPIES, UNSTEADY, Reference
 from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
-from widthfold_onnx.evidence.parity.shaken import COPIES
 from widthfold_onnx.evidence.parity.truth import true_outputs
 from widthfold_onnx.options.progress import Step
 from widthfold_onnx.results import LevelName, OutputParity

@@ -1,28 +1,38 @@
-"""Run the original as the reference: how far rounding moves it (`shaken`), where it overflows."""
+"""Run the original, and copies that tell how far rounding moves it and where it overflows.
+
+In shaken copies the inputs and the weights of linear layers move by as many units in the last place
+as `COPIES` says, up or down at random. Rounding may move the outputs as far as these copies do:
+stochastic arithmetic, as of Higham and Mary, A new approach to probabilistic rounding error
+analysis, 2019. Constants and inputs that compare, clip, select, index or scale sizes stay: other
+limits make another function.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import onnx
+from onnx import helper, numpy_helper
 
+from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import open_chosen, open_exact
 from widthfold_onnx.evidence.inputs import run_on_inputs
 from widthfold_onnx.evidence.model_outputs import Outputs, attempt, pairs
 from widthfold_onnx.evidence.parity.outputs import Distance, compare, distance, dtype_of
-from widthfold_onnx.evidence.parity.shaken import COPIES, shake, shaken_input, steps_of
 from widthfold_onnx.model.loader import load_with_data
 from widthfold_onnx.model.proto.scope import describe_node
-from widthfold_onnx.model.proto.walk import operator_of
+from widthfold_onnx.model.proto.walk import operator_of, subgraphs
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.options.progress import Progress
 from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.inputs.cases import MAX_SMALL
 from widthfold_onnx.runtime.inputs.input_sets import InputSets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.text import printable
@@ -31,6 +41,26 @@ UNSTEADY = "cannot be judged: the original itself gives other values when it run
 
 MAX_COPIED_BYTES = 1 << 29
 """Largest model that is copied; it is held several times."""
+
+COPIES = (1, 1, 10, 10)
+"""Units in the last place by which copies are shaken. The first copy always runs, the others while
+an output is too far off. Larger steps find sums that are near half a step of a quantizer."""
+
+LINEAR = (
+    *("Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Einsum"),
+    *("GRU", "LSTM", "RNN", "FusedConv", "FusedGemm", "FusedMatMul"),
+)
+"""Operators whose constant operands move; the names of ONNX and `com.microsoft` differ."""
+
+PASS_THROUGH = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+"""Operators between a constant and the layer that reads it."""
+
+SHAKEN = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+
+Constants = Mapping[str, onnx.TensorProto]
+
+Steps = Callable[[tuple[int, ...]], Array]
+"""Draws the steps of all elements of an array of a shape, in units in the last place."""
 
 
 @dataclass(frozen=True)
@@ -158,3 +188,74 @@ def reference_of(original: Path, options: VerifyOptions, on_progress: Progress) 
         if not compare(name, *pair, options.tolerance).passed
     }
     return Reference(original, options, on_progress, inputs, outputs, session.outputs, unsteady)
+
+
+def steps_of(copy: int, size: int) -> Steps:
+    """Draw steps of a size, up or down at random.
+
+    An odd copy moves every number the other way than the copy before it, so that two copies move a
+    number up and down.
+    """
+    generator, step = np.random.default_rng(copy // 2), size if copy % 2 else -size
+    return lambda shape: np.where(generator.random(shape) < 0.5, step, -step)
+
+
+def shaken(array: Array, steps: Steps) -> Array:
+    """Return floats moved by their steps; 0, Inf, NaN and other types stay."""
+    if array.dtype.kind != "f":
+        return array
+    with np.errstate(invalid="ignore", over="ignore"):
+        result = array + np.spacing(np.abs(array)) * steps(array.shape).astype(array.dtype)
+    return np.asarray(np.where((array == 0) | ~np.isfinite(result), array, result))
+
+
+def shaken_input(array: Array, steps: Steps) -> Array:
+    """Return an input moved by its steps, without the numbers that a model may compare.
+
+    Small inputs stay: they are limits, rates and switches, whose values are drawn from the
+    constants that they are compared with. Whole numbers stay: they are masks, labels and counts.
+    Where one unit in the last place turns a comparison, a copy would be another function.
+    """
+    if array.dtype.kind != "f" or array.size <= MAX_SMALL:
+        return array
+    return np.where(array == np.rint(array), array, shaken(array, steps))
+
+
+def shake(model: onnx.ModelProto, steps: Steps) -> onnx.ModelProto:
+    """Move the weights of all linear layers of a model, in place.
+
+    A weight that is stored as integers moves behind its DequantizeLinear, by a Mul node.
+    """
+    _shake(model.graph, {}, steps, (f"widthfold/shaken/{i}" for i in itertools.count()))
+    return model
+
+
+def _shake(graph: onnx.GraphProto, outside: Constants, steps: Steps, names: Iterator[str]) -> None:
+    makers = {name: node for node in graph.node for name in node.output}
+    constants = {**outside, **{tensor.name: tensor for tensor in graph.initializer}}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+            constants[node.output[0]] = node.attribute[0].t
+    weights: dict[str, onnx.TensorProto] = {}
+    for node in list(graph.node):
+        for _, inner in subgraphs(node.attribute):
+            _shake(inner, constants, steps, names)
+        for place, name in enumerate(node.input if node.op_type in LINEAR else ()):
+            reader, maker = node, makers.get(name)
+            while maker is not None and maker.op_type in PASS_THROUGH:
+                reader, place, name = maker, 0, maker.input[0]
+                maker = makers.get(name)
+            if maker is not None and maker.op_type == "DequantizeLinear":
+                weight, scale = (constants.get(operand) for operand in maker.input[:2])
+                if weight is not None and scale is not None and scale.data_type in SHAKEN:
+                    units = np.ones(tuple(weight.dims), numpy_helper.to_array(scale).dtype)
+                    factors, product = next(names), next(names)
+                    value = numpy_helper.from_array(shaken(units, steps))
+                    graph.node.append(helper.make_node("Constant", [], [factors], value=value))
+                    graph.node.append(helper.make_node("Mul", [name, factors], [product]))
+                    reader.input[place] = product
+            elif name in constants and constants[name].data_type in SHAKEN:
+                weights[name] = constants[name]
+    for tensor in weights.values():
+        array = shaken(numpy_helper.to_array(tensor), steps)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
