@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from widthfold_onnx.evidence.parity import outputs
 from widthfold_onnx.evidence.parity.judgement import output_rows
-from widthfold_onnx.evidence.parity.outputs import Distance, compare, distance
+from widthfold_onnx.evidence.parity.outputs import Allowance, Distance, compare, distance
 from widthfold_onnx.options import Tolerance
 
 FLOATS = [np.float16, np.float32, np.float64]
@@ -220,16 +220,16 @@ def test_a_multiple_of_the_movement_is_allowed(away, passed):
     reference = np.array([1.0] + 9 * [0.5])
     candidate = reference.copy()
     candidate[:4] += away
-    row = compare("y", reference, candidate, NORMAL, movement=MOVED, multiple=10)
+    row = compare("y", reference, candidate, NORMAL, Allowance(MOVED, 10))
     assert (row.passed, row.movement, row.tolerance) == (passed, 1e-3, 1e-2)
     assert (row.caveat == "ill-conditioned") is passed
     for chosen in (Tolerance(rtol=1e-4), Tolerance(atol=1e-4), Tolerance(per_output={"y": 1e-4})):
-        assert not compare("y", reference, candidate, chosen, movement=MOVED, multiple=10).passed
+        assert not compare("y", reference, candidate, chosen, Allowance(MOVED, 10)).passed
 
 
 def test_the_mean_may_not_be_further_off_either():
     reference = np.array([1.0] + 9 * [0.5])
-    row = compare("y", reference, reference + 2e-3, NORMAL, movement=MOVED, multiple=10)
+    row = compare("y", reference, reference + 2e-3, NORMAL, Allowance(MOVED, 10))
     assert (row.passed, row.note) == (False, "the mean distance is 0.002, allowed 0.001")
 
 
@@ -240,14 +240,14 @@ def test_the_mean_may_not_be_further_off_either():
 def test_integers_are_no_further_off_than_copies_and_not_many_more_of_them(steps, passed):
     reference = np.arange(4, dtype=np.uint8)
     candidate = reference + np.array(steps, np.uint8)
-    row = compare("y", reference, candidate, NORMAL, movement=Distance(1, 0.25), multiple=3)
+    row = compare("y", reference, candidate, NORMAL, Allowance(Distance(1, 0.25), 3))
     assert row.passed is passed
 
 
 def test_texts_may_differ_where_those_of_copies_do():
     reference, candidate = np.array(["a", "b"]), np.array(["a", "c"])
-    assert compare("y", reference, candidate, NORMAL, movement=Distance(1, 0.5)).passed
-    assert not compare("y", reference, candidate, NORMAL, movement=Distance()).passed
+    assert compare("y", reference, candidate, NORMAL, Allowance(Distance(1, 0.5))).passed
+    assert not compare("y", reference, candidate, NORMAL, Allowance(Distance())).passed
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.complex64, np.int8, np.bool_])

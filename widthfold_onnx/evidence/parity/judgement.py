@@ -23,7 +23,7 @@ import numpy as np
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
 from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.model_outputs import Outputs, pairs
-from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Distance, compare
+from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Allowance, Distance, compare
 from widthfold_onnx.evidence.parity.reference import COPIES, UNSTEADY, Reference
 from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
 from widthfold_onnx.evidence.parity.truth import true_outputs
@@ -61,7 +61,6 @@ class CellKey(NamedTuple):
 
 
 Cells = dict[CellKey, OutputParity]
-Rtol = Mapping[str, float]
 Movements = list[dict[str, Distance]]
 
 
@@ -126,7 +125,7 @@ def judgement_of(
             with np.errstate(over="ignore"):
                 true_values = values.astype(outputs[name].dtype)
             arrays, moved = (true_values, outputs[name]), movement.get(name)
-            row = compare(name, *arrays, tolerance, "disabled", moved, MULTIPLE_IF_PROVED)
+            row = compare(name, *arrays, tolerance, Allowance(moved, MULTIPLE_IF_PROVED))
             if row.passed:
                 usable[index][name] = true_values
                 if moved is not None:
@@ -167,7 +166,7 @@ class Judgement:
     def cells(self, runs: Mapping[LevelName, Sequence[Outputs] | str]) -> Cells:
         """Compare every output of the rewritten model, at each level and on every input set."""
         return {
-            key: self._cell(key, candidate)
+            key: msgspec.structs.replace(self._cell(key, candidate), level=level)
             for level, outputs in runs.items()
             for index, candidate in enumerate(() if isinstance(outputs, str) else outputs)
             for name in pairs(self.reference.outputs[index], candidate)
@@ -182,22 +181,18 @@ class Judgement:
         """
         level, name, index = key
         reference, truth = self.reference, self.truths[index]
+        tolerance, movement = reference.options.tolerance, self.movements[index].get(name)
         multiple = MULTIPLE_IF_PROVED if self.is_proved else MULTIPLE_IF_UNPROVED
         defaults = EXACT_RTOL if name in truth and not self.is_proved else DEFAULT_RTOL
-        cell = self._comparison(key, reference.outputs[index] | truth, new, multiple, defaults)
+        arrays = pairs(reference.outputs[index] | truth, new)[name]
+        cell = compare(name, *arrays, tolerance, Allowance(movement, multiple, defaults))
         if name in reference.unsteady:
             return msgspec.structs.replace(cell, passed=False, note=UNSTEADY, caveat="unsteady")
         if cell.passed or level == "disabled" or isinstance(reference.optimized_outputs, str):
             return cell
-        second_cell = self._comparison(key, reference.optimized_outputs[index], new, multiple)
+        arrays = pairs(reference.optimized_outputs[index], new)[name]
+        second_cell = compare(name, *arrays, tolerance, Allowance(movement, multiple))
         return msgspec.structs.replace(second_cell, note=OPTIMIZED) if second_cell.passed else cell
-
-    def _comparison(
-        self, key: CellKey, old: Outputs, new: Outputs, multiple: float, rtol: Rtol = DEFAULT_RTOL
-    ) -> OutputParity:
-        level, name, index = key
-        tolerance, movement = self.reference.options.tolerance, self.movements[index].get(name)
-        return compare(name, *pairs(old, new)[name], tolerance, level, movement, multiple, rtol)
 
 
 def failed_cells(cells: Cells) -> Cells:

@@ -16,7 +16,7 @@ import numpy as np
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.evidence.inputs import why_meaningless
 from widthfold_onnx.options import Tolerance
-from widthfold_onnx.results import Caveat, LevelName, OutputParity, WorstElement
+from widthfold_onnx.results import Caveat, OutputParity, WorstElement
 
 DEFAULT_RTOL = {
     **dict.fromkeys(("float64", "complex128"), 1e-12),
@@ -132,33 +132,48 @@ def _gaps(a: Array, b: Array) -> Array:
     return np.abs(a.astype(np.float64) - b.astype(np.float64))
 
 
+class Allowance(NamedTuple):
+    """What an output may differ by whose tolerance the caller did not choose.
+
+    Floats may be `multiple` times as far off as rounding moves the original. For other types no
+    element may be further off than in a shaken copy, but so many times as many elements may differ.
+
+    Attributes:
+        movement: how far rounding moves the original; None where that is not known.
+        multiple: the multiple of the movement.
+        defaults: rtol by dtype.
+    """
+
+    movement: Distance | None = None
+    multiple: float = 1.0
+    defaults: Mapping[str, float] = DEFAULT_RTOL
+
+
+BY_DEFAULT = Allowance()
+
+
 def compare(
     name: str,
     reference: Array,
     candidate: Array,
     tolerance: Tolerance,
-    level: LevelName = "disabled",
-    movement: Distance | None = None,
-    multiple: float = 1.0,
-    defaults: Mapping[str, float] = DEFAULT_RTOL,
+    allowance: Allowance = BY_DEFAULT,
 ) -> OutputParity:
-    """Judge one output on one input set: |a - b| <= atol + rtol * max |reference|.
+    """Judge one output on one input set: |a - b| <= atol + rtol * max |reference|, or `allowance`.
 
-    Floats may also be `multiple` times as far off as rounding moves the original: `movement`, None
-    where that is not known. For other types no element may be further off than in a shaken copy,
-    but `multiple` times as many elements may differ. If the caller chose a tolerance of the output,
-    the movement does not count; else `defaults` give rtol by dtype.
+    The level of the row is "disabled".
     """
     dtype, types = dtype_of(reference), (_type_text(reference), _type_text(candidate))
-    figures, movement = measure(reference, candidate), movement if types[0] == types[1] else None
+    figures = measure(reference, candidate)
+    movement = allowance.movement if types[0] == types[1] else None
     largest, mean = figures.distance or Distance()
     unit = figures.scale or 1.0
-    rtol = tolerance.rtol_of(name, defaults.get(dtype, 0.0))
+    rtol = tolerance.rtol_of(name, allowance.defaults.get(dtype, 0.0))
     bound = tolerance.atol + rtol * figures.scale
     rtol += tolerance.atol / unit  # as it is reported: relative to the largest |reference|
     allowed = Distance(bound, bound)
     if movement is not None and not tolerance.is_chosen(name):
-        allowed = allowed.joined(movement.times(multiple, dtype))
+        allowed = allowed.joined(movement.times(allowance.multiple, dtype))
         rtol = max(rtol, allowed.largest / unit)
     is_near = largest <= allowed.largest and math.isfinite(largest)
     passed = figures.match and is_near and mean <= allowed.mean
@@ -181,7 +196,7 @@ def compare(
     return OutputParity(
         name=name,
         dtype=dtype,
-        level=level,
+        level="disabled",
         max_abs=_number(gap.largest),
         mean_abs=_number(gap.mean),
         max_rel=None if dtype == "string" else _number(relative),
