@@ -57,13 +57,13 @@ def compare_models(
     is_proved: bool = False,
     send: Progress = silent,
 ) -> Comparison:
-    reference = run_original(original, rewritten, options, on_progress=send)
-    provider = reference.options.provider
-    if isinstance(reference, Uncompared):
-        parity = ModelParity(reference.findings)
-        return Comparison(parity, provider, missing_kernel=reference.missing_kernel)
-    parity = model_parity(reference, rewritten, is_proved=is_proved)
-    return Comparison(parity, provider, reference.inputs.sizes)
+    original_runs = run_original(original, rewritten, options, on_progress=send)
+    provider = original_runs.options.provider
+    if isinstance(original_runs, Uncompared):
+        parity = ModelParity(original_runs.findings)
+        return Comparison(parity, provider, missing_kernel=original_runs.missing_kernel)
+    parity = model_parity(original_runs, rewritten, is_proved=is_proved)
+    return Comparison(parity, provider, original_runs.inputs.sizes)
 
 
 def stored(folder, name, text):

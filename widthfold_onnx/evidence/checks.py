@@ -14,7 +14,7 @@ from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.interface import interface_differences
 from widthfold_onnx.evidence.parity.judgement import ModelParity, model_parity
-from widthfold_onnx.evidence.parity.reference import Reference, reference_of
+from widthfold_onnx.evidence.parity.original_runs import OriginalRuns, original_runs_of
 from widthfold_onnx.evidence.proof.compare import proved
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing.profile import alarms
@@ -62,22 +62,22 @@ def verified(
         UnverifiedError: there is no runtime.
     """
     state = Before()
-    reference = run_original(original, rewritten, options, on_progress=on_progress)
-    options = reference.options
+    original_runs = run_original(original, rewritten, options, on_progress=on_progress)
+    options = original_runs.options
     old, new = load(original), load(rewritten)
     if options.freeze_weights:
         inputs = [value.name for value in new.proto.graph.input]
         old = dataclasses.replace(old, proto=frozen(old.proto, retained=inputs))
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
-    proof, integers = _proofs(old, new, reference, on_progress)
+    proof, integers = _proofs(old, new, original_runs, on_progress)
     is_equal = proof is not None and proof.verdict == "equal"
     sizes: Sizes = ()
     unrun = ""
-    if isinstance(reference, Uncompared):
-        parity, unrun = ModelParity(reference.findings), reference.missing_kernel
+    if isinstance(original_runs, Uncompared):
+        parity, unrun = ModelParity(original_runs.findings), original_runs.missing_kernel
     else:
-        parity = model_parity(reference, rewritten, is_proved=is_equal)
-        sizes = reference.inputs.sizes
+        parity = model_parity(original_runs, rewritten, is_proved=is_equal)
+        sizes = original_runs.inputs.sizes
     findings = _of_integers(integers) + _of_proof(proof, parity, options) + parity.findings
     timing: Timing | None = None
     if options.timing and parity.findings.verdict == "pass":
@@ -109,7 +109,7 @@ def verified(
 
 def run_original(
     original: Path, rewritten: Path, options: VerifyOptions, *, on_progress: Progress = silent
-) -> Reference | Uncompared:
+) -> OriginalRuns | Uncompared:
     """Compare the interfaces, and run the original; or say why there is nothing to compare.
 
     Raises:
@@ -122,20 +122,20 @@ def run_original(
         if faults:
             return Uncompared(Findings(failures=tuple(faults)), options)
         options = resolved(options)
-        reference = reference_of(original, options, on_progress)
+        original_runs = original_runs_of(original, options, on_progress)
     except NoKernelError as error:
         return Uncompared(Findings(doubts=(str(error),)), options, str(error))
     except UnverifiedError as error:
         return Uncompared(Findings(doubts=(str(error),)), options)
     for item in declarations:
-        shapes = [run[item.name].shape for run in reference.outputs if item.name in run]
+        shapes = [run[item.name].shape for run in original_runs.outputs if item.name in run]
         if fault := item.fault(shapes):
             faults.append(fault)
     if faults:
         return Uncompared(Findings(failures=tuple(faults)), options)
-    remarks = [*(item.line for item in declarations), *reference.inputs.remarks]
-    inputs = dataclasses.replace(reference.inputs, remarks=remarks)
-    return dataclasses.replace(reference, inputs=inputs)
+    remarks = [*(item.line for item in declarations), *original_runs.inputs.remarks]
+    inputs = dataclasses.replace(original_runs.inputs, remarks=remarks)
+    return dataclasses.replace(original_runs, inputs=inputs)
 
 
 def _of_integers(integers: IntegerRun | None) -> Findings:
@@ -179,20 +179,23 @@ def _unexplained(parity: ModelParity) -> tuple[str, ...]:
 
 
 def _proofs(
-    old: LoadedModel, new: LoadedModel, reference: Reference | Uncompared, on_progress: Progress
+    old: LoadedModel,
+    new: LoadedModel,
+    original_runs: OriginalRuns | Uncompared,
+    on_progress: Progress,
 ) -> tuple[Proof | None, IntegerRun | None]:
     """Return the proof, and if it holds, the run of the changed nodes on integers.
 
     Nothing is proved if a proof is needed and the original does not run: then no fold is delivered.
     """
-    options = reference.options
+    options = original_runs.options
     shapes: Shapes = {}
     runs_nodes = True
-    if isinstance(reference, Uncompared):
-        runs_nodes = bool(reference.missing_kernel)
-        is_open = reference.findings.verdict == "unverified" and not runs_nodes
+    if isinstance(original_runs, Uncompared):
+        runs_nodes = bool(original_runs.missing_kernel)
+        is_open = original_runs.findings.verdict == "unverified" and not runs_nodes
     else:
-        shapes, is_open = next(iter(reference.inputs.sizes), {}), False
+        shapes, is_open = next(iter(original_runs.inputs.sizes), {}), False
     if not options.exact or (options.needs_proof and is_open):
         return None, None
     on_progress(Step("proof by evaluation"))

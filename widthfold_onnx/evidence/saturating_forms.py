@@ -16,7 +16,7 @@ from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
-from widthfold_onnx.evidence.parity.reference import reference_of
+from widthfold_onnx.evidence.parity.original_runs import original_runs_of
 from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions
@@ -42,7 +42,7 @@ def may_saturate(original: Path, options: VerifyOptions) -> bool:
 
 def _may_saturate(original: Path, options: VerifyOptions) -> bool:
     check_options = replace(resolved(options), seeds=0 if options.inputs else 1)
-    if doubts := reference_of(original, check_options, silent).doubts:
+    if doubts := original_runs_of(original, check_options, silent).doubts:
         raise UnverifiedError(doubts[0])
     return saturates(check_options) and holds_bytes(original)
 
@@ -161,8 +161,9 @@ def saturation_objections(
 def _saturation_objections(
     original: Path, folds: Sequence[Path], options: VerifyOptions
 ) -> list[list[str]]:
-    reference = reference_of(original, resolved(options), silent)
+    original_runs = original_runs_of(original, resolved(options), silent)
     results = [
-        compare_as_deployed(reference, fold, reference.run(fold, Level.ALL)) for fold in folds
+        compare_as_deployed(original_runs, fold, original_runs.run(fold, Level.ALL))
+        for fold in folds
     ]
     return [[*failures, *remarks] if failures else [] for failures, remarks in results]

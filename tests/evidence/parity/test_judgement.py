@@ -13,7 +13,7 @@ import pytest
 from onnx import parser
 
 from tests.evidence.compared import compare_models
-from tests.evidence.parity.reference import reference
+from tests.evidence.parity.original_runs import planted_runs
 from tests.folding import fold_model
 from tests.rewrite.quantized.models import FOLD, rounding
 from widthfold_onnx.evidence.model_outputs import Outputs
@@ -53,7 +53,7 @@ def judged(
 ) -> tuple[Judgement, Cells, str]:
     """Compare two models that are that far from the truth, where rounding moves the original."""
     options = VerifyOptions(provider=Provider.CPU, tolerance=tolerance or Tolerance())
-    run = reference(Path("a.onnx"), options, [InputSet("s", {})])
+    run = planted_runs(Path("a.onnx"), options, [InputSet("s", {})])
     run.outputs.append(away(original))
     run.unsteady.update(["y"] if unsteady else [])
     truths: list[Outputs] = [{} if truth is None else {"y": truth}]

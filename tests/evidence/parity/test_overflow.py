@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.evidence.compared import compare_models
-from tests.evidence.parity.reference import reference
+from tests.evidence.parity.original_runs import planted_runs
 from tests.folding import optimize
 from widthfold_onnx.evidence import exact_kernels
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
@@ -144,7 +144,7 @@ def test_a_nan_that_the_original_has_nowhere_is_a_fault(tmp_path):
 def at(pair, *values):
     feeds = [np.zeros(SHAPE, np.float32)] + [np.full(SHAPE, v, np.float32) for v in values]
     sets = [InputSet("s", {"x": x}) for x in feeds]
-    original = reference(pair[0], OPTIONS, sets)
+    original = planted_runs(pair[0], OPTIONS, sets)
     return [original.overflow(number) for number in range(len(sets))]
 
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, numpy_helper
 from tests.cli.tool import MODELS
 from tests.evidence.compared import compare_models
 from tests.evidence.parity.alternating import FURTHER, VALUES, alternating, alternating_floats
-from tests.evidence.parity.reference import reference
+from tests.evidence.parity.original_runs import planted_runs
 from tests.folding import fold_model
 from tests.lacking import refuses_signed_convs
 from widthfold_onnx.errors import UnverifiedError
@@ -115,7 +115,7 @@ def deployed(original: int, rewritten: int, monkeypatch: pytest.MonkeyPatch) -> 
         "attempt",
         lambda model, *arguments, **more: [{"y": exact[0]["y"] + np.uint8(steps[model])}],
     )
-    run = reference(files[0], VALUES, feeds)
+    run = planted_runs(files[0], VALUES, feeds)
     vars(run)["optimized_outputs"] = exact
     return [*compare_as_deployed(run, files[1], exact)]
 

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reports.sample import DIFFERENT, EQUAL, NOT_PROVABLE, SKIPPED, output, passing, timing
+from widthfold_onnx.evidence.parity.original_runs import UNSTEADY
 from widthfold_onnx.evidence.parity.outputs import compare
-from widthfold_onnx.evidence.parity.reference import UNSTEADY
 from widthfold_onnx.options import Tolerance
 from widthfold_onnx.reports import github, junit, pictures
 from widthfold_onnx.reports.described.layers import region

@@ -1,7 +1,7 @@
 """Compare two whole models on the same inputs, output by output, by one rule.
 
 Two distances from the reference are allowed: the default tolerance, and a small multiple of the
-distance by which rounding moves the original (`Reference.movement`). An output passes within the
+distance by which rounding moves the original (`OriginalRuns.movement`). An output passes within the
 larger distance. The reference is the truth where that is usable, else the original without the
 runtime's optimizations. Every input set is judged by itself: an ill-conditioned set must not excuse
 a difference on another.
@@ -23,8 +23,8 @@ import numpy as np
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
 from widthfold_onnx.evidence.findings import Findings
 from widthfold_onnx.evidence.model_outputs import Outputs, pairs
+from widthfold_onnx.evidence.parity.original_runs import COPIES, UNSTEADY, OriginalRuns
 from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Allowance, Distance, compare
-from widthfold_onnx.evidence.parity.reference import COPIES, UNSTEADY, Reference
 from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
 from widthfold_onnx.evidence.parity.truth import true_outputs
 from widthfold_onnx.options.progress import Step
@@ -65,21 +65,21 @@ Movements = list[dict[str, Distance]]
 
 
 def judge(
-    reference: Reference, runs: Mapping[LevelName, Sequence[Outputs] | str], *, is_proved: bool
+    original: OriginalRuns, runs: Mapping[LevelName, Sequence[Outputs] | str], *, is_proved: bool
 ) -> tuple[Cells, list[str]]:
     """Compare all outputs, with as many shaken copies as that takes.
 
     Returns:
         The comparisons, and what limits them, one line each.
     """
-    options = reference.options
-    reference.on_progress(Step("float64 truth"))
+    options = original.options
+    original.on_progress(Step("float64 truth"))
     budget = options.truth_budget if options.thorough else 0.0
-    truths, remark = true_outputs(reference.model, reference.names, reference.sets, budget)
+    truths, remark = true_outputs(original.model, original.names, original.sets, budget)
     movements: Movements = [{} for _ in truths]
     for copy_index in range(len(COPIES)):
-        reason = _join(movements, reference.movement(copy_index))
-        judgement, unused = judgement_of(reference, truths, movements, is_proved=is_proved)
+        reason = _join(movements, original.movement(copy_index))
+        judgement, unused = judgement_of(original, truths, movements, is_proved=is_proved)
         cells = judgement.cells(runs)
         # More copies make no output pass whose tolerance the caller chose.
         if reason or all(options.tolerance.is_chosen(c.name) for c in failed_cells(cells).values()):
@@ -97,7 +97,7 @@ def _join(movements: Movements, copies: Movements | str) -> str:
 
 
 def judgement_of(
-    reference: Reference, truths: Sequence[Outputs], movements: Movements, *, is_proved: bool
+    original: OriginalRuns, truths: Sequence[Outputs], movements: Movements, *, is_proved: bool
 ) -> tuple[Judgement, str]:
     """Select the truths to which the original is as near as equal models must be.
 
@@ -106,7 +106,7 @@ def judgement_of(
     has the runtime: the Sigmoid of ONNX Runtime 1.31.1 on the CPU is 7 % off at -14.
 
     Args:
-        reference: the original.
+        original: the runs of the original.
         truths: the truth by input set, as far as it is known.
         movements: how far the shaken copies move each output, by input set.
         is_proved: whether both models are proved to be the same function.
@@ -115,10 +115,10 @@ def judgement_of(
         The judgement, and which truths are not used and why; "" if all are.
     """
     usable: list[Outputs] = [{} for _ in truths]
-    movements, tolerance = [dict(movement) for movement in movements], reference.options.tolerance
+    movements, tolerance = [dict(movement) for movement in movements], original.options.tolerance
     unused: dict[str, float] = {}
     for index, truth in enumerate(truths):
-        outputs, movement = reference.outputs[index], movements[index]
+        outputs, movement = original.outputs[index], movements[index]
         for name, values in truth.items():
             if tolerance.is_chosen(name):  # it compares both models
                 continue
@@ -133,7 +133,7 @@ def judgement_of(
                     movement[name] = moved.joined(gap)
             else:
                 unused[name] = max(unused.get(name, 0.0), row.max_rel or 0.0)
-    return Judgement(reference, usable, movements, is_proved), _remark(unused)
+    return Judgement(original, usable, movements, is_proved), _remark(unused)
 
 
 def _remark(unused: Mapping[str, float]) -> str:
@@ -151,14 +151,14 @@ class Judgement:
     """The comparison of all outputs.
 
     Attributes:
-        reference: the original.
+        original: the runs of the original.
         truths: the usable truth, by input set and name.
         movements: how far rounding moves each output, by input set; where a truth is usable, at
             least the distance of the original from it.
         is_proved: whether both models are proved to be the same function.
     """
 
-    reference: Reference
+    original: OriginalRuns
     truths: Sequence[Outputs]
     movements: Movements
     is_proved: bool
@@ -169,7 +169,7 @@ class Judgement:
             key: msgspec.structs.replace(self._cell(key, candidate), level=level)
             for level, outputs in runs.items()
             for index, candidate in enumerate(() if isinstance(outputs, str) else outputs)
-            for name in pairs(self.reference.outputs[index], candidate)
+            for name in pairs(self.original.outputs[index], candidate)
             for key in [CellKey(level, name, index)]
         }
 
@@ -180,17 +180,17 @@ class Judgement:
         change some models.
         """
         level, name, index = key
-        reference, truth = self.reference, self.truths[index]
-        tolerance, movement = reference.options.tolerance, self.movements[index].get(name)
+        original, truth = self.original, self.truths[index]
+        tolerance, movement = original.options.tolerance, self.movements[index].get(name)
         multiple = MULTIPLE_IF_PROVED if self.is_proved else MULTIPLE_IF_UNPROVED
         defaults = EXACT_RTOL if name in truth and not self.is_proved else DEFAULT_RTOL
-        arrays = pairs(reference.outputs[index] | truth, new)[name]
+        arrays = pairs(original.outputs[index] | truth, new)[name]
         cell = compare(name, *arrays, tolerance, Allowance(movement, multiple, defaults))
-        if name in reference.unsteady:
+        if name in original.unsteady:
             return msgspec.structs.replace(cell, passed=False, note=UNSTEADY, caveat="unsteady")
-        if cell.passed or level == "disabled" or isinstance(reference.optimized_outputs, str):
+        if cell.passed or level == "disabled" or isinstance(original.optimized_outputs, str):
             return cell
-        arrays = pairs(reference.optimized_outputs[index], new)[name]
+        arrays = pairs(original.optimized_outputs[index], new)[name]
         second_cell = compare(name, *arrays, tolerance, Allowance(movement, multiple))
         return msgspec.structs.replace(second_cell, note=OPTIMIZED) if second_cell.passed else cell
 
@@ -200,12 +200,12 @@ def failed_cells(cells: Cells) -> Cells:
     return {k: cell for k, cell in cells.items() if not cell.passed and cell.caveat != "unsteady"}
 
 
-def faults(cells: Cells, reference: Reference, level: LevelName) -> list[str]:
+def faults(cells: Cells, original: OriginalRuns, level: LevelName) -> list[str]:
     """Describe the first failed cell at a level of each output that repeats."""
     lines: dict[str, str] = {}
     for key, cell in failed_cells(cells).items():
         if key.level == level:
-            lines.setdefault(key.output, _difference(cell, reference.sets[key.input_set].label))
+            lines.setdefault(key.output, _difference(cell, original.sets[key.input_set].label))
     return list(lines.values())
 
 
@@ -230,14 +230,14 @@ def _nearness(row: OutputParity) -> tuple[bool, bool, int, float]:
     return not row.passed, not row.nonfinite_match, _ORDER.index(row.caveat), row.share_of_allowed
 
 
-def stored_faults(reference: Reference, computed: Sequence[Outputs]) -> list[str]:
+def stored_faults(original: OriginalRuns, computed: Sequence[Outputs]) -> list[str]:
     """Say where the rewritten model is further from stored outputs than it may be.
 
     It may be within the tolerance, or within `SLACK` times the distance of the original.
     """
-    tolerance, lines = reference.options.tolerance, []
-    for item, *runs in zip(reference.sets, reference.outputs, computed, strict=True):
-        for name, expected in zip(reference.names, item.expected, strict=False):
+    tolerance, lines = original.options.tolerance, []
+    for item, *runs in zip(original.sets, original.outputs, computed, strict=True):
+        for name, expected in zip(original.names, item.expected, strict=False):
             if not all(name in run for run in runs):
                 continue
             old, new = (compare(name, expected, run[name], tolerance) for run in runs)
@@ -265,38 +265,38 @@ class ModelParity:
     saturates_further: bool = False
 
 
-def model_parity(reference: Reference, rewritten: Path, *, is_proved: bool) -> ModelParity:
+def model_parity(original: OriginalRuns, rewritten: Path, *, is_proved: bool) -> ModelParity:
     """Run a rewritten model and judge its outputs.
 
     Args:
-        reference: the original.
+        original: the runs of the original.
         rewritten: model file.
         is_proved: whether both are proved to be the same function. Then rounding and overflow
             explain more, and outputs that show nothing are no obstacle.
     """
-    outputs = reference.run(rewritten, Level.DISABLED)
+    outputs = original.run(rewritten, Level.DISABLED)
     if isinstance(outputs, str):
         reason = f"the original runs, the rewritten model does not: {outputs}"
         return ModelParity(Findings(failures=(reason,)))
-    optimized_outputs = reference.run(rewritten, Level.ALL)
+    optimized_outputs = original.run(rewritten, Level.ALL)
     runs: dict[LevelName, list[Outputs] | str] = {"disabled": outputs, "all": optimized_outputs}
-    cells, remarks = judge(reference, runs, is_proved=is_proved)
-    left_out = _overflows(reference, cells) if is_proved else {}
+    cells, remarks = judge(original, runs, is_proved=is_proved)
+    left_out = _overflows(original, cells) if is_proved else {}
     cells = {key: cell for key, cell in cells.items() if key.input_set not in left_out}
-    remarks = [*reference.inputs.remarks, *remarks]
-    remarks += [f"left out {reference.sets[i].label}: {line}" for i, line in left_out.items()]
-    failures = faults(cells, reference, "disabled") + stored_faults(reference, outputs)
+    remarks = [*original.inputs.remarks, *remarks]
+    remarks += [f"left out {original.sets[i].label}: {line}" for i, line in left_out.items()]
+    failures = faults(cells, original, "disabled") + stored_faults(original, outputs)
     if not failures:
-        lines = faults(cells, reference, "all")
-        if isinstance(optimized_outputs, str) and not isinstance(reference.optimized_outputs, str):
+        lines = faults(cells, original, "all")
+        if isinstance(optimized_outputs, str) and not isinstance(original.optimized_outputs, str):
             lines.insert(0, optimized_outputs)
         failures = [f"only with the runtime's own optimizations: {line}" for line in lines]
     byte_failures: list[str] = []
-    if not failures and saturates(reference.options) and holds_bytes(reference.model, rewritten):
-        byte_failures, byte_remarks = compare_as_deployed(reference, rewritten, optimized_outputs)
+    if not failures and saturates(original.options) and holds_bytes(original.model, rewritten):
+        byte_failures, byte_remarks = compare_as_deployed(original, rewritten, optimized_outputs)
         failures += byte_failures
         remarks += byte_remarks
-    doubts, rows = [*reference.doubts], output_rows(cells)
+    doubts, rows = [*original.doubts], output_rows(cells)
     if not any(row.level == "disabled" and row.caveat != "meaningless" for row in rows):
         overflows = "the original overflows on every input set"
         reason = overflows if left_out else "no output shows anything on these inputs"
@@ -307,13 +307,13 @@ def model_parity(reference: Reference, rewritten: Path, *, is_proved: bool) -> M
     return ModelParity(
         Findings(failures=tuple(failures), doubts=tuple(doubts), remarks=tuple(remarks)),
         outputs=tuple(rows),
-        input_sets=len(reference.sets) - len(left_out),
+        input_sets=len(original.sets) - len(left_out),
         saturates_further=bool(byte_failures),
     )
 
 
-def _overflows(reference: Reference, cells: Cells) -> dict[int, str]:
+def _overflows(original: OriginalRuns, cells: Cells) -> dict[int, str]:
     """Return the random input sets on which Inf or NaN of the original explains a difference."""
     suspects = {k.input_set for k, c in failed_cells(cells).items() if not c.nonfinite_match}
-    random = [index for index in sorted(suspects) if reference.sets[index].random]
-    return {index: reason for index in random if (reason := reference.overflow(index))}
+    random = [index for index in sorted(suspects) if original.sets[index].random]
+    return {index: reason for index in random if (reason := original.overflow(index))}

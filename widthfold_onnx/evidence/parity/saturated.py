@@ -11,8 +11,8 @@ from pathlib import Path
 
 from widthfold_onnx.evidence.exact_kernels import open_chosen
 from widthfold_onnx.evidence.model_outputs import Outputs, attempt, pairs
+from widthfold_onnx.evidence.parity.original_runs import OriginalRuns
 from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Distance, measure
-from widthfold_onnx.evidence.parity.reference import Reference
 from widthfold_onnx.options.progress import Step
 from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.providers import PRECISION
@@ -20,12 +20,13 @@ from widthfold_onnx.text import printable
 
 
 def compare_as_deployed(
-    reference: Reference, rewritten: Path, exact: Sequence[Outputs] | str
+    original: OriginalRuns, rewritten: Path, exact: Sequence[Outputs] | str
 ) -> tuple[list[str], list[str]]:
     """Run both models as the caller deploys them.
 
     Args:
-        reference: the original. Without its outputs both results are empty; verification says so.
+        original: the runs of the original. Without outputs both results are empty; verification
+            says so.
         rewritten: file of the rewritten model.
         exact: its outputs by exact kernels at the same level; without them the results are empty.
 
@@ -33,12 +34,12 @@ def compare_as_deployed(
         The failures: the rewritten model does not run, or is further from its exact outputs than
         the original. And a remark: the distances of both models, or why the original does not run.
     """
-    if isinstance(reference.optimized_outputs, str) or isinstance(exact, str):
+    if isinstance(original.optimized_outputs, str) or isinstance(exact, str):
         return [], []
-    reference.on_progress(Step("integers of 8 bits as deployed"))
+    original.on_progress(Step("integers of 8 bits as deployed"))
     original_runs, rewritten_runs = (
-        attempt(model, reference.options, Level.ALL, reference.sets, open_model=open_chosen)
-        for model in (reference.model, rewritten)
+        attempt(model, original.options, Level.ALL, original.sets, open_model=open_chosen)
+        for model in (original.model, rewritten)
     )
     if isinstance(original_runs, str):
         return [], [f"as deployed the original does not run: {original_runs}"]
@@ -50,13 +51,13 @@ def compare_as_deployed(
     deviations: list[tuple[float, str]] = []
     sides = [
         [pairs(*run) for run in zip(*runs, strict=True)]
-        for runs in ((reference.optimized_outputs, original_runs), (exact, rewritten_runs))
+        for runs in ((original.optimized_outputs, original_runs), (exact, rewritten_runs))
     ]
     arrays = {name: array for run in sides[0] for name, (array, _) in run.items()}
     for name, array in arrays.items():
         figures = [[measure(*run[name]) for run in side if name in run] for side in sides]
         is_judged = all(figures) and all(f.match for side in figures for f in side)
-        if name in reference.unsteady or array.dtype.kind in "OUS" or not is_judged:
+        if name in original.unsteady or array.dtype.kind in "OUS" or not is_judged:
             continue  # parity judges texts, missing outputs, and NaN at other places
         old, new = (max((f.distance or Distance()).largest for f in side) for side in figures)
         scale, is_whole = max(f.scale for f in figures[0]) or 1.0, array.dtype.kind in "iu"

@@ -64,8 +64,8 @@ Steps = Callable[[tuple[int, ...]], Array]
 
 
 @dataclass(frozen=True)
-class Reference:
-    """The original, and how all models are run.
+class OriginalRuns:
+    """The runs of the original, and how all models are run.
 
     Attributes:
         model: file of the original.
@@ -166,7 +166,7 @@ class Reference:
         return ""
 
 
-def reference_of(original: Path, options: VerifyOptions, on_progress: Progress) -> Reference:
+def original_runs_of(original: Path, options: VerifyOptions, on_progress: Progress) -> OriginalRuns:
     """Run the original and close it again: at most two models are in memory at a time.
 
     Raises:
@@ -187,7 +187,7 @@ def reference_of(original: Path, options: VerifyOptions, on_progress: Progress) 
         for name, pair in pairs(outputs[0], second_outputs).items()
         if not compare(name, *pair, options.tolerance).passed
     }
-    return Reference(original, options, on_progress, inputs, outputs, session.outputs, unsteady)
+    return OriginalRuns(original, options, on_progress, inputs, outputs, session.outputs, unsteady)
 
 
 def steps_of(copy: int, size: int) -> Steps:
