@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
+from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.options import Companion
-from widthfold_onnx.options.progress import Progress, Step
+from widthfold_onnx.options.progress import Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.exchange import Match
@@ -21,79 +21,73 @@ from widthfold_onnx.tuning.search.level_search import gain_of
 from widthfold_onnx.tuning.search.trials import Trials
 
 
-@dataclass(frozen=True)
-class CompanionSearch:
-    """Times the whole model with each companion that matches a node.
+def best_companions(
+    trials: Trials, matches: Sequence[Match]
+) -> tuple[Plan, dict[Companion, list[Gain]]]:
+    """Return a plan with the companions that surely make the whole model faster.
 
-    Attributes:
+    The runtime's PRelu branches on every element: an element of random sign takes 5 ns, and
+    1 ns where neighbours have the same sign. Smooth inputs are like photographs and recordings.
+    So a companion is left out that surely makes the model slower on smooth inputs.
+
+    Args:
         trials: times whole models.
-        on_progress: gets a step for each companion.
+        trials: times whole models.
+        matches: the nodes that companions match.
+
+    Returns:
+        The plan, and the gain of each companion on random inputs, then on smooth ones.
     """
+    taken_names: tuple[Companion, ...] = ()
+    drafting = trials.drafting
+    draft, gains = drafting.base_plan, {}
+    names_that_match = {m.companion for m in matches if not isinstance(m.outcome, Refusal)}
+    for name in sorted(names_that_match):
+        trials.on_progress(Step(f"timing the whole model with the companion {name}"))
+        rule = COMPANIONS[name]
+        extension = drafting.with_companions(drafting.matches((*taken_names, name)))
+        results = _alone(trials, draft, extension, rule)
+        is_faster = bool(results) and results[0].low > 1 and all(t.high >= 1 for t in results)
+        if rule.lifts and not is_faster:
+            lifted = _between_lifted_layers(trials, draft, extension)
+            is_faster = bool(lifted) and all(trial.low > 1 for trial in lifted)
+            results = lifted[:1] or results
+        if results:
+            gains[name] = list(map(gain_of, results))
+        if is_faster:
+            draft, taken_names = extension, (*taken_names, name)
+    return draft, gains
 
-    trials: Trials
-    on_progress: Progress
 
-    def best(self, matches: Sequence[Match]) -> tuple[Plan, dict[Companion, list[Gain]]]:
-        """Return a plan with the companions that surely make the whole model faster.
+def _alone(trials: Trials, draft: Plan, extension: Plan, rule: CompanionRule) -> list[Measurement]:
+    """Time a plan with one more companion against the plan without it.
 
-        The runtime's PRelu branches on every element: an element of random sign takes 5 ns, and
-        1 ns where neighbours have the same sign. Smooth inputs are like photographs and recordings.
-        So a companion is left out that surely makes the model slower on smooth inputs.
+    The inputs are random. If the time of the companion depends on the data, smooth inputs
+    follow. The result is empty if a trial is lost.
+    """
+    kinds = [Distribution.NORMAL]
+    if rule.branches and not trials.search_options.inputs:
+        kinds.append(Distribution.SMOOTH)
+    seconds = len(kinds) * trials.spending.probe
+    return _complete(trials.without(extension, [draft], seconds, kinds))
 
-        Args:
-            matches: the nodes that companions match.
 
-        Returns:
-            The plan, and the gain of each companion on random inputs, then on smooth ones.
-        """
-        taken_names: tuple[Companion, ...] = ()
-        drafting = self.trials.drafting
-        draft, gains = drafting.base_plan, {}
-        names_that_match = {m.companion for m in matches if not isinstance(m.outcome, Refusal)}
-        for name in sorted(names_that_match):
-            self.on_progress(Step(f"timing the whole model with the companion {name}"))
-            rule = COMPANIONS[name]
-            extension = drafting.with_companions(drafting.matches((*taken_names, name)))
-            results = self._alone(draft, extension, rule)
-            is_faster = bool(results) and results[0].low > 1 and all(t.high >= 1 for t in results)
-            if rule.lifts and not is_faster:
-                lifted = self._between_lifted_layers(draft, extension)
-                is_faster = bool(lifted) and all(trial.low > 1 for trial in lifted)
-                results = lifted[:1] or results
-            if results:
-                gains[name] = list(map(gain_of, results))
-            if is_faster:
-                draft, taken_names = extension, (*taken_names, name)
-        return draft, gains
+def _between_lifted_layers(trials: Trials, draft: Plan, extension: Plan) -> list[Measurement]:
+    """Time one more companion between lifted layers, if there are layers of one axis.
 
-    def _alone(self, draft: Plan, extension: Plan, rule: CompanionRule) -> list[Measurement]:
-        """Time a plan with one more companion against the plan without it.
+    The model is compared with the draft, and with the draft whose layers are lifted. The
+    result is empty if a trial is lost.
+    """
+    lifted = _lifted(trials.drafting, extension)
+    if not lifted.layers:
+        return []
+    bases, seconds = (draft, _lifted(trials.drafting, draft)), trials.spending.probe
+    return _complete([trials.compare(base, lifted, seconds) for base in bases])
 
-        The inputs are random. If the time of the companion depends on the data, smooth inputs
-        follow. The result is empty if a trial is lost.
-        """
-        kinds = [Distribution.NORMAL]
-        if rule.branches and not self.trials.search_options.inputs:
-            kinds.append(Distribution.SMOOTH)
-        seconds = len(kinds) * self.trials.spending.probe
-        return _complete(self.trials.without(extension, [draft], seconds, kinds))
 
-    def _between_lifted_layers(self, draft: Plan, extension: Plan) -> list[Measurement]:
-        """Time one more companion between lifted layers, if there are layers of one axis.
-
-        The model is compared with the draft, and with the draft whose layers are lifted. The
-        result is empty if a trial is lost.
-        """
-        lifted = self._lifted(extension)
-        if not lifted.layers:
-            return []
-        bases, seconds = (draft, self._lifted(draft)), self.trials.spending.probe
-        return _complete([self.trials.compare(base, lifted, seconds) for base in bases])
-
-    def _lifted(self, draft: Plan) -> Plan:
-        """Return a plan that lifts every layer of one axis."""
-        drafting = self.trials.drafting
-        return drafting.plan(draft, partial(lift_of, options=drafting.fold_options))
+def _lifted(drafting: Drafting, draft: Plan) -> Plan:
+    """Return a plan that lifts every layer of one axis."""
+    return drafting.plan(draft, partial(lift_of, options=drafting.fold_options))
 
 
 def _complete(trials: Sequence[Measurement | None]) -> list[Measurement]:

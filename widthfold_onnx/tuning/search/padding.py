@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import msgspec
 
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
+from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.decide.report import padding_report, unpadded_report
-from widthfold_onnx.options.progress import Progress, Step
+from widthfold_onnx.options.progress import Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, PaddingReport, Stop
 from widthfold_onnx.rewrite.padding import joined_plan
@@ -55,87 +56,83 @@ class TimedPadding:
         return padding_report(plan, self.stops, is_padded=is_padded, reason=reason, gain=self.gain)
 
 
-@dataclass(frozen=True)
-class PaddingSearch:
-    """The search for the channels to pad, by trials of the whole model.
+def best_padding(trials: Trials, unpadded: Plan) -> TimedPadding | None:
+    """Return the trial of the multiple with the surest gain; None if nothing was timed.
 
-    Attributes:
+    Args:
         trials: times whole models.
         unpadded: the plan with the forms of all layers.
-        on_progress: gets a step for each trial.
     """
-
-    trials: Trials
-    unpadded: Plan
-    on_progress: Progress
-
-    def best(self) -> TimedPadding | None:
-        """Return the trial of the multiple with the surest gain; None if nothing was timed."""
-        drafting, spending = self.trials.drafting, self.trials.spending
-        given_multiple = drafting.fold_options.pad_channels
-        multiples = CHANNEL_MULTIPLES if given_multiple is None else (given_multiple,)
-        candidates: list[TimedPadding] = []
-        earlier_widths: list[list[tuple[str, int]]] = []
-        for multiple in filter(None, multiples):
-            reading = drafting.reading(self.unpadded.draft)
-            chains, stops = drafting.chains(reading, multiple)
-            widths = [(layer.node, layer.padded) for part in chains for layer in part.layers]
-            if not chains or widths in earlier_widths:
-                continue
-            earlier_widths.append(widths)
-            self.on_progress(Step(f"timing the whole model with channels padded to {multiple}"))
-            plan = self._with(chains)
-            trial = self.trials.compare(self.unpadded, plan, spending.probe)
-            if trial is not None and trial.status == "ok":
-                candidates.append(TimedPadding(plan, chains, stops, gain_of(trial)))
-                if trial.high < 1:
-                    break  # a larger multiple computes more
-        best = max(candidates, key=lambda candidate: candidate.gain.low, default=None)
-        return self._helping(best) if best is not None and best.is_taken else best
-
-    def report_without(self) -> PaddingReport | None:
-        """Return the report if nothing was timed.
-
-        None if the caller asks for no multiple, or the model carries folds.
-        """
-        drafting = self.trials.drafting
-        multiple = drafting.fold_options.pad_channels
-        if not multiple:
-            return None
-        reading = drafting.reading(self.unpadded.draft)
-        if reading.is_folded:
-            return None
+    drafting, spending = trials.drafting, trials.spending
+    given_multiple = drafting.fold_options.pad_channels
+    multiples = CHANNEL_MULTIPLES if given_multiple is None else (given_multiple,)
+    candidates: list[TimedPadding] = []
+    earlier_widths: list[list[tuple[str, int]]] = []
+    for multiple in filter(None, multiples):
+        reading = drafting.reading(unpadded.draft)
         chains, stops = drafting.chains(reading, multiple)
-        if not chains:
-            return unpadded_report(multiple, stops, drafting.fold_options)
-        return padding_report(joined_plan(chains), stops, is_padded=False, reason="not timed")
+        widths = [(layer.node, layer.padded) for part in chains for layer in part.layers]
+        if not chains or widths in earlier_widths:
+            continue
+        earlier_widths.append(widths)
+        trials.on_progress(Step(f"timing the whole model with channels padded to {multiple}"))
+        plan = _with(drafting, unpadded, chains)
+        trial = trials.compare(unpadded, plan, spending.probe)
+        if trial is not None and trial.status == "ok":
+            candidates.append(TimedPadding(plan, chains, stops, gain_of(trial)))
+            if trial.high < 1:
+                break  # a larger multiple computes more
+    best = max(candidates, key=lambda candidate: candidate.gain.low, default=None)
+    return _helping(trials, unpadded, best) if best is not None and best.is_taken else best
 
-    def _with(self, chains: Sequence[PaddingPlan]) -> Plan:
-        """Return the plan with padded chains; padded layers are lifted if they are of one axis."""
-        draft = msgspec.structs.replace(self.unpadded.draft, padding=joined_plan(chains))
-        options = self.trials.drafting.fold_options
 
-        def choose(layer: Layer) -> Form | Refusal:
-            layer_plan = self.unpadded.layer_plan(layer)
-            if layer_plan is None:
-                return lift_of(layer, options)
-            return form_of(layer, layer_plan.form, options)
+def untimed_report(drafting: Drafting, unpadded: Plan) -> PaddingReport | None:
+    """Return the report if nothing was timed.
 
-        return self.trials.drafting.plan(draft, choose)
+    None if the caller asks for no multiple, or the model carries folds.
 
-    def _helping(self, best: TimedPadding) -> TimedPadding:
-        """Drop the chains that do not help the whole model; uncertain ones stay together."""
-        chains = best.chains
-        seconds = self.trials.spending.ablation
-        if len(chains) < 2 or not seconds:
-            return best
-        self.on_progress(
-            Step(f"timing the whole model without each of {len(chains)} padded chains")
-        )
-        plans = [self._with([c for c in chains if c is not omitted]) for omitted in chains]
-        trials = self.trials.without(best.plan, plans, seconds)
-        pairs = list(zip(chains, trials, strict=True))
-        helping = [chain for chain, trial in pairs if trial is None or trial.high >= 1]
-        if not helping or len(helping) == len(chains):
-            return best
-        return TimedPadding(self._with(helping), helping, best.stops, best.gain)
+    Args:
+        drafting: the model.
+        unpadded: the plan with the forms of all layers.
+    """
+    multiple = drafting.fold_options.pad_channels
+    if not multiple:
+        return None
+    reading = drafting.reading(unpadded.draft)
+    if reading.is_folded:
+        return None
+    chains, stops = drafting.chains(reading, multiple)
+    if not chains:
+        return unpadded_report(multiple, stops, drafting.fold_options)
+    return padding_report(joined_plan(chains), stops, is_padded=False, reason="not timed")
+
+
+def _with(drafting: Drafting, unpadded: Plan, chains: Sequence[PaddingPlan]) -> Plan:
+    """Return the plan with padded chains; padded layers are lifted if they are of one axis."""
+    draft = msgspec.structs.replace(unpadded.draft, padding=joined_plan(chains))
+    options = drafting.fold_options
+
+    def choose(layer: Layer) -> Form | Refusal:
+        layer_plan = unpadded.layer_plan(layer)
+        if layer_plan is None:
+            return lift_of(layer, options)
+        return form_of(layer, layer_plan.form, options)
+
+    return drafting.plan(draft, choose)
+
+
+def _helping(trials: Trials, unpadded: Plan, best: TimedPadding) -> TimedPadding:
+    """Drop the chains that do not help the whole model; uncertain ones stay together."""
+    chains = best.chains
+    seconds = trials.spending.ablation
+    if len(chains) < 2 or not seconds:
+        return best
+    trials.on_progress(Step(f"timing the whole model without each of {len(chains)} padded chains"))
+    remainders = [[chain for chain in chains if chain is not omitted] for omitted in chains]
+    plans = [_with(trials.drafting, unpadded, remainder) for remainder in remainders]
+    measurements = trials.without(best.plan, plans, seconds)
+    pairs = list(zip(chains, measurements, strict=True))
+    helping = [chain for chain, trial in pairs if trial is None or trial.high >= 1]
+    if not helping or len(helping) == len(chains):
+        return best
+    return TimedPadding(_with(trials.drafting, unpadded, helping), helping, best.stops, best.gain)

@@ -39,12 +39,12 @@ from widthfold_onnx.runtime.measurement import Measurement
 from widthfold_onnx.runtime.session import ports_of
 from widthfold_onnx.tuning.bench import Bench, Budget
 from widthfold_onnx.tuning.layers import Layers
-from widthfold_onnx.tuning.search.companions import CompanionSearch
+from widthfold_onnx.tuning.search.companions import best_companions
 from widthfold_onnx.tuning.search.context import SearchContext, find_context
 from widthfold_onnx.tuning.search.level_search import LevelSearch, Races
 from widthfold_onnx.tuning.search.outcome import SearchOutcome
-from widthfold_onnx.tuning.search.padding import PaddingSearch
-from widthfold_onnx.tuning.search.settling import Settling
+from widthfold_onnx.tuning.search.padding import best_padding, untimed_report
+from widthfold_onnx.tuning.search.settling import settle
 from widthfold_onnx.tuning.search.trials import Trials, gains_over_sizes
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import Setup
@@ -81,8 +81,8 @@ def search(
     setup = Setup(replace(search_options, provider=context.provider), fold_options)
     bench = Bench(setup, store, context.machine)
     with tempfile.TemporaryDirectory() as folder:
-        trials = Trials(loaded, bench, context.sizes, Path(folder))
-        return _Search(trials, context, on_progress).run()
+        trials = Trials(loaded, bench, context.sizes, Path(folder), on_progress)
+        return _Search(trials, context).run()
 
 
 @dataclass(frozen=True)
@@ -91,26 +91,24 @@ class _Search:
 
     trials: Trials
     context: SearchContext
-    on_progress: Progress
 
     def run(self) -> DecidedPlan:
         """Draft companions, race the layers, settle on their forms, and try the plan."""
         trials, drafting = self.trials, self.trials.drafting
         loaded, fold_options = trials.loaded, drafting.fold_options
         matches = drafting.matches(fold_options.exchanges)
-        draft, gains = CompanionSearch(trials, self.on_progress).best(matches)
+        draft, gains = best_companions(trials, matches)
         races = self._race(draft)
         level, forms = races.levels[0], races.levels[0].chosen()
         if not races.interrupted:
-            level, forms = Settling(trials, draft, self.on_progress).settle(races.levels)
-        candidate = level.plan(draft, forms)
-        padding_search = PaddingSearch(trials, candidate, self.on_progress)
-        padding = None if races.interrupted else padding_search.best()
+            level, forms = settle(trials, draft, races.levels)
+        unpadded = candidate = level.plan(draft, forms)
+        padding = None if races.interrupted else best_padding(trials, unpadded)
         if padding is not None and padding.is_taken:
             candidate = padding.plan
         finals: Sequence[Measurement | None] = [None] * len(self.context.sizes)
         if candidate.changes:
-            self.on_progress(Step("timing the whole model"))
+            self.trials.on_progress(Step("timing the whole model"))
             finals = trials.final(candidate)
         if not gains_over_sizes(finals):
             candidate, forms = msgspec.structs.replace(drafting.base_plan, frozen=()), {}
@@ -132,7 +130,9 @@ class _Search:
                 matches, {c.companion for c in draft.companions}, "not measured", gains
             ),
             padding=(
-                padding_search.report_without() if padding is None else padding.report(plan.padding)
+                untimed_report(drafting, unpadded)
+                if padding is None
+                else padding.report(plan.padding)
             ),
             search=outcome.report(races, accepted=plan.changes),
             assumed=assumed_sizes(
@@ -148,7 +148,7 @@ class _Search:
         try:
             has_levels = Level.EXTENDED in description_of(search_options.provider).levels
             if first.layers.workloads and has_levels:
-                self.on_progress(Step("timing the model at the levels of the runtime"))
+                self.trials.on_progress(Step("timing the model at the levels of the runtime"))
                 drafted = self.trials.levels(draft)
             if drafted is not None and drafted.status == "ok":
                 levels = [replace(first, seconds=drafted.seconds * drafted.ratio)]
@@ -159,7 +159,7 @@ class _Search:
             if search_options.measure:
                 seconds = search_options.time_budget or spending.race
                 for level in levels:
-                    level.measure(Budget(seconds / len(levels)), self.on_progress)
+                    level.measure(Budget(seconds / len(levels)), self.trials.on_progress)
         except KeyboardInterrupt:
             interrupted = True
         return Races(sorted(levels, key=LevelSearch.estimate), drafted, interrupted)

@@ -7,9 +7,8 @@ rewritten; against the original there is only the last one, which takes longer (
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from widthfold_onnx.options.progress import Progress, Step
+from widthfold_onnx.options.progress import Step
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.measurement import AS_IS
@@ -25,117 +24,109 @@ Forms = Mapping[str, FormSpec]
 """Subject of a layer -> its form; a layer that is not named stays as it is."""
 
 
-@dataclass(frozen=True)
-class Settling:
-    """The search for the forms that help in their places, by trials of the whole model.
+def settle(trials: Trials, draft: Plan, levels: Sequence[LevelSearch]) -> tuple[LevelSearch, Forms]:
+    """Return the level at which the whole model is fastest, and the forms that help there.
 
-    Attributes:
+    Args:
         trials: times whole models.
         draft: the plan without layers: frozen weights and companions.
-        on_progress: gets a step for each trial.
+        trials: times whole models.
+        draft: the plan without layers: frozen weights and companions.
+        levels: the levels, the most promising one first.
     """
+    level, *challengers = levels
+    forms = _agreed(trials, draft, level)
+    for challenger in challengers:
+        challenger_forms = _agreed(trials, draft, challenger)
+        if _is_better(trials, challenger.plan(draft, challenger_forms), level.plan(draft, forms)):
+            level, forms = challenger, challenger_forms
+    forms = _lifted(trials, draft, level, forms)
+    if trials.spending.ablation:
+        forms = _helping(trials, draft, level, forms)
+    return level, forms
 
-    trials: Trials
-    draft: Plan
-    on_progress: Progress
 
-    def settle(self, levels: Sequence[LevelSearch]) -> tuple[LevelSearch, Forms]:
-        """Return the level at which the whole model is fastest, and the forms that help there.
+def _is_better(trials: Trials, challenger: Plan, champion: Plan) -> bool:
+    if not challenger.changes or challenger == champion:
+        return False
+    if not champion.changes:
+        return True
+    if not trials.spending.trial:
+        return False
+    trials.on_progress(Step("timing the whole model folded for another level"))
+    trial = trials.compare(champion, challenger, trials.spending.trial)
+    return trial is not None and trial.low > 1
 
-        Args:
-            levels: the levels, the most promising one first.
-        """
-        level, *challengers = levels
-        forms = self._agreed(level)
-        for challenger in challengers:
-            challenger_forms = self._agreed(challenger)
-            if self._is_better(
-                challenger.plan(self.draft, challenger_forms), level.plan(self.draft, forms)
-            ):
-                level, forms = challenger, challenger_forms
-        forms = self._lifted(level, forms)
-        if self.trials.spending.ablation:
-            forms = self._helping(level, forms)
-        return level, forms
 
-    def _is_better(self, challenger: Plan, champion: Plan) -> bool:
-        if not challenger.changes or challenger == champion:
-            return False
-        if not champion.changes:
-            return True
-        if not self.trials.spending.trial:
-            return False
-        self.on_progress(Step("timing the whole model folded for another level"))
-        trial = self.trials.compare(champion, challenger, self.trials.spending.trial)
-        return trial is not None and trial.low > 1
+def _agreed(trials: Trials, draft: Plan, level: LevelSearch) -> Forms:
+    """Return the forms in which neighbours agree on layouts, if these are better.
 
-    def _agreed(self, level: LevelSearch) -> Forms:
-        """Return the forms in which neighbours agree on layouts, if these are better.
+    If nothing is to be measured, layers without a measurement keep their predicted forms. The
+    others agree, unless the store has a time only for the forms in which they do not.
+    """
+    measurement = level.bench.measurement
+    forms = level.chosen()
+    predicted = {s: form for s, form in forms.items() if measurement(s, AS_IS) is None}
+    agreed = {**predicted, **assign(level.layers, measurement)}
+    plan, agreed_plan = (level.plan(draft, f) for f in (forms, agreed))
+    if agreed == forms or not plan.changes or not trials.spending.trial:
+        return agreed
+    trials.on_progress(Step(f"timing the whole model with {len(agreed)} layers that agree"))
+    trial = trials.compare(plan, agreed_plan, trials.spending.trial)
+    if trial is None:
+        stored_finals = trials.stored_final(plan), trials.stored_final(agreed_plan)
+        return forms if stored_finals[0] is not None and stored_finals[1] is None else agreed
+    return agreed if trial.low > 1 else forms
 
-        If nothing is to be measured, layers without a measurement keep their predicted forms. The
-        others agree, unless the store has a time only for the forms in which they do not.
-        """
-        measurement = level.bench.measurement
-        forms = level.chosen()
-        predicted = {s: form for s, form in forms.items() if measurement(s, AS_IS) is None}
-        agreed = {**predicted, **assign(level.layers, measurement)}
-        plan, agreed_plan = (level.plan(self.draft, f) for f in (forms, agreed))
-        if agreed == forms or not plan.changes or not self.trials.spending.trial:
-            return agreed
-        self.on_progress(Step(f"timing the whole model with {len(agreed)} layers that agree"))
-        trial = self.trials.compare(plan, agreed_plan, self.trials.spending.trial)
-        if trial is None:
-            stored_finals = self.trials.stored_final(plan), self.trials.stored_final(agreed_plan)
-            return forms if stored_finals[0] is not None and stored_finals[1] is None else agreed
-        return agreed if trial.low > 1 else forms
 
-    def _lifted(self, level: LevelSearch, forms: Forms) -> Forms:
-        """Return the forms in which all neighbours are lifted, if these are better.
+def _lifted(trials: Trials, draft: Plan, level: LevelSearch, forms: Forms) -> Forms:
+    """Return the forms in which all neighbours are lifted, if these are better.
 
-        Alone a lifted layer pays for copies into the runtime's blocked layout and back. Between
-        lifted neighbours it does not, and no layer that is measured by itself shows that.
-        """
-        lifts = {
-            subject: form.spec
-            for group in level.layers.neighbours
-            for subject in group
-            for form in level.layers.workloads[subject].forms
-            if form.spec.is_lift_alone and not (subject in forms and forms[subject].is_lifted_1d)
-        }
-        lifted = {**forms, **lifts}
-        if lifted == forms or len(lifted) < 2:
-            return forms
-        self.on_progress(Step("timing the whole model with neighbours of one axis lifted"))
-        plan, lifted_plan = (level.plan(self.draft, f) for f in (forms, lifted))
-        trial = self.trials.compare(plan, lifted_plan, self.trials.spending.lifting)
-        return lifted if trial is not None and trial.low > 1 else forms
+    Alone a lifted layer pays for copies into the runtime's blocked layout and back. Between
+    lifted neighbours it does not, and no layer that is measured by itself shows that.
+    """
+    lifts = {
+        subject: form.spec
+        for group in level.layers.neighbours
+        for subject in group
+        for form in level.layers.workloads[subject].forms
+        if form.spec.is_lift_alone and not (subject in forms and forms[subject].is_lifted_1d)
+    }
+    lifted = {**forms, **lifts}
+    if lifted == forms or len(lifted) < 2:
+        return forms
+    trials.on_progress(Step("timing the whole model with neighbours of one axis lifted"))
+    plan, lifted_plan = (level.plan(draft, f) for f in (forms, lifted))
+    trial = trials.compare(plan, lifted_plan, trials.spending.lifting)
+    return lifted if trial is not None and trial.low > 1 else forms
 
-    def _helping(self, level: LevelSearch, forms: Forms) -> Forms:
-        """Drop the forms that do not help the whole model.
 
-        A form that surely slows it down in its place is dropped. Uncertain forms stay if they help
-        together.
-        """
-        groups = _groups(level, forms)
-        remainders = [_without(forms, group) for group in groups]
-        if not groups or (remainders == [{}] and not self.draft.changes):
-            return forms
-        self.on_progress(Step(f"timing the whole model without each of {len(forms)} folded layers"))
-        plans = [level.plan(self.draft, remainder) for remainder in remainders]
-        plan, seconds = level.plan(self.draft, forms), self.trials.spending.ablation
-        trials = self.trials.without(plan, plans, seconds)
-        trial_of = {s: t for group, t in zip(groups, trials, strict=True) for s in group if t}
-        helping = _without(forms, [s for s, t in trial_of.items() if t.high < 1])
-        if not helping and not self.draft.changes:
-            # The final trial decides on the least harmful form.
-            best = max(trial_of, key=lambda s: trial_of[s].ratio)
-            return {best: forms[best]}
-        sure = _without(forms, [s for s, t in trial_of.items() if t.low <= 1])
-        if sure == helping or not (sure or self.draft.changes):
-            return helping
-        sure_plan, helping_plan = (level.plan(self.draft, f) for f in (sure, helping))
-        trial = self.trials.compare(sure_plan, helping_plan, self.trials.spending.trial)
-        return sure if trial is not None and trial.ratio < 1 else helping
+def _helping(trials: Trials, draft: Plan, level: LevelSearch, forms: Forms) -> Forms:
+    """Drop the forms that do not help the whole model.
+
+    A form that surely slows it down in its place is dropped. Uncertain forms stay if they help
+    together.
+    """
+    groups = _groups(level, forms)
+    remainders = [_without(forms, group) for group in groups]
+    if not groups or (remainders == [{}] and not draft.changes):
+        return forms
+    trials.on_progress(Step(f"timing the whole model without each of {len(forms)} folded layers"))
+    plans = [level.plan(draft, remainder) for remainder in remainders]
+    plan, seconds = level.plan(draft, forms), trials.spending.ablation
+    measurements = trials.without(plan, plans, seconds)
+    trial_of = {s: t for group, t in zip(groups, measurements, strict=True) for s in group if t}
+    helping = _without(forms, [s for s, t in trial_of.items() if t.high < 1])
+    if not helping and not draft.changes:
+        # The final trial decides on the least harmful form.
+        best = max(trial_of, key=lambda s: trial_of[s].ratio)
+        return {best: forms[best]}
+    sure = _without(forms, [s for s, t in trial_of.items() if t.low <= 1])
+    if sure == helping or not (sure or draft.changes):
+        return helping
+    sure_plan, helping_plan = (level.plan(draft, f) for f in (sure, helping))
+    trial = trials.compare(sure_plan, helping_plan, trials.spending.trial)
+    return sure if trial is not None and trial.ratio < 1 else helping
 
 
 def _groups(level: LevelSearch, forms: Forms) -> list[list[str]]:

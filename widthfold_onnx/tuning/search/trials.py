@@ -18,6 +18,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import SearchOptions, Sizes, VerifyOptions
+from widthfold_onnx.options.progress import Progress
 from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import EMPTY, Plan
@@ -58,12 +59,14 @@ class Trials:
         bench: the store, and how models run.
         sizes: at which whole models run: shapes of every input, one or more assignments.
         folder: folder for the models that are built.
+        on_progress: gets a step for each stage of the search.
     """
 
     loaded: LoadedModel
     bench: Bench
     sizes: Sizes
     folder: Path
+    on_progress: Progress
 
     @cached_property
     def drafting(self) -> Drafting:
