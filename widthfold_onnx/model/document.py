@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from widthfold_onnx.arrays import Array
+from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.constants import Constant, Constants, drop_unused
 from widthfold_onnx.model.library import ir
 from widthfold_onnx.model.messages import (
@@ -172,6 +172,10 @@ class Document:
     def path_of(self, graph: ir.Graph) -> str:
         """Return the path of a graph of the model."""
         return next(scope.path for scope in self.scopes if scope.graph is graph)
+
+    def dims(self, graph: ir.Graph, value: Value) -> Dims | None:
+        """Return the shape of a value seen from a graph; None if not even the rank is known."""
+        return self.shapes.get(self.path_of(graph), value.name or "")
 
     def element_type(self, graph: ir.Graph, name: str) -> int:
         """Return the element type of a value of the model, as ONNX numbers it; 0 if unknown."""

@@ -54,6 +54,12 @@ BRANCHES = """(float[1, 2, 8, 8] x, bool flag) => (float[1, 3, 8, 8] y) {
 }"""
 
 
+def test_a_body_sees_the_extents_of_its_values_and_of_those_around_it():
+    document = Document(parsed(BRANCHES, {"w": W}), None, ())
+    ((scope, add),) = document.nodes([("", "Add")])
+    assert [document.dims(scope.graph, value) for value in add.inputs] == [(1, 3, 8, 8)] * 2
+
+
 def both_flags() -> list[dict[str, np.ndarray]]:
     return [{"x": data(), "flag": np.array(flag)} for flag in (True, False)]
 

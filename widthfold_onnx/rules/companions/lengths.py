@@ -19,7 +19,7 @@ import onnx
 
 from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.arrays import Array, Dims
-from widthfold_onnx.model.document import Document, Node, Value, graph_of
+from widthfold_onnx.model.document import Document, Graph, Node, Value, graph_of
 from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.operators.base import Operator
 from widthfold_onnx.operators.conv import CONV
@@ -76,27 +76,28 @@ class Lengths:
 
     Attributes:
         document: the model.
-        path: of the graph.
+        graph: the graph.
     """
 
     document: Document
-    path: str
+    graph: Graph
     _extents: dict[tuple[Value, int], Length] = field(default_factory=dict)
 
     @classmethod
     def around(cls, document: Document, node: Node) -> Lengths:
         """Return the extents of the graph that holds a node."""
-        return cls(document, document.path_of(graph_of(node)))
+        return cls(document, graph_of(node))
 
     def dims(self, value: Value | None) -> Dims | None:
         """Return the extents that the model fixes; None if not even their number is known."""
-        return None if value is None else self.document.shapes.get(self.path, value.name or "")
+        return None if value is None else self.document.dims(self.graph, value)
 
     def numbers(self, value: Value | None) -> Sequence[int | None]:
         """Return the whole numbers in a value, None for numbers that depend on an input."""
         numbers: Array | None = None
         if value is not None:
-            numbers = self.document.shapes.numbers(self.path, value.name or "")
+            path = self.document.path_of(self.graph)
+            numbers = self.document.shapes.numbers(path, value.name or "")
         if numbers is not None:
             return [None if n is None else int(n) for n in numbers.ravel().tolist()]
         dims = self.dims(value)

@@ -59,14 +59,16 @@ def prelu(document: Document, node: Node) -> Exchange | Refusal:
         return replace(constant, reason=f"the slope {constant.reason}")
     if constant.dtype not in FLOATS:
         return Refusal(Code.DTYPE_UNSUPPORTED, f"the slope is {constant.dtype}")
-    problem = _misfit(document, node, data, constant.shape)
+    problem = _slope_problem(document, node, data, constant.shape)
     nodes = problem or _nodes(document, data, slope, document.read(constant))
     return nodes if isinstance(nodes, Refusal) else Exchange(node, nodes)
 
 
-def _misfit(document: Document, node: Node, data: Value, slope: tuple[int, ...]) -> Refusal | None:
+def _slope_problem(
+    document: Document, node: Node, data: Value, slope: tuple[int, ...]
+) -> Refusal | None:
     """Refuse slopes that may give the result other extents than the data."""
-    dims = document.shapes.get(document.path_of(graph_of(node)), data.name or "")
+    dims = document.dims(graph_of(node), data)
     if dims is None:
         return Refusal(Code.UNKNOWN_SHAPE, "the rank of the input is not known") if slope else None
     pairs = zip(reversed(dims), reversed(slope), strict=False)

@@ -26,9 +26,8 @@ def scalar(document: Document, node: Node) -> Exchange | None:
     assert first is not None and second is not None
     if document.opset < BROADCAST_OPSET or any(map(dequantizer, (first, second))):
         return None
-    path = document.path_of(graph_of(node))
     for number, data in ((second, first), (first, second)):
-        constant, dims = document.constant(number), document.shapes.get(path, data.name or "")
+        constant, dims = document.constant(number), document.dims(graph_of(node), data)
         if isinstance(constant, Refusal) or not dims or len(dims) < 2 or dims[-1] != 1:
             continue
         if is_single(constant.shape):

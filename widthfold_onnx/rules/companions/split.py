@@ -47,8 +47,7 @@ def split(document: Document, node: Node) -> Exchange | None:
     if len(numbers) < len(constants) or any(map(document.is_annotated, weights)):
         return None
     rank = numbers[0].ndim
-    path = document.path_of(graph_of(node))
-    shapes = [document.shapes.get(path, output.name or "") for output in node.outputs]
+    shapes = [document.dims(graph_of(node), output) for output in node.outputs]
     parts = [shape[1] or 0 for shape in shapes if shape is not None and len(shape) == rank >= 3]
     if len(parts) < len(shapes) or {array.shape[:1] for array in numbers} != {(sum(parts),)}:
         return None

@@ -185,7 +185,7 @@ class Chains:
         )
 
     def _shape(self, value: Value) -> Dims | None:
-        return self._document.shapes.get("", value.name or "")
+        return self._document.dims(self._document.main, value)
 
     def _output_channels(self, node: Node) -> Sequence[Segments] | Refusal:
         is_linear = is_default(node, "Conv", "ConvTranspose")

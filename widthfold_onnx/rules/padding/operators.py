@@ -371,7 +371,7 @@ NO_VECTORS = Refusal(Code.NOT_CARRIED, "its rows are no vectors of padded channe
 
 def _relate_flatten(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     """Keep the channels of [N, C, 1, ...], which becomes [N, C]."""
-    result = op.document.shapes.get("", op.node.outputs[0].name or "")
+    result = op.document.dims(op.document.main, op.node.outputs[0])
     shape = op.shapes[0]
     if shape is None or result is None or any(extent != 1 for extent in shape[CHANNELS + 1 :]):
         return Refusal(Code.ACROSS_CHANNELS, "it joins channels with positions")
