@@ -169,7 +169,7 @@ class Operator(ABC):
         """Return the operator of the folded node; it has no other attributes than these."""
 
 
-def misfit(data: Dims, weight: Sequence[int], suffix: str) -> Refusal:
+def inconsistent_shapes(data: Dims, weight: Sequence[int], suffix: str) -> Refusal:
     """Return the refusal of extents that do not fit together; `suffix` names further numbers."""
     return Refusal(
         Code.INCONSISTENT_SHAPES, f"input {list(data)}, weight {list(weight)}{suffix} do not fit"

@@ -23,7 +23,7 @@ from widthfold_onnx.operators.base import (
     Inputs,
     Operator,
     Scales,
-    misfit,
+    inconsistent_shapes,
     read_axes,
 )
 from widthfold_onnx.refusal import Code, Refusal
@@ -51,7 +51,7 @@ class Conv(Operator):
         group = group_of(node)
         # The groups divide the first axis of the weight, both of a Conv and of a ConvTranspose.
         if group < 1 or weight[0] % group:
-            return misfit(data, weight, f" and group {group}")
+            return inconsistent_shapes(data, weight, f" and group {group}")
         return None
 
     def logical(self, node: Node, data: Dims, channels: int) -> Dims:

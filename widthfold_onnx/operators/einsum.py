@@ -23,7 +23,7 @@ from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.algebra.packing import Packing
 from widthfold_onnx.arrays import Array, Dims, size_of
 from widthfold_onnx.model.document import Node
-from widthfold_onnx.operators.base import FoldedOperator, Inputs, misfit
+from widthfold_onnx.operators.base import FoldedOperator, Inputs, inconsistent_shapes
 from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal
 
@@ -159,7 +159,7 @@ class Einsum(Product):
         sizes = dict(zip(labels.weight, weight, strict=True))
         pairs = zip(labels.data, data, strict=True)
         if any(extent != sizes.get(label, extent) for label, extent in pairs if extent is not None):
-            return misfit(data, weight, "")
+            return inconsistent_shapes(data, weight, "")
         return None
 
     def labels(self, node: Node, rank: int) -> Labels:

@@ -26,7 +26,7 @@ from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.messages import NodeName, Scope
 from widthfold_onnx.model.proto.dims import dims_of
-from widthfold_onnx.operators.base import Operator, misfit
+from widthfold_onnx.operators.base import Operator, inconsistent_shapes
 from widthfold_onnx.operators.einsum import Einsum, Labels
 from widthfold_onnx.operators.matmul import Product
 from widthfold_onnx.refusal import Code, Refusal
@@ -314,7 +314,9 @@ class ConvLayer(Layer):
             and (self.bias is None or self.bias.shape == (outputs,))
             and all(math.prod(vector.shape) in counts for vector in vectors)
         )
-        return None if fits else misfit(self.planned, self.weight.shape, f" and group {self.group}")
+        if fits:
+            return None
+        return inconsistent_shapes(self.planned, self.weight.shape, f" and group {self.group}")
 
 
 def axis_names(rank: int) -> tuple[str, ...]:
@@ -476,7 +478,7 @@ class ProductLayer(Layer):
         if self._fits():
             return None
         bias = "" if self.bias is None else f" and C {list(self.bias.shape)}"
-        return misfit(self.planned, self.weight.shape, bias)
+        return inconsistent_shapes(self.planned, self.weight.shape, bias)
 
     def mixes_samples(self, positions: slice, factor: int) -> bool:
         """Check whether neighbours that are folded into one may belong to several samples.
