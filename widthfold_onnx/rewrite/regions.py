@@ -47,9 +47,11 @@ class PropagatedOp:
     data: frozenset[int]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Regions:
     """The folded nodes of one graph, and the ops that run packed between them.
+
+    It changes while `of` chooses the ops, and not any more after that.
 
     Attributes:
         document: the model.
@@ -62,17 +64,19 @@ class Regions:
         shapes: logical extents of every tensor, by each layout that it has or could have; a layout
             fixes the extents of the axes that it folds, others may be open.
         homes: the layout in which each output is made; None for logical.
+        folded_data: tensors that folded nodes read in a layout.
     """
 
     document: Document
     nodes: Sequence[Node]
     folded_nodes: Mapping[Node, Ends]
     sources: Mapping[Value, Value]
-    propagated: Mapping[Node, PropagatedOp]
-    refusals: Mapping[Node, Refusal]
-    dequantized: Mapping[PackedTensor, PropagatedOp]
-    shapes: Mapping[PackedTensor, Dims]
-    homes: Mapping[Value, PackedLayout | None]
+    propagated: dict[Node, PropagatedOp] = field(default_factory=dict)
+    refusals: dict[Node, Refusal] = field(default_factory=dict)
+    dequantized: dict[PackedTensor, PropagatedOp] = field(default_factory=dict)
+    shapes: dict[PackedTensor, Dims] = field(default_factory=dict)
+    homes: dict[Value, PackedLayout | None] = field(default_factory=dict)
+    folded_data: set[PackedTensor] = field(default_factory=set)
 
     @classmethod
     def of(
@@ -85,8 +89,8 @@ class Regions:
             nodes: all nodes of the graph, in an order in which they can run.
             folded_nodes: the nodes that are folded, each with the two ends of its form.
         """
-        regions = _ChangingRegions(document, nodes, folded_nodes, _sources(nodes))
-        regions.settle_ops()
+        regions = cls(document, nodes, folded_nodes, _sources(nodes))
+        regions._settle_ops()
         return regions
 
     def home(self, value: Value | None) -> PackedLayout | None:
@@ -182,23 +186,7 @@ class Regions:
         has_one_each = math.prod(offset.shape) == math.prod(step.shape) == 1
         return {"scale": scale, "zero": zero} if has_one_each and offset.dtype == "INT8" else {}
 
-
-@dataclass(frozen=True, eq=False)
-class _ChangingRegions(Regions):
-    """Regions whose ops are being chosen.
-
-    Attributes:
-        folded_data: tensors that folded nodes read in a layout.
-    """
-
-    propagated: dict[Node, PropagatedOp] = field(default_factory=dict)
-    refusals: dict[Node, Refusal] = field(default_factory=dict)
-    dequantized: dict[PackedTensor, PropagatedOp] = field(default_factory=dict)
-    shapes: dict[PackedTensor, Dims] = field(default_factory=dict)
-    homes: dict[Value, PackedLayout | None] = field(default_factory=dict)
-    folded_data: set[PackedTensor] = field(default_factory=set)
-
-    def settle_ops(self) -> None:
+    def _settle_ops(self) -> None:
         """Let every op run packed that can, then make those logical whose moves cost more."""
         for node, ends in self.folded_nodes.items():
             self._place(node, ends)
