@@ -20,7 +20,6 @@ SHARDED = Refusal(Code.SHARDED, "the node is configured to run on several device
 RETURNED = Refusal(Code.OUTPUT, "the graph returns its output")
 IN_A_BODY = Refusal(Code.IN_A_BODY, "it lies in the body of another node")
 
-
 UNARY = frozenset(
     {
         *("Abs", "Cast", "Ceil", "Celu", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid"),

@@ -405,11 +405,10 @@ def _pad_product(op: OpInPadding) -> PaddedOp | Refusal:
     return PaddedOp(None, {1: layout.expand(op.array(1), axis)})
 
 
-LINEAR = PaddingRule(_relate_linear, _pad_linear, slice(1, 3))
-ELEMENTWISE = PaddingRule(_relate_data, _pad_broadcast, slice(1, None))
-
 PADDING: Mapping[str, PaddingRule] = {
-    **dict.fromkeys(sorted(UNARY), ELEMENTWISE),
+    **dict.fromkeys(
+        (*sorted(UNARY), "Clip"), PaddingRule(_relate_data, _pad_broadcast, slice(1, None))
+    ),
     **dict.fromkeys(sorted(BROADCASTING), PaddingRule(_relate_broadcast, _pad_broadcast)),
     **dict.fromkeys(
         ("AveragePool", "GlobalAveragePool"), PaddingRule(_relate_data, _pad_weighted_sum)
@@ -417,11 +416,12 @@ PADDING: Mapping[str, PaddingRule] = {
     **dict.fromkeys(("GlobalMaxPool", "MaxPool"), PaddingRule(_relate_data, _pad_selection)),
     **dict.fromkeys(("ReduceMean", "ReduceSum"), PaddingRule(_relate_reduce, _pad_weighted_sum)),
     **dict.fromkeys(("ReduceMax", "ReduceMin"), PaddingRule(_relate_reduce, _pad_selection)),
-    **dict.fromkeys(("Conv", "ConvTranspose"), LINEAR),
+    **dict.fromkeys(
+        ("Conv", "ConvTranspose"), PaddingRule(_relate_linear, _pad_linear, slice(1, 3))
+    ),
     **dict.fromkeys(("Flatten", "Squeeze"), PaddingRule(_relate_flatten, _pad_selection)),
     **dict.fromkeys(("Gemm", "MatMul"), PaddingRule(_relate_product, _pad_product, slice(1, 2))),
     "BatchNormalization": PaddingRule(_relate_normalization, _pad_normalization, slice(1, 5)),
-    "Clip": ELEMENTWISE,
     "Concat": PaddingRule(_relate_concat, _pad_concat),
     "Gather": PaddingRule(_relate_gather, _pad_selection, slice(1, 2)),
     "Pad": PaddingRule(_relate_pad, _pad_pad, slice(2, 3)),
