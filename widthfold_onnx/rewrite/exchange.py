@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +49,7 @@ def find_matches(
         folder: where its external data lies.
         names: the companions.
     """
-    document = _document(proto, folder, names)
-    return [] if document is None else [match for match, _ in _exchanges(document, names)]
+    return [match for match, _ in _survey(proto, folder, names)[1]]
 
 
 def exchanged(
@@ -64,50 +63,41 @@ def exchanged(
         folder: where its external data lies.
         nodes: the nodes to replace, each by its companion.
     """
-    names = {companion for companion, _ in nodes}
-    document = _document(proto, folder, names)
-    if document is None:
-        return proto, []
-    exchanges = list(_exchanges(document, names))
+    document, exchanges = _survey(proto, folder, {companion for companion, _ in nodes})
     selected_exchanges = {
         exchange.node: exchange.nodes
         for match, exchange in exchanges
         if exchange is not None and (match.companion, match.name) in nodes
     }
     matches = [match for match, _ in exchanges]
-    return _carry_out(document, selected_exchanges) if selected_exchanges else proto, matches
+    if document is None or not selected_exchanges:
+        return proto, matches
+    return _carry_out(document, selected_exchanges), matches
 
 
-def _document(
+def _survey(
     proto: onnx.ModelProto, folder: Path | None, names: Collection[Companion]
-) -> Document | None:
-    """Link a copy of a model; None if it has no operator of these companions, or carries folds."""
-    operators = _operators(names)
+) -> tuple[Document | None, list[tuple[Match, Exchange | None]]]:
+    """Return a linked copy of a model, and its matches, each with its exchange if it has one.
+
+    None and no match if the model has no operator of the companions, or carries folds.
+    """
+    operators = {("", op): name for name in names for op in COMPANIONS[name].op_types}
     is_there = any(operator_of(node) in operators for node in model_nodes(proto))
     if not is_there or carries_folds(proto):
-        return None
+        return None, []
     inlined = [operator for operator, name in operators.items() if COMPANIONS[name].inlines]
-    return Document(copy_of(proto), folder, inlined)
-
-
-def _operators(names: Collection[Companion]) -> dict[tuple[str, str], Companion]:
-    """Return the operators that companions replace."""
-    return {("", op): name for name in names for op in COMPANIONS[name].op_types}
-
-
-def _exchanges(
-    document: Document, names: Collection[Companion]
-) -> Iterator[tuple[Match, Exchange | None]]:
-    """Yield every node that companions match, with its exchange; None if it is refused."""
-    operators = _operators(names)
+    document = Document(copy_of(proto), folder, inlined)
+    exchanges: list[tuple[Match, Exchange | None]] = []
     for scope, node in document.nodes(operators):
         companion, name = operators[operator_of(node)], NodeName(scope.path, shown_name(node))
         outcome = _outcome(document, scope, node, COMPANIONS[companion])
         if isinstance(outcome, Refusal):
-            yield Match(companion, name, node.op_type, outcome), None
+            exchanges.append((Match(companion, name, node.op_type, outcome), None))
         elif outcome is not None:
             op_types = tuple(new_node.op_type for new_node in outcome.nodes)
-            yield Match(companion, name, node.op_type, op_types), outcome
+            exchanges.append((Match(companion, name, node.op_type, op_types), outcome))
+    return document, exchanges
 
 
 def _outcome(
