@@ -61,10 +61,9 @@ from widthfold_onnx.pipeline import optimize, verify
 from widthfold_onnx.results import OptimizeReport, SearchReport
 from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.environment import Before, environment
-from widthfold_onnx.runtime.measurement import Key
 from widthfold_onnx.tuning.identity import machine_identity, setting_identity
 from widthfold_onnx.tuning.layers import Layers
-from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.store import Key, Store
 from widthfold_onnx.tuning.targets import load_target
 
 ROOT = Path(__file__).parents[1]

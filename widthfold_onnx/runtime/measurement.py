@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from widthfold_onnx.results import Gain
+
 AS_IS = "as-is"
 """The candidate that is no other form: a layer as it is."""
 
@@ -17,23 +19,6 @@ OUT_OF_REACH = "its multiply-adds alone would take longer"
 NO_SUCH_FORM = "it does not exist at these extents"
 SKIPPED = frozenset({NO_TIME, OUT_OF_REACH, NO_SUCH_FORM})
 """Reasons of forms that were never run; every other lost form was run, and failed."""
-
-
-class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """The name of a measurement in the store: all that its time depends on.
-
-    Attributes:
-        subject: canonical JSON of the measured operator, or of a model with its inputs and shapes.
-        candidate: canonical JSON of the form, or of the two plans of a trial; ``as-is`` for a layer
-            that takes no other form.
-        setting: canonical JSON of provider, its options, level and threads.
-        machine: canonical JSON of device, runtime, driver and package versions.
-    """
-
-    subject: str
-    candidate: str
-    setting: str
-    machine: str
 
 
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,6 +76,11 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a lost measurement has ratio 0 and a reason, any other has neither")
         if self.time.utcoffset() != timedelta(0):
             raise ValueError("taken is not a time in UTC")
+
+    @property
+    def gain(self) -> Gain:
+        """The measurement as a gain for reports."""
+        return Gain(ratio=self.ratio, low=self.low, high=self.high, pairs=self.rounds)
 
     @property
     def skipped(self) -> bool:

@@ -1,4 +1,4 @@
-"""Measure workloads in one or several child processes of this machine, and keep the results.
+"""Measure workloads in child processes of this machine, and keep the results.
 
 A form that crashes the child, hangs or exhausts its memory has lost; the race goes on without it in
 a new child. A measurement in the store is not repeated, unless it was lost long ago or for want of
@@ -8,8 +8,6 @@ time.
 from __future__ import annotations
 
 import datetime
-import queue
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,10 +19,10 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.descriptions import Level, description_of
-from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Key, Measurement, lost
+from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Measurement, lost
 from widthfold_onnx.system import memory_bytes
 from widthfold_onnx.tuning.identity import setting_identity
-from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.store import Key, Store
 from widthfold_onnx.tuning.successive_halving import Candidate, CandidateResult, Setup, Start, race
 from widthfold_onnx.tuning.workloads import Workload
 
@@ -261,91 +259,6 @@ class Bench:
     def _key(self, subject: str, candidate: Candidate) -> Key:
         text = candidate if isinstance(candidate, str) else candidate.text
         return Key(subject, text, self._setting, self.machine)
-
-
-class _StoppedError(Exception):
-    """Measuring was stopped, so the rest is not needed."""
-
-
-class LocalPool:
-    """The processes of this machine that measure at a time.
-
-    They are no workers of Dask, although a cluster could run here. Processes of Dask print
-    tracebacks on Ctrl-C, import the script of the caller, and answer when a whole layer is done.
-    An interrupt after 8 seconds kept none of the 550 measurements that these processes had given.
-
-    Args:
-        bench: keeps the measurements.
-        jobs: how many processes there are.
-
-    Attributes:
-        provider: the provider on which models are tried to find the shapes of their inputs.
-        benches: this bench alone.
-    """
-
-    def __init__(self, bench: Bench, jobs: int) -> None:
-        self.provider = bench.setup.search_options.provider
-        self.benches = [bench]
-        self._jobs = jobs
-
-    def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
-        """Measure all pending candidates; several processes get the workloads in turn.
-
-        On an interrupt, all measurements taken so far are kept.
-
-        Args:
-            workloads: in the order in which they are measured.
-            budget: the seconds to spend, by each process.
-            on_progress: gets a step per workload.
-
-        Raises:
-            UnverifiedError: the runtime cannot be used.
-        """
-        (bench,) = self.benches
-        if self._jobs == 1:
-            bench.measure(workloads, budget, on_progress)
-            return
-        pending = bench.pending(workloads, budget.total)
-        parts = [pending[start :: self._jobs] for start in range(self._jobs)]
-        done = [0] * len(parts)
-        messages: queue.SimpleQueue[tuple[int, CandidateResult | Step | Exception | None]] = (
-            queue.SimpleQueue()
-        )
-        stopped = threading.Event()
-
-        def measure_part(number: int) -> None:
-            """Report a measurement to the caller's thread: the store belongs to that one."""
-
-            def send(message: CandidateResult | Step) -> None:
-                if stopped.is_set():
-                    raise _StoppedError
-                messages.put((number, message))
-
-            try:
-                measure(parts[number], bench.setup, Budget(budget.total), send, send)
-            except Exception as error:
-                messages.put((number, error))
-            messages.put((number, None))
-
-        running = set(range(len(parts)))
-        try:
-            for number in running:
-                # A daemon thread does not delay the end of the program; its child ends with us.
-                threading.Thread(target=measure_part, args=(number,), daemon=True).start()
-            while running:
-                number, message = messages.get()
-                if isinstance(message, Exception):
-                    raise message
-                if isinstance(message, CandidateResult):
-                    bench.keep(message)
-                elif isinstance(message, Step):
-                    done[number] = message.done
-                    text = f"measuring layer {sum(done) + 1} of {len(pending)}"
-                    on_progress(Step(text, sum(done), len(pending), message.seconds_left))
-                else:
-                    running.remove(number)
-        finally:
-            stopped.set()
 
 
 def is_complete(

@@ -17,7 +17,7 @@ import platformdirs
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.atomic import writing
-from widthfold_onnx.runtime.measurement import Key, Measurement
+from widthfold_onnx.runtime.measurement import Measurement
 from widthfold_onnx.text import printable, quoted
 
 FORMAT = 1
@@ -192,6 +192,23 @@ VARIABLE = "WIDTHFOLD_STORE"
 _ONE = "WHERE subject = ? AND candidate = ? AND setting = ? AND machine = ?"
 _PUT = "INSERT OR REPLACE INTO measurements VALUES (?, ?, ?, ?, ?)"
 _ORDER = "ORDER BY subject, candidate, setting, machine"
+
+
+class Key(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
+    """The name of a measurement in the store: all that its time depends on.
+
+    Attributes:
+        subject: canonical JSON of the measured operator, or of a model with its inputs and shapes.
+        candidate: canonical JSON of the form, or of the two plans of a trial; ``as-is`` for a layer
+            that takes no other form.
+        setting: canonical JSON of provider, its options, level and threads.
+        machine: canonical JSON of device, runtime, driver and package versions.
+    """
+
+    subject: str
+    candidate: str
+    setting: str
+    machine: str
 
 
 class Store:

@@ -12,8 +12,7 @@ import pytest
 
 from tests.tuning.store.measurements import LOST, key, measured
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.runtime.measurement import Key
-from widthfold_onnx.tuning.store import Store, default_path
+from widthfold_onnx.tuning.store import Key, Store, default_path
 
 
 @pytest.mark.parametrize("in_memory", [True, False])

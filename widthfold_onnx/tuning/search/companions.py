@@ -17,7 +17,6 @@ from widthfold_onnx.rules.companions.companion import CompanionRule
 from widthfold_onnx.rules.selection import lift_of
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.measurement import Measurement
-from widthfold_onnx.tuning.search.level_search import gain_of
 from widthfold_onnx.tuning.search.trials import Trials
 
 
@@ -53,7 +52,7 @@ def best_companions(
             is_faster = bool(lifted) and all(trial.low > 1 for trial in lifted)
             results = lifted[:1] or results
         if results:
-            gains[name] = list(map(gain_of, results))
+            gains[name] = [result.gain for result in results]
         if is_faster:
             draft, taken_names = extension, (*taken_names, name)
     return draft, gains

@@ -80,7 +80,7 @@ class LevelSearch:
         """Return the gain of a form of a layer; None where it is not known or the form was lost."""
         result = self.bench.measurement(subject, spec)
         if result is not None:
-            return gain_of(result) if result.status == "ok" else None
+            return result.gain if result.status == "ok" else None
         is_measured = self.bench.measurement(subject, AS_IS) is not None
         if self.bench.setup.search_options.measure or is_measured:
             return None
@@ -180,13 +180,3 @@ def racing(
 def pays(gain: Gain) -> bool:
     """Check whether a gain is large enough to use the form."""
     return gain.low > (PREDICTED_GAIN if gain.predicted else MIN_GAIN)
-
-
-def gain_of(measurement: Measurement) -> Gain:
-    """Return a measurement as a gain for reports."""
-    return Gain(
-        ratio=measurement.ratio,
-        low=measurement.low,
-        high=measurement.high,
-        pairs=measurement.rounds,
-    )

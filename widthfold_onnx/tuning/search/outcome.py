@@ -24,7 +24,6 @@ from widthfold_onnx.tuning.search.level_search import (
     PREDICTED_GAIN,
     LevelSearch,
     Races,
-    gain_of,
     pays,
 )
 from widthfold_onnx.tuning.search.trials import verdict_of
@@ -102,7 +101,7 @@ class SearchOutcome:
                 runtime=runtime_of(context.machine) if options.measure or final else "",
             ),
             measured=PlanTimes(
-                whole=None if final is None else gain_of(final),
+                whole=None if final is None else final.gain,
                 setting=_setting(final),
                 sizes=tuple(map(dict, context.sizes)),
                 layers=tuple(
@@ -131,7 +130,7 @@ class SearchOutcome:
             predicted=sum(form is not None and form[1].predicted for form in best),
             interrupted=races.interrupted,
             store_read_only=self.level.bench.store.read_only,
-            whole=None if final is None else gain_of(final),
+            whole=None if final is None else final.gain,
             accepted=accepted,
             control=0.0 if final is None else final.control,
             bar=0.0 if final is None else noise(final.control),
@@ -184,7 +183,7 @@ def _at_size(shapes: Shapes, final: Measurement | None) -> SizeGain:
         return msgspec.structs.replace(row, verdict="slower", note=final.reason)
     return msgspec.structs.replace(
         row,
-        gain=gain_of(final),
+        gain=final.gain,
         verdict=verdict_of(final),
         original_ms=1e3 * final.ratio * final.seconds,
     )

@@ -23,7 +23,6 @@ from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.selection import lift_of
-from widthfold_onnx.tuning.search.level_search import gain_of
 from widthfold_onnx.tuning.search.trials import Trials
 
 
@@ -79,7 +78,7 @@ def best_padding(trials: Trials, unpadded: Plan) -> TimedPadding | None:
         plan = _with(drafting, unpadded, chains)
         trial = trials.compare(unpadded, plan, spending.probe)
         if trial is not None and trial.status == "ok":
-            candidates.append(TimedPadding(plan, chains, stops, gain_of(trial)))
+            candidates.append(TimedPadding(plan, chains, stops, trial.gain))
             if trial.high < 1:
                 break  # a larger multiple computes more
     best = max(candidates, key=lambda candidate: candidate.gain.low, default=None)
