@@ -68,8 +68,8 @@ def raced(layers: Layers, seconds: float) -> dict[str, dict[Candidate, Measureme
             measurements[message.subject][message.candidate] = message.measurement
 
     how = SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH)
-    setup = successive_halving.Setup(how, FoldOptions())
-    successive_halving.race(list(layers.workloads.values()), setup, seconds, send=keep)
+    options = successive_halving.RaceOptions(how, FoldOptions())
+    successive_halving.race(list(layers.workloads.values()), options, seconds, send=keep)
     return measurements
 
 

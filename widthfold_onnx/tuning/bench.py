@@ -23,7 +23,13 @@ from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Measurement, lost
 from widthfold_onnx.system import memory_bytes
 from widthfold_onnx.tuning.identity import setting_identity
 from widthfold_onnx.tuning.store import Key, Store
-from widthfold_onnx.tuning.successive_halving import Candidate, CandidateResult, Setup, Start, race
+from widthfold_onnx.tuning.successive_halving import (
+    Candidate,
+    CandidateResult,
+    RaceOptions,
+    Start,
+    race,
+)
 from widthfold_onnx.tuning.workloads import Workload
 
 
@@ -70,7 +76,7 @@ class _BudgetSpentError(Exception):
 
 def measure(
     workloads: Sequence[Workload],
-    setup: Setup,
+    options: RaceOptions,
     budget: Budget,
     keep: Keep,
     on_progress: Progress,
@@ -81,7 +87,7 @@ def measure(
 
     Args:
         workloads: in the order in which they are measured.
-        setup: the settings.
+        options: how forms run.
         budget: the seconds to spend; seconds in which a child starts do not count.
         keep: gets every measurement at once.
         on_progress: gets a step per workload.
@@ -92,13 +98,13 @@ def measure(
     """
     by_subject = {workload.subject: workload for workload in workloads}
     pending = _Pending(by_subject, len(by_subject), budget, keep, on_progress)
-    on_cpu = description_of(setup.search_options.provider).device == "cpu"
+    on_cpu = description_of(options.search_options.provider).device == "cpu"
     while pending.workloads:
         try:
             isolated(
                 race,
                 list(pending.workloads.values()),
-                setup,
+                options,
                 budget.left * share,
                 silence=SILENCE,
                 # CUDA reserves far more address space than it uses.
@@ -196,24 +202,24 @@ class Bench:
     """Measures for one setting on one machine.
 
     Attributes:
-        setup: how forms run; its provider is not AUTO.
+        options: how forms run; its provider is not AUTO.
         store: where measurements are kept.
         machine: `identity.machine_identity`.
         new_measurements: subject and candidate of each measurement that this bench has kept.
     """
 
-    setup: Setup
+    options: RaceOptions
     store: Store
     machine: str
     new_measurements: set[tuple[str, Candidate]] = field(default_factory=set)
 
     @cached_property
     def _setting(self) -> str:
-        return setting_identity(self.setup.search_options, self.setup.level)
+        return setting_identity(self.options.search_options, self.options.level)
 
     def at(self, level: Level) -> Bench:
         """Return a bench of its own for another level."""
-        return Bench(replace(self.setup, level=level), self.store, self.machine)
+        return Bench(replace(self.options, level=level), self.store, self.machine)
 
     def measurement(self, subject: str, candidate: Candidate) -> Measurement | None:
         """Return the measurement that the store holds, if any."""
@@ -234,7 +240,7 @@ class Bench:
             on_progress: gets a step per workload.
         """
         pending = self.pending(workloads, budget.total)
-        measure(pending, self.setup, budget, self.keep, on_progress)
+        measure(pending, self.options, budget, self.keep, on_progress)
 
     def pending(self, workloads: Sequence[Workload], seconds: float = 0.0) -> list[Workload]:
         """Return the workloads that lack measurements, each with the forms that lack one.
@@ -251,7 +257,7 @@ class Bench:
         as_is = self.measurement(workload.subject, AS_IS)
         if as_is is not None and as_is.status == "lost":
             return workload if is_outdated(as_is) and seconds > 0 else None
-        pairs = self.setup.spending.rungs[0].pairs
+        pairs = self.options.spending.rungs[0].pairs
         measurements = {f: self.measurement(workload.subject, f.spec) for f in workload.forms}
         forms = tuple(f for f, m in measurements.items() if not is_complete(m, seconds, pairs))
         return replace(workload, forms=forms) if forms or as_is is None else None

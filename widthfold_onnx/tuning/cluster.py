@@ -26,7 +26,7 @@ from widthfold_onnx.text import printable, quoted
 from widthfold_onnx.tuning.bench import Bench, Budget, measure
 from widthfold_onnx.tuning.identity import Place, find_place
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.successive_halving import CandidateResult, Setup
+from widthfold_onnx.tuning.successive_halving import CandidateResult, RaceOptions
 from widthfold_onnx.tuning.workloads import Workload
 
 MISSING = "Dask cannot be imported: pip install 'widthfold-onnx[dask]'"
@@ -99,7 +99,7 @@ class Cluster:
         return {a: self._known[a] for a in alive if a in self._known and a not in self.unfit}
 
     def submit(
-        self, address: str, workload: Workload, setup: Setup, seconds: float, share: float
+        self, address: str, workload: Workload, options: RaceOptions, seconds: float, share: float
     ) -> Flight:
         """Have `measured` run on one worker and on no other.
 
@@ -110,7 +110,7 @@ class Cluster:
             return self._client.submit(
                 measured,
                 workload,
-                setup,
+                options,
                 seconds,
                 share,
                 workers=[address],
@@ -195,13 +195,13 @@ def versions() -> dict[str, str]:
 
 
 def measured(
-    workload: Workload, setup: Setup, seconds: float, share: float
+    workload: Workload, options: RaceOptions, seconds: float, share: float
 ) -> list[CandidateResult]:
     """Measure one workload; a form that crashes ends a child process, not the worker.
 
     Args:
         workload: the layer, with the forms that are not known.
-        setup: the settings.
+        options: how forms run.
         seconds: time after which measuring ends, finished or not.
         share: fraction of these seconds that the workload should take.
 
@@ -212,7 +212,7 @@ def measured(
     with _turn:
         measure(
             [workload],
-            setup,
+            options,
             Budget(seconds),
             results.append,
             silent,
@@ -313,7 +313,7 @@ class ClusterPool:
 
     def _queue(self, place: Place, workloads: Sequence[Workload], budget: Budget) -> _Queue:
         options = replace(self._options, provider=place.provider)
-        bench = Bench(Setup(options, self._fold), self._store, place.machine)
+        bench = Bench(RaceOptions(options, self._fold), self._store, place.machine)
         self.benches.append(bench)
         return _Queue(bench, bench.pending(workloads, budget.total))
 
@@ -327,8 +327,8 @@ class ClusterPool:
             measuring = sum(other_place == place for other_place in workers.values())
             share = min(measuring / len(queue.waiting), 1.0)
             workload = queue.waiting.pop(0)
-            setup = queue.bench.setup
-            flight = self._cluster.submit(address, workload, setup, budget.left, share)
+            options = queue.bench.options
+            flight = self._cluster.submit(address, workload, options, budget.left, share)
             self._tasks[flight] = _Task(workload, queue, address)
 
     def _complaint(self) -> str:

@@ -91,8 +91,8 @@ class CandidateResult(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Setup:
-    """The settings of a race: how models run and how often, limits of forms, and the level."""
+class RaceOptions:
+    """The options of a race: how models run and how often, limits of forms, and the level."""
 
     search_options: SearchOptions
     fold_options: FoldOptions
@@ -120,12 +120,14 @@ class Start:
 Send = Callable[[Start | CandidateResult], None]
 
 
-def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:
+def race(
+    workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send: Send
+) -> None:
     """Race all forms of all workloads, and report as they run.
 
     Args:
         workloads: in the order in which they are raced.
-        setup: the settings.
+        options: how forms run.
         seconds: time that all of them together should take.
         send: gets every start, and one result for every form and every layer as it is.
 
@@ -133,12 +135,12 @@ def race(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: S
         UnverifiedError: the runtime cannot be used, or does not run a layer as it is.
     """
     end = time.perf_counter() + seconds
-    peak = operations(setup.setting)
+    peak = operations(options.setting)
     for index, workload in enumerate(workloads):
         part = UNFAIR * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
         send(Start(workload.subject, AS_IS))
-        original = random_run(workload.model, setup.setting)
-        _Race(workload, setup, send, original).run(peak, part * (end - time.perf_counter()))
+        original = random_run(workload.model, options.setting)
+        _Race(workload, options, send, original).run(peak, part * (end - time.perf_counter()))
 
 
 def _need(workload: Workload) -> float:
@@ -152,7 +154,7 @@ class _Race:
 
     Attributes:
         workload: the layer.
-        setup: the settings.
+        options: how forms run.
         send: gets every start and every result.
         original: runs the layer as it is.
         times: seconds of each form so far, [side, pair]; side 0 is the layer as it is.
@@ -160,7 +162,7 @@ class _Race:
     """
 
     workload: Workload
-    setup: Setup
+    options: RaceOptions
     send: Send
     original: Run
     times: dict[FormSpec, Times] = field(default_factory=dict)
@@ -174,7 +176,7 @@ class _Race:
             seconds: time that this should take.
         """
         start = time.perf_counter()
-        first, *later = self.setup.spending.rungs
+        first, *later = self.options.spending.rungs
         _, as_is_times = self._pairs(self._turns(self.original), first.pairs)
         as_is_seconds = float(np.median(as_is_times))
         self._tell(AS_IS, timed(1.0, 1.0, 1.0, as_is_seconds, len(as_is_times)))
@@ -204,11 +206,11 @@ class _Race:
     def _run(self, spec: FormSpec, pairs: int) -> str:
         """Run a form; return why there is no result, "" if there is one."""
         self.send(Start(self.workload.subject, spec))
-        model = reformed(self.workload, spec, self.setup.fold_options)
+        model = reformed(self.workload, spec, self.options.fold_options)
         if model is None:
             return NO_SUCH_FORM
         try:
-            form = random_run(model, self.setup.setting)
+            form = random_run(model, self.options.setting)
             if spec in self.times:
                 self.times[spec] = self._pairs(self._turns(form), pairs)
             else:
@@ -235,7 +237,7 @@ class _Race:
         """
         for count in range(WARMUP_RUNS - 1):
             form(count)
-        turns = in_turn((self.original, form), clock_of(self.setup.search_options))
+        turns = in_turn((self.original, form), clock_of(self.options.search_options))
         next(turns)
         return turns
 

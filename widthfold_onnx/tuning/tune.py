@@ -35,7 +35,7 @@ from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.search.assign import foresee
 from widthfold_onnx.tuning.search.level_search import racing
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.successive_halving import Candidate, CandidateResult, Setup
+from widthfold_onnx.tuning.successive_halving import Candidate, CandidateResult, RaceOptions
 from widthfold_onnx.tuning.targets import load_target, usual
 from widthfold_onnx.tuning.workloads import Workload, joined, most_work_first
 
@@ -92,7 +92,7 @@ def tune(
             threads=search_options.threads,
             machines=[
                 TunedMachine(
-                    provider=bench.setup.search_options.provider,
+                    provider=bench.options.search_options.provider,
                     machine=bench.machine,
                     measured=len(bench.new_measurements),
                 )
@@ -121,8 +121,8 @@ def _pool(
             f"each other: at most {most}, at least 1"
         )
     provider, machine = isolated(find_place, options)
-    setup = Setup(replace(options, provider=provider), fold)
-    yield LocalPool(Bench(setup, store, machine), jobs)
+    race_options = RaceOptions(replace(options, provider=provider), fold)
+    yield LocalPool(Bench(race_options, store, machine), jobs)
 
 
 class _StoppedError(Exception):
@@ -146,7 +146,7 @@ class LocalPool:
     """
 
     def __init__(self, bench: Bench, jobs: int) -> None:
-        self.provider = bench.setup.search_options.provider
+        self.provider = bench.options.search_options.provider
         self.benches = [bench]
         self._jobs = jobs
 
@@ -184,7 +184,7 @@ class LocalPool:
                 messages.put((number, message))
 
             try:
-                measure(parts[number], bench.setup, Budget(budget.total), send, send)
+                measure(parts[number], bench.options, Budget(budget.total), send, send)
             except Exception as error:
                 messages.put((number, error))
             messages.put((number, None))

@@ -25,9 +25,9 @@ def inside(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(bench_module, "time", clock)
     clock.races = []
 
-    def isolated(race, workloads, setup, seconds, *, on_message, **limits) -> None:
+    def isolated(race, workloads, options, seconds, *, on_message, **limits) -> None:
         clock.races.append(([(u.subject, [f.spec for f in u.forms]) for u in workloads], seconds))
-        race(workloads, setup, seconds, send=on_message)
+        race(workloads, options, seconds, send=on_message)
 
     monkeypatch.setattr(bench_module, "isolated", isolated)
     monkeypatch.setattr(bench_module, "race", behaving)

@@ -15,11 +15,11 @@ from widthfold_onnx.runtime.measurement import AS_IS, Measurement, timed
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.bench import Bench, Budget
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.successive_halving import CandidateResult, Setup, Start
+from widthfold_onnx.tuning.successive_halving import CandidateResult, RaceOptions, Start
 from widthfold_onnx.tuning.workloads import PredictedForm, Workload
 
 LOG = "WIDTHFOLD_TEST_LOG"
-SETUP = Setup(SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH), FOLD)
+OPTIONS = RaceOptions(SearchOptions(provider=Provider.CPU, effort=Effort.THOROUGH), FOLD)
 
 
 def workload(subject: str, *forms: str) -> Workload:
@@ -28,7 +28,7 @@ def workload(subject: str, *forms: str) -> Workload:
 
 
 def bench(store: Store) -> Bench:
-    return Bench(SETUP, store, "machine")
+    return Bench(OPTIONS, store, "machine")
 
 
 def quiet(step: object) -> None:
@@ -39,7 +39,7 @@ def kept(store: Store) -> dict[tuple[str, str], Measurement]:
     return {(key.subject, key.candidate): measurement for key, measurement in store.items()}
 
 
-def behaving(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send) -> None:
+def behaving(workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send) -> None:
     """Says of every form that it ran, after it did what its name says."""
     for item in workloads:
         for key in (AS_IS, *(form.spec for form in item.forms)):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from tests.tuning.measure.races import SETUP, bench, kept, quiet, workload
+from tests.tuning.measure.races import OPTIONS, bench, kept, quiet, workload
 from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, lost, timed
 from widthfold_onnx.tuning import bench as bench_module
@@ -34,12 +34,12 @@ def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
 
 def test_another_setting_or_machine_knows_nothing(store: Store, inside) -> None:
     bench(store).measure([workload("one", "a")], Budget(60.0), quiet)
-    for setup, machine, known in (
-        (SETUP, "machine", 0),
-        (dataclasses.replace(SETUP, level=Level.EXTENDED), "machine", 2),
-        (SETUP, "other", 2),
+    for options, machine, known in (
+        (OPTIONS, "machine", 0),
+        (dataclasses.replace(OPTIONS, level=Level.EXTENDED), "machine", 2),
+        (OPTIONS, "other", 2),
     ):
-        used = Bench(setup, store, machine)
+        used = Bench(options, store, machine)
         used.measure([workload("one", "a")], Budget(60.0), quiet)
         assert len(used.new_measurements) == known
 
@@ -47,7 +47,7 @@ def test_another_setting_or_machine_knows_nothing(store: Store, inside) -> None:
 def test_what_had_no_time_gets_another_chance_with_more_of_it(
     store: Store, inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def race(workloads, setup, seconds, *, send) -> None:
+    def race(workloads, options, seconds, *, send) -> None:
         for item in workloads:
             send(Start(item.subject, AS_IS))
             send(CandidateResult(item.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
@@ -82,7 +82,7 @@ def test_what_a_wide_interval_left_open_is_measured_again_with_more_time(
 ) -> None:
     ends = {"open": (1.0, 1.1), "slower": (0.9, 1.0), "faster": (1.04, 1.2)}
 
-    def race(workloads, setup, seconds, *, send) -> None:
+    def race(workloads, options, seconds, *, send) -> None:
         for item in workloads:
             send(Start(item.subject, AS_IS))
             send(CandidateResult(item.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))

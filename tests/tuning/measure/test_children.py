@@ -123,8 +123,8 @@ def test_a_child_that_fails_before_any_layer_is_an_error(
 def test_a_child_that_fails_between_layers_takes_nothing_back(
     store: Store, inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def race(workloads, setup, seconds, *, send) -> None:
-        behaving(workloads[:1], setup, seconds, send=send)
+    def race(workloads, options, seconds, *, send) -> None:
+        behaving(workloads[:1], options, seconds, send=send)
         raise UnverifiedError("gone")
 
     monkeypatch.setattr(bench_module, "race", race)
@@ -136,10 +136,10 @@ def test_a_child_that_fails_between_layers_takes_nothing_back(
 def test_the_budget_ends_measuring_between_layers(
     store: Store, inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def race(workloads, setup, seconds, *, send) -> None:
+    def race(workloads, options, seconds, *, send) -> None:
         for item in workloads:
             inside.now += 4
-            behaving([item], setup, seconds, send=send)
+            behaving([item], options, seconds, send=send)
 
     monkeypatch.setattr(bench_module, "race", race)
     inside.now = 100.0
@@ -154,10 +154,10 @@ def test_the_budget_ends_measuring_between_layers(
 def test_no_second_passes_while_a_child_starts(
     store: Store, inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def race(workloads, setup, seconds, *, send) -> None:
+    def race(workloads, options, seconds, *, send) -> None:
         inside.now += 100  # until the first message
         for item in workloads:
-            behaving([item], setup, seconds, send=send)
+            behaving([item], options, seconds, send=send)
             inside.now += 4
 
     monkeypatch.setattr(bench_module, "race", race)

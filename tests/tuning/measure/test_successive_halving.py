@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from tests.tuning.measure.races import SETUP, workload
+from tests.tuning.measure.races import OPTIONS, workload
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.runtime import settings
@@ -38,7 +38,7 @@ from widthfold_onnx.tuning.workloads import PredictedForm, Workload
 
 MILLI = 1e-3
 PEAK = 1e9
-RUNGS = SETUP.spending.rungs
+RUNGS = OPTIONS.spending.rungs
 
 
 class Track:
@@ -92,7 +92,7 @@ def raced(monkeypatch: pytest.MonkeyPatch):
             for own, *forms in layers
         ]
         reports: list[Start | CandidateResult] = []
-        race(workloads, SETUP, budget, send=reports.append)
+        race(workloads, OPTIONS, budget, send=reports.append)
         return reports, track
 
     return start
@@ -266,7 +266,7 @@ def test_a_real_race_of_a_real_layer() -> None:
 
     unit = workload(conv([1, 1, 4, 16], (1, 1, 3, 3), pads=[1, 1, 1, 1]))
     reports: list[object] = []
-    race([replace(unit, forms=unit.forms[:5])], SETUP, 60.0, send=reports.append)
+    race([replace(unit, forms=unit.forms[:5])], OPTIONS, 60.0, send=reports.append)
     assert results(reports).keys() == {AS_IS, *(form.spec for form in unit.forms[:5])}
     assert all(r.rounds or r.reason for r in results(reports).values())
     assert any(r.rounds for key, r in results(reports).items() if key != AS_IS)
@@ -285,9 +285,9 @@ def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(successive_halving, "operations", lambda setting: 1e12)
     monkeypatch.setattr(settings, "open_session", open_session)
     chosen = {"session.disable_prepacking": "1"}
-    setup = replace(
-        SETUP, search_options=SearchOptions(provider=Provider.CPU, session_options=chosen)
+    options = replace(
+        OPTIONS, search_options=SearchOptions(provider=Provider.CPU, session_options=chosen)
     )
     with pytest.raises(OpenedError) as caught:
-        race([real_workload(conv([1, 1, 4, 16], (1, 1, 3, 3)))], setup, 1.0, send=print)
+        race([real_workload(conv([1, 1, 4, 16], (1, 1, 3, 3)))], options, 1.0, send=print)
     assert caught.value.args == (chosen,)

@@ -15,7 +15,7 @@ import msgspec
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.runtime.measurement import AS_IS, SKIPPED, Measurement, lost, now, timed
-from widthfold_onnx.tuning.successive_halving import CandidateResult, Send, Setup, Start
+from widthfold_onnx.tuning.successive_halving import CandidateResult, RaceOptions, Send, Start
 from widthfold_onnx.tuning.workloads import Workload
 
 SECONDS = 0.2
@@ -33,7 +33,9 @@ def workloads(log: Path, count: int) -> list[Workload]:
     return [Workload(f"layer {number}", str(log).encode(), (), 1, 1.0) for number in range(count)]
 
 
-def noted(workload: Workload, setup: Setup, seconds: float, share: float) -> list[CandidateResult]:
+def noted(
+    workload: Workload, options: RaceOptions, seconds: float, share: float
+) -> list[CandidateResult]:
     """Log when it began and ended, and where; a layer may kill the worker, or call it broken."""
     log = Path(os.fsdecode(workload.model))
     began = time.monotonic()
@@ -69,7 +71,9 @@ def own_number() -> dict[str, str]:
     return {"widthfold-onnx": str(os.getpid())}
 
 
-def quick(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:
+def quick(
+    workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send: Send
+) -> None:
     """A race without a runtime, in which every form is as fast as the layer."""
     for workload in workloads:
         for key in (AS_IS, *(form.spec for form in workload.forms)):
@@ -77,15 +81,19 @@ def quick(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: 
             send(CandidateResult(workload.subject, key, timed(1.0, 1.0, 1.0, 1e-3, 4)))
 
 
-def falling(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:
+def falling(
+    workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send: Send
+) -> None:
     """A race in which three forms are not run, each for another reason, and no other works."""
     for workload in workloads:
-        quick([replace(workload, forms=())], setup, seconds, send=send)
+        quick([replace(workload, forms=())], options, seconds, send=send)
         for form, why in zip_longest(workload.forms, sorted(SKIPPED), fillvalue="no kernel"):
             send(CandidateResult(workload.subject, form.spec, lost(why)))
 
 
-def meeting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:
+def meeting(
+    workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send: Send
+) -> None:
     """A race that begins when two others have begun as well.
 
     Raises:
@@ -99,26 +107,30 @@ def meeting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send
         if time.monotonic() > end:
             raise UnverifiedError("the others never came")
         time.sleep(0.02)
-    quick(workloads, setup, seconds, send=send)
+    quick(workloads, options, seconds, send=send)
 
 
-def halting(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:
+def halting(
+    workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send: Send
+) -> None:
     """The first layer is raced, and then nothing more is heard until it is told to go on.
 
     Raises:
         UnverifiedError: it never was.
     """
-    quick(workloads[:1], setup, seconds, send=send)
+    quick(workloads[:1], options, seconds, send=send)
     go_on = Path(os.environ[GO_ON])
     end = time.monotonic() + PATIENCE
     while not go_on.exists():
         if time.monotonic() > end:
             raise UnverifiedError("nobody said to go on")
         time.sleep(0.02)
-    quick(workloads[1:], setup, seconds, send=send)
+    quick(workloads[1:], options, seconds, send=send)
 
 
-def hopeless(workloads: Sequence[Workload], setup: Setup, seconds: float, *, send: Send) -> None:
+def hopeless(
+    workloads: Sequence[Workload], options: RaceOptions, seconds: float, *, send: Send
+) -> None:
     """No runtime.
 
     Raises:

@@ -90,14 +90,14 @@ class World:
             return [self._timed(WHOLE, WHOLE / self.levels, "all", "extended")]
         return function(*args)
 
-    def _race(self, workloads, setup, seconds, send) -> None:
+    def _race(self, workloads, options, seconds, send) -> None:
         for workload in workloads:
             if not workload.forms:  # the layer as it is, before it races
                 send(Start(workload.subject, AS_IS))
                 send(CandidateResult(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
                 continue
             self.raced.append(workload.subject)
-            self.at.append(setup.level)
+            self.at.append(options.level)
             send(Start(workload.subject, AS_IS))
             send(CandidateResult(workload.subject, AS_IS, timed(1.0, 1.0, 1.0, 1.0, 4)))
             for key in (form.spec for form in workload.forms):

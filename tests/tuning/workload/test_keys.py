@@ -31,7 +31,7 @@ from widthfold_onnx.rules.layers import Layer, ProductLayer
 from widthfold_onnx.rules.selection import every_form
 from widthfold_onnx.tuning.bench import Bench
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.successive_halving import Setup
+from widthfold_onnx.tuning.successive_halving import RaceOptions
 from widthfold_onnx.tuning.workloads import _subject
 
 LIMIT = "decides which forms exist, not how fast one is"
@@ -198,8 +198,8 @@ def stored(fold: Mapping[str, Any], search: Mapping[str, Any]) -> tuple[str, ...
     """The key of a form that is measured with these options."""
     options = SearchOptions(**{"provider": Provider.CPU, **search})
     with Store(None) as store:
-        setup = Setup(options, FoldOptions(**fold))
-        key = Bench(setup, store, "machine")._key("subject", "form")
+        bench = Bench(RaceOptions(options, FoldOptions(**fold)), store, "machine")
+        key = bench._key("subject", "form")
     return msgspec.structs.astuple(key)
 
 

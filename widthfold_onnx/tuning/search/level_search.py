@@ -39,7 +39,7 @@ class LevelSearch:
 
     Attributes:
         layers: the layers, whose forms are ordered for this level.
-        bench: measures at this level, as much as the effort of its setup spends. Where nothing is
+        bench: measures at this level, as much as the effort of its options spends. Where nothing is
             to be measured, layers without a measurement are predicted.
         seconds: of one run of the model of the draft at this level; None if it was not timed.
     """
@@ -64,7 +64,7 @@ class LevelSearch:
         """Return the layers to race by possible gain, largest first; layers inside regions last."""
         negligible = self.negligible()
         subjects = [s for s in reversed(self._least_first()) if s not in negligible]
-        return racing(self.layers, subjects, self.bench.setup.spending.forms, self._foreseen)
+        return racing(self.layers, subjects, self.bench.options.spending.forms, self._foreseen)
 
     def negligible(self) -> set[str]:
         """Return the layers that together cannot move the model by more than noise."""
@@ -73,7 +73,9 @@ class LevelSearch:
         measurement = self.bench.measurement
         subjects = [s for s in self._least_first() if measurement(s, AS_IS) is not None]
         saved = list(itertools.accumulate(map(self._most_saved, subjects)))
-        count = bisect.bisect_left(saved, self.bench.setup.spending.negligible_share * self.seconds)
+        count = bisect.bisect_left(
+            saved, self.bench.options.spending.negligible_share * self.seconds
+        )
         return set(subjects[:count])
 
     def gain(self, subject: str, spec: FormSpec) -> Gain | None:
@@ -82,7 +84,7 @@ class LevelSearch:
         if result is not None:
             return result.gain if result.status == "ok" else None
         is_measured = self.bench.measurement(subject, AS_IS) is not None
-        if self.bench.setup.search_options.measure or is_measured:
+        if self.bench.options.search_options.measure or is_measured:
             return None
         workload = self.layers.workloads[subject]
         form = next(form for form in workload.forms if form.spec == spec)

@@ -52,13 +52,13 @@ class SearchOutcome:
     @property
     def _options(self) -> SearchOptions:
         """Provider and effort of the measurements; the provider is not AUTO."""
-        return self.level.bench.setup.search_options
+        return self.level.bench.options.search_options
 
     def choose(self, layer: Layer) -> Form | Refusal:
         """Return the form of a layer, or the reason why it has none."""
         layer_plan = self.plan.layer_plan(layer)
         if layer_plan is not None:
-            return form_of(layer, layer_plan.form, self.level.bench.setup.fold_options)
+            return form_of(layer, layer_plan.form, self.level.bench.options.fold_options)
         for padded in () if self.plan.padding is None else self.plan.padding.layers:
             if padded.name == layer.node_name:
                 why = f"its {padded.channels} channels are padded to {padded.padded}"

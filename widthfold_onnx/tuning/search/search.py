@@ -47,7 +47,7 @@ from widthfold_onnx.tuning.search.padding import best_padding, untimed_report
 from widthfold_onnx.tuning.search.settling import settle
 from widthfold_onnx.tuning.search.trials import Trials, gains_over_sizes
 from widthfold_onnx.tuning.store import Store
-from widthfold_onnx.tuning.successive_halving import Setup
+from widthfold_onnx.tuning.successive_halving import RaceOptions
 
 CLOSE = 1.05
 """Layers also race at level EXTENDED if the model is at most this much slower there than at ALL.
@@ -78,8 +78,8 @@ def search(
     """
     on_progress(Step("looking for the provider and the shapes of the inputs"))
     context = find_context(loaded, search_options, fold_options.input_shapes, store)
-    setup = Setup(replace(search_options, provider=context.provider), fold_options)
-    bench = Bench(setup, store, context.machine)
+    options = RaceOptions(replace(search_options, provider=context.provider), fold_options)
+    bench = Bench(options, store, context.machine)
     with tempfile.TemporaryDirectory() as folder:
         trials = Trials(loaded, bench, context.sizes, Path(folder), on_progress)
         return _Search(trials, context).run()

@@ -71,17 +71,17 @@ class Trials:
     @cached_property
     def drafting(self) -> Drafting:
         """The model, whose plans are drafted and timed."""
-        return Drafting(self.loaded.proto, self.loaded.folder, self.bench.setup.fold_options)
+        return Drafting(self.loaded.proto, self.loaded.folder, self.bench.options.fold_options)
 
     @property
     def search_options(self) -> SearchOptions:
         """The options with which models run."""
-        return self.bench.setup.search_options
+        return self.bench.options.search_options
 
     @property
     def spending(self) -> Spending:
         """The seconds of each trial."""
-        return self.bench.setup.spending
+        return self.bench.options.spending
 
     def compare(self, base: Plan, plan: Plan, seconds: float) -> Measurement | None:
         """Time the models of two plans against each other, each at its strongest setting.
