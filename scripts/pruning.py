@@ -89,9 +89,9 @@ def compare(model: Path, seconds: float) -> Row:
         for key, ran in forms.items():
             if key != AS_IS and ran.reason != NO_TIME:
                 row.forms += 1
-                row.unrun += not ran.rounds
-                row.given_up += 0 < ran.rounds < FEW
-                if ran.rounds < FEW and every[subject][key].low > 1:
+                row.unrun += not ran.pairs
+                row.given_up += 0 < ran.pairs < FEW
+                if ran.pairs < FEW and every[subject][key].low > 1:
                     row.faster.append(f"{subject} {key}")
         chosen, best = (
             max((ran.low for key, ran in way[subject].items() if key != AS_IS), default=1.0)

@@ -31,8 +31,8 @@ def made(**changes: object) -> Measurement:
         ({"seconds": -1e-9}, "not finite, below 0 or too large"),
         ({"control": -0.1}, "not finite, below 0 or too large"),
         ({"budget": math.nan}, "not finite, below 0 or too large"),
-        ({"rounds": -1}, "not finite, below 0 or too large"),
-        ({"rounds": 1 << 63}, "not finite, below 0 or too large"),
+        ({"pairs": -1}, "not finite, below 0 or too large"),
+        ({"pairs": 1 << 63}, "not finite, below 0 or too large"),
         ({"low": 1.7}, "low is above high"),
         ({"ratio": 0.0}, "a lost measurement has ratio 0 and a reason, any other has neither"),
         ({"reason": "no"}, "a lost measurement has ratio 0 and a reason, any other has neither"),
@@ -50,6 +50,10 @@ def test_numbers_that_do_not_fit_are_refused(changes: dict[str, object], message
 def test_a_time_that_is_none_is_refused(taken: str) -> None:
     with pytest.raises(ValueError, match="Invalid isoformat string"):
         made(taken=taken)
+
+
+def test_earlier_stores_call_pairs_rounds() -> None:
+    assert b'"rounds":8' in msgspec.json.encode(timed(1.5, 1.4, 1.6, 2e-3, 8))
 
 
 def test_stored_numbers_are_checked_as_well() -> None:

@@ -106,7 +106,7 @@ def test_a_trial_runs_enough_processes_or_until_sure_however_long_a_run_takes(
     machine.costs = costs(400, 900, cost, 900)
     options = VerifyOptions(provider=Provider.CPU, time_budget=0.1)
     (timed,) = ratio_over_processes(*models, options, [SHAPES])
-    assert (len(machine.opened[FIRST_TIMED:]), timed.rounds) == (2 * pairs, pairs)
+    assert (len(machine.opened[FIRST_TIMED:]), timed.pairs) == (2 * pairs, pairs)
     assert speed_verdict(timed.low, timed.high, timed.control) == verdict
     assert (timed.original_setting, timed.setting) == ("all", "all")
 
@@ -125,7 +125,7 @@ def test_a_trial_of_short_runs_holds_its_budget(machine, models, cost):
     noisy = np.random.default_rng(0).uniform(0.8, 1.2, 400) * cost
     machine.costs = [cost] * FIRST_TIMED + list(noisy)
     (timed,) = ratio_over_processes(*models, OPTIONS, [SHAPES])
-    assert timed.rounds >= TRIAL_PAIRS
+    assert timed.pairs >= TRIAL_PAIRS
     assert machine.seconds() < OPTIONS.time_budget + 0.1
 
 
@@ -164,7 +164,7 @@ def test_a_trial_in_one_process_tells_no_difference_by_few_long_runs(machine, mo
     spread = np.random.default_rng(seed).normal(1, RUN_SPREAD, (6, 100))
     machine.costs = [tuple(1500 * row) for row in spread]
     (timed,) = ratio_in_process(*models, replace(OPTIONS, time_budget=1.0), [SHAPES])
-    assert timed.rounds == 5
+    assert timed.pairs == 5
     assert timed.low < 1 < timed.high
 
 
@@ -180,7 +180,7 @@ def test_parts_run_at_the_setting_that_suits_the_base(machine):
     assert b.ratio == pytest.approx(9 / 4)
     assert 9 / 4 / 1.03 < b.low < b.ratio < b.high < 9 / 4 * 1.03
     assert (c.ratio, c.seconds) == pytest.approx((5 / 4, 4e-3))
-    assert b.rounds == c.rounds < 64, "runs that never vary tell all in 0.6 s"
+    assert b.pairs == c.pairs < 64, "runs that never vary tell all in 0.6 s"
     assert [level for _, level, _ in machine.opened[2:]] == [Level.EXTENDED] * 2
 
 
@@ -191,7 +191,7 @@ def test_parts_are_timed_until_more_runs_would_tell_hardly_more(machine, cost, l
     options = replace(OPTIONS, time_budget=100.0)
     kinds = [Distribution.NORMAL]
     ((part,),) = ratios_to(Path("a.onnx"), [Path("b.onnx")], kinds, options, [SHAPES])
-    assert least <= part.rounds <= most
+    assert least <= part.pairs <= most
 
 
 def test_the_levels_of_a_model_are_compared_with_a_control(machine):

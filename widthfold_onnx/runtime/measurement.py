@@ -32,7 +32,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         low: lower end of the 95 % interval of `ratio`.
         high: its upper end.
         seconds: median time of the candidate.
-        rounds: pairs that were timed.
+        pairs: how many were timed; "rounds" in JSON.
         reason: why it is lost, "" otherwise.
         taken: when, in UTC, as ISO 8601 writes it.
         control: deviation from 1 of the sessions of the original against each other; 0.0 where
@@ -54,7 +54,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     low: float
     high: float
     seconds: float
-    rounds: int
+    pairs: int = msgspec.field(name="rounds")
     reason: str
     taken: str
     control: float = 0.0
@@ -67,7 +67,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         numbers = (self.ratio, self.low, self.high, self.seconds, self.control, self.budget)
         fit = all(math.isfinite(number) and number >= 0 for number in numbers)
-        if not fit or not 0 <= self.rounds <= sys.maxsize:
+        if not fit or not 0 <= self.pairs <= sys.maxsize:
             raise ValueError("a number is not finite, below 0 or too large")
         if self.low > self.high:
             raise ValueError("low is above high")
@@ -80,7 +80,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def gain(self) -> Gain:
         """The measurement as a gain for reports."""
-        return Gain(ratio=self.ratio, low=self.low, high=self.high, pairs=self.rounds)
+        return Gain(ratio=self.ratio, low=self.low, high=self.high, pairs=self.pairs)
 
     @property
     def skipped(self) -> bool:
@@ -93,9 +93,9 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return datetime.fromisoformat(self.taken)
 
 
-def timed(ratio: float, low: float, high: float, seconds: float, rounds: int) -> Measurement:
+def timed(ratio: float, low: float, high: float, seconds: float, pairs: int) -> Measurement:
     """Return the measurement of what ran."""
-    return Measurement("ok", ratio, low, high, seconds, rounds, reason="", taken=now())
+    return Measurement("ok", ratio, low, high, seconds, pairs, reason="", taken=now())
 
 
 def lost(reason: str) -> Measurement:

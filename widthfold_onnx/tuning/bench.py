@@ -280,7 +280,7 @@ def is_complete(
     """
     if measurement is None:
         return False
-    is_short = measurement.rounds < pairs and not measurement.is_hopeless
+    is_short = measurement.pairs < pairs and not measurement.is_hopeless
     if measurement.status == "ok" and is_short:
         return False
     if is_outdated(measurement) and seconds > 0:

@@ -28,7 +28,7 @@ def test_only_what_is_missing_is_measured(store: Store, inside) -> None:
     assert [workloads for workloads, _ in inside.races[1:]] == [[("one", ["b"]), ("three", [])]]
     assert len(used.new_measurements) == 3
     stored = kept(store)["one", "b"]
-    assert (stored.ratio, stored.low, stored.high, stored.rounds) == (1.5, 1.4, 1.6, 4)
+    assert (stored.ratio, stored.low, stored.high, stored.pairs) == (1.5, 1.4, 1.6, 4)
     assert (stored.seconds, stored.status, stored.reason) == (1e-3, "ok", "")
 
 

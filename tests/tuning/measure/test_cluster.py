@@ -139,7 +139,7 @@ def test_the_units_of_a_killed_worker_are_measured_elsewhere(tmp_path: Path) -> 
         assert len(list(store.items())) == machine.measured
         as_they_are = sum(key.candidate == AS_IS for key, _ in store.items())
         assert machine.measured == sum(row.forms for row in report.models) + as_they_are
-        assert all(value.rounds for key, value in store.items() if key.candidate == AS_IS)
+        assert all(value.pairs for key, value in store.items() if key.candidate == AS_IS)
 
 
 def test_every_worker_measures_one_unit_at_a_time(cluster: LocalCluster, log: Path) -> None:

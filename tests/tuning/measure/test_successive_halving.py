@@ -109,7 +109,7 @@ def test_all_forms_run_then_the_better_ones_and_the_best_more_often(raced) -> No
     forms = {f"form{i}": 1 + i / 100 for i in range(9)}
     reports, _ = raced({"own": 1.0, **dict(reversed(forms.items()))})
     measurements = results(reports)
-    assert [measurements[key].rounds for key in (AS_IS, *forms)] == [4, 40, 40, *[10] * 4, *[4] * 3]
+    assert [measurements[key].pairs for key in (AS_IS, *forms)] == [4, 40, 40, *[10] * 4, *[4] * 3]
     for key, seconds in forms.items():
         ran = measurements[key]
         expected = (1 / seconds, seconds * MILLI)
@@ -149,27 +149,27 @@ def test_what_is_hopeless_is_not_run_again(raced) -> None:
     reports, track = raced({"own": 1.0, **forms})
     for form in ("bad", "behind"):
         ran = results(reports)[form]
-        assert (ran.rounds, track.runs[form]) == (FIRST_PAIRS, WARMUP_RUNS + FIRST_PAIRS)
+        assert (ran.pairs, track.runs[form]) == (FIRST_PAIRS, WARMUP_RUNS + FIRST_PAIRS)
         assert ran.ratio == pytest.approx(1 / forms[form])
         assert ran.is_hopeless
         assert is_complete(ran, 1.0, pairs=2 * FIRST_PAIRS)  # no later search runs it either
     short = msgspec.structs.replace(results(reports)["bad"], is_hopeless=False)
     assert not is_complete(short, 1.0, pairs=2 * FIRST_PAIRS)
-    assert results(reports)["meh"].rounds > FIRST_PAIRS
-    assert results(reports)["near"].rounds > FIRST_PAIRS
+    assert results(reports)["meh"].pairs > FIRST_PAIRS
+    assert results(reports)["near"].pairs > FIRST_PAIRS
 
 
 def test_a_form_is_not_hopeless_for_one_slow_run(raced) -> None:
     slow = WARMUP_RUNS + 1  # the first run that is timed
     reports, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == slow else 0.5, "next": 0.9})
     measurements = results(reports)
-    assert measurements["good"].rounds == measurements["next"].rounds == RUNGS[-1].pairs
+    assert measurements["good"].pairs == measurements["next"].pairs == RUNGS[-1].pairs
 
 
 def test_a_hiccup_later_on_does_not_undo_what_was_measured(raced) -> None:
     hiccup = 2 * WARMUP_RUNS + RUNGS[0].pairs + 1  # the first pair of the second rung
     reports, _ = raced({"own": 1.0, "good": lambda run: 50.0 if run == hiccup else 0.5})
-    assert results(reports)["good"].rounds == RUNGS[-1].pairs
+    assert results(reports)["good"].pairs == RUNGS[-1].pairs
     assert results(reports)["good"].ratio == pytest.approx(2.0)
 
 
@@ -177,14 +177,14 @@ def test_what_does_not_run_or_exist_loses_alone(raced) -> None:
     error = UnverifiedError("no kernel")
     reports, _ = raced({"own": 1.0, "broken": error, "gone": 1.0, "good": 0.5})
     measurements = results(reports)
-    assert (measurements["broken"].rounds, measurements["broken"].reason) == (0, "no kernel")
-    assert (measurements["gone"].rounds, measurements["gone"].ratio) == (0, 0.0)
+    assert (measurements["broken"].pairs, measurements["broken"].reason) == (0, "no kernel")
+    assert (measurements["gone"].pairs, measurements["gone"].ratio) == (0, 0.0)
     assert "does not exist" in measurements["gone"].reason
     assert (measurements["gone"].reason in SKIPPED, measurements["broken"].reason in SKIPPED) == (
         True,
         False,
     )
-    assert measurements["good"].rounds == RUNGS[-1].pairs
+    assert measurements["good"].pairs == RUNGS[-1].pairs
 
 
 def test_a_layer_that_does_not_run_ends_the_race(raced) -> None:
@@ -216,8 +216,8 @@ def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
     reports, track = raced({"own": 1.0, **forms}, budget=0.1)
     measurements = results(reports)
     assert measurements.keys() == {AS_IS, *forms}
-    ran = [key for key in forms if measurements[key].rounds]
-    late = [key for key in forms if not measurements[key].rounds]
+    ran = [key for key in forms if measurements[key].pairs]
+    late = [key for key in forms if not measurements[key].pairs]
     assert ran == list(forms)[: len(ran)]
     assert {measurements[key].reason for key in late} == {NO_TIME}
     warm_up = WARMUP_RUNS + 1  # runs of a form, and one of the layer as it is
@@ -230,8 +230,8 @@ def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
 def test_the_first_form_runs_whatever_the_time(raced) -> None:
     reports, _ = raced({"own": 1.0, "first": 0.5, "second": 0.5}, budget=0.0)
     measurements = results(reports)
-    assert measurements["first"].rounds == RUNGS[0].pairs
-    assert (measurements["second"].rounds, measurements["second"].reason) == (0, NO_TIME)
+    assert measurements["first"].pairs == RUNGS[0].pairs
+    assert (measurements["second"].pairs, measurements["second"].reason) == (0, NO_TIME)
 
 
 def test_a_layer_gets_time_by_the_runs_that_it_needs() -> None:
@@ -245,7 +245,7 @@ def test_time_is_shared_out_and_what_a_layer_leaves_goes_to_the_others(raced) ->
     several = [{own: 1.0, **{f"{own}{i}": 1.0 for i in range(40)}} for own in "abcd"]
     reports, track = raced(*several, budget=1.2)
     outcomes = [item for item in reports if isinstance(item, CandidateResult)]
-    counts = Counter(entry.subject for entry in outcomes if entry.measurement.rounds)
+    counts = Counter(entry.subject for entry in outcomes if entry.measurement.pairs)
     assert counts["a"] <= 41  # all of them would take 0.85 s
     assert all(counts[own] > 5 for own in "abcd")
     assert track.now < 1.3
@@ -256,9 +256,9 @@ def test_time_is_shared_out_and_what_a_layer_leaves_goes_to_the_others(raced) ->
 def test_a_slow_form_is_not_silent_for_long(raced) -> None:
     reports, _ = raced({"own": 1000.0, "slow": 900.0})
     measurements = results(reports)["slow"]
-    assert RUNGS[0].pairs <= measurements.rounds <= math.ceil(FORM_SECONDS / 1.9)
+    assert RUNGS[0].pairs <= measurements.pairs <= math.ceil(FORM_SECONDS / 1.9)
     reports, _ = raced({"own": 2000 * FORM_SECONDS, "slow": 2000 * FORM_SECONDS})
-    assert results(reports)["slow"].rounds == RUNGS[0].pairs
+    assert results(reports)["slow"].pairs == RUNGS[0].pairs
 
 
 def test_a_real_race_of_a_real_layer() -> None:
@@ -268,8 +268,8 @@ def test_a_real_race_of_a_real_layer() -> None:
     reports: list[object] = []
     race([replace(unit, forms=unit.forms[:5])], OPTIONS, 60.0, send=reports.append)
     assert results(reports).keys() == {AS_IS, *(form.spec for form in unit.forms[:5])}
-    assert all(r.rounds or r.reason for r in results(reports).values())
-    assert any(r.rounds for key, r in results(reports).items() if key != AS_IS)
+    assert all(r.pairs or r.reason for r in results(reports).values())
+    assert any(r.pairs for key, r in results(reports).items() if key != AS_IS)
 
 
 def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:

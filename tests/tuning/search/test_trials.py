@@ -129,7 +129,7 @@ def test_the_ratio_is_that_of_the_first_to_the_second(model: Path, world: World)
         measurement = builder.trials.compare(A, B, 3.0)
         assert measurement.ratio == pytest.approx((WHOLE - 2) / (WHOLE - 5))
         assert measurement.seconds == pytest.approx(WHOLE - 5)
-        assert (measurement.rounds, measurement.control, measurement.status) == (50, 0.005, "ok")
+        assert (measurement.pairs, measurement.control, measurement.status) == (50, 0.005, "ok")
         assert measurement.low < measurement.ratio < measurement.high
         assert builder.trials.compare(B, A, 3.0).ratio == pytest.approx(1 / measurement.ratio)
         assert builder.trials.compare(EMPTY, A, 3.0).ratio == pytest.approx(WHOLE / (WHOLE - 2))

@@ -14,7 +14,7 @@ def key(subject: object = "model:0", **changes: str) -> Key:
 
 
 def measured(**changes: object) -> Measurement:
-    fields = {"ratio": 1.5, "low": 1.4, "high": 1.7, "seconds": 1e-3, "rounds": 40, "reason": ""}
+    fields = {"ratio": 1.5, "low": 1.4, "high": 1.7, "seconds": 1e-3, "pairs": 40, "reason": ""}
     return Measurement(**{"status": "ok", **fields, "taken": TAKEN, **changes})
 
 

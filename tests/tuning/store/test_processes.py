@@ -19,8 +19,8 @@ from widthfold_onnx.tuning.store import Store
 def _fill(path: Path, worker: int, count: int) -> None:
     for number in range(count):
         with Store(path) as store:
-            store.put(key(f"{worker} {number}"), measured(rounds=number))
-            store.put(key("shared"), measured(rounds=worker))
+            store.put(key(f"{worker} {number}"), measured(pairs=number))
+            store.put(key("shared"), measured(pairs=worker))
 
 
 def test_processes_may_write_at_once(path: Path) -> None:
@@ -33,8 +33,8 @@ def test_processes_may_write_at_once(path: Path) -> None:
     assert [worker.exitcode for worker in workers] == [0] * 4
     with Store(path) as store:
         stored = dict(store.items())
-    assert stored.pop(key("shared")).rounds in range(4)
-    expected = {key(f"{w} {n}"): measured(rounds=n) for w in range(4) for n in range(25)}
+    assert stored.pop(key("shared")).pairs in range(4)
+    expected = {key(f"{w} {n}"): measured(pairs=n) for w in range(4) for n in range(25)}
     assert stored == expected
 
 
@@ -78,7 +78,7 @@ def test_a_kill_loses_no_put_that_returned(path: Path) -> None:
         "start = int(sys.argv[2])\n"
         "with Store(Path(sys.argv[1])) as store:\n"
         "    for n in range(start, start + 100_000):\n"
-        "        store.put(key(n), measured(rounds=n)); print(n, flush=True)\n"
+        "        store.put(key(n), measured(pairs=n)); print(n, flush=True)\n"
     )
     rng = random.Random(11)
     returned: set[int] = set()
@@ -95,8 +95,8 @@ def test_a_kill_loses_no_put_that_returned(path: Path) -> None:
         *whole, _ = (first + rest).split(b"\n")
         returned |= {int(line) for line in whole}
         with Store(path) as store:
-            stored = {int(item.subject): value.rounds for item, value in store.items()}
+            stored = {int(item.subject): value.pairs for item, value in store.items()}
         assert returned <= stored.keys()
         assert len(stored.keys() - returned) <= start // 100_000 + 1
-        assert all(subject == rounds for subject, rounds in stored.items())
+        assert all(subject == pairs for subject, pairs in stored.items())
     assert len(returned) > 60

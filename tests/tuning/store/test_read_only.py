@@ -58,7 +58,7 @@ def store(folder: Path, request: pytest.FixtureRequest) -> Path:
     path = folder / "store.sqlite"
     with Store(path) as opened:
         for n in range(3):
-            opened.put(key(n), measured(rounds=n + 1))
+            opened.put(key(n), measured(pairs=n + 1))
     return locked(path, folder_too=request.param)
 
 
@@ -67,9 +67,9 @@ def test_it_answers_and_forgets(store: Path) -> None:
     with unprivileged():
         with Store(store) as opened:
             assert opened.read_only
-            assert [opened.get(key(n)).rounds for n in range(3)] == [1, 2, 3]
-            opened.put(key(7), measured(rounds=9))
-            assert opened.get(key(7)).rounds == 9
+            assert [opened.get(key(n)).pairs for n in range(3)] == [1, 2, 3]
+            opened.put(key(7), measured(pairs=9))
+            assert opened.get(key(7)).pairs == 9
         with Store(store) as opened:
             assert len(list(opened.items())) == 3
             assert opened.get(key(7)) is None
@@ -79,12 +79,12 @@ def test_it_answers_and_forgets(store: Path) -> None:
 def test_it_can_be_read_while_another_writes(folder: Path) -> None:
     path = folder / "store.sqlite"
     with Store(path) as writer:
-        writer.put(key(0), measured(rounds=5))
+        writer.put(key(0), measured(pairs=5))
         locked(path, folder_too=False)
         with unprivileged(), Store(path) as reader:
             assert reader.read_only
             assert not writer.read_only
-            assert reader.get(key(0)).rounds == 5
+            assert reader.get(key(0)).pairs == 5
         writer.put(key(1), measured())
 
 

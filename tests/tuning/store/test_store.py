@@ -58,16 +58,16 @@ def test_items_are_sorted_by_key_whatever_the_order_of_puts() -> None:
     random.Random(5).shuffle(keys)
     with Store(None) as store:
         for number, item in enumerate(keys):
-            store.put(item, measured(rounds=number))
+            store.put(item, measured(pairs=number))
         assert [item for item, _ in store.items()] == sorted(keys)
-        assert dict(store.items()) == {item: measured(rounds=n) for n, item in enumerate(keys)}
+        assert dict(store.items()) == {item: measured(pairs=n) for n, item in enumerate(keys)}
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         *({field: bad} for field in ("ratio", "low", "high", "seconds") for bad in ("nan", "inf")),
-        *({field: "-1"} for field in ("ratio", "low", "seconds", "rounds")),
+        *({field: "-1"} for field in ("ratio", "low", "seconds", "pairs")),
         {"low": "1.8"},
         {"ratio": "0"},
         {"reason": "why"},
@@ -78,7 +78,7 @@ def test_items_are_sorted_by_key_whatever_the_order_of_puts() -> None:
     ],
 )
 def test_no_senseless_measurement_can_be_made(changes: dict[str, str]) -> None:
-    numbers = {"ratio", "low", "high", "seconds", "rounds"}
+    numbers = {"ratio", "low", "high", "seconds", "pairs"}
     with pytest.raises(ValueError, match=r"finite|above|lost|UTC|isoformat"):
         measured(**{k: float(v) if k in numbers else v for k, v in changes.items()})
 
