@@ -126,14 +126,15 @@ class SettingChoice:
 
     Attributes:
         settings: the best one of each model.
-        same_level: original / rewritten at the first of all settings, which is at level ALL.
+        ratio_at_first_setting: original / rewritten with both at the first of all settings, which
+            is at level ALL.
         advice: a sentence on the gain of the original by its setting alone, "" where it is little.
         run: seconds of a run at the best setting, the mean of both models.
         opening: seconds of opening a session.
     """
 
     settings: tuple[Setting, Setting]
-    same_level: float
+    ratio_at_first_setting: float
     advice: str
     run: float
     opening: float
@@ -231,9 +232,10 @@ def choose_settings(
     """Return the best settings, and the inputs to time with; the arguments go to `SettingTimes`."""
     timed = SettingTimes.of(models, options, shapes, seconds)
     original, rewritten = timed.best_settings
+    ratios = timed.times[:, 0, 0] / timed.times[:, 1, 0]
     choice = SettingChoice(
         settings=(original, rewritten),
-        same_level=math.exp(float(np.median(np.log(timed.times[:, 0, 0] / timed.times[:, 1, 0])))),
+        ratio_at_first_setting=math.exp(float(np.median(np.log(ratios)))),
         advice=timed.advice,
         run=float(np.median(timed.best_times, axis=0).mean()),
         opening=timed.opening,

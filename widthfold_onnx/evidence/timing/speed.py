@@ -116,7 +116,7 @@ def _timing(outcome: Contest, sides: dict[str, Side], busy: float) -> Timing:
         control=pairing.control,
         converged=pairing.converged,
         crowded=crowded,
-        same_level=outcome.choice.same_level,
+        same_level=outcome.choice.ratio_at_first_setting,
         original=sides["original"],
         rewritten=sides["rewritten"],
         verdict="inconclusive" if crowded and options.threads > 1 else pairing.verdict,
