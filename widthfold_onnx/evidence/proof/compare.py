@@ -28,7 +28,7 @@ from widthfold_onnx.evidence.proof.sizes import (
     branch_tries,
     elements,
     first_tries,
-    open_dimensions,
+    open_dims,
     second_tries,
     size_tests,
     tested_tries,
@@ -140,12 +140,12 @@ def prove_at_sizes(
         if proofs[-1].verdict == "different":
             return proofs
     fixed_shapes = sizes[0]
-    if open_dimensions(old, fixed_shapes):
+    if open_dims(old, fixed_shapes):
         with suppress(UnverifiedError):  # the original may take one size alone
             proofs.append(_first_proof(models, second_tries(old, fixed_shapes, proofs[0].shapes)))
     # Guards must be right at all extents, also if the caller planned with some. Another tool may
     # have stated the extents of the caller, so that the new model fails with an error at others.
-    tries = _tries_of_branches(models, proofs) if open_dimensions(old, {}) else ()
+    tries = _tries_of_branches(models, proofs) if open_dims(old, {}) else ()
     for shapes in chain(tested_tries(old, new, proofs[0].shapes), tries):
         if proofs[-1].verdict == "different":
             return proofs
@@ -157,7 +157,7 @@ def prove_at_sizes(
         is_counted = is_planned or (proof.is_computed and not proof.is_opaque)
         if is_counted and not _is_excused_by_empty_input(models, proof):
             proofs.append(proof)
-    if proofs[-1].verdict == "different" or not open_dimensions(old, {}):
+    if proofs[-1].verdict == "different" or not open_dims(old, {}):
         return proofs
     for name, branch in _unseen_branches(models, proofs):
         reason = f"the {branch} of {printable(name)} is chosen at none of the extents tried"

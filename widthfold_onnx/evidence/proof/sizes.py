@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from widthfold_onnx.evidence.proof.program import Program, constant
 from widthfold_onnx.evidence.proof.values import Shape, Shapes
-from widthfold_onnx.model.proto.dims import symbol_of
+from widthfold_onnx.model.proto.dims import DimensionKey, symbol_of
 from widthfold_onnx.model.proto.scope import NameScope
 from widthfold_onnx.model.proto.walk import body_path, is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
@@ -36,9 +36,6 @@ MAX_ALIKE = 3
 MAX_TIMES = 32
 """Largest multiple of the first extent."""
 
-DimensionKey = tuple[str, int] | str
-"""An open dimension: its symbol, or the input and the axis of one without a symbol."""
-
 OTHER_SIZES = ((1, 1), (1, -1), (2, -1), (2, 0), (1, 0))
 """Multiple of the first extent of an open dimension, and the number that is added to it."""
 
@@ -52,7 +49,7 @@ MAX_GUESSED = 1 << 20
 """Elements of all inputs at extents that nobody named: each takes forty bytes and more."""
 
 
-def open_dimensions(program: Program, fixed_shapes: Shapes) -> dict[DimensionKey, bool]:
+def open_dims(program: Program, fixed_shapes: Shapes) -> dict[DimensionKey, bool]:
     """Return the dimensions that a model leaves open, and whether each is only ever the first.
 
     A symbol in a fixed shape is known everywhere.
@@ -87,7 +84,7 @@ def first_tries(program: Program, fixed_shapes: Shapes, run_shapes: Shapes) -> I
         by_default = {v.name: defaults[v.name] for v in program.inputs if v.name in defaults}
         shapes = _shapes_at(program, fixed_shapes, _sizes(program, run_shapes))
         yield {**run_shapes, **shapes, **by_default, **fixed_shapes}
-    dims = open_dimensions(program, fixed_shapes)
+    dims = open_dims(program, fixed_shapes)
     guesses = [{key: BATCH if leads else size for key, leads in dims.items()} for size in LADDER]
     if any(dims.values()):  # the first axis may be no batch
         guesses += [dict.fromkeys(dims, size) for size in LADDER]
@@ -99,7 +96,7 @@ def first_tries(program: Program, fixed_shapes: Shapes, run_shapes: Shapes) -> I
 
 def second_tries(program: Program, fixed_shapes: Shapes, first: Shapes) -> Iterator[Shapes]:
     """Yield other extents of the open dimensions: another batch, and `OTHER_SIZES` elsewhere."""
-    dims = open_dimensions(program, fixed_shapes)
+    dims = open_dims(program, fixed_shapes)
     sizes = _sizes(program, first)
     batches = {key: 5 if sizes[key] == 3 else 3 for key, leads in dims.items() if leads}
     keys = [key for key, leads in dims.items() if not leads]
@@ -151,7 +148,7 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     `MAX_ELEMENTS` elements, unless the first ones have as many.
     """
     tests = size_tests(new)
-    dims = open_dimensions(old, {})
+    dims = open_dims(old, {})
     if not tests or not dims:
         return
     sizes = _sizes(old, first)
@@ -221,7 +218,7 @@ def branch_tries(
     sizes, most = _sizes(old, first), max(MAX_ELEMENTS, 2 * elements(first))
     tries = [
         _shapes_at(old, {}, {**sizes, **{key: times * sizes[key] + offset for key in keys}})
-        for keys in _groups(sizes, open_dimensions(old, {}))
+        for keys in _groups(sizes, open_dims(old, {}))
         for times, offset in (
             *((factor, 0) for factor in range(2, largest + 1)),
             *((1, sign << power) for power in range(NEIGHBOURS) for sign in (1, -1)),

@@ -13,6 +13,10 @@ _ANONYMOUS = re.compile(r"|\?|-1|None|unk__\d+")
 """Names that exporters give to every dimension without a name: two of them may differ in size."""
 
 
+DimensionKey = str | tuple[str, int]
+"""An open dimension: its symbol, or the input and the axis of one without a symbol."""
+
+
 def symbol_of(name: str) -> str | None:
     """Return the name of an open dimension, None if it is anonymous.
 

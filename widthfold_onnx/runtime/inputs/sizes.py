@@ -20,6 +20,7 @@ from itertools import chain, product, starmap
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
+from widthfold_onnx.model.proto.dims import DimensionKey
 from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, Sizes, Values
 from widthfold_onnx.results import AssumedSizes
 from widthfold_onnx.runtime.descriptions import description_of
@@ -63,10 +64,6 @@ MAX_TIMED_ELEMENTS = 1 << 20
 
 MAX_TIMED_SECONDS = 0.1
 """Longest run at a large size that is not asked for: a trial takes at least sixty runs of both."""
-
-
-DimensionKey = str | tuple[str, int]
-"""An open dimension: its symbol, or (input, axis) where it has none."""
 
 MAX_ASKED_ELEMENTS = 1 << 40
 """Largest input that a caller may ask for; beyond it numpy cannot even count the bytes."""
