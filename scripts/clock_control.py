@@ -32,7 +32,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from widthfold_onnx.options import Provider, RuntimeOptions, VerifyOptions
 from widthfold_onnx.pipeline import verify
-from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import alternate
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
@@ -114,7 +113,7 @@ def compare(model: Path, other: Path, options: VerifyOptions) -> dict[str, Any]:
         figures = (timing.speedup, timing.low, timing.high, timing.control)
         verdict = timing.verdict
     else:
-        (measurement,) = isolated(ratio_over_processes, model, other, options, [None])
+        ((measurement,),) = ratio_over_processes(model, other, options, [None])
         figures = (measurement.ratio, measurement.low, measurement.high, measurement.control)
         verdict = speed_verdict(measurement.low, measurement.high, measurement.control)
     named = zip(("ratio", "low", "high", "control"), figures, strict=True)

@@ -1,5 +1,6 @@
 """Two models are timed in turn, each at the setting that suits it best."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,7 +106,7 @@ def test_a_trial_runs_enough_processes_or_until_sure_however_long_a_run_takes(
 ):
     machine.costs = costs(400, 900, cost, 900)
     options = VerifyOptions(provider=Provider.CPU, time_budget=0.1)
-    (timed,) = ratio_over_processes(*models, options, [SHAPES])
+    ((timed,),) = ratio_over_processes(*models, options, [SHAPES])
     assert (len(machine.opened[FIRST_TIMED:]), timed.pairs) == (2 * pairs, pairs)
     assert speed_verdict(timed.low, timed.high, timed.control) == verdict
     assert (timed.original_setting, timed.setting) == ("all", "all")
@@ -114,7 +115,7 @@ def test_a_trial_runs_enough_processes_or_until_sure_however_long_a_run_takes(
 @pytest.mark.parametrize(("cost", "is_sure"), [(3, True), (4.9, False)])
 def test_a_trial_ends_when_it_is_sure_which_model_is_faster(machine, models, cost, is_sure):
     machine.costs = costs(5, 6, cost, 6)
-    (timed,) = ratio_over_processes(*models, OPTIONS, [SHAPES])
+    ((timed,),) = ratio_over_processes(*models, OPTIONS, [SHAPES])
     two_processes = 2 * 2 * max(SESSIONS)
     assert (len(machine.opened[FIRST_TIMED:]) == two_processes) == is_sure
     assert timed.low > 1
@@ -124,15 +125,17 @@ def test_a_trial_ends_when_it_is_sure_which_model_is_faster(machine, models, cos
 def test_a_trial_of_short_runs_holds_its_budget(machine, models, cost):
     noisy = np.random.default_rng(0).uniform(0.8, 1.2, 400) * cost
     machine.costs = [cost] * FIRST_TIMED + list(noisy)
-    (timed,) = ratio_over_processes(*models, OPTIONS, [SHAPES])
+    ((timed,),) = ratio_over_processes(*models, OPTIONS, [SHAPES])
     assert timed.pairs >= TRIAL_PAIRS
     assert machine.seconds() < OPTIONS.time_budget + 0.1
 
 
 def test_a_trial_in_one_process_times_each_model_once_at_its_own_best(machine, models):
     """Model a takes 4 ms at best, b 3 ms: each at another level."""
-    (timed,) = ratio_in_process(*models, OPTIONS, [SHAPES])
+    ((timed,),) = ratio_in_process(*models, OPTIONS, [SHAPES])
     assert len(machine.opened) == FIRST_TIMED, "the sessions that chose are timed"
+    best, other = ([number for number, _ in machine.runs].count(i) for i in (1, 0))
+    assert timed.pairs - (best - other) == other - math.ceil(0.1 / 22e-3), "but for the warm-up"
     assert (timed.original_setting, timed.setting) == ("extended", "all")
     assert (timed.ratio, timed.seconds) == pytest.approx((4 / 3, 3e-3))
     assert 4 / 3 / 1.03 < timed.low < timed.ratio < timed.high < 4 / 3 * 1.03
@@ -141,9 +144,25 @@ def test_a_trial_in_one_process_times_each_model_once_at_its_own_best(machine, m
 def test_a_trial_in_one_process_chooses_settings_as_long_whatever_its_budget(machine, models):
     """Runs of 1 ms at level all and 2 ms at level extended, as many of either."""
     machine.costs = costs(1, 2, 1, 2)
-    ratio_in_process(*models, replace(OPTIONS, time_budget=0.1), [SHAPES])
+    list(ratio_in_process(*models, replace(OPTIONS, time_budget=0.1), [SHAPES]))
     rounds = [number for number, _ in machine.runs].count(1)  # at a setting that is not the best
     assert rounds * 6e-3 == pytest.approx(settings.CHOICE_SECONDS, rel=0.05)
+
+
+def test_runs_that_chose_among_alike_settings_do_not_count(machine, models):
+    machine.costs = costs(100, 101, 100, 101)
+    ((timed,),) = ratio_in_process(*models, OPTIONS, [SHAPES])
+    assert timed.pairs == settings.MIN_ROUNDS
+    assert [number for number, _ in machine.runs].count(0) == 1 + 2 * settings.MIN_ROUNDS
+
+
+def test_each_size_chooses_its_settings(machine, models):
+    """First a is the faster one at level all, then at level extended."""
+    rounds = 2 + settings.MIN_ROUNDS
+    machine.costs = [(400,) * rounds + (900,) * 99, 600, (300,) * rounds + (900,) * 99, 600]
+    first, second = ratio_in_process(*models, OPTIONS, [SHAPES, {"x": (2, 256)}])
+    assert (first[0].original_setting, second[0].original_setting) == ("all", "extended")
+    assert (first[0].ratio, second[0].ratio) == pytest.approx((4 / 3, 1.0))
 
 
 @pytest.mark.parametrize(("cost", "count"), [(3, 2), (5, 1)], ids=["faster", "slower"])
@@ -152,9 +171,9 @@ def test_larger_sizes_follow_in_the_same_sessions_until_one_is_surely_slower(
 ):
     machine.costs = costs(4, 9, cost, 9)
     larger = {"x": (2, 256)}
-    assert len(ratio_in_process(*models, OPTIONS, [SHAPES, larger])) == count
-    (part,) = ratios_to(models[1], models[:1], [Distribution.NORMAL], OPTIONS, [SHAPES, larger])
-    assert len(part) == count
+    assert len(list(ratio_in_process(*models, OPTIONS, [SHAPES, larger]))) == count
+    parts = ratios_to(models[1], models[:1], [Distribution.NORMAL], OPTIONS, [SHAPES, larger])
+    assert len(list(parts)) == count
     assert len(machine.opened) == FIRST_TIMED + 3, "the second trial opens three sessions"
 
 
@@ -163,7 +182,7 @@ def test_a_trial_in_one_process_tells_no_difference_by_few_long_runs(machine, mo
     """Two runs of each model take longer than the patience of a choice."""
     spread = np.random.default_rng(seed).normal(1, RUN_SPREAD, (6, 100))
     machine.costs = [tuple(1500 * row) for row in spread]
-    (timed,) = ratio_in_process(*models, replace(OPTIONS, time_budget=1.0), [SHAPES])
+    ((timed,),) = ratio_in_process(*models, replace(OPTIONS, time_budget=1.0), [SHAPES])
     assert timed.pairs == 5
     assert timed.low < 1 < timed.high
 
@@ -176,7 +195,7 @@ def test_made_up_inputs_are_shared_out_among_the_sessions(measured):
 
 def test_parts_run_at_the_setting_that_suits_the_base(machine):
     paths = [Path(f"{name}.onnx") for name in "abc"]
-    (b,), (c,) = ratios_to(paths[0], paths[1:], [Distribution.NORMAL], OPTIONS, [SHAPES])
+    ((b, c),) = ratios_to(paths[0], paths[1:], [Distribution.NORMAL], OPTIONS, [SHAPES])
     assert b.ratio == pytest.approx(9 / 4)
     assert 9 / 4 / 1.03 < b.low < b.ratio < b.high < 9 / 4 * 1.03
     assert (c.ratio, c.seconds) == pytest.approx((5 / 4, 4e-3))
@@ -195,7 +214,7 @@ def test_parts_are_timed_until_more_runs_would_tell_hardly_more(machine, cost, l
 
 
 def test_the_levels_of_a_model_are_compared_with_a_control(machine):
-    (timed,) = ratio_of_levels(Path("a.onnx"), OPTIONS, [SHAPES])
+    ((timed,),) = ratio_of_levels(Path("a.onnx"), OPTIONS, [SHAPES])
     assert (timed.original_setting, timed.setting) == ("all", "extended")
     assert (timed.ratio, timed.control) == pytest.approx((1.5, 0.0))
     assert timed.note.startswith("the original alone is 1.5x as fast at level extended")

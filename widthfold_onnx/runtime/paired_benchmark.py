@@ -12,9 +12,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -47,10 +46,10 @@ from widthfold_onnx.runtime.settings import (
     CHOICE_SHARE,
     MIN_ROUNDS,
     Models,
+    OpenModels,
     Rounds,
     Setting,
     SettingChoice,
-    SettingTimes,
     advice_of,
     choose_settings,
     is_look,
@@ -66,6 +65,9 @@ PROCESS_SHARE = 1 / 8
 TRIAL_PAIRS = MIN_PROCESSES * SESSIONS[0]
 """Fewest pairs of a trial that is not sure before. A trial decides the model that is written: where
 runs are so long that each session has only one, as many processes run as an interval needs."""
+
+NO_ROUNDS = np.empty((0, 2))
+"""No earlier rounds of two sessions, which are warm."""
 
 
 @dataclass(frozen=True)
@@ -162,30 +164,29 @@ def contest(
 
 def ratio_over_processes(
     original: Path, rewritten: Path, options: VerifyOptions, sizes: Sequence[Shapes | None]
-) -> list[Measurement]:
-    """Return the result of a `contest` at each size that is a trial.
+) -> Iterator[list[Measurement]]:
+    """Yield the result of a `contest` that is a trial, at each size.
 
     Raises:
         UnverifiedError: a model does not run.
     """
-    measurements = list[Measurement]()
     for shapes in sizes:
         outcome = contest(original, rewritten, options, shapes, is_trial=True)
         pairing, choice = outcome.pairing, outcome.choice
         seconds = float(np.median(pairing.samples[:, 1]))
         measurement = timed(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs)
         measurement = msgspec.structs.replace(measurement, control=pairing.control)
-        measurements.append(_at_settings(measurement, choice.settings, choice.advice))
-    return measurements
+        yield [_at_settings(measurement, choice.settings, choice.advice)]
 
 
 def ratio_in_process(
     original: Path, rewritten: Path, options: VerifyOptions, sizes: Sequence[Shapes]
-) -> list[Measurement]:
-    """Time two models, each at the setting that suits it best at the first size, in this process.
+) -> Iterator[list[Measurement]]:
+    """Time two models, each at the setting that suits it best, in this process.
 
-    Each has one session, as starting several processes takes longer than the runs of a trial; the
-    runs that chose its setting count. The fewest rounds run, however long they take: with
+    Each has one session at each setting, as starting several processes takes longer than the runs
+    of a trial. The runs that chose the settings count where the choice is sure: the faster one of
+    two alike settings owes its time to chance. The fewest rounds run, however long they take: with
     `clock.RUN_SPREAD`, a single pair called one of two equal models faster in a third of simulated
     trials. The share of a short budget does not choose: in 0.15 s one of two copies of a net got a
     level at which it was 8 % slower.
@@ -196,23 +197,26 @@ def ratio_in_process(
         options: as for `contest`; the budget holds for each size.
         sizes: shapes of every random input, one or more assignments.
 
-    Returns:
-        By size, until the rewritten model is surely slower.
+    Yields:
+        The measurement at each size, until the rewritten model is surely slower.
 
     Raises:
         UnverifiedError: a model does not run.
     """
-    choice = SettingTimes.of((original, rewritten), options, sizes[0], CHOICE_SECONDS)
-    sessions = choice.best_sessions[::-1]
-    trial = partial(
-        ratios_in_turn, sessions, options=options, seconds=options.time_budget, patience=math.inf
-    )
-    measurements = trial(choice.inputs, earlier=choice.best_times[:, ::-1])
-    for shapes in sizes[1:]:
-        if measurements[-1].high < 1:
-            break
-        measurements += trial(timed_inputs(sessions[0], shapes, options))
-    return [_at_settings(entry, choice.best_settings, choice.advice) for entry in measurements]
+    models = OpenModels.of((original, rewritten), options)
+    for shapes in sizes:
+        choice = models.timed(shapes, CHOICE_SECONDS)
+        (measurement,) = ratios_in_turn(
+            choice.best_sessions[::-1],
+            choice.inputs,
+            options,
+            options.time_budget,
+            patience=math.inf,
+            earlier=choice.best_times[:, ::-1] if choice.are_sure else NO_ROUNDS,
+        )
+        yield [_at_settings(measurement, choice.best_settings, choice.advice)]
+        if measurement.high < 1:
+            return
 
 
 def ratios_to(
@@ -221,66 +225,66 @@ def ratios_to(
     kinds: Sequence[Distribution],
     options: VerifyOptions,
     sizes: Sequence[Shapes],
-) -> list[list[Measurement]]:
+) -> Iterator[list[Measurement | None]]:
     """Time other models in turn with a model, all at the setting that suits the model best.
 
-    Each has one session, as there are many.
+    Each has one session, as there are many; so the first size chooses the setting.
 
     Args:
         model: model file.
         others: model files.
         kinds: how random inputs are distributed, one after the other.
         options: as for `contest`; the budget holds for all kinds together, at each size.
-        sizes: shapes of every random input, one or more assignments; the first one chooses.
+        sizes: shapes of every random input, one or more assignments.
 
-    Returns:
-        On inputs of each kind, for each other model, time of it / time of the model by size, until
-        it is surely faster than the model.
+    Yields:
+        At each size, on inputs of each kind, for each other model: time of it / time of the model;
+        None where it was surely faster than the model at an earlier size.
 
     Raises:
         UnverifiedError: a model does not run.
     """
-    choice = SettingTimes.of(
-        [model], options, sizes[0], options.time_budget * CHOICE_SHARE, kinds[0]
-    )
+    seconds = options.time_budget * CHOICE_SHARE
+    choice = OpenModels.of([model], options).timed(sizes[0], seconds, kinds[0])
     (base,), (setting,) = choice.best_sessions, choice.best_settings
     sessions = [open_at(other, setting) for other in others]
-    measurements = list[list[Measurement]]()
-    for kind in kinds:
-        of_kind: list[list[Measurement]] = [[] for _ in others]
-        undecided = list(range(len(others)))
-        for shapes in sizes:
-            sides = [base, *(sessions[i] for i in undecided)]
-            inputs = timed_inputs(base, shapes, options, kind)
-            results = ratios_in_turn(sides, inputs, options, options.time_budget / len(kinds))
-            for i, result in zip(undecided, results, strict=True):
-                of_kind[i].append(result)
-            undecided = [i for i in undecided if of_kind[i][-1].high >= 1]
-            if not undecided:
-                break
-        measurements += of_kind
-    return measurements
+    undecided = {kind: list(range(len(others))) for kind in kinds}
+    for shapes in sizes:
+        results: list[Measurement | None] = []
+        for kind, numbers in undecided.items():
+            ratio_of: dict[int, Measurement] = {}
+            if numbers:
+                inputs = timed_inputs(base, shapes, options, kind)
+                sides = [base, *(sessions[number] for number in numbers)]
+                ratios = ratios_in_turn(sides, inputs, options, options.time_budget / len(kinds))
+                ratio_of = dict(zip(numbers, ratios, strict=True))
+            results += [ratio_of.get(number) for number in range(len(others))]
+            undecided[kind] = [number for number in numbers if ratio_of[number].high >= 1]
+        yield results
+        if not any(undecided.values()):
+            return
 
 
 def ratio_of_levels(
     model: Path, options: VerifyOptions, sizes: Sequence[Shapes]
-) -> list[Measurement]:
-    """Time a model at both levels of its provider against each other at each size, in this process.
+) -> Iterator[list[Measurement]]:
+    """Time a model at both levels of its provider against each other, in this process.
 
     Each level has one session, because the chosen level is raced or timed again.
+
+    Yields:
+        Time at level ALL / time at the other level, at each size.
 
     Raises:
         UnverifiedError: the model does not run.
     """
     common, other = settings_of(options)
     sessions = [open_at(model, setting) for setting in (other, common)]
-    measurements = list[Measurement]()
     for shapes in sizes:
         inputs = timed_inputs(sessions[1], shapes, options)
         (measurement,) = ratios_in_turn(sessions, inputs, options, options.time_budget)
         advice = advice_of(measurement.ratio, other, common)
-        measurements.append(_at_settings(measurement, (common, other), advice))
-    return measurements
+        yield [_at_settings(measurement, (common, other), advice)]
 
 
 def _at_settings(measurement: Measurement, settings: Sequence[Setting], advice: str) -> Measurement:

@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -36,7 +37,8 @@ MAX_ROUNDS = 1000
 
 MIN_LONG_ROUNDS = 3
 """Fewest rounds that choose where they take longer than `CHOICE_SECONDS`, if a setting is surely
-fastest: of two alike ones it is in 0.1 % of simulated choices, with `clock.RUN_SPREAD`."""
+fastest. In 1500 simulated choices with `clock.RUN_SPREAD` no setting was surely fastest that is 5 %
+slower."""
 
 CHOICE_PATIENCE = 3.0
 """Seconds that the fewest rounds may take beyond the share. One round that fitted into the share
@@ -141,39 +143,42 @@ class SettingChoice:
 
 
 @dataclass(frozen=True)
-class SettingTimes:
-    """Times of models at every setting, all in turn, in sessions that stay open.
+class OpenModels:
+    """Models in open sessions, one at every setting.
 
     Attributes:
+        files: model files; a file that comes twice has one best setting.
+        options: as for `paired_benchmark.contest`.
         settings: the settings, the common one first.
         sessions: by model and setting.
-        inputs: the sets that took turns.
-        times: seconds, [round, model, setting].
-        best: number of the fastest setting of each model.
         opening: seconds of opening a session.
     """
 
+    files: Sequence[Path]
+    options: VerifyOptions
     settings: Sequence[Setting]
     sessions: Sequence[Sequence[Session]]
-    inputs: Rotation
-    times: Times
-    best: Sequence[int]
     opening: float
 
     @classmethod
-    def of(
-        cls,
-        models: Sequence[Path],
-        options: VerifyOptions,
-        shapes: Shapes | None,
-        seconds: float,
-        kind: Distribution = Distribution.NORMAL,
-    ) -> Self:
-        """Open models at every setting and time them.
+    def of(cls, files: Sequence[Path], options: VerifyOptions) -> Self:
+        """Open models.
+
+        Raises:
+            UnverifiedError: a model does not run.
+        """
+        settings = settings_of(options)
+        start = time.perf_counter()
+        sessions = [[open_at(file, setting) for setting in settings] for file in files]
+        opening = (time.perf_counter() - start) / (len(files) * len(settings))
+        return cls(files, options, settings, sessions, opening)
+
+    def timed(
+        self, shapes: Shapes | None, seconds: float, kind: Distribution = Distribution.NORMAL
+    ) -> SettingTimes:
+        """Time the models at every setting, all in turn, to choose.
 
         Args:
-            models: model files; a file that comes twice has one best setting.
-            options: as for `paired_benchmark.contest`.
             shapes: of every random input; None searches them.
             seconds: time that the runs may take.
             kind: how random inputs are distributed.
@@ -181,12 +186,11 @@ class SettingTimes:
         Raises:
             UnverifiedError: a model does not run.
         """
-        settings = settings_of(options)
-        start = time.perf_counter()
-        sessions = [[open_at(model, setting) for setting in settings] for model in models]
-        opening = (time.perf_counter() - start) / (len(models) * len(settings))
-        inputs = timed_inputs(sessions[0][0], shapes, options, kind)
-        runs = [rounds_of(session, inputs.sets) for row in sessions for session in row]
+        inputs = timed_inputs(self.sessions[0][0], shapes, self.options, kind)
+        runs = [rounds_of(session, inputs.sets) for row in self.sessions for session in row]
+
+        def by_model(rounds: Rounds) -> Times:
+            return np.array(rounds).reshape(len(rounds), len(self.files), len(self.settings))
 
         def is_enough(rounds: Rounds, passed: float) -> bool:
             if len(rounds) >= MIN_ROUNDS:
@@ -194,24 +198,43 @@ class SettingTimes:
             if passed > max(seconds, CHOICE_PATIENCE):
                 return True
             is_long = len(rounds) >= MIN_LONG_ROUNDS and passed > CHOICE_SECONDS
-            return is_long and _are_chosen(rounds, len(settings))
+            return is_long and SettingTimes(self, inputs, by_model(rounds)).are_sure
 
-        times = timed_rounds(runs, clock_of(options), is_enough)
-        times = times.reshape(-1, len(sessions), len(settings))
-        best = [int(np.argmin(row)) for row in np.median(times, axis=0)]
-        if len(models) > 1 and models[0].samefile(models[1]):
-            best[1] = best[0]
-        return cls(settings, sessions, inputs, times, best, opening)
+        times = timed_rounds(runs, clock_of(self.options), is_enough)
+        return SettingTimes(self, inputs, by_model(times.tolist()))
+
+
+@dataclass(frozen=True)
+class SettingTimes:
+    """Times of open models at every setting, at one size of the inputs.
+
+    Attributes:
+        models: the models.
+        inputs: the sets that took turns.
+        times: seconds, [round, model, setting].
+    """
+
+    models: OpenModels
+    inputs: Rotation
+    times: Times
+
+    @cached_property
+    def best(self) -> list[int]:
+        """Number of the fastest setting of each model."""
+        best = [int(np.argmin(row)) for row in np.median(self.times, axis=0)]
+        files = self.models.files
+        return best[:1] * 2 if len(files) == 2 and files[0].samefile(files[1]) else best
 
     @property
     def best_settings(self) -> list[Setting]:
         """The fastest setting of each model."""
-        return [self.settings[number] for number in self.best]
+        return [self.models.settings[number] for number in self.best]
 
     @property
     def best_sessions(self) -> list[Session]:
         """The session of each model at its fastest setting."""
-        return [row[number] for row, number in zip(self.sessions, self.best, strict=True)]
+        rows = zip(self.models.sessions, self.best, strict=True)
+        return [row[number] for row, number in rows]
 
     @property
     def best_times(self) -> Times:
@@ -219,18 +242,31 @@ class SettingTimes:
         return self.times[:, range(len(self.best)), self.best]
 
     @property
+    def are_sure(self) -> bool:
+        """Check whether the fastest setting of each model surely is the fastest."""
+        return all(
+            is_surely_faster(self.times[:, model, best], self.times[:, model, other])
+            for model, best in enumerate(self.best)
+            for other in range(len(self.models.settings))
+            if other != best
+        )
+
+    @property
     def advice(self) -> str:
         """A sentence on the gain of the first model by its setting alone, "" where it is little."""
+        settings, best = self.models.settings, self.best[0]
         medians = np.median(self.times[:, 0], axis=0)
-        gain = float(medians[0] / medians[self.best[0]])
-        return advice_of(gain, self.settings[self.best[0]], self.settings[0])
+        return advice_of(float(medians[0] / medians[best]), settings[best], settings[0])
 
 
 def choose_settings(
     models: Models, options: VerifyOptions, shapes: Shapes | None, seconds: float
 ) -> tuple[SettingChoice, Rotation]:
-    """Return the best settings, and the inputs to time with; the arguments go to `SettingTimes`."""
-    timed = SettingTimes.of(models, options, shapes, seconds)
+    """Return the best settings, and the inputs to time with.
+
+    `OpenModels` says what the arguments are.
+    """
+    timed = OpenModels.of(models, options).timed(shapes, seconds)
     original, rewritten = timed.best_settings
     ratios = timed.times[:, 0, 0] / timed.times[:, 1, 0]
     choice = SettingChoice(
@@ -238,7 +274,7 @@ def choose_settings(
         ratio_at_first_setting=math.exp(float(np.median(np.log(ratios)))),
         advice=timed.advice,
         run=float(np.median(timed.best_times, axis=0).mean()),
-        opening=timed.opening,
+        opening=timed.models.opening,
     )
     return choice, timed.inputs
 
@@ -249,14 +285,15 @@ def timed_rounds(
     is_enough: Callable[[Rounds, float], bool],
     earlier: Times | None = None,
 ) -> Times:
-    """Run all in turn, at least once after they are warm and at most `MAX_ROUNDS` times.
+    """Run all in turn until it is enough, at least once and at most `MAX_ROUNDS` times.
 
     Args:
         runs: what to run.
         clock: measures a run.
         is_enough: tells after each round by the seconds of all rounds, and by the seconds that have
             passed, whether no further round is needed.
-        earlier: seconds of earlier rounds of the same runs, which count; they are warm then.
+        earlier: seconds of earlier rounds of the same runs, which count, so perhaps none follows;
+            the runs are warm then. Without them all are warmed up.
 
     Returns:
         Seconds [round, run].
@@ -276,24 +313,6 @@ def timed_rounds(
 def is_look(count: int) -> bool:
     """Check whether to look at so many rounds: each time there are an eighth to a quarter more."""
     return count % (1 << max(count.bit_length() - 3, 0)) == 0
-
-
-def _are_chosen(rounds: Rounds, count: int) -> bool:
-    """Check whether the fastest of the settings of each model is surely the fastest.
-
-    Args:
-        rounds: seconds, by round, by model and setting.
-        count: number of settings.
-    """
-    times = np.array(rounds)
-    times = times.reshape(len(rounds), -1, count)
-    return all(
-        is_surely_faster(of_model[:, best], of_model[:, other])
-        for of_model in times.swapaxes(0, 1)
-        for best in [int(np.argmin(np.median(of_model, axis=0)))]
-        for other in range(count)
-        if other != best
-    )
 
 
 def advice_of(gain: float, best: Setting, common: Setting) -> str:

@@ -48,6 +48,8 @@ def at(length: Length, size: int) -> int:
         ("y = ConvTranspose <strides = [2], pads = [1, 1]> (x, v)", 2, 2),
         ("a = Relu (x)  b = Sigmoid (x)  y = Mul (a, b)", 1, 0),
         ("a = Mul (x, scale)  y = Conv (a, w)", 1, -6),
+        ("y = PRelu (x, scale)", 1, 0),
+        ("a = Less (x, scale)  y = Where (a, x, scale)", 1, 0),
     ],
 )
 def test_an_open_extent_is_that_of_the_runtime_at_every_size(

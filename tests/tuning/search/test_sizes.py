@@ -102,11 +102,13 @@ def test_smaller_sizes_get_the_stored_final_alone(
         ([FASTER, ALIKE], FASTER),
         ([ALIKE, FASTER], FASTER),
         ([FASTER, SLOWER], SLOWER),
+        ([SLOWER, lost("it does not run")], SLOWER),
+        ([SLOWER, None], SLOWER),
         ([FASTER, None], None),
         ([FASTER], FASTER),
     ],
 )
-def test_the_worst_size_decides_where_it_is_surely_slower(
+def test_the_first_size_decides_at_which_it_is_surely_slower(
     trials: list[Measurement | None], deciding: Measurement | None
 ) -> None:
     assert over_sizes(trials) == deciding

@@ -16,6 +16,7 @@ from tests.tuning.measure.races import bench
 from tests.tuning.measure.workers import sleeping
 from tests.tuning.search.world import WHOLE, World, doubled, enter
 from widthfold_onnx.decide.fixed import decide_fixed
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Companion, FoldOptions, RuntimeOptions
 from widthfold_onnx.options.progress import silent
@@ -113,11 +114,11 @@ class Builder:
 def test_a_failure_names_the_model_that_failed(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(base: Path, other: Path, *rest: object) -> None:
+    def broken(send_each, trial, base: Path, other: Path, *rest: object, **limits: object) -> None:
         save(build(TEXT.replace("[1,2,6,16] x", "[1,2,6,9] x")), other)
         open_session(other, RuntimeOptions(provider="cpu")).run({"x": np.ones((1, 2, 6, 8))})
 
-    monkeypatch.setattr(trials, "isolated", lambda function, *models, **limits: broken(*models))
+    monkeypatch.setattr(trials, "isolated", broken)
     with Store(None) as store:
         measurement = Builder(model, store).trials.compare(EMPTY, A, 3.0)
     assert measurement.reason.startswith("the folded model does not run: ")
@@ -143,9 +144,9 @@ def test_the_original_is_compared_as_it_lies_there(
 ) -> None:
     seen: list[Path] = []
 
-    def spy(function, first: Path, *args, **more):
+    def spy(send_each, trial, first: Path, *args, **more):
         seen.append(first)
-        return world.isolated(function, first, *args, **more)
+        return world.isolated(send_each, trial, first, *args, **more)
 
     monkeypatch.setattr("widthfold_onnx.tuning.search.trials.isolated", spy)
     with Store(None) as store:
@@ -256,7 +257,7 @@ def test_a_model_that_hangs_is_lost(model: Path, monkeypatch: pytest.MonkeyPatch
         measurement = builder.trials.compare(EMPTY, A, 0.5)
         assert (measurement.status, measurement.reason) == (
             "lost",
-            "no result after 1.5 s; stopped",
+            "silent for 1.5 s; stopped",
         )
 
 
@@ -278,9 +279,9 @@ def test_parts_of_a_plan_are_timed_in_turn_with_it(
     world = enter(monkeypatch, World(doubled, dict.fromkeys(names, 0.5)))
     asked: list[int] = []
 
-    def spy(function, base: Path, *args, **more):
-        asked.append(len(args[0]) if function is ratios_to else 0)
-        return world.isolated(function, base, *args, **more)
+    def spy(send_each, trial, base: Path, *args, **more):
+        asked.append(len(args[0]) if trial is ratios_to else 0)
+        return world.isolated(send_each, trial, base, *args, **more)
 
     monkeypatch.setattr(trials, "isolated", spy)
     every = plan(chain(names))
@@ -298,6 +299,39 @@ def test_parts_of_a_plan_are_timed_in_turn_with_it(
         assert measurement[1].ratio == pytest.approx(1 + 0.5 / (WHOLE - 0.5 * len(names)))
         assert builder.trials.without(every, parts, 4.0) == measurement
     assert len(asked) == 3
+
+
+FIRST, LARGER = {"x": (1, 2, 6, 16)}, {"x": (3, 2, 6, 16)}
+
+
+def test_a_failure_at_a_larger_size_leaves_the_first_one_measured(
+    model: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*args, on_message, **more):
+        results: list = []
+        world.isolated(*args, on_message=results.append, **more)
+        on_message(results[0])
+        raise UnverifiedError("out of memory")
+
+    monkeypatch.setattr(trials, "isolated", failing)
+    with Store(None) as store:
+        both = Builder(model, store, sizes=(FIRST, LARGER)).trials.compare(EMPTY, A, 3.0)
+        assert both.reason == "out of memory"
+        monkeypatch.setattr(trials, "isolated", None)
+        first = Builder(model, store, sizes=(FIRST,)).trials.compare(EMPTY, A, 1.5)
+        assert first.status == "ok"
+
+
+def test_what_is_complete_at_a_size_is_not_replaced_by_a_shorter_trial(
+    model: Path, world: World
+) -> None:
+    with Store(None) as store:
+        first = Builder(model, store, sizes=(FIRST,)).trials
+        before = first.without(B, [A], 9.0)
+        both = Builder(model, store, sizes=(FIRST, LARGER)).trials
+        assert None not in both.without(B, [A, EMPTY], 2.0)
+        assert first.without(B, [A], 9.0) == before
+        assert before[0].budget == 9.0
 
 
 def test_of_parts_that_do_not_run_nothing_is_known_but_that(

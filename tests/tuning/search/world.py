@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from widthfold_onnx.runtime.measurement import AS_IS, Measurement, lost, timed
 from widthfold_onnx.runtime.paired_benchmark import (
     ratio_in_process,
     ratio_of_levels,
-    ratio_over_processes,
     ratios_to,
 )
 from widthfold_onnx.tuning import bench as bench_module
@@ -82,12 +82,10 @@ class World:
     def isolated(self, function, *args, on_message=None, **limits):
         if function is race:
             return self._race(*args, on_message)
-        if function in (ratio_in_process, ratio_over_processes):
-            return until_slower(self._contest, *args)
-        if function is ratios_to:
-            return self._turns(*args)
-        if function is ratio_of_levels:
-            return [self._timed(WHOLE, WHOLE / self.levels, "all", "extended")]
+        if function is trials.send_each:
+            for results in self._trial(*args):
+                on_message(results)
+            return None
         return function(*args)
 
     def _race(self, workloads, options, seconds, send) -> None:
@@ -121,15 +119,36 @@ class World:
             raise UnverifiedError("the child process died of SIGSEGV")
         return self._timed(before, after, "all", "all")
 
+    def _trial(self, function, *args) -> Iterator[list[Measurement | None]]:
+        """Stand in for the functions that time whole models at sizes."""
+        *models, options, sizes = args
+        if function is ratio_of_levels:
+            yield [self._timed(WHOLE, WHOLE / self.levels, "all", "extended")]
+        elif function is ratios_to:
+            yield from self._turns(*models, options, sizes)
+        else:
+            for shapes in sizes:
+                result = self._contest(*models, options, shapes)
+                yield [result]
+                if function is ratio_in_process and result.high < 1:
+                    return
+
     def _turns(
         self, base: Path, others: Sequence[Path], kinds: Sequence[Distribution], options, sizes
-    ) -> list[list[Measurement]]:
-        by_size = [
-            until_slower(self._contest, other, base, options, sizes, kind)
-            for kind in kinds
-            for other in others
-        ]
-        return [[timed(m.ratio, m.low, m.high, 1.0, 50) for m in each] for each in by_size]
+    ) -> Iterator[list[Measurement | None]]:
+        decided: set[tuple[Distribution, Path]] = set()
+        for shapes in sizes:
+            results: list[Measurement | None] = []
+            for side in product(kinds, others):
+                result = None
+                if side not in decided:
+                    kind, other = side
+                    ratio = self._contest(other, base, options, shapes, kind)
+                    result = timed(ratio.ratio, ratio.low, ratio.high, 1.0, 50)
+                    if result.high < 1:
+                        decided.add(side)
+                results.append(result)
+            yield results
 
     def _timed(
         self, before: float, after: float, original_setting: str, setting: str
@@ -143,16 +162,6 @@ class World:
             original_setting=original_setting,
             setting=setting,
         )
-
-
-def until_slower(contest, base, other, options, sizes, *kind) -> list[Measurement]:
-    """The results of a contest by size, until one is surely slower."""
-    results: list[Measurement] = []
-    for shapes in sizes:
-        results.append(contest(base, other, options, shapes, *kind))
-        if results[-1].high < 1:
-            break
-    return results
 
 
 def folded(model: Path) -> frozenset[str]:

@@ -31,7 +31,6 @@ def best_companions(
 
     Args:
         trials: times whole models.
-        trials: times whole models.
         matches: the nodes that companions match.
 
     Returns:

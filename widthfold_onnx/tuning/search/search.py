@@ -108,7 +108,7 @@ class _Search:
             candidate = padding.plan
         finals: Sequence[Measurement | None] = [None] * len(self.context.sizes)
         if candidate.changes:
-            self.trials.on_progress(Step("timing the whole model"))
+            trials.on_progress(Step("timing the whole model"))
             finals = trials.final(candidate)
         if not gains_over_sizes(finals):
             candidate, forms = msgspec.structs.replace(drafting.base_plan, frozen=()), {}

@@ -30,8 +30,6 @@ def settle(trials: Trials, draft: Plan, levels: Sequence[LevelSearch]) -> tuple[
     Args:
         trials: times whole models.
         draft: the plan without layers: frozen weights and companions.
-        trials: times whole models.
-        draft: the plan without layers: frozen weights and companions.
         levels: the levels, the most promising one first.
     """
     level, *challengers = levels

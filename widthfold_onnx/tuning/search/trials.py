@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -40,11 +39,15 @@ from widthfold_onnx.tuning.identity import canonical
 from widthfold_onnx.tuning.successive_halving import CandidateResult
 
 PATIENCE = 600.0
-"""Seconds beyond the timing itself after which a model counts as hung: some run for ten seconds,
-and a trial that is not sure before runs them almost sixty times."""
+"""Seconds beyond the timing at one size after which a model counts as hung: some run for ten
+seconds, and a trial that is not sure before runs them almost sixty times."""
 
 FOLDED = "the folded model"
 """File name of every folded model: errors of the runtime name it."""
+
+Trial = Callable[..., Iterator[Sequence[Measurement | None]]]
+"""A function of `runtime.paired_benchmark` that yields the measurements of its candidates by size;
+None for a candidate that an earlier size has decided."""
 
 AT_ONCE = 8
 """Most models that are in memory at a time, besides the one that they are compared with."""
@@ -119,21 +122,21 @@ class Trials:
         """
         candidates = [[_candidate(part, plan, inputs=kind) for part in parts] for kind in kinds]
         of_size = seconds / len(self._searched)
-
-        def open_sizes(numbers: Sequence[int]) -> list[int]:
-            keys = [of_kind[number] for of_kind in candidates for number in numbers]
-            return sorted({size for key in keys for size in self._open_sizes(key, of_size)})
-
-        untimed = [number for number in range(len(parts)) if open_sizes([number])]
+        open_sizes = [[self._open_sizes(c, of_size) for c in of_kind] for of_kind in candidates]
+        untimed = [i for i in range(len(parts)) if any(of_kind[i] for of_kind in open_sizes)]
         for start in range(0, len(untimed), AT_ONCE):
             chunk = untimed[start : start + AT_ONCE]
-            keys = [of_kind[number] for of_kind in candidates for number in chunk]
-            files = [self._file(parts[number]) for number in chunk]
-            arguments, share = (self._file(plan), files, kinds), len(chunk) / len(untimed)
-            self._time(open_sizes(chunk), keys, ratios_to, of_size, *arguments, share=share)
+            open_trials = [
+                (candidates[kind][i], open_sizes[kind][i])
+                for kind in range(len(kinds))
+                for i in chunk
+            ]
+            arguments = self._file(plan), [self._file(parts[i]) for i in chunk], kinds
+            share = len(chunk) / len(untimed)
+            self._time(open_trials, ratios_to, of_size, *arguments, share=share)
         return [
-            over_sizes([self._measurement(size, key) for size in self._searched])
-            for key in chain.from_iterable(candidates)
+            over_sizes([self._measurement(size, candidate) for size in self._searched])
+            for candidate in chain.from_iterable(candidates)
         ]
 
     def levels(self, plan: Plan) -> Measurement | None:
@@ -182,14 +185,15 @@ class Trials:
         self,
         sizes: Sequence[int],
         candidate: str,
-        function: Callable[..., list[Measurement]],
+        function: Trial,
         seconds: float,
         *plans: Plan,
     ) -> list[Measurement | None]:
         """Return the results of one trial by size, and run it first where it is open."""
         open_sizes = self._open_sizes(candidate, seconds, sizes)
         if open_sizes:
-            self._time(open_sizes, [candidate], function, seconds, *map(self._file, plans))
+            files = map(self._file, plans)
+            self._time([(candidate, open_sizes)], function, seconds, *files)
         return [self._measurement(size, candidate) for size in sizes]
 
     def _measurement(self, size: int, candidate: str) -> Measurement | None:
@@ -214,16 +218,21 @@ class Trials:
 
     def _time(
         self,
-        sizes: Sequence[int],
-        candidates: Sequence[str],
-        function: Callable[..., list[Measurement] | list[list[Measurement]]],
+        open_trials: Sequence[tuple[str, Sequence[int]]],
+        function: Trial,
         seconds: float,
         *models: object,
         share: float = 1.0,
     ) -> None:
-        """Time models at sizes in a child process, and keep the measurements of each candidate.
+        """Time models in a child process, and keep the measurements of each size when it is done.
 
-        They get a share of the seconds that all candidates of a trial have at a size.
+        Args:
+            open_trials: the candidates, in the order in which the function yields them, each with
+                the sizes at which it is to be timed.
+            function: times the candidates at each size.
+            seconds: budget of all candidates of a trial, at each size.
+            models: what the function times.
+            share: share of the budget that these candidates get.
         """
         options = self.search_options.to(
             VerifyOptions,
@@ -231,18 +240,30 @@ class Trials:
             inputs=self.search_options.inputs,
             seeds=0 if self.search_options.inputs else 1,
         )
+        sizes = sorted({size for _, open_sizes in open_trials for size in open_sizes})
         shapes = [dict(self.sizes[size]) for size in sizes]
-        timeout = seconds * len(sizes) + PATIENCE
-        results: Sequence[Any]
+        remaining_sizes = list(sizes)
+
+        def keep(results: Sequence[Measurement | None]) -> None:
+            size = remaining_sizes.pop(0)
+            for (candidate, open_sizes), result in zip(open_trials, results, strict=True):
+                if result is not None and size in open_sizes:
+                    measurement = msgspec.structs.replace(result, budget=seconds)
+                    self.bench.keep(CandidateResult(self._subjects[size], candidate, measurement))
+
         try:
-            results = isolated(function, *models, options, shapes, timeout=timeout)
+            isolated(
+                send_each,
+                function,
+                *models,
+                options,
+                shapes,
+                silence=seconds + PATIENCE,
+                on_message=keep,
+            )
         except UnverifiedError as error:
-            results = [[lost(str(error))]] * len(candidates)
-        results = [results] if isinstance(results[0], Measurement) else results
-        for candidate, by_size in zip(candidates, results, strict=True):
-            for size, result in zip(sizes, by_size, strict=False):  # until it is surely slower
-                measurement = msgspec.structs.replace(result, budget=seconds)
-                self.bench.keep(CandidateResult(self._subjects[size], candidate, measurement))
+            if remaining_sizes:  # at the first one of them
+                keep([lost(str(error))] * len(open_trials))
 
     def _file(self, plan: Plan) -> Path:
         """Return the file of the model that a plan makes, without what does not fit the model."""
@@ -262,15 +283,20 @@ class Trials:
         return path
 
 
+def send_each(function: Trial, *args: object, send: Callable[[object], None]) -> None:
+    """Run a trial in a child process, and send what it yields; `send` is that of `isolated`."""
+    for results in function(*args):
+        send(results)
+
+
 def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
     """Return the deciding trial among the trials at several sizes.
 
-    A change is taken only if it gains at one size and surely loses at none: so the worst trial
-    decides where it is surely slower, or lost, and else the best one.
+    A change is taken only if it gains at one size and surely loses at none: so the first trial that
+    is surely slower, or lost, decides, and else the best one.
 
     Returns:
-        The first trial that is surely slower, or lost, else the best one; None if a trial is not
-        known.
+        The deciding trial; None if a trial is not known.
     """
     for trial in trials:
         if ends_trials(trial):
