@@ -133,7 +133,7 @@ def _gaps(a: Array, b: Array) -> Array:
 
 
 class Allowance(NamedTuple):
-    """What an output may differ by whose tolerance the caller did not choose.
+    """The difference that an output may have, if the caller did not choose its tolerance.
 
     Floats may be `multiple` times as far off as rounding moves the original. For other types no
     element may be further off than in a shaken copy, but so many times as many elements may differ.
@@ -161,7 +161,7 @@ def compare(
 ) -> OutputParity:
     """Judge one output on one input set: |a - b| <= atol + rtol * max |reference|, or `allowance`.
 
-    The level of the row is "disabled".
+    The row names the level "disabled"; where the outputs are of another level, the caller names it.
     """
     dtype, types = dtype_of(reference), (_type_text(reference), _type_text(candidate))
     figures = measure(reference, candidate)

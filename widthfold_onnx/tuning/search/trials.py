@@ -284,7 +284,10 @@ class Trials:
 
 
 def send_each(function: Trial, *args: object, send: Callable[[object], None]) -> None:
-    """Run a trial in a child process, and send what it yields; `send` is that of `isolated`."""
+    """Run a trial in a child process, and send the measurements of each size.
+
+    `runtime.child.isolated` calls it, and gives `send`.
+    """
     for results in function(*args):
         send(results)
 
