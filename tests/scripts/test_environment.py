@@ -3,9 +3,11 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tomllib
 import venv
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,7 @@ def call(function: str, *, cwd=ROOT, environment=None, path=None):
     if path:
         variables["PATH"] = f"{path}{os.pathsep}{variables['PATH']}"
     script = f'set -euo pipefail; source "$0"; {function}'
+    # Tests that were started in the background ignore SIGINT, and bash cannot trap it then.
     return subprocess.run(
         [BASH, "-c", script, ROOT / "scripts/environment"],
         cwd=cwd,
@@ -45,6 +48,7 @@ def call(function: str, *, cwd=ROOT, environment=None, path=None):
         capture_output=True,
         text=True,
         check=False,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
