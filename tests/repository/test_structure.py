@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -191,6 +193,16 @@ def test_modules_and_functions_that_a_file_names_exist(name: str) -> None:
 )
 def test_a_name_of_nothing_is_seen(text: str, wrong: list[str]) -> None:
     assert unresolved(text) == wrong
+
+
+FUNCTION_ROW = re.compile(r"^\| `([\w/]+)\.py` \| `([\w.]+)` \|", re.MULTILINE)
+
+
+def test_the_functions_in_the_tables_of_contributing_exist() -> None:
+    rows = FUNCTION_ROW.findall((TESTS.parent / "CONTRIBUTING.md").read_text())
+    assert len(rows) >= 15
+    for path, name in rows:
+        attrgetter(name)(import_module(f"{PACKAGE.name}.{path.replace('/', '.')}"))
 
 
 DIFFERENCES = re.compile(
