@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import onnx
 import pytest
+from msgspec.structs import replace
 
 from tests.cli.tool import build
 from widthfold_onnx.decide.decisions import (
@@ -18,7 +21,9 @@ from widthfold_onnx.errors import InternalError, UsageError
 from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.plan import EMPTY
+from widthfold_onnx.reports.described.tuning import deployment, outcome
+from widthfold_onnx.results import Gain, SearchReport, SizeGain
+from widthfold_onnx.rewrite.plan import EMPTY, PlanTimes
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
@@ -100,6 +105,43 @@ def test_unproved_layers_are_refused_and_the_others_stay(model: onnx.ModelProto)
     weights = {tuple(tensor.dims) for tensor in folded_model.graph.initializer}
     assert (5, 3, 1, 1) in weights
     assert (2, 5, 1, 1) not in weights
+
+
+def test_a_plan_without_unproved_layers_was_not_timed(model: onnx.ModelProto) -> None:
+    gain = Gain(ratio=1.5, low=1.4, high=1.6, pairs=9)
+    whole = SearchReport(
+        provider="cpu",
+        threads=1,
+        target="cpu",
+        layers=2,
+        forms=3,
+        measured=5,
+        pending=0,
+        predicted=0,
+        interrupted=False,
+        store_read_only=False,
+        sizes=[SizeGain(shapes={"x": [1, 3, 4, 24]}, gain=gain, verdict="faster")],
+        whole=gain,
+        accepted=True,
+        original_setting="all",
+        folded_setting="extended",
+    )
+    decided_plan = decide_fixed(model, None, OPTIONS)
+    timed_plan = replace(decided_plan.plan, measured=PlanTimes(whole=gain, setting="extended"))
+    decided_plan = dataclasses.replace(decided_plan, plan=timed_plan, search=whole)
+    rest = decided_plan.without_unproved({decided_plan.plan.layers[0].name}, model, None)
+    assert rest.plan.measured == PlanTimes()
+    assert rest.search is not None
+    assert (outcome(rest.search), deployment(rest.search)) == (
+        "the whole model was not timed",
+        "",
+    )
+    assert [(row.gain, row.verdict) for row in rest.search.sizes] == [(None, None)]
+    assert (rest.search.layers, rest.search.measured) == (2, 5)
+    names = {layer.name for layer in decided_plan.plan.layers}
+    nothing = decided_plan.without_unproved(names, model, None)
+    assert nothing.search is not None
+    assert not nothing.search.accepted
 
 
 def test_a_decided_plan_that_does_not_fit_its_model_is_a_fault(model: onnx.ModelProto) -> None:

@@ -28,6 +28,7 @@ from widthfold_onnx.results import (
     PaddingReport,
     SearchReport,
     SiteReport,
+    SizeGain,
     Stop,
 )
 from widthfold_onnx.rewrite.exchange import Match, find_matches
@@ -39,6 +40,7 @@ from widthfold_onnx.rewrite.plan import (
     Limits,
     PaddingPlan,
     Plan,
+    PlanTimes,
     structure_of,
 )
 from widthfold_onnx.rewrite.reading import ALREADY_FOLDED, Reading
@@ -187,8 +189,12 @@ class DecidedPlan:
     def without_unproved(
         self, names: Collection[NodeName], proto: onnx.ModelProto, folder: Path | None
     ) -> DecidedPlan:
-        """Return the same without layers whose guards are not proved; the model is read anew."""
+        """Return the same without layers whose guards are not proved; the model is read anew.
+
+        The search timed another model, so its figures of the whole model are left out.
+        """
         plan = self.plan.with_layers(part for part in self.plan.layers if part.name not in names)
+        plan = msgspec.structs.replace(plan, measured=PlanTimes(sizes=plan.measured.sizes))
         code, reason = NOT_PROVED.code.value, NOT_PROVED.reason
         sites = [
             left_alone(name, site.op, "refused", code, reason, site.gain)
@@ -196,7 +202,25 @@ class DecidedPlan:
             else site
             for site in self.sites
         ]
-        return replace(self, plan=plan, sites=sites, reading=Reading.of(proto, folder, plan))
+        search = self.search and untimed(self.search, accepted=plan.changes)
+        reading = Reading.of(proto, folder, plan)
+        return replace(self, plan=plan, sites=sites, reading=reading, search=search)
+
+
+def untimed(search: SearchReport, *, accepted: bool) -> SearchReport:
+    """Return the report of a search without figures of the whole model."""
+    return msgspec.structs.replace(
+        search,
+        whole=None,
+        control=0.0,
+        bar=0.0,
+        failure="",
+        note="",
+        original_setting="",
+        folded_setting="",
+        sizes=[SizeGain(shapes=row.shapes) for row in search.sizes],
+        accepted=accepted,
+    )
 
 
 def left_alone(

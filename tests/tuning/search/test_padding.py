@@ -22,7 +22,7 @@ from widthfold_onnx.options import (
 from widthfold_onnx.reports.described.layers import padding
 from widthfold_onnx.results import OptimizeReport, PaddedChannels
 from widthfold_onnx.rewrite.plan import Plan
-from widthfold_onnx.runtime.measurement import Measurement, timed
+from widthfold_onnx.runtime.measurement import Measurement, lost, timed
 from widthfold_onnx.tuning.search.trials import Trials
 
 NET = """
@@ -102,6 +102,19 @@ def test_the_multiple_that_gains_most_is_taken(
 def test_a_chain_that_does_not_help_in_its_place_is_dropped(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    found(model, monkeypatch, {"first 8": 2.0, "second 8": 1.0, "fourth 8": -1.0, "first 16": -5.0})
+    assert widths(model.with_name("out.onnx")) == {"first 8", "second 8"}
+
+
+def test_of_a_chain_without_which_the_model_does_not_run_nothing_is_known(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = Trials.without
+
+    def failing(*args: object) -> list[Measurement | None]:
+        return [lost("out of memory"), *without(*args)[1:]]
+
+    monkeypatch.setattr(Trials, "without", failing)
     found(model, monkeypatch, {"first 8": 2.0, "second 8": 1.0, "fourth 8": -1.0, "first 16": -5.0})
     assert widths(model.with_name("out.onnx")) == {"first 8", "second 8"}
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.cli.tool import build, save
 from tests.tuning.search.nets import ALL, FLAT, ONE_AXIS, found, options, status, two_then_four
 from tests.tuning.search.world import World, doubled, enter, folded
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Effort, FoldOptions, SearchOptions
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.tune import tune
@@ -40,6 +41,18 @@ def test_what_may_help_or_hurt_stays_if_it_helps_together(
     assert each == [(ALL.keys() - {name}, ALL.keys()) for name in ALL]
     assert sure == ({"third"}, ALL.keys())
     assert (final[0], len(final[1])) == (set(), count)
+
+
+def test_of_a_form_without_which_nothing_runs_nothing_is_known(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Crashing(World):
+        def _turns(self, *args):
+            raise UnverifiedError("out of memory")
+
+    enter(monkeypatch, Crashing(doubled, ALL))
+    found(model)
+    assert folded(model.with_name("out.onnx")) == set(ALL)
 
 
 def test_layers_agree_where_the_whole_model_was_never_timed(

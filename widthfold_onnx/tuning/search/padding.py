@@ -131,7 +131,8 @@ def _helping(trials: Trials, unpadded: Plan, best: TimedPadding) -> TimedPadding
     plans = [_with(trials.drafting, unpadded, remainder) for remainder in remainders]
     measurements = trials.without(best.plan, plans, seconds)
     pairs = list(zip(chains, measurements, strict=True))
-    helping = [chain for chain, trial in pairs if trial is None or trial.high >= 1]
+    slower = [c for c, trial in pairs if trial and trial.status == "ok" and trial.high < 1]
+    helping = [chain for chain in chains if chain not in slower]
     if not helping or len(helping) == len(chains):
         return best
     return TimedPadding(_with(trials.drafting, unpadded, helping), helping, best.stops, best.gain)

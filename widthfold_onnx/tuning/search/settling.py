@@ -103,7 +103,8 @@ def _helping(trials: Trials, draft: Plan, level: LevelSearch, forms: Forms) -> F
     """Drop the forms that do not help the whole model.
 
     A form that surely slows it down in its place is dropped. Uncertain forms stay if they help
-    together.
+    together. Where the model does not run without a form, nothing is known of the form, which
+    stays.
     """
     groups = _groups(level, forms)
     remainders = [_without(forms, group) for group in groups]
@@ -113,7 +114,12 @@ def _helping(trials: Trials, draft: Plan, level: LevelSearch, forms: Forms) -> F
     plans = [level.plan(draft, remainder) for remainder in remainders]
     plan, seconds = level.plan(draft, forms), trials.spending.ablation
     measurements = trials.without(plan, plans, seconds)
-    trial_of = {s: t for group, t in zip(groups, measurements, strict=True) for s in group if t}
+    trial_of = {
+        subject: trial
+        for group, trial in zip(groups, measurements, strict=True)
+        for subject in group
+        if trial is not None and trial.status == "ok"
+    }
     helping = _without(forms, [s for s, t in trial_of.items() if t.high < 1])
     if not helping and not draft.changes:
         # The final trial decides on the least harmful form.
