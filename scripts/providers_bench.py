@@ -32,7 +32,7 @@ from widthfold_onnx.runtime.clock import alternate, clock_of
 from widthfold_onnx.runtime.inputs.input_sets import timed_inputs
 from widthfold_onnx.runtime.intervals import interval, speed_verdict
 from widthfold_onnx.runtime.session import runtime_version
-from widthfold_onnx.runtime.settings import open_at, rounds_of, settings_of
+from widthfold_onnx.runtime.settings import open_at, run_of, settings_of
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "benchmarks" / "providers.json"
@@ -78,7 +78,7 @@ def timed(models: list[Path], provider: Provider, seconds: float) -> list[Side]:
     settings = settings_of(options)
     inputs = timed_inputs(open_at(models[0], settings[0]), None, options)
     cases = list(product((False, True), settings))
-    runs = [rounds_of(open_at(models[folded], at), inputs.sets) for folded, at in cases]
+    runs = [run_of(open_at(models[folded], at), inputs.sets) for folded, at in cases]
     clock = clock_of(options)
     rounds = max(round(seconds / alternate(runs, 3, clock).mean(axis=1).sum()), 5)
     times = np.median(alternate(runs, rounds, clock, warm=True), axis=1) * 1e3

@@ -19,7 +19,7 @@ from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.input_sets import timed_inputs
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
 from widthfold_onnx.runtime.session import Feeds, Session, open_session
-from widthfold_onnx.runtime.settings import rounds_of
+from widthfold_onnx.runtime.settings import run_of
 
 SESSIONS = 4
 """Sessions that have copies of the inputs: two at each level."""
@@ -50,7 +50,7 @@ def against_openvino(model: Path, shapes: Shapes, budget: float, threads: int = 
     first = sessions[Level.ALL][0]
     inputs = in_turn(first, find_shapes(first, shapes))
     runs = {
-        level: [rounds_of(session, inputs) for session in pair] for level, pair in sessions.items()
+        level: [run_of(session, inputs) for session in pair] for level, pair in sessions.items()
     }
     return openvino_cell(model, inputs, fastest(runs, options), budget, options)
 

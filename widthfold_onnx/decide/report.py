@@ -164,7 +164,7 @@ def companion_reports(
                 nodes=[node for node, _ in exchanges],
                 replacements=list(dict.fromkeys(", ".join(ops) for _, ops in exchanges)),
                 refused=[
-                    Stop(node=m.name.node, op=m.op, code=refusal.code, reason=refusal.reason)
+                    Stop(node=m.name.node, op=m.op, code=refusal.code.value, reason=refusal.reason)
                     for m, refusal in outcomes
                     if isinstance(refusal, Refusal)
                 ],

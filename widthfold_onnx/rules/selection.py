@@ -39,17 +39,19 @@ def preferred_form(layer: Layer, options: FoldOptions, factor: int) -> Form | Re
     if problem is not None:
         return problem
     outcomes = list(forms_at_factor(layer, options, factor))
-    legal = [r for _, r in outcomes if isinstance(r, Form)]
+    legal = [outcome for _, outcome in outcomes if isinstance(outcome, Form)]
     if legal:
         return min(legal, key=lambda form: preference(layer, form, factor))
-    refusals = [(axis, r) for axis, r in outcomes if isinstance(r, Refusal)]
+    refusals = [(axis, outcome) for axis, outcome in outcomes if isinstance(outcome, Refusal)]
     if not refusals and factor == STRIDES_ALONE:
         return Refusal(Code.NO_STRIDES, "it has no stride to fold (--form strides)")
     if not refusals:
         return Refusal(Code.NO_SUCH_AXIS, f"{layer.op} folds along no axis {options.axis}")
     by_axis = furthest(refusals)
     code = next(iter(by_axis.values())).code
-    return Refusal(code, "; ".join(f"{axis}: {r.reason}" for axis, r in by_axis.items()))
+    return Refusal(
+        code, "; ".join(f"{axis}: {refusal.reason}" for axis, refusal in by_axis.items())
+    )
 
 
 def preference(layer: Layer, form: Form, factor: int) -> tuple[float, ...]:
@@ -93,10 +95,11 @@ def width_problem(layer: Layer, options: FoldOptions) -> Refusal | None:
     )
 
 
-def _cost(r: Form) -> tuple[bool, int, float, int, float]:
+def _cost(form: Form) -> tuple[bool, int, float, int, float]:
     """Return the sort key, cheapest first; see `preference`."""
-    steps = len(r.folding) + len(r.unfolding)
-    return (not r.is_view, r.spec.axis.count("+"), r.flops_ratio, steps, r.bytes_ratio)
+    steps = len(form.folding) + len(form.unfolding)
+    axes = form.spec.axis.count("+")
+    return (not form.is_view, axes, form.flops_ratio, steps, form.bytes_ratio)
 
 
 def furthest(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:

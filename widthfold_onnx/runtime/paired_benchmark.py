@@ -54,7 +54,7 @@ from widthfold_onnx.runtime.settings import (
     choose_settings,
     is_look,
     open_at,
-    rounds_of,
+    run_of,
     settings_of,
     timed_rounds,
 )
@@ -205,16 +205,16 @@ def ratio_in_process(
     """
     models = OpenModels.of((original, rewritten), options)
     for shapes in sizes:
-        choice = models.timed(shapes, CHOICE_SECONDS)
+        setting_times = models.timed(shapes, CHOICE_SECONDS)
         (measurement,) = ratios_in_turn(
-            choice.best_sessions[::-1],
-            choice.inputs,
+            setting_times.best_sessions[::-1],
+            setting_times.inputs,
             options,
             options.time_budget,
             patience=math.inf,
-            earlier=choice.best_times[:, ::-1] if choice.are_sure else NO_ROUNDS,
+            earlier=setting_times.best_times[:, ::-1] if setting_times.are_sure else NO_ROUNDS,
         )
-        yield [_at_settings(measurement, choice.best_settings, choice.advice)]
+        yield [_at_settings(measurement, setting_times.best_settings, setting_times.advice)]
         if measurement.high < 1:
             return
 
@@ -245,8 +245,8 @@ def ratios_to(
         UnverifiedError: a model does not run.
     """
     seconds = options.time_budget * CHOICE_SHARE
-    choice = OpenModels.of([model], options).timed(sizes[0], seconds, kinds[0])
-    (base,), (setting,) = choice.best_sessions, choice.best_settings
+    setting_times = OpenModels.of([model], options).timed(sizes[0], seconds, kinds[0])
+    (base,), (setting,) = setting_times.best_sessions, setting_times.best_settings
     sessions = [open_at(other, setting) for other in others]
     undecided = {kind: list(range(len(others))) for kind in kinds}
     for shapes in sizes:
@@ -316,7 +316,7 @@ def ratios_in_turn(
         patience: seconds that fewer rounds may take, if that is more.
         earlier: goes to `timed_rounds`.
     """
-    runs = [rounds_of(session, inputs.sets) for session in sessions]
+    runs = [run_of(session, inputs.sets) for session in sessions]
 
     def is_enough(rounds: Rounds, passed: float) -> bool:
         if len(rounds) < MIN_ROUNDS:
@@ -362,7 +362,7 @@ def time_sessions(
             start = clock()
             session = open_at(models[side], settings[side])
             loads[side, number] = (clock() - start) * 1e-9
-            runs[side].append(rounds_of(session, inputs))
+            runs[side].append(run_of(session, inputs))
             firsts[side, number] = seconds_of(runs[side][-1], 0, clock)
     with watched(options) as states:
         times = alternate([*runs[0], *runs[1]], counts.runs, clock, seed=turn)

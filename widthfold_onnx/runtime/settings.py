@@ -104,7 +104,7 @@ def open_at(
     )
 
 
-def rounds_of(session: Session, inputs: Sequence[Feeds]) -> Run:
+def run_of(session: Session, inputs: Sequence[Feeds]) -> Run:
     """Return a call that runs a session once, on one input set after the other."""
     calls = [session.bound(feeds) for feeds in inputs]
     return lambda count: calls[count % len(calls)]()
@@ -119,7 +119,7 @@ def random_run(model: bytes | onnx.ModelProto, setting: Setting) -> Run:
     proto = onnx.ModelProto.FromString(model) if isinstance(model, bytes) else model
     session = open_at(proto, setting)
     shapes = {port.name: tuple(int(dim or 1) for dim in port.dims) for port in session.inputs}
-    return rounds_of(session, [random_feeds(session.inputs, 0, shapes)])
+    return run_of(session, [random_feeds(session.inputs, 0, shapes)])
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class OpenModels:
     """Models in open sessions, one at every setting.
 
     Attributes:
-        files: model files; a file that comes twice has one best setting.
+        files: model files; two equal files have one best setting.
         options: as for `paired_benchmark.contest`.
         settings: the settings, the common one first.
         sessions: by model and setting.
@@ -187,7 +187,7 @@ class OpenModels:
             UnverifiedError: a model does not run.
         """
         inputs = timed_inputs(self.sessions[0][0], shapes, self.options, kind)
-        runs = [rounds_of(session, inputs.sets) for row in self.sessions for session in row]
+        runs = [run_of(session, inputs.sets) for row in self.sessions for session in row]
 
         def by_model(rounds: Rounds) -> Times:
             return np.array(rounds).reshape(len(rounds), len(self.files), len(self.settings))
@@ -209,12 +209,12 @@ class SettingTimes:
     """Times of open models at every setting, at one size of the inputs.
 
     Attributes:
-        models: the models.
+        open_models: the models.
         inputs: the sets that took turns.
         times: seconds, [round, model, setting].
     """
 
-    models: OpenModels
+    open_models: OpenModels
     inputs: Rotation
     times: Times
 
@@ -222,18 +222,18 @@ class SettingTimes:
     def best(self) -> list[int]:
         """Number of the fastest setting of each model."""
         best = [int(np.argmin(row)) for row in np.median(self.times, axis=0)]
-        files = self.models.files
+        files = self.open_models.files
         return best[:1] * 2 if len(files) == 2 and files[0].samefile(files[1]) else best
 
     @property
     def best_settings(self) -> list[Setting]:
         """The fastest setting of each model."""
-        return [self.models.settings[number] for number in self.best]
+        return [self.open_models.settings[number] for number in self.best]
 
     @property
     def best_sessions(self) -> list[Session]:
         """The session of each model at its fastest setting."""
-        rows = zip(self.models.sessions, self.best, strict=True)
+        rows = zip(self.open_models.sessions, self.best, strict=True)
         return [row[number] for row, number in rows]
 
     @property
@@ -247,14 +247,14 @@ class SettingTimes:
         return all(
             is_surely_faster(self.times[:, model, best], self.times[:, model, other])
             for model, best in enumerate(self.best)
-            for other in range(len(self.models.settings))
+            for other in range(len(self.open_models.settings))
             if other != best
         )
 
     @property
     def advice(self) -> str:
         """A sentence on the gain of the first model by its setting alone, "" where it is little."""
-        settings, best = self.models.settings, self.best[0]
+        settings, best = self.open_models.settings, self.best[0]
         medians = np.median(self.times[:, 0], axis=0)
         return advice_of(float(medians[0] / medians[best]), settings[best], settings[0])
 
@@ -266,17 +266,17 @@ def choose_settings(
 
     `OpenModels` says what the arguments are.
     """
-    timed = OpenModels.of(models, options).timed(shapes, seconds)
-    original, rewritten = timed.best_settings
-    ratios = timed.times[:, 0, 0] / timed.times[:, 1, 0]
+    setting_times = OpenModels.of(models, options).timed(shapes, seconds)
+    original, rewritten = setting_times.best_settings
+    ratios = setting_times.times[:, 0, 0] / setting_times.times[:, 1, 0]
     choice = SettingChoice(
         settings=(original, rewritten),
         ratio_at_first_setting=math.exp(float(np.median(np.log(ratios)))),
-        advice=timed.advice,
-        run=float(np.median(timed.best_times, axis=0).mean()),
-        opening=timed.models.opening,
+        advice=setting_times.advice,
+        run=float(np.median(setting_times.best_times, axis=0).mean()),
+        opening=setting_times.open_models.opening,
     )
-    return choice, timed.inputs
+    return choice, setting_times.inputs
 
 
 def timed_rounds(

@@ -157,7 +157,8 @@ class _Race:
         options: how forms run.
         send: gets every start and every result.
         original: runs the layer as it is.
-        times: seconds of each form so far, [side, pair]; side 0 is the layer as it is.
+        times: seconds of each form in the last rung in which it ran, [side, pair]; side 0 is the
+            layer as it is.
         hopeless: the forms that are not run again.
     """
 

@@ -24,7 +24,7 @@ def test_energy_is_that_of_a_run_and_memory_what_the_session_took(monkeypatch, t
     device = SimpleNamespace(answers=tells, used_mib=lambda: world.mib, energy_mj=lambda: world.mj)
     monkeypatch.setattr(usage, "Device", lambda options: device)
     monkeypatch.setattr(usage, "open_at", opened)
-    monkeypatch.setattr(usage, "rounds_of", lambda session, feeds: run)
+    monkeypatch.setattr(usage, "run_of", lambda session, feeds: run)
     monkeypatch.setattr(usage, "SECONDS", 0.01)
     setting = Setting(Level.ALL, RuntimeOptions(provider=Provider.CPU))
     usage_of_model = usage._usage(tmp_path / "m.onnx", setting, {})

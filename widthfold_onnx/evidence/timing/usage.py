@@ -12,7 +12,7 @@ from widthfold_onnx.model.proto.tensors import data_files
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import Device
 from widthfold_onnx.runtime.session import Feeds
-from widthfold_onnx.runtime.settings import Setting, open_at, rounds_of
+from widthfold_onnx.runtime.settings import Setting, open_at, run_of
 from widthfold_onnx.system import peak_bytes
 
 SECONDS = 2.0
@@ -47,7 +47,7 @@ def usage(model: Path, setting: Setting, feeds: Feeds) -> Usage:
 def _usage(model: Path, setting: Setting, feeds: Feeds) -> Usage:
     device = Device(setting.options)
     base_memory = device.used_mib()
-    run = rounds_of(open_at(model, setting), [feeds])
+    run = run_of(open_at(model, setting), [feeds])
     run(0)
     peak = round(peak_bytes() / (1 << 20), 1)
     if not device.answers:

@@ -50,17 +50,17 @@ class Option(NamedTuple):
     end_seconds: float = 0.0
 
 
-def assign(layers: Layers, measurement: MeasurementOf) -> dict[str, FormSpec]:
+def assign(layers: Layers, measurement_of: MeasurementOf) -> dict[str, FormSpec]:
     """Choose the forms of least measured cost.
 
     Args:
         layers: the layers of the model.
-        measurement: returns the measurement of a form; a layer without one stays as it is.
+        measurement_of: returns the measurement of a form; a layer without one stays as it is.
 
     Returns:
         Subject -> form, for layers that are not left as they are.
     """
-    return _least(layers, {s: _measured(w, measurement) for s, w in layers.workloads.items()})
+    return _least(layers, {s: _measured(w, measurement_of) for s, w in layers.workloads.items()})
 
 
 def foresee(layers: Layers) -> dict[str, FormSpec]:
@@ -69,10 +69,10 @@ def foresee(layers: Layers) -> dict[str, FormSpec]:
     return _least(layers, {s: _predicted(w, inside.get(s)) for s, w in layers.workloads.items()})
 
 
-def _measured(workload: Workload, measurement: MeasurementOf) -> Iterator[Option]:
+def _measured(workload: Workload, measurement_of: MeasurementOf) -> Iterator[Option]:
     """Yield the options of a layer whose times are known."""
     subject, inside = workload.subject, subject_inside(workload.subject)
-    as_is = measurement(subject, AS_IS)
+    as_is = measurement_of(subject, AS_IS)
     if as_is is None or as_is.status != "ok":
         yield Option(None, 0.0)
         return
@@ -80,7 +80,7 @@ def _measured(workload: Workload, measurement: MeasurementOf) -> Iterator[Option
     yield Option(None, as_is_seconds / MIN_GAIN)
 
     def seconds(subject: str, form: PredictedForm) -> float | None:
-        result = measurement(subject, form.spec)
+        result = measurement_of(subject, form.spec)
         # The low end, because noise makes one of many equally fast forms look the fastest.
         return None if result is None or result.status != "ok" else as_is_seconds / result.low
 

@@ -70,8 +70,8 @@ class LevelSearch:
         """Return the layers that together cannot move the model by more than noise."""
         if self.seconds is None:
             return set()
-        measurement = self.bench.measurement
-        subjects = [s for s in self._least_first() if measurement(s, AS_IS) is not None]
+        measurement_of = self.bench.measurement
+        subjects = [s for s in self._least_first() if measurement_of(s, AS_IS) is not None]
         saved = list(itertools.accumulate(map(self._most_saved, subjects)))
         count = bisect.bisect_left(
             saved, self.bench.options.spending.negligible_share * self.seconds

@@ -127,7 +127,7 @@ class SearchOutcome:
             forms=sum(len(workload.forms) for workload in workloads.values()),
             measured=sum(len(level.bench.new_measurements) for level in races.levels),
             pending=len(_unmeasured(races)) if options.measure else 0,
-            predicted=sum(form is not None and form[1].predicted for form in best),
+            predicted=sum(choice is not None and choice[1].predicted for choice in best),
             interrupted=races.interrupted,
             store_read_only=self.level.bench.store.read_only,
             whole=None if final is None else final.gain,

@@ -62,10 +62,10 @@ def _agreed(trials: Trials, draft: Plan, level: LevelSearch) -> Forms:
     If nothing is to be measured, layers without a measurement keep their predicted forms. The
     others agree, unless the store has a time only for the forms in which they do not.
     """
-    measurement = level.bench.measurement
+    measurement_of = level.bench.measurement
     forms = level.chosen()
-    predicted = {s: form for s, form in forms.items() if measurement(s, AS_IS) is None}
-    agreed = {**predicted, **assign(level.layers, measurement)}
+    predicted = {s: form for s, form in forms.items() if measurement_of(s, AS_IS) is None}
+    agreed = {**predicted, **assign(level.layers, measurement_of)}
     plan, agreed_plan = (level.plan(draft, f) for f in (forms, agreed))
     if agreed == forms or not plan.changes or not trials.spending.trial:
         return agreed

@@ -45,7 +45,7 @@ seconds, and a trial that is not sure before runs them almost sixty times."""
 FOLDED = "the folded model"
 """File name of every folded model: errors of the runtime name it."""
 
-Trial = Callable[..., Iterator[Sequence[Measurement | None]]]
+Timer = Callable[..., Iterator[Sequence[Measurement | None]]]
 """A function of `runtime.paired_benchmark` that yields the measurements of its candidates by size;
 None for a candidate that an earlier size has decided."""
 
@@ -118,7 +118,8 @@ class Trials:
             kinds: how random inputs are distributed, one after the other.
 
         Returns:
-            On inputs of each kind, time of each part / time of `plan`, as `compare` does.
+            Time of each part / time of `plan`, as `compare` does: all parts on inputs of the first
+            kind, then on the next.
         """
         candidates = [[_candidate(part, plan, inputs=kind) for part in parts] for kind in kinds]
         of_size = seconds / len(self._searched)
@@ -185,7 +186,7 @@ class Trials:
         self,
         sizes: Sequence[int],
         candidate: str,
-        function: Trial,
+        timer: Timer,
         seconds: float,
         *plans: Plan,
     ) -> list[Measurement | None]:
@@ -193,7 +194,7 @@ class Trials:
         open_sizes = self._open_sizes(candidate, seconds, sizes)
         if open_sizes:
             files = map(self._file, plans)
-            self._time([(candidate, open_sizes)], function, seconds, *files)
+            self._time([(candidate, open_sizes)], timer, seconds, *files)
         return [self._measurement(size, candidate) for size in sizes]
 
     def _measurement(self, size: int, candidate: str) -> Measurement | None:
@@ -204,7 +205,7 @@ class Trials:
     ) -> list[int]:
         """Return at which sizes something is to be timed, for so many seconds each.
 
-        None follows a size at which the candidate is known to be surely slower.
+        No size follows one at which the candidate is known to be surely slower.
         """
         open_sizes = list[int]()
         for size in self._searched if sizes is None else sizes:
@@ -219,7 +220,7 @@ class Trials:
     def _time(
         self,
         open_trials: Sequence[tuple[str, Sequence[int]]],
-        function: Trial,
+        timer: Timer,
         seconds: float,
         *models: object,
         share: float = 1.0,
@@ -229,7 +230,7 @@ class Trials:
         Args:
             open_trials: the candidates, in the order in which the function yields them, each with
                 the sizes at which it is to be timed.
-            function: times the candidates at each size.
+            timer: times the candidates at each size.
             seconds: budget of all candidates of a trial, at each size.
             models: what the function times.
             share: share of the budget that these candidates get.
@@ -254,7 +255,7 @@ class Trials:
         try:
             isolated(
                 send_each,
-                function,
+                timer,
                 *models,
                 options,
                 shapes,
@@ -283,12 +284,12 @@ class Trials:
         return path
 
 
-def send_each(function: Trial, *args: object, send: Callable[[object], None]) -> None:
+def send_each(timer: Timer, *args: object, send: Callable[[object], None]) -> None:
     """Run a trial in a child process, and send the measurements of each size.
 
     `runtime.child.isolated` calls it, and gives `send`.
     """
-    for results in function(*args):
+    for results in timer(*args):
         send(results)
 
 
