@@ -93,7 +93,7 @@ class Op:
         return sizes if is_whole else uneven_parts(channels, count)
 
     def pads(self, rank: int) -> list[int] | Refusal:
-        """Return the numbers that a Pad adds at the begin of every axis, then those at the end."""
+        """Return the numbers that a Pad adds at the beginning of every axis, then at the end."""
         if self.has(3):
             return Refusal(Code.NOT_CARRIED, "an input selects the axes that it pads")
         pads = self.numbers(1, "pads")

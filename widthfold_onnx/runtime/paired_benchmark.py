@@ -52,7 +52,6 @@ from widthfold_onnx.runtime.settings import (
     SettingChoice,
     advice_of,
     choose_settings,
-    is_look,
     open_at,
     run_of,
     settings_of,
@@ -65,9 +64,6 @@ PROCESS_SHARE = 1 / 8
 TRIAL_PAIRS = MIN_PROCESSES * SESSIONS[0]
 """Fewest pairs of a trial that is not sure before. A trial decides the model that is written: where
 runs are so long that each session has only one, as many processes run as an interval needs."""
-
-NO_ROUNDS = np.empty((0, 2))
-"""No earlier rounds of two sessions, which are warm."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +208,8 @@ def ratio_in_process(
             options,
             options.time_budget,
             patience=math.inf,
-            earlier=setting_times.best_times[:, ::-1] if setting_times.are_sure else NO_ROUNDS,
+            earlier=setting_times.best_times[:, ::-1] if setting_times.are_sure else None,
+            is_warm=True,
         )
         yield [_at_settings(measurement, setting_times.best_settings, setting_times.advice)]
         if measurement.high < 1:
@@ -303,6 +300,7 @@ def ratios_in_turn(
     *,
     patience: float = CHOICE_PATIENCE,
     earlier: Times | None = None,
+    is_warm: bool = False,
 ) -> list[Measurement]:
     """Time sessions in turn; return the time of each other session / time of the first.
 
@@ -315,6 +313,7 @@ def ratios_in_turn(
         seconds: after which no further round begins, once there are the fewest.
         patience: seconds that fewer rounds may take, if that is more.
         earlier: goes to `timed_rounds`.
+        is_warm: goes there, too.
     """
     runs = [run_of(session, inputs.sets) for session in sessions]
 
@@ -327,9 +326,14 @@ def ratios_in_turn(
         own, *others = times.T
         return times.sum() > CHOICE_SECONDS and all(is_settled(other, own) for other in others)
 
-    times = timed_rounds(runs, clock_of(options), is_enough, earlier)
+    times = timed_rounds(runs, clock_of(options), is_enough, earlier, is_warm=is_warm)
     own, *others = times.T
     return [measurement_of(other, own) for other in others]
+
+
+def is_look(count: int) -> bool:
+    """Check whether to look at so many rounds: each time there are an eighth to a quarter more."""
+    return count % (1 << max(count.bit_length() - 3, 0)) == 0
 
 
 def time_sessions(

@@ -284,6 +284,8 @@ def timed_rounds(
     clock: Clock,
     is_enough: Callable[[Rounds, float], bool],
     earlier: Times | None = None,
+    *,
+    is_warm: bool = False,
 ) -> Times:
     """Run all in turn until it is enough, at least once and at most `MAX_ROUNDS` times.
 
@@ -292,14 +294,14 @@ def timed_rounds(
         clock: measures a run.
         is_enough: tells after each round by the seconds of all rounds, and by the seconds that have
             passed, whether no further round is needed.
-        earlier: seconds of earlier rounds of the same runs, which count, so perhaps none follows;
-            the runs are warm then. Without them all are warmed up.
+        earlier: seconds of earlier rounds of the same runs, which count, so perhaps none follows.
+        is_warm: the runs are not warmed up, as they ran before.
 
     Returns:
         Seconds [round, run].
     """
     start = time.perf_counter()
-    if earlier is None:
+    if not is_warm:
         warm_up(runs)
     rounds: list[list[float]] = [] if earlier is None else earlier.tolist()
     further = in_turn(runs, clock)
@@ -308,11 +310,6 @@ def timed_rounds(
             break
         rounds.append(next(further))
     return np.array(rounds)
-
-
-def is_look(count: int) -> bool:
-    """Check whether to look at so many rounds: each time there are an eighth to a quarter more."""
-    return count % (1 << max(count.bit_length() - 3, 0)) == 0
 
 
 def advice_of(gain: float, best: Setting, common: Setting) -> str:

@@ -2,7 +2,7 @@
 
 Causal nets (a TCN, a WaveNet, the decoders of EnCodec) pad both ends of an axis and cut one off
 again. The Slice is a copy, and the Conv computes positions that it takes away. With b positions
-taken away at the begin of an axis and e at its end, of a Conv of stride s:
+taken away at the beginning of an axis and e at its end, of a Conv of stride s:
 
     Conv           pad_begin - s * b     pad_end - s * e     as long as neither is below 0
     ConvTranspose  pad_begin + b         pad_end + e
