@@ -74,7 +74,7 @@ SPENDING = {
         trial=1.0,
         lifting=1.0,
         ablation=2.0,
-        final=4.0,
+        final=5.0,
     ),
     Effort.THOROUGH: Spending(
         forms=sys.maxsize,
