@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,6 +156,20 @@ def contest(
         if is_enough or (is_late and (not is_trial or pairing.pairs >= TRIAL_PAIRS)):
             break
     return Contest(models, options, inputs, choice, processes, pairing)
+
+
+Timer = Callable[..., Iterator[Sequence[Measurement | None]]]
+"""A function that yields the measurements of its candidates by size; None for a candidate that an
+earlier size has decided."""
+
+
+def send_each(timer: Timer, *args: object, send: Callable[[object], None]) -> None:
+    """Run a timer in a child process, and send the measurements of each size.
+
+    `runtime.child.isolated` calls it, and gives `send`.
+    """
+    for results in timer(*args):
+        send(results)
 
 
 def ratio_over_processes(

@@ -129,7 +129,7 @@ def _helping(trials: Trials, draft: Plan, level: LevelSearch, forms: Forms) -> F
     if sure == helping or not (sure or draft.changes):
         return helping
     sure_plan, helping_plan = (level.plan(draft, f) for f in (sure, helping))
-    trial = trials.compare(sure_plan, helping_plan, trials.spending.trial)
+    (trial,) = trials.without(helping_plan, [sure_plan], trials.spending.trial)
     return sure if trial is not None and trial.ratio < 1 else helping
 
 

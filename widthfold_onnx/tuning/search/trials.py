@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -28,10 +28,12 @@ from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import noise, speed_verdict
 from widthfold_onnx.runtime.measurement import Measurement, lost
 from widthfold_onnx.runtime.paired_benchmark import (
+    Timer,
     ratio_in_process,
     ratio_of_levels,
     ratio_over_processes,
     ratios_to,
+    send_each,
 )
 from widthfold_onnx.tuning.bench import Bench, is_complete
 from widthfold_onnx.tuning.effort import Spending
@@ -45,9 +47,6 @@ seconds, and a trial that is not sure before runs them almost sixty times."""
 FOLDED = "the folded model"
 """File name of every folded model: errors of the runtime name it."""
 
-Timer = Callable[..., Iterator[Sequence[Measurement | None]]]
-"""A function of `runtime.paired_benchmark` that yields the measurements of its candidates by size;
-None for a candidate that an earlier size has decided."""
 
 AT_ONCE = 8
 """Most models that are in memory at a time, besides the one that they are compared with."""
@@ -282,15 +281,6 @@ class Trials:
                 externalize=rewriting.document.external_names,
             )
         return path
-
-
-def send_each(timer: Timer, *args: object, send: Callable[[object], None]) -> None:
-    """Run a trial in a child process, and send the measurements of each size.
-
-    `runtime.child.isolated` calls it, and gives `send`.
-    """
-    for results in timer(*args):
-        send(results)
 
 
 def over_sizes(trials: Sequence[Measurement | None]) -> Measurement | None:
