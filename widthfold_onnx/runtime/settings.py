@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -26,7 +26,7 @@ from widthfold_onnx.runtime.descriptions import Level, description_of
 from widthfold_onnx.runtime.inputs.feeds import Distribution, random_feeds
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
 from widthfold_onnx.runtime.intervals import is_surely_faster
-from widthfold_onnx.runtime.session import Feeds, Session, open_session
+from widthfold_onnx.runtime.session import Feeds, Port, Session, open_session
 
 CHOICE_SHARE = 0.15
 """Share of the budget that choosing the settings may take."""
@@ -118,8 +118,17 @@ def random_run(model: bytes | onnx.ModelProto, setting: Setting) -> Run:
     """
     proto = onnx.ModelProto.FromString(model) if isinstance(model, bytes) else model
     session = open_at(proto, setting)
-    shapes = {port.name: tuple(int(dim or 1) for dim in port.dims) for port in session.inputs}
-    return run_of(session, [random_feeds(session.inputs, 0, shapes)])
+    return run_of(session, [_fixed_feeds(tuple(session.inputs))])
+
+
+@lru_cache(maxsize=1)
+def _fixed_feeds(inputs: tuple[Port, ...]) -> Feeds:
+    """Draw inputs of fixed sizes; the forms of a layer share them, as a draw takes two runs' time.
+
+    One set is kept, as a large layer's inputs may take gigabytes.
+    """
+    shapes = {port.name: tuple(int(dim or 1) for dim in port.dims) for port in inputs}
+    return random_feeds(inputs, 0, shapes)
 
 
 @dataclass(frozen=True)
