@@ -127,19 +127,17 @@ class Hints:
 
         They are suggested for one input at a time, then for all: with one sample, then `factor`.
         """
-        given_shapes = self._options.input_shapes[0]
+        demanded = self._options.input_shapes[0]
         proto = self._reading.document.proto
         open_inputs = {
             value.name: dims
             for value in inputs(proto)
-            if (dims := dims_of(value)) is not None
-            and None in dims
-            and value.name not in given_shapes
+            if (dims := dims_of(value)) is not None and None in dims and value.name not in demanded
         }
         groups = [[name] for name in open_inputs]
         groups += [list(open_inputs)] if len(open_inputs) > 1 else []
         suggested = tuple(
-            {**given_shapes, **{name: self._shape_of(open_inputs[name], samples) for name in names}}
+            {**demanded, **{name: self._shape_of(open_inputs[name], samples) for name in names}}
             for samples, names in product((1, self._factor), groups)
         )
         sizes = self._run(suggested) if open_inputs else ()

@@ -27,14 +27,13 @@ from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.selection import furthest, preference, preferred_form, width_problem
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import reported
-from widthfold_onnx.runtime.inputs.sizes import Dimensions, assumed_sizes, running
+from widthfold_onnx.runtime.inputs.sizes import assumed_sizes, input_dimensions, running
 from widthfold_onnx.runtime.session import ports_of
 
 LEFT_ALONE = "left alone unless --companion names it"
 
 TILE = 8
 """Channels of one tensor-core tile in half precision (NVIDIA convolution guide)."""
-
 
 ANY_AXIS = "any axis"
 """Key of a refusal that holds for all axes."""
@@ -84,7 +83,7 @@ def _assumed(
 ) -> AssumedSizes | None:
     """Return sizes at which the model runs; None if nothing is open, or none was found."""
     ports = ports_of(loaded.proto)
-    if not Dimensions.of(ports, options.input_shapes[0]).open_inputs:
+    if not input_dimensions(ports, options.input_shapes[0]).open_inputs:
         return None
     runtime_options = RuntimeOptions(provider=Provider.CPU, cases=tuple(cases))
     try:

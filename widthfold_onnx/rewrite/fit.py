@@ -86,38 +86,43 @@ def fit(reading: Reading, plan: Plan) -> FittedPlan:
         _ = reading.planned  # the sizes of the plan are compared with the inputs
     except UsageError as error:
         raise CheckFailedError(f"the sizes of the plan do not fit the model: {error}") from error
-    weights = {
+    weight_misfits = {
         name: Misfit(NodeName("", name), "", "no weight of this name is an input")
         for name in plan.frozen
         if name in reading.missing_weights
     }
     matches = {(match.companion, match.name): match.outcome for match in reading.matches}
-    companions = {
+    companion_misfits = {
         part: misfit
         for part in plan.companions
         if (misfit := _companion_misfit(part, matches)) is not None
     }
-    padded = [
+    padding_misfits = [
         Misfit(layer.name, _op_of(reading, layer.name), reason)
         for layer, reason in reading.padding_misfits.items()
     ]
     options = plan.options
-    layers = [(part, _layer(reading, part, options)) for part in plan.layers]
-    refused = [outcome for _, outcome in layers if isinstance(outcome, Misfit)]
+    layers = [(part, _fitted_layer(reading, part, options)) for part in plan.layers]
+    layer_misfits = [outcome for _, outcome in layers if isinstance(outcome, Misfit)]
     replaced = [outcome for _, outcome in layers if not isinstance(outcome, Misfit)]
     return FittedPlan(
         plan=msgspec.structs.replace(
             plan,
-            frozen=tuple(name for name in dict.fromkeys(plan.frozen) if name not in weights),
+            frozen=tuple(name for name in dict.fromkeys(plan.frozen) if name not in weight_misfits),
             companions=tuple(
-                part for part in dict.fromkeys(plan.companions) if part not in companions
+                part for part in dict.fromkeys(plan.companions) if part not in companion_misfits
             ),
-            padding=_padding(plan.padding, reading.padding_misfits),
+            padding=_fitted_padding(plan.padding, reading.padding_misfits),
             layers=tuple(part for part, outcome in layers if not isinstance(outcome, Misfit)),
         ),
         reading=reading,
         layers=replaced,
-        misfits=[*weights.values(), *companions.values(), *padded, *refused],
+        misfits=[
+            *weight_misfits.values(),
+            *companion_misfits.values(),
+            *padding_misfits,
+            *layer_misfits,
+        ],
         rewriting=Rewriting.of(
             reading.document, replaced, plan.origin.runtime if plan.origin else ""
         ),
@@ -148,7 +153,9 @@ def _companion_misfit(
     return Misfit(part.name, kind, f"companion {kind}: {reason}")
 
 
-def _padding(plan: PaddingPlan | None, misfits: Collection[PaddedLayer]) -> PaddingPlan | None:
+def _fitted_padding(
+    plan: PaddingPlan | None, misfits: Collection[PaddedLayer]
+) -> PaddingPlan | None:
     """Return the part of the padding of a plan that fits."""
     if plan is None:
         return None
@@ -156,7 +163,7 @@ def _padding(plan: PaddingPlan | None, misfits: Collection[PaddedLayer]) -> Padd
     return msgspec.structs.replace(plan, layers=layers) if layers else None
 
 
-def _layer(
+def _fitted_layer(
     reading: Reading, layer_plan: LayerPlan, options: FoldOptions
 ) -> tuple[Layer, Form] | Misfit:
     """Return a layer of a plan with its form at planned shapes, or why it does not fit."""

@@ -52,8 +52,8 @@ class GuardedNodes:
 
 
 @dataclass(frozen=True)
-class GuardGroups:
-    """The guarded groups of one graph.
+class GuardedRegions:
+    """The regions of one graph, and the groups of their nodes that are guarded.
 
     Attributes:
         regions: the regions; nodes that run by themselves read and return logical tensors.
@@ -64,7 +64,7 @@ class GuardGroups:
     groups: Sequence[GuardedNodes]
 
     @classmethod
-    def of(cls, document: Document, nodes: Sequence[Node], forms: LayerForms) -> GuardGroups:
+    def of(cls, document: Document, nodes: Sequence[Node], forms: LayerForms) -> GuardedRegions:
         """Group the folded nodes of a graph.
 
         A group is split if it cannot have one guard, or if its outputs lead back into it: its

@@ -90,7 +90,7 @@ class Regions:
             folded_nodes: the nodes that are folded, each with the two ends of its form.
         """
         regions = cls(document, nodes, folded_nodes, _sources(nodes))
-        regions._settle_ops()
+        regions._choose_ops()
         return regions
 
     def home(self, value: Value | None) -> PackedLayout | None:
@@ -149,7 +149,7 @@ class Regions:
         """Check whether the result of a DequantizeLinear is read in packed layouts only."""
         layouts = self.needed_layouts(node.outputs[0]) if node.outputs[0] in self.sources else set()
         return bool(layouts) and all(
-            s and (node.outputs[0], s) in self.dequantized for s in layouts
+            layout and (node.outputs[0], layout) in self.dequantized for layout in layouts
         )
 
     def stored_value(self, value: Value, layout: PackedLayout) -> Value:
@@ -186,7 +186,7 @@ class Regions:
         has_one_each = math.prod(offset.shape) == math.prod(step.shape) == 1
         return {"scale": scale, "zero": zero} if has_one_each and offset.dtype == "INT8" else {}
 
-    def _settle_ops(self) -> None:
+    def _choose_ops(self) -> None:
         """Let every op run packed that can, then make those logical whose moves cost more."""
         for node, ends in self.folded_nodes.items():
             self._place(node, ends)

@@ -1,7 +1,7 @@
 """Replace layers by their forms, all at once: each tensor has one layout in which it is computed.
 
 Neighbours share layouts. So the ops that run packed between layers, and the nodes that one guard
-covers, depend on all forms together: regions and guards are settled before anything is changed.
+covers, depend on all forms together: regions and guards are chosen before anything is changed.
 `Emission` then visits the nodes of a graph. A layer becomes a folded node with its moves
 (`rewrite.folded_node`); an op of a region becomes the same op on packed tensors.
 
@@ -28,7 +28,7 @@ from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.results import RegionReport
 from widthfold_onnx.rewrite.folded_node import Parameters, append_folded
-from widthfold_onnx.rewrite.guards import GuardGroups, LayerForms, make_guard
+from widthfold_onnx.rewrite.guards import GuardedRegions, LayerForms, make_guard
 from widthfold_onnx.rewrite.new_nodes import NewNodes, Series, SharedConstants, take_over
 from widthfold_onnx.rewrite.record import (
     NONFINITE_KEY,
@@ -45,18 +45,18 @@ from widthfold_onnx.rules.quantization import exact_dequantizer
 
 @dataclass(frozen=True)
 class Rewriting:
-    """A rewriting that is settled, as a value; no layer is replaced so far.
+    """A rewriting as a value: regions and guards are chosen, and no layer is replaced so far.
 
     Attributes:
         document: the model.
         forms: the forms of the layers that are replaced, by graph.
-        groups: the regions and guarded groups that they make, by graph.
+        guarded_regions: the regions that they make, with guards, by graph.
         runtime: the version of ONNX Runtime that the forms were measured with; "" if none was.
     """
 
     document: Document
     forms: Mapping[Graph, LayerForms]
-    groups: Mapping[Graph, GuardGroups]
+    guarded_regions: Mapping[Graph, GuardedRegions]
     runtime: str = ""
 
     @classmethod
@@ -66,21 +66,21 @@ class Rewriting:
         layers: Iterable[tuple[Layer, Form]],
         runtime: str = "",
     ) -> Rewriting:
-        """Settle regions and guards for the forms."""
+        """Choose regions and guards for the forms."""
         forms: dict[Graph, LayerForms] = {}
         for layer, form in layers:
             forms.setdefault(graph_of(layer.node), {})[layer.node] = (layer, form)
-        groups = {
-            graph: GuardGroups.of(document, list(graph), graph_forms)
+        guarded_regions = {
+            graph: GuardedRegions.of(document, list(graph), graph_forms)
             for graph, graph_forms in forms.items()
         }
-        return cls(document, forms, groups, runtime)
+        return cls(document, forms, guarded_regions, runtime)
 
     def guarded(self) -> dict[str, set[NodeName]]:
         """Return the names of guarded layers, by each value that the guard may return."""
         names: dict[str, set[NodeName]] = {}
         for graph, forms in self.forms.items():
-            for group in self.groups[graph].groups:
+            for group in self.guarded_regions[graph].groups:
                 replaced = [forms[node] for node in group.nodes if node in forms]
                 guarded = {
                     layer.node_name for layer, form in replaced if guard_conditions(layer, form)
@@ -97,8 +97,8 @@ class Rewriting:
         """
         return [
             report
-            for graph, groups in self.groups.items()
-            for report in region_reports(groups.regions, self.document.path_of(graph), names)
+            for graph, guarded in self.guarded_regions.items()
+            for report in region_reports(guarded.regions, self.document.path_of(graph), names)
         ]
 
     def carry_out(self) -> onnx.ModelProto:
@@ -106,7 +106,7 @@ class Rewriting:
         document = self.document
         parameters = Parameters(document)
         emissions = [
-            Emission(document, graph, forms, self.groups[graph], parameters)
+            Emission(document, graph, forms, self.guarded_regions[graph], parameters)
             for graph, forms in self.forms.items()
         ]
         for emission in emissions:
@@ -149,7 +149,7 @@ class Emission:
         document: the model.
         graph: the graph.
         forms: the forms of its layers.
-        groups: the regions of packed ops, and the guarded groups.
+        guarded_regions: the regions of packed ops, with guards.
         parameters: the folded weights of the model.
     """
 
@@ -158,14 +158,14 @@ class Emission:
         document: Document,
         graph: Graph,
         forms: LayerForms,
-        groups: GuardGroups,
+        guarded_regions: GuardedRegions,
         parameters: Parameters,
     ) -> None:
         self._document = document
         self._graph = graph
         self._forms = forms
         self._parameters = parameters
-        self._regions, self._groups = groups.regions, groups.groups
+        self._regions, self._groups = guarded_regions.regions, guarded_regions.groups
         self._packed_values: dict[PackedTensor, Value] = {}
         self._logical: dict[Value, Value] = {}
         self._constants = SharedConstants(document)

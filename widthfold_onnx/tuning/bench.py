@@ -149,7 +149,7 @@ class _Pending:
         """
         self.budget.start()
         if isinstance(message, CandidateResult):
-            self._settle(message)
+            self._record(message)
             return
         if message.candidate == AS_IS:
             self._begin_layer()
@@ -157,7 +157,7 @@ class _Pending:
 
     def lose(self, form: Start, reason: str) -> None:
         """Mark the form that was running as lost; without the layer as it is, none can race."""
-        self._settle(CandidateResult(form.subject, form.candidate, lost(reason)))
+        self._record(CandidateResult(form.subject, form.candidate, lost(reason)))
         if form.candidate == AS_IS:
             self.workloads.pop(form.subject, None)
         self.running = None
@@ -170,7 +170,7 @@ class _Pending:
         step = f"measuring layer {done + 1} of {self.total}"
         self.on_progress(Step(step, done, self.total, spare))
 
-    def _settle(self, result: CandidateResult) -> None:
+    def _record(self, result: CandidateResult) -> None:
         """Keep a result; a layer is done when every form has a measurement."""
         subject, candidate, measurement = result
         measurement = msgspec.structs.replace(measurement, budget=self.budget.total)

@@ -47,6 +47,24 @@ def test_linear_weights_move_by_a_unit_in_the_last_place_and_nothing_else() -> N
     np.testing.assert_array_equal(np.abs(moved - inner), np.spacing(inner))
 
 
+SHARED_WEIGHT = """<ir_version: 8, opset_import: ["" : 17]>
+main (float[1, 2, 8] x, bool k) => (float[1, 3, 8] y)
+<float[3, 2, 1] w = {0.1, -0.2, 0.3, 0.4, -0.5, 0.7}> {
+    a = Conv (x, w)
+    b = If (k) <then_branch = t () => (float[1, 3, 8] p) { p = Conv (x, w) },
+        else_branch = r () => (float[1, 3, 8] z) { z = Conv <pads = [0, 0]> (x, w) }>
+    y = Add (a, b)
+}"""
+
+
+def test_a_weight_that_several_graphs_read_moves_once() -> None:
+    model = parser.parse_model(SHARED_WEIGHT)
+    before = numpy_helper.to_array(model.graph.initializer[0])
+    shake(model, steps_of(0, 1))
+    after = numpy_helper.to_array(model.graph.initializer[0])
+    np.testing.assert_array_equal(np.abs(after - before), np.spacing(np.abs(before)))
+
+
 def test_dequantized_weights_move_behind_their_scale() -> None:
     """Other sources of movement are taken out."""
     text = TEXT.replace("Conv(x, v, b)", "Slice(x, zero, six, two)").replace("Conv(f, u)", "Neg(f)")

@@ -158,7 +158,7 @@ def test_a_set_that_would_take_too_long_is_not_begun(tmp_path, monkeypatch):
 
 @pytest.mark.processes
 def test_a_run_that_does_not_end_is_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr(truth, "START", 1.5)
+    monkeypatch.setattr(truth, "GRACE", 1.5)
     path = stored(
         tmp_path,
         "g (float[3] x) => (float[3] y) <int64 n = {1000000000}, bool t = {1}> {"

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from widthfold_onnx.model.proto.dims import declare, declared, dims_of, symbol_of
+from widthfold_onnx.model.proto.dims import Dimensions, declare, declared, dims_of, symbol_of
 
 
 def value(dims: list[int | str | None] | None) -> onnx.ValueInfoProto:
@@ -30,6 +30,35 @@ def test_a_negative_extent_is_open_and_no_shape_is_no_extent() -> None:
     assert dims_of(value(None)) is None
     assert dims_of(value([])) == ()
     assert declared(value(None)) == ()
+
+
+DECLARED = {"image": ("N", 3, "H", None), "state": (2, "N", None), "rate": ()}
+
+
+def test_an_open_dimension_leads_if_it_is_the_first_of_some_input() -> None:
+    dims = Dimensions.of(DECLARED, {})
+    leads = {"N": True, "H": False, ("image", 3): False, ("state", 2): False}
+    assert dims.open_dims == leads
+    assert dims.open_inputs == {"image": ["N", "H", "axis 3"], "state": ["N", "axis 2"]}
+
+
+def test_a_symbol_of_a_whole_shape_is_known_everywhere_and_an_axis_without_one_is_not() -> None:
+    dims = Dimensions.of(DECLARED, {"image": (5, 3, 7, 11)})
+    assert dims.open_dims == {("state", 2): False}
+    assert dims.shapes({("state", 2): 13}) == {
+        "image": (5, 3, 7, 11),
+        "state": (2, 5, 13),
+        "rate": (),
+    }
+
+
+def test_sizes_and_shapes_are_inverse() -> None:
+    dims = Dimensions.of(DECLARED, {})
+    sizes = {"N": 5, "H": 7, ("image", 3): 11, ("state", 2): 13}
+    shapes = dims.shapes(sizes)
+    assert shapes == {"image": (5, 3, 7, 11), "state": (2, 5, 13), "rate": ()}
+    assert dims.sizes(shapes) == sizes
+    assert dims.sizes({"state": (2, 5, 13), "elsewhere": (17,)}) == {"N": 5, ("state", 2): 13}
 
 
 def test_sizes_take_the_place_of_open_extents_alone() -> None:

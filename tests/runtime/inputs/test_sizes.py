@@ -12,7 +12,11 @@ from widthfold_onnx.runtime import session as session_module
 from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs import sizes as sizes_module
 from widthfold_onnx.runtime.inputs.input_sets import random_sets
-from widthfold_onnx.runtime.inputs.sizes import Dimensions, find_shapes, second_compared_shapes
+from widthfold_onnx.runtime.inputs.sizes import (
+    find_shapes,
+    input_dimensions,
+    second_compared_shapes,
+)
 from widthfold_onnx.runtime.session import Port, Session, open_session
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -25,11 +29,10 @@ def opened(folder, text):
     return open_session(path, RuntimeOptions(provider=Provider.CPU), Level.DISABLED)
 
 
-def test_open_dimensions_lead_at_axis_0():
-    ports = [*IMAGE, Port("state", "float32", (2, "N", None))]
-    expected = {"N": True, "H": False, "W": False, ("state", 2): False}
-    assert Dimensions.of(ports, {}).open_dims == expected
-    assert Dimensions.of(ports, {"image": (5, 3, 8, 9)}).open_dims == {("state", 2): False}
+def test_several_elements_of_a_value_are_an_extent():
+    ports = [*IMAGE, Port("rate", "float32", ("R",), (1.0, 2.0, 3.0)), Port("r", "float32", ("R",))]
+    assert input_dimensions(ports, {}).dims["r"] == [3]
+    assert input_dimensions(ports, {"r": (5,), "rate": (5,)}).dims["rate"] == (5,)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +45,7 @@ def test_open_dimensions_lead_at_axis_0():
 )
 def test_a_fixed_shape_must_fit(fixed, words):
     with pytest.raises(UsageError, match=words):
-        Dimensions.of(IMAGE, fixed)
+        input_dimensions(IMAGE, fixed)
 
 
 def test_stored_sizes_that_contradict_a_symbol_are_named():
@@ -50,7 +53,7 @@ def test_stored_sizes_that_contradict_a_symbol_are_named():
     fixed = {"image": (1, 3, 8, 8), "mask": (1, 1, 8, 12)}
     words = "^mask has a size 12 where W is 8: --input-shape and --inputs give one size to each"
     with pytest.raises(UsageError, match=words):
-        Dimensions.of(ports, fixed)
+        input_dimensions(ports, fixed)
 
 
 def test_a_symbol_has_one_size_everywhere(tmp_path):

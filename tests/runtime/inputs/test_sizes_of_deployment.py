@@ -19,7 +19,7 @@ from widthfold_onnx.options import ANY_SIZE, FoldOptions, Provider, RuntimeOptio
 from widthfold_onnx.runtime.inputs import sizes as sizes_module
 from widthfold_onnx.runtime.inputs.input_sets import random_sets, timed_inputs
 from widthfold_onnx.runtime.inputs.recorded import stored_sizes
-from widthfold_onnx.runtime.inputs.sizes import Dimensions, assumed_sizes, find_sizes, runs_at
+from widthfold_onnx.runtime.inputs.sizes import assumed_sizes, find_sizes, input_dimensions, runs_at
 from widthfold_onnx.runtime.session import Port, Session, open_session, ports_of
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -81,7 +81,7 @@ def test_anonymous_dimensions_of_one_name_may_differ(name: str, tmp_path: Path) 
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y])
     proto = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     session = opened(tmp_path, proto)
-    assert Dimensions.of(session.inputs, {"x": (6, 3, 48, 192)}).open_dims == {}
+    assert input_dimensions(session.inputs, {"x": (6, 3, 48, 192)}).open_dims == {}
     assert ports_of(proto) == session.inputs == [Port("x", "float32", (None, 3, None, None))]
     assert find_sizes(session, ({"x": (6, 3, 48, 192)},)) == ({"x": (6, 3, 48, 192)},)
 

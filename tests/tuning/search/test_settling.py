@@ -100,6 +100,21 @@ def test_a_chain_is_not_torn_by_what_its_layers_gain_alone(
     assert all(len(side) in (0, 1, 3) for sides in world.compared for side in sides)
 
 
+def test_of_groups_that_all_hurt_the_least_harmful_one_is_tried_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def alone(layer, form):
+        if layer["weight"] == [1, 2, 3]:
+            return (2.0, 1.9) if form["axis"] == "width" else (1.0, 0.9)
+        return (1.3, 1.2) if form["axis"] == "rank" else (1.0, 0.9)
+
+    model = save(build(FLAT), tmp_path / "model.onnx")
+    saved = {"first": -0.1, "second": -0.1, "third": -1.0}
+    world = enter(monkeypatch, World(alone, saved))
+    found(model, {"pad_channels": 0})
+    assert world.compared[-1] == (set(), {"first", "second"})
+
+
 def test_lifted_layers_are_timed_at_the_level_that_suits_each_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

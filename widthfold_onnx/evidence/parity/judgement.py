@@ -48,7 +48,7 @@ four units in the last place, as the original may be right by luck."""
 
 OPTIMIZED = "the runtime's optimizations change the original; compared with it at this level"
 
-_ORDER = ("meaningless", "", "ill-conditioned", "unsteady")
+_CAVEATS = ("meaningless", "", "ill-conditioned", "unsteady")
 """Caveats; of two comparisons of one output the later one is reported."""
 
 
@@ -69,13 +69,15 @@ def judge(
 ) -> tuple[Cells, list[str]]:
     """Compare all outputs, with as many shaken copies as that takes.
 
+    `runs` has the outputs of the rewritten model by level and input set, or why there are none.
+
     Returns:
         The comparisons, and what limits them, one line each.
     """
     options = original.options
     original.on_progress(Step("float64 truth"))
     budget = options.truth_budget if options.thorough else 0.0
-    truths, remark = true_outputs(original.model, original.names, original.sets, budget)
+    truths, remark = true_outputs(original.model, original.names, original.inputs.sets, budget)
     movements: Movements = [{} for _ in truths]
     for copy_index in range(len(COPIES)):
         reason = _join(movements, original.movement(copy_index))
@@ -205,7 +207,9 @@ def faults(cells: Cells, original: OriginalRuns, level: LevelName) -> list[str]:
     lines: dict[str, str] = {}
     for key, cell in failed_cells(cells).items():
         if key.level == level:
-            lines.setdefault(key.output, _difference(cell, original.sets[key.input_set].label))
+            lines.setdefault(
+                key.output, _difference(cell, original.inputs.sets[key.input_set].label)
+            )
     return list(lines.values())
 
 
@@ -227,7 +231,7 @@ def output_rows(cells: Cells) -> list[OutputParity]:
 
 
 def _nearness(row: OutputParity) -> tuple[bool, bool, int, float]:
-    return not row.passed, not row.nonfinite_match, _ORDER.index(row.caveat), row.share_of_allowed
+    return not row.passed, not row.nonfinite_match, _CAVEATS.index(row.caveat), row.share_of_allowed
 
 
 def stored_faults(original: OriginalRuns, computed: Sequence[Outputs]) -> list[str]:
@@ -236,7 +240,7 @@ def stored_faults(original: OriginalRuns, computed: Sequence[Outputs]) -> list[s
     It may be within the tolerance, or within `SLACK` times the distance of the original.
     """
     tolerance, lines = original.options.tolerance, []
-    for item, *runs in zip(original.sets, original.outputs, computed, strict=True):
+    for item, *runs in zip(original.inputs.sets, original.outputs, computed, strict=True):
         for name, expected in zip(original.names, item.expected, strict=False):
             if not all(name in run for run in runs):
                 continue
@@ -284,7 +288,7 @@ def model_parity(original: OriginalRuns, rewritten: Path, *, is_proved: bool) ->
     left_out = _overflows(original, cells) if is_proved else {}
     cells = {key: cell for key, cell in cells.items() if key.input_set not in left_out}
     remarks = [*original.inputs.remarks, *remarks]
-    remarks += [f"left out {original.sets[i].label}: {line}" for i, line in left_out.items()]
+    remarks += [f"left out {original.inputs.sets[i].label}: {line}" for i, line in left_out.items()]
     failures = faults(cells, original, "disabled") + stored_faults(original, outputs)
     if not failures:
         lines = faults(cells, original, "all")
@@ -307,7 +311,7 @@ def model_parity(original: OriginalRuns, rewritten: Path, *, is_proved: bool) ->
     return ModelParity(
         Findings(failures=tuple(failures), doubts=tuple(doubts), remarks=tuple(remarks)),
         outputs=tuple(rows),
-        input_sets=len(original.sets) - len(left_out),
+        input_sets=len(original.inputs.sets) - len(left_out),
         saturates_further=bool(byte_failures),
     )
 
@@ -315,5 +319,5 @@ def model_parity(original: OriginalRuns, rewritten: Path, *, is_proved: bool) ->
 def _overflows(original: OriginalRuns, cells: Cells) -> dict[int, str]:
     """Return the random input sets on which Inf or NaN of the original explains a difference."""
     suspects = {k.input_set for k, c in failed_cells(cells).items() if not c.nonfinite_match}
-    random = [index for index in sorted(suspects) if original.sets[index].random]
+    random = [index for index in sorted(suspects) if original.inputs.sets[index].random]
     return {index: reason for index in random if (reason := original.overflow(index))}

@@ -57,8 +57,6 @@ PASS_THROUGH = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose"
 
 SHAKEN = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 
-Constants = Mapping[str, onnx.TensorProto]
-
 Steps = Callable[[tuple[int, ...]], Array]
 """Draws the steps of all elements of an array of a shape, in units in the last place."""
 
@@ -86,18 +84,13 @@ class OriginalRuns:
     unsteady: set[str]
 
     @property
-    def sets(self) -> list[InputSet]:
-        """The input sets."""
-        return self.inputs.sets
-
-    @property
     def doubts(self) -> list[str]:
         """Why outputs cannot be judged, one line each."""
         return [f"output {printable(name)} {UNSTEADY}" for name in sorted(self.unsteady)]
 
     def run(self, model: Path, level: Level) -> list[Outputs] | str:
         """Return the outputs of a model on each input set, or why there are none."""
-        return attempt(model, self.options, level, self.sets, self.on_progress)
+        return attempt(model, self.options, level, self.inputs.sets, self.on_progress)
 
     @cached_property
     def optimized_outputs(self) -> list[Outputs] | str:
@@ -116,7 +109,7 @@ class OriginalRuns:
             return shake(load_with_data(self.model, MAX_COPIED_BYTES), steps)
 
         def sets() -> Iterator[InputSet]:
-            for item in self.sets:
+            for item in self.inputs.sets:
                 feeds = {name: shaken_input(array, steps) for name, array in item.feeds.items()}
                 yield InputSet(f"copy {copy_index + 1}, {item.label}", feeds)
 
@@ -151,7 +144,8 @@ class OriginalRuns:
                 model.graph.output.add().name = name
             return model
 
-        runs = attempt(copy, self.options, Level.DISABLED, [self.sets[set_index]], self.on_progress)
+        sets = [self.inputs.sets[set_index]]
+        runs = attempt(copy, self.options, Level.DISABLED, sets, self.on_progress)
         if isinstance(runs, str):
             return ""
         for node in nodes:
@@ -222,40 +216,41 @@ def shaken_input(array: Array, steps: Steps) -> Array:
 
 
 def shake(model: onnx.ModelProto, steps: Steps) -> onnx.ModelProto:
-    """Move the weights of all linear layers of a model, in place.
+    """Move the weights of all linear layers of a model, in place; each moves once.
 
     A weight that is stored as integers moves behind its DequantizeLinear, by a Mul node.
     """
-    _shake(model.graph, {}, steps, (f"widthfold/shaken/{i}" for i in itertools.count()))
-    return model
+    names = (f"widthfold/shaken/{i}" for i in itertools.count())
+    weights: dict[int, onnx.TensorProto] = {}  # several graphs may read one
 
+    def visit(graph: onnx.GraphProto, outside: Mapping[str, onnx.TensorProto]) -> None:
+        makers = {name: node for node in graph.node for name in node.output}
+        constants = {**outside, **{tensor.name: tensor for tensor in graph.initializer}}
+        for node in graph.node:
+            if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+                constants[node.output[0]] = node.attribute[0].t
+        for node in list(graph.node):
+            for _, inner in subgraphs(node.attribute):
+                visit(inner, constants)
+            for place, name in enumerate(node.input if node.op_type in LINEAR else ()):
+                reader, maker = node, makers.get(name)
+                while maker is not None and maker.op_type in PASS_THROUGH:
+                    reader, place, name = maker, 0, maker.input[0]
+                    maker = makers.get(name)
+                if maker is not None and maker.op_type == "DequantizeLinear":
+                    weight, scale = (constants.get(operand) for operand in maker.input[:2])
+                    if weight is not None and scale is not None and scale.data_type in SHAKEN:
+                        units = np.ones(tuple(weight.dims), numpy_helper.to_array(scale).dtype)
+                        factors, product = next(names), next(names)
+                        value = numpy_helper.from_array(shaken(units, steps))
+                        graph.node.append(helper.make_node("Constant", [], [factors], value=value))
+                        graph.node.append(helper.make_node("Mul", [name, factors], [product]))
+                        reader.input[place] = product
+                elif name in constants and constants[name].data_type in SHAKEN:
+                    weights[id(constants[name])] = constants[name]
 
-def _shake(graph: onnx.GraphProto, outside: Constants, steps: Steps, names: Iterator[str]) -> None:
-    makers = {name: node for node in graph.node for name in node.output}
-    constants = {**outside, **{tensor.name: tensor for tensor in graph.initializer}}
-    for node in graph.node:
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-            constants[node.output[0]] = node.attribute[0].t
-    weights: dict[str, onnx.TensorProto] = {}
-    for node in list(graph.node):
-        for _, inner in subgraphs(node.attribute):
-            _shake(inner, constants, steps, names)
-        for place, name in enumerate(node.input if node.op_type in LINEAR else ()):
-            reader, maker = node, makers.get(name)
-            while maker is not None and maker.op_type in PASS_THROUGH:
-                reader, place, name = maker, 0, maker.input[0]
-                maker = makers.get(name)
-            if maker is not None and maker.op_type == "DequantizeLinear":
-                weight, scale = (constants.get(operand) for operand in maker.input[:2])
-                if weight is not None and scale is not None and scale.data_type in SHAKEN:
-                    units = np.ones(tuple(weight.dims), numpy_helper.to_array(scale).dtype)
-                    factors, product = next(names), next(names)
-                    value = numpy_helper.from_array(shaken(units, steps))
-                    graph.node.append(helper.make_node("Constant", [], [factors], value=value))
-                    graph.node.append(helper.make_node("Mul", [name, factors], [product]))
-                    reader.input[place] = product
-            elif name in constants and constants[name].data_type in SHAKEN:
-                weights[name] = constants[name]
+    visit(model.graph, {})
     for tensor in weights.values():
         array = shaken(numpy_helper.to_array(tensor), steps)
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return model

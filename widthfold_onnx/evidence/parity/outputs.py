@@ -34,7 +34,6 @@ BEYOND = "beyond the tolerance: rounding moves the original, too"
 BLOCK = 1 << 18
 """Elements that are compared at once: a whole array in float64 would take much memory."""
 
-
 SLACK = 2.0
 """Allowed distance from stored outputs, or from the definition where integers saturate, as a
 multiple of the distance of the original."""

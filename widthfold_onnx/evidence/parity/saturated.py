@@ -38,15 +38,14 @@ def compare_as_deployed(
         return [], []
     original.on_progress(Step("integers of 8 bits as deployed"))
     original_runs, rewritten_runs = (
-        attempt(model, original.options, Level.ALL, original.sets, open_model=open_chosen)
+        attempt(model, original.options, Level.ALL, original.inputs.sets, open_model=open_chosen)
         for model in (original.model, rewritten)
     )
     if isinstance(original_runs, str):
         return [], [f"as deployed the original does not run: {original_runs}"]
     if isinstance(rewritten_runs, str):
-        return [
-            f"as deployed the original runs, the rewritten model does not: {rewritten_runs}"
-        ], []
+        failure = f"as deployed the original runs, the rewritten model does not: {rewritten_runs}"
+        return [failure], []
     failed_names: list[str] = []
     deviations: list[tuple[float, str]] = []
     sides = [

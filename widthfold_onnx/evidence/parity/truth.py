@@ -24,7 +24,7 @@ from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.text import printable
 
-START = 5.0
+GRACE = 5.0
 """Seconds on top of the budget until the process is killed: it must start, and one node of the
 reference implementation may run for minutes."""
 
@@ -49,7 +49,7 @@ def true_outputs(
     order = sorted(range(len(sets)), key=lambda i: sum(x.size for x in sets[i].feeds.values()))
     feeds = [sets[i].feeds for i in order]
     try:
-        runs, reason = isolated(evaluate, model, [*outputs], feeds, budget, timeout=budget + START)
+        runs, reason = isolated(evaluate, model, [*outputs], feeds, budget, timeout=budget + GRACE)
     except UnverifiedError as error:
         return results, f"no float64 truth: {error}"
     for i, run in zip(order, runs, strict=False):

@@ -26,9 +26,9 @@ from widthfold_onnx.evidence.proof.field import (
 from widthfold_onnx.evidence.proof.program import Branch, Correspondence, Program
 from widthfold_onnx.evidence.proof.sizes import (
     branch_tries,
+    dimensions_of,
     elements,
     first_tries,
-    open_dims,
     second_tries,
     size_tests,
     tested_tries,
@@ -139,13 +139,14 @@ def prove_at_sizes(
         proofs.append(_first_proof(models, first_tries(old, shapes, run_shapes)))
         if proofs[-1].verdict == "different":
             return proofs
-    fixed_shapes = sizes[0]
-    if open_dims(old, fixed_shapes):
+    demanded = sizes[0]
+    if dimensions_of(old, demanded).open_dims:
         with suppress(UnverifiedError):  # the original may take one size alone
-            proofs.append(_first_proof(models, second_tries(old, fixed_shapes, proofs[0].shapes)))
+            proofs.append(_first_proof(models, second_tries(old, demanded, proofs[0].shapes)))
     # Guards must be right at all extents, also if the caller planned with some. Another tool may
     # have stated the extents of the caller, so that the new model fails with an error at others.
-    tries = _tries_of_branches(models, proofs) if open_dims(old, {}) else ()
+    has_open_dims = bool(dimensions_of(old, {}).open_dims)
+    tries = _tries_of_branches(models, proofs) if has_open_dims else ()
     for shapes in chain(tested_tries(old, new, proofs[0].shapes), tries):
         if proofs[-1].verdict == "different":
             return proofs
@@ -153,11 +154,11 @@ def prove_at_sizes(
             proof = prove(models, shapes)
         except UnverifiedError:
             continue
-        is_planned = all(shapes.get(name) == tuple(fixed_shapes[name]) for name in fixed_shapes)
+        is_planned = all(shapes.get(name) == tuple(demanded[name]) for name in demanded)
         is_counted = is_planned or (proof.is_computed and not proof.is_opaque)
         if is_counted and not _is_excused_by_empty_input(models, proof):
             proofs.append(proof)
-    if proofs[-1].verdict == "different" or not open_dims(old, {}):
+    if proofs[-1].verdict == "different" or not has_open_dims:
         return proofs
     for name, branch in _unseen_branches(models, proofs):
         reason = f"the {branch} of {printable(name)} is chosen at none of the extents tried"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from widthfold_onnx.evidence.proof.program import Program, constant
-from widthfold_onnx.evidence.proof.values import Shape, Shapes
-from widthfold_onnx.model.proto.dims import DimensionKey, symbol_of
+from widthfold_onnx.evidence.proof.values import Shapes
+from widthfold_onnx.model.proto.dims import DimensionKey, Dimensions, declared
 from widthfold_onnx.model.proto.scope import NameScope
 from widthfold_onnx.model.proto.walk import body_path, is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
@@ -49,61 +49,53 @@ MAX_GUESSED = 1 << 20
 """Elements of all inputs at extents that nobody named: each takes forty bytes and more."""
 
 
-def open_dims(program: Program, fixed_shapes: Shapes) -> dict[DimensionKey, bool]:
-    """Return the dimensions that a model leaves open, and whether each is only ever the first.
-
-    A symbol in a fixed shape is known everywhere.
-    """
-    dimensions: dict[DimensionKey, bool] = {}
-    sizes = _sizes(program, fixed_shapes)
-    for _, axis, key in _open_axes(program):
-        if key not in sizes:
-            dimensions[key] = dimensions.get(key, True) and axis == 0
-    return dimensions
+def dimensions_of(program: Program, demanded: Shapes) -> Dimensions:
+    """Return the dimensions of every input whose rank is known."""
+    declared_dims = {
+        value.name: declared(value)
+        for value in program.inputs
+        if value.name in demanded or value.type.tensor_type.HasField("shape")
+    }
+    return Dimensions.of(declared_dims, demanded)
 
 
-def _open_axes(program: Program) -> Iterator[tuple[str, int, DimensionKey]]:
-    """Yield the open dimensions of all inputs: the input, the axis and the key."""
-    for value in program.inputs:
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if not dim.HasField("dim_value") or dim.dim_value < 0:
-                yield value.name, axis, symbol_of(dim.dim_param) or (value.name, axis)
-
-
-def first_tries(program: Program, fixed_shapes: Shapes, run_shapes: Shapes) -> Iterator[Shapes]:
+def first_tries(program: Program, demanded: Shapes, run_shapes: Shapes) -> Iterator[Shapes]:
     """Yield extents of all inputs at which the model may run.
 
     Args:
         program: the original.
-        fixed_shapes: extents that the caller demands.
+        demanded: extents that the caller demands.
         run_shapes: extents at which it ran, if it did.
     """
+    dims = dimensions_of(program, demanded)
     if run_shapes:
         # A run leaves out an input that has a default, and the default tells its extents.
         defaults = {tensor.name: tuple(tensor.dims) for tensor in program.proto.graph.initializer}
         by_default = {v.name: defaults[v.name] for v in program.inputs if v.name in defaults}
-        shapes = _shapes_at(program, fixed_shapes, _sizes(program, run_shapes))
-        yield {**run_shapes, **shapes, **by_default, **fixed_shapes}
-    dims = open_dims(program, fixed_shapes)
-    guesses = [{key: BATCH if leads else size for key, leads in dims.items()} for size in LADDER]
-    if any(dims.values()):  # the first axis may be no batch
-        guesses += [dict.fromkeys(dims, size) for size in LADDER]
-    for sizes in guesses if dims else [{}]:
-        shapes = _shapes_at(program, fixed_shapes, sizes)
+        shapes = dims.shapes({**dims.sizes(by_default), **dims.sizes(run_shapes)})
+        yield {**run_shapes, **shapes, **by_default, **demanded}
+    leads = dims.open_dims
+    guesses = [
+        {key: BATCH if is_first else size for key, is_first in leads.items()} for size in LADDER
+    ]
+    if any(leads.values()):  # the first axis may be no batch
+        guesses += [dict.fromkeys(leads, size) for size in LADDER]
+    for sizes in guesses if leads else [{}]:
+        shapes = dims.shapes(sizes)
         if not sizes or elements(shapes) <= MAX_GUESSED:
             yield shapes
 
 
-def second_tries(program: Program, fixed_shapes: Shapes, first: Shapes) -> Iterator[Shapes]:
+def second_tries(program: Program, demanded: Shapes, first: Shapes) -> Iterator[Shapes]:
     """Yield other extents of the open dimensions: another batch, and `OTHER_SIZES` elsewhere."""
-    dims = open_dims(program, fixed_shapes)
-    sizes = _sizes(program, first)
-    batches = {key: 5 if sizes[key] == 3 else 3 for key, leads in dims.items() if leads}
-    keys = [key for key, leads in dims.items() if not leads]
+    dims = dimensions_of(program, demanded)
+    sizes = dims.sizes(first)
+    batches = {key: 5 if sizes[key] == 3 else 3 for key, leads in dims.open_dims.items() if leads}
+    keys = [key for key, leads in dims.open_dims.items() if not leads]
     for factor, step in OTHER_SIZES if keys else ((1, 0),):
-        extents = {key: factor * sizes[key] + step for key in keys}
+        extents = {key: max(0, factor * sizes[key] + step) for key in keys}
         if batches or (factor, step) != (1, 0):
-            yield _shapes_at(program, fixed_shapes, {**sizes, **batches, **extents})
+            yield dims.shapes({**sizes, **batches, **extents})
 
 
 @dataclass(frozen=True)
@@ -148,10 +140,9 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     `MAX_ELEMENTS` elements, unless the first ones have as many.
     """
     tests = size_tests(new)
-    dims = open_dims(old, {})
-    if not tests or not dims:
+    dims = dimensions_of(old, {})
+    if not tests or not dims.open_dims:
         return
-    sizes = _sizes(old, first)
     terms = [term for test in tests for term in test.terms]
     moduli = {modulus for _, _, modulus in terms if modulus < MAX_TESTED}
     offsets = {
@@ -160,10 +151,10 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
         for distance in (0, modulus)  # where a wrong modulus shows
         if offset > 0 and offset + distance < MAX_TESTED
     }
-    unit = math.lcm(*moduli)
-    fitting_sizes = dict.fromkeys(dims, unit * PRIME)
+    unit = math.lcm(*moduli) * PRIME
     seen_outcomes = {_outcomes(old, tests, first)}
-    for shapes, is_always in _shapes_near_tests(old, sizes, dims, fitting_sizes, sorted(offsets)):
+    for sizes, is_always in _sizes_near_tests(dims, dims.sizes(first), unit, sorted(offsets)):
+        shapes = dims.shapes(sizes)
         if elements(shapes) <= max(MAX_ELEMENTS, elements(first)):
             outcomes = () if is_always else _outcomes(old, tests, shapes)
             if is_always or outcomes not in seen_outcomes:
@@ -171,31 +162,34 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
                 yield shapes
 
 
-def _shapes_near_tests(
-    old: Program,
-    first: Mapping[DimensionKey, int],
-    dims: Mapping[DimensionKey, bool],
-    fitting_sizes: Mapping[DimensionKey, int],
-    offsets: Sequence[int],
-) -> Iterator[tuple[Shapes, bool]]:
-    """Yield extents for `tested_tries`, and whether to try them with any outcome of the tests."""
-    sizes = {key: min(n, fitting_sizes[key]) for key, n in first.items()}
-    yield _shapes_at(old, {}, {key: n + 1 for key, n in sizes.items()}), True
-    unfit_sizes = {key: n + 1 for key, n in fitting_sizes.items()}
-    yield _shapes_at(old, {}, unfit_sizes), True  # a remainder of 1 is below other extents
-    for key in dims:
-        yield _shapes_at(old, {}, {**sizes, key: 0}), True  # a remainder of 0, but no elements
-        for fit in (fitting_sizes[key], *offsets):  # one fits, and another one is broadcast
-            yield _shapes_at(old, {}, {**dict.fromkeys(dims, fit), key: 1}), True
-        if len(dims) > 1:
-            yield _shapes_at(old, {}, {**unfit_sizes, key: fitting_sizes[key]}), True
+def _sizes_near_tests(
+    dims: Dimensions, first: Mapping[DimensionKey, int], fit: int, offsets: Sequence[int]
+) -> Iterator[tuple[dict[DimensionKey, int], bool]]:
+    """Yield sizes for `tested_tries`, and whether to try them with any outcome of the tests.
+
+    Args:
+        dims: the dimensions of the original.
+        first: the first sizes of the open dimensions.
+        fit: a size that passes every test.
+        offsets: sizes near the offsets of tests.
+    """
+    sizes = {key: min(size, fit) for key, size in first.items()}
+    yield {key: size + 1 for key, size in sizes.items()}, True
+    unfit_sizes = dict.fromkeys(sizes, fit + 1)
+    yield unfit_sizes, True  # a remainder of 1 is below other extents
+    for key in sizes:
+        yield {**sizes, key: 0}, True  # a remainder of 0, but no elements
+        for size in (fit, *offsets):  # one fits, and another one is broadcast
+            yield {**dict.fromkeys(sizes, size), key: 1}, True
+        if len(sizes) > 1:
+            yield {**unfit_sizes, key: fit}, True
     tries = [
-        {key: sizes[key] if dims[key] else n << power for key, n in fitting_sizes.items()}
+        {key: sizes[key] if leads else fit << power for key, leads in dims.open_dims.items()}
         for power in range(DOUBLINGS)
     ]
-    tries += [{**sizes, key: offset} for key in dims for offset in offsets]
-    for item in (fitting_sizes, *tries):
-        yield _shapes_at(old, {}, item), False
+    tries += [{**sizes, key: offset} for key in sizes for offset in offsets]
+    for item in (dict.fromkeys(sizes, fit), *tries):
+        yield item, False
 
 
 def branch_tries(
@@ -215,10 +209,11 @@ def branch_tries(
     tests = {name: [t for t in size_tests(new) if name in t.choosers] for name in unseen_ifs()}
     terms = [term for group in tests.values() for test in group for term in test.terms]
     largest = min(MAX_TIMES, max((modulus for _, _, modulus in terms), default=1))
-    sizes, most = _sizes(old, first), max(MAX_ELEMENTS, 2 * elements(first))
+    dims = dimensions_of(old, {})
+    sizes, most = dims.sizes(first), max(MAX_ELEMENTS, 2 * elements(first))
     tries = [
-        _shapes_at(old, {}, {**sizes, **{key: times * sizes[key] + offset for key in keys}})
-        for keys in _groups(sizes, open_dims(old, {}))
+        dims.shapes({**sizes, **{key: max(0, times * sizes[key] + offset) for key in keys}})
+        for keys in _groups(sizes, dims.open_dims)
         for times, offset in (
             *((factor, 0) for factor in range(2, largest + 1)),
             *((1, sign << power) for power in range(NEIGHBOURS) for sign in (1, -1)),
@@ -299,23 +294,3 @@ def _size_tests(program: Program, scope: NameScope, path: str) -> Iterator[SizeT
         if len(moduli) == len(offsets) == len(axes) and min(moduli) > 0 and min(axes) >= 0:
             terms = tuple(zip(axes, offsets, moduli, strict=True))
             yield SizeTest(path, shape.input[0], terms, frozenset(choosers.get(position, ())))
-
-
-def _sizes(program: Program, shapes: Shapes) -> dict[DimensionKey, int]:
-    dims = _open_axes(program)
-    return {key: shapes[name][axis] for name, axis, key in dims if name in shapes}
-
-
-def _shapes_at(program: Program, fixed_shapes: Shapes, sizes: Mapping[DimensionKey, int]) -> Shapes:
-    """Return the extents of every input whose rank is known."""
-    sizes = {**sizes, **_sizes(program, fixed_shapes)}
-    numbers = {(name, axis): sizes[key] for name, axis, key in _open_axes(program) if key in sizes}
-    shapes: dict[str, Shape] = {}
-    for value in program.inputs:
-        if value.name in fixed_shapes:
-            shapes[value.name] = tuple(fixed_shapes[value.name])
-        elif value.type.tensor_type.HasField("shape"):
-            dims = enumerate(value.type.tensor_type.shape.dim)
-            extents = (numbers.get((value.name, i), dim.dim_value) for i, dim in dims)
-            shapes[value.name] = tuple(max(0, extent) for extent in extents)
-    return shapes

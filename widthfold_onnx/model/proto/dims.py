@@ -1,9 +1,13 @@
-"""Read and write the extents that a graph declares."""
+"""Read and write the extents that a graph declares, and find the dimensions that it leaves open."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Self
 
 import onnx
 
@@ -15,6 +19,74 @@ _ANONYMOUS = re.compile(r"|\?|-1|None|unk__\d+")
 
 DimensionKey = str | tuple[str, int]
 """An open dimension: its symbol, or the input and the axis of one without a symbol."""
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """The dimensions of the inputs of a model, of which some are open.
+
+    Attributes:
+        dims: of every input by name: a size, or the key of an open dimension.
+    """
+
+    dims: Mapping[str, Sequence[int | DimensionKey]]
+
+    @classmethod
+    def of(
+        cls,
+        declared_dims: Mapping[str, Sequence[int | str | None]],
+        shapes: Mapping[str, Sequence[int]],
+    ) -> Self:
+        """Return the dimensions of inputs.
+
+        Args:
+            declared_dims: of every input by name (`declared`).
+            shapes: whole shapes of some inputs; the size of a symbol is known everywhere.
+        """
+        unsized = cls(
+            {
+                name: [(name, axis) if dim is None else dim for axis, dim in enumerate(dims)]
+                for name, dims in declared_dims.items()
+            }
+        )
+        sizes = unsized.sizes(shapes)
+        sized = {
+            name: [dim if isinstance(dim, int) else sizes.get(dim, dim) for dim in dims]
+            for name, dims in unsized.dims.items()
+        }
+        return cls({name: shapes.get(name, dims) for name, dims in sized.items()})
+
+    @cached_property
+    def open_dims(self) -> dict[DimensionKey, bool]:
+        """For each open dimension, True if it is axis 0 of some input, where the batch is."""
+        leading = {dims[0] for dims in self.dims.values() if dims}
+        dims = chain.from_iterable(self.dims.values())
+        return {dim: dim in leading for dim in dims if not isinstance(dim, int)}
+
+    @property
+    def open_inputs(self) -> dict[str, list[str]]:
+        """The open dimensions by input: the symbol of each, or its axis where it has none."""
+        names = {
+            name: [k if isinstance(k, str) else f"axis {k[1]}" for k in dims if k in self.open_dims]
+            for name, dims in self.dims.items()
+        }
+        return {name: dims for name, dims in names.items() if dims}
+
+    def sizes(self, shapes: Mapping[str, Sequence[int]]) -> dict[DimensionKey, int]:
+        """Return the sizes of open dimensions in whole shapes of inputs."""
+        return {
+            dim: size
+            for name, shape in shapes.items()
+            for dim, size in zip(self.dims.get(name, ()), shape, strict=False)
+            if not isinstance(dim, int)
+        }
+
+    def shapes(self, sizes: Mapping[DimensionKey, int]) -> dict[str, tuple[int, ...]]:
+        """Return the whole shapes of all inputs at these sizes of the open dimensions."""
+        return {
+            name: tuple(dim if isinstance(dim, int) else sizes[dim] for dim in dims)
+            for name, dims in self.dims.items()
+        }
 
 
 def symbol_of(name: str) -> str | None:

@@ -1,6 +1,6 @@
 """Infer the extents and element type of every value of a model.
 
-A dimension is a number, or None where the model leaves it open. With `pins` the given input
+A dimension is a number, or None where the model leaves it open. With `assumed` the given input
 shapes are assumed: such a table serves planning only, and the model is never changed.
 
 Nodes are visited in order. Inference gives each output its type (`inference`). An output has
@@ -59,7 +59,7 @@ class ShapeTable:
 
     Args:
         proto: a checked model.
-        pins: extents of inputs that are assumed.
+        assumed: extents of inputs that are assumed.
         derivation: of this model, where tables are made for several extents.
 
     Attributes:
@@ -70,10 +70,10 @@ class ShapeTable:
     """
 
     def __init__(
-        self, proto: onnx.ModelProto, pins: Shapes, derivation: Derivation | None = None
+        self, proto: onnx.ModelProto, assumed: Shapes, derivation: Derivation | None = None
     ) -> None:
         derivation = derivation or Derivation(proto)
-        self.facts: Mapping[str, Facts] = derivation.facts_for(inputs_of(proto, pins))
+        self.facts: Mapping[str, Facts] = derivation.facts_for(inputs_of(proto, assumed))
 
     def _fact(self, path: str, name: str) -> Fact:
         return self.facts.get(path, {}).get(name, UNKNOWN)
@@ -103,19 +103,19 @@ class ShapeTable:
         return self._fact(path, name).element_type
 
 
-def inputs_of(proto: onnx.ModelProto, pins: Shapes) -> dict[str, Fact]:
+def inputs_of(proto: onnx.ModelProto, assumed: Shapes) -> dict[str, Fact]:
     """Return the types and extents of the inputs, with the extents that a caller assumes.
 
     Args:
         proto: the model.
-        pins: extents of inputs that are assumed.
+        assumed: extents of inputs that are assumed.
 
     Raises:
         UsageError: a pin names no input, or contradicts the model.
     """
     values = {value.name: value for value in inputs(proto)}
     facts = {name: of_type(value.type) for name, value in values.items()}
-    for name, shape in pins.items():
+    for name, shape in assumed.items():
         if name not in facts:
             names = ", ".join(printable(n) for n in facts)
             raise UsageError(f"--input-shape: no input {printable(name)}; inputs are {names}")

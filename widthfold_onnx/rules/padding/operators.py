@@ -390,7 +390,7 @@ def _relate_gather(op: OpWithChannels) -> Sequence[Segments] | Refusal:
 
 
 def _relate_product(op: OpWithChannels) -> Sequence[Segments] | Refusal:
-    weight, axis = op.stored_constant(1).shape, op.node.attributes.get_int("transB", 0)
+    weight, axis = op.stored_constant(1).shape, int(flag(op.node, "transB"))
     is_vector = op.channels[0] is not None and len(op.shapes[0] or ()) == CHANNELS + 1
     if not is_vector or flag(op.node, "transA") or len(weight) != 2:
         return NO_VECTORS
@@ -400,7 +400,7 @@ def _relate_product(op: OpWithChannels) -> Sequence[Segments] | Refusal:
 
 
 def _pad_product(op: OpInPadding) -> PaddedOp | Refusal:
-    layout, axis = op.inputs[0], op.node.attributes.get_int("transB", 0)
+    layout, axis = op.inputs[0], int(flag(op.node, "transB"))
     assert layout is not None
     return PaddedOp(None, {1: layout.expand(op.array(1), axis)})
 

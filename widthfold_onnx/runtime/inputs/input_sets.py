@@ -18,10 +18,10 @@ from widthfold_onnx.runtime.inputs.cases import shown_values
 from widthfold_onnx.runtime.inputs.feeds import Distribution, distribution_of, random_feeds
 from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
 from widthfold_onnx.runtime.inputs.sizes import (
-    Dimensions,
     any_shapes,
     find_shapes,
     find_sizes,
+    input_dimensions,
     search_end,
     second_compared_shapes,
     with_batch,
@@ -94,7 +94,7 @@ def random_sets(
         varied: several distributions, batches and sizes; otherwise normal numbers only.
 
     Raises:
-        UsageError: as `Dimensions`.
+        UsageError: as `input_dimensions`.
         UnverifiedError: as `find_shapes`.
     """
     end = search_end()
@@ -103,7 +103,7 @@ def random_sets(
     if count > 1 and varied:
         # They may be long, so one set is enough.
         special[1] = second_compared_shapes(session, demanded[0], first)
-    if varied and any(Dimensions.of(session.inputs, demanded[0]).open_dims.values()):
+    if varied and any(input_dimensions(session.inputs, demanded[0]).open_dims.values()):
         for seed, batch in BATCHES.items():
             if seed < count:
                 special[seed] = with_batch(session, demanded[0], first, batch)

@@ -14,13 +14,11 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain, product, starmap
+from itertools import product, starmap
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.model.proto.dims import DimensionKey
+from widthfold_onnx.model.proto.dims import DimensionKey, Dimensions
 from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, Sizes, Values
 from widthfold_onnx.results import AssumedSizes
 from widthfold_onnx.runtime.descriptions import description_of
@@ -69,76 +67,20 @@ MAX_ASKED_ELEMENTS = 1 << 40
 """Largest input that a caller may ask for; beyond it numpy cannot even count the bytes."""
 
 
-@dataclass(frozen=True)
-class Dimensions:
-    """The dimensions that neither model nor caller fixes.
+def input_dimensions(inputs: Sequence[Port], demanded: Shapes) -> Dimensions:
+    """Return the dimensions of inputs, of which the caller may fix some.
 
-    Attributes:
-        dims: of every input by name: a size, or the key of an open dimension.
+    Args:
+        inputs: of the model; several elements of a value are the extent of an input of one axis.
+        demanded: whole shapes by input name, which the caller demands.
+
+    Raises:
+        UsageError: a demanded shape for an input that is not there or does not have that form.
     """
-
-    dims: Mapping[str, Sequence[int | DimensionKey]]
-
-    @classmethod
-    def of(cls, inputs: Sequence[Port], demanded: Shapes) -> Dimensions:
-        """Return the dimensions of inputs.
-
-        Args:
-            inputs: of the model; several elements of a value are the extent of an input of one
-                axis.
-            demanded: whole shapes by input name, which the caller demands; a symbol in one of them
-                is known everywhere.
-
-        Raises:
-            UsageError: a demanded shape for an input that is not there or does not have that form.
-        """
-        valued = {p.name: (len(p.value),) for p in inputs if len(p.value) > 1 and len(p.dims) == 1}
-        demanded = {**valued, **demanded}
-        symbols = _symbols(inputs, demanded)
-        dims_of_input = {
-            port.name: [
-                (port.name, axis) if dim is None else dim for axis, dim in enumerate(port.dims)
-            ]
-            for port in inputs
-        }
-        return cls(
-            {
-                n: demanded.get(n, [symbols.get(k, k) for k in dims])
-                for n, dims in dims_of_input.items()
-            }
-        )
-
-    @cached_property
-    def open_dims(self) -> dict[DimensionKey, bool]:
-        """For each open dimension, True if it is axis 0 of some input, where the batch is."""
-        leading = {dims[0] for dims in self.dims.values() if dims}
-        dims = chain.from_iterable(self.dims.values())
-        return {dim: dim in leading for dim in dims if not isinstance(dim, int)}
-
-    def shapes(self, sizes: Mapping[DimensionKey, int]) -> Shapes:
-        """Return the whole shapes of all inputs at these sizes of the open dimensions."""
-        return {
-            name: tuple(dim if isinstance(dim, int) else sizes[dim] for dim in dims)
-            for name, dims in self.dims.items()
-        }
-
-    @property
-    def open_inputs(self) -> dict[str, list[str]]:
-        """The open dimensions by input: the symbol of each, or its axis where it has none."""
-        names = {
-            name: [k if isinstance(k, str) else f"axis {k[1]}" for k in dims if k in self.open_dims]
-            for name, dims in self.dims.items()
-        }
-        return {name: dims for name, dims in names.items() if dims}
-
-    def sizes(self, shapes: Shapes) -> dict[DimensionKey, int]:
-        """Return the sizes of the open dimensions in whole shapes."""
-        return {
-            dim: size
-            for name, dims in self.dims.items()
-            for dim, size in zip(dims, shapes[name], strict=True)
-            if not isinstance(dim, int)
-        }
+    valued = {p.name: (len(p.value),) for p in inputs if len(p.value) > 1 and len(p.dims) == 1}
+    demanded = {**valued, **demanded}
+    _check_shapes(inputs, demanded)
+    return Dimensions.of({port.name: port.dims for port in inputs}, demanded)
 
 
 def assumed_sizes(inputs: Sequence[Port], demanded: Sizes, sizes: Sizes) -> AssumedSizes | None:
@@ -149,7 +91,7 @@ def assumed_sizes(inputs: Sequence[Port], demanded: Sizes, sizes: Sizes) -> Assu
         demanded: sizes that the caller demands.
         sizes: whole shapes of all inputs.
     """
-    names = Dimensions.of(inputs, demanded[0]).open_inputs
+    names = input_dimensions(inputs, demanded[0]).open_inputs
     if not names or not sizes:
         return None
     shapes = [{name: list(shapes[name]) for name in names} for shapes in sizes]
@@ -164,9 +106,9 @@ def assumed_shapes(inputs: Sequence[Port], demanded: Shapes) -> Shapes:
         demanded: shapes that the caller demands.
 
     Raises:
-        UsageError: as `Dimensions`, or another dimension than a batch is open.
+        UsageError: as `input_dimensions`, or another dimension than a batch is open.
     """
-    dims = Dimensions.of(inputs, demanded)
+    dims = input_dimensions(inputs, demanded)
     for name, input_dims in dims.dims.items():
         if not all(isinstance(dim, int) or dims.open_dims[dim] for dim in input_dims):
             raise UsageError(
@@ -176,10 +118,10 @@ def assumed_shapes(inputs: Sequence[Port], demanded: Shapes) -> Shapes:
     return dims.shapes(dict.fromkeys(dims.open_dims, 1))
 
 
-def _symbols(inputs: Sequence[Port], demanded: Shapes) -> dict[int | DimensionKey, int]:
-    """Return the sizes of the symbols that demanded shapes determine."""
+def _check_shapes(inputs: Sequence[Port], demanded: Shapes) -> None:
+    """Refuse demanded shapes that do not fit the inputs, or give a symbol two sizes."""
     ports = {port.name: port for port in inputs}
-    sizes: dict[int | DimensionKey, int] = {}
+    sizes: dict[str, int] = {}
     for name, shape in demanded.items():
         port = ports.get(name)
         if port is None:
@@ -207,7 +149,6 @@ def _symbols(inputs: Sequence[Port], demanded: Shapes) -> dict[int | DimensionKe
                     f"{printable(name)} has a size {size} where {printable(dim)} is {sizes[dim]}: "
                     "--input-shape and --inputs give one size to each name of a dimension"
                 )
-    return sizes
 
 
 def running(model: Path, options: RuntimeOptions, demanded: Sizes) -> tuple[Provider, Sizes]:
@@ -275,7 +216,7 @@ def find_sizes(
         end: as for `find_shapes`.
 
     Raises:
-        UsageError: as `Dimensions`.
+        UsageError: as `input_dimensions`.
         UnverifiedError: no try ran.
     """
     end = search_end() if end is None else end
@@ -304,7 +245,7 @@ def find_shapes(
         is_hint: whether a hint demands the shapes, so that these have bounds, too.
 
     Raises:
-        UsageError: as `Dimensions`.
+        UsageError: as `input_dimensions`.
         UnverifiedError: no try ran.
     """
     tries = _Tries(session, demanded, end, is_hint=is_hint)
@@ -416,7 +357,7 @@ class _Tries:
         failure: message on the first try that did not run.
 
     Raises:
-        UsageError: as `Dimensions`.
+        UsageError: as `input_dimensions`.
     """
 
     def __init__(
@@ -431,7 +372,7 @@ class _Tries:
         self._is_hint = is_hint
         self._end = search_end() if end is None else end
         self._stopped: list[Shapes] = []
-        self.dims = Dimensions.of(session.inputs, demanded)
+        self.dims = input_dimensions(session.inputs, demanded)
         self.failure = ""
 
     def first(

@@ -114,18 +114,17 @@ def _helping(trials: Trials, draft: Plan, level: LevelSearch, forms: Forms) -> F
     plans = [level.plan(draft, remainder) for remainder in remainders]
     plan, seconds = level.plan(draft, forms), trials.spending.ablation
     measurements = trials.without(plan, plans, seconds)
-    trial_of = {
-        subject: trial
+    judged = [
+        (group, trial)
         for group, trial in zip(groups, measurements, strict=True)
-        for subject in group
         if trial is not None and trial.status == "ok"
-    }
-    helping = _without(forms, [s for s, t in trial_of.items() if t.high < 1])
+    ]
+    helping = _without(forms, [s for group, t in judged if t.high < 1 for s in group])
     if not helping and not draft.changes:
-        # The final trial decides on the least harmful form.
-        best = max(trial_of, key=lambda s: trial_of[s].ratio)
-        return {best: forms[best]}
-    sure = _without(forms, [s for s, t in trial_of.items() if t.low <= 1])
+        # The final trial decides on the least harmful group.
+        group, _ = max(judged, key=lambda item: item[1].ratio)
+        return {s: forms[s] for s in group}
+    sure = _without(forms, [s for group, t in judged if t.low <= 1 for s in group])
     if sure == helping or not (sure or draft.changes):
         return helping
     sure_plan, helping_plan = (level.plan(draft, f) for f in (sure, helping))
