@@ -12,16 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.model.proto.tensors import has_arrays, is_external
 from widthfold_onnx.model.proto.walk import copy_of, domain_name, is_default
 from widthfold_onnx.refusal import Code, Refusal
+
+if TYPE_CHECKING:
+    from onnx.reference import ReferenceEvaluator
 
 CACHED = 1024
 
@@ -65,6 +68,8 @@ def run_reference(
 
 @lru_cache(CACHED)
 def _evaluator(message: bytes, kinds: tuple[int, ...], opset: int) -> ReferenceEvaluator | None:
+    from onnx.reference import ReferenceEvaluator  # takes long to import; timing needs none
+
     node = onnx.NodeProto.FromString(message)
     declarations = [
         helper.make_tensor_value_info(f"i{i}", kind, None) for i, kind in enumerate(kinds) if kind
