@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -133,38 +132,71 @@ def prove_at_sizes(
     Raises:
         UnverifiedError: no extents were found at which the original can be evaluated.
     """
-    models = Correspondence(old, new)
+    models, demanded = Correspondence(old, new), sizes[0]
     proofs: list[SizeProof] = []
     for shapes in sizes:
         proofs.append(_first_proof(models, first_tries(old, shapes, run_shapes)))
-        if proofs[-1].verdict == "different":
+        if _has_difference(proofs):
             return proofs
-    demanded = sizes[0]
     if dimensions_of(old, demanded).open_dims:
         with suppress(UnverifiedError):  # the original may take one size alone
             proofs.append(_first_proof(models, second_tries(old, demanded, proofs[0].shapes)))
     # Guards must be right at all extents, also if the caller planned with some. Another tool may
     # have stated the extents of the caller, so that the new model fails with an error at others.
-    has_open_dims = bool(dimensions_of(old, {}).open_dims)
-    tries = _tries_of_branches(models, proofs) if has_open_dims else ()
-    for shapes in chain(tested_tries(old, new, proofs[0].shapes), tries):
-        if proofs[-1].verdict == "different":
-            return proofs
-        try:
-            proof = prove(models, shapes)
-        except UnverifiedError:
-            continue
-        is_planned = all(shapes.get(name) == tuple(demanded[name]) for name in demanded)
-        is_counted = is_planned or (proof.is_computed and not proof.is_opaque)
-        if is_counted and not _is_excused_by_empty_input(models, proof):
-            proofs.append(proof)
-    if proofs[-1].verdict == "different" or not has_open_dims:
+    if _has_difference(proofs) or not dimensions_of(old, {}).open_dims:
         return proofs
+    for shapes in tested_tries(old, new, proofs[0].shapes):
+        proofs += _counted_proof(models, shapes, demanded)
+        if _has_difference(proofs):
+            return proofs
+    smallest = min(proofs, key=lambda proof: elements(proof.shapes) or math.inf).shapes
+    proofs += _else_proof(models, smallest, _unseen_branches(models, proofs))
+
+    def unseen_ifs() -> set[str]:
+        return {name for name, _ in _unseen_branches(models, proofs)}
+
+    for shapes in branch_tries(old, new, smallest, unseen_ifs):
+        proofs += _counted_proof(models, shapes, demanded)
+        if _has_difference(proofs):
+            return proofs
     for name, branch in _unseen_branches(models, proofs):
         reason = f"the {branch} of {printable(name)} is chosen at none of the extents tried"
         unseen = frozenset([name])
         proofs.append(SizeProof("not provable", reason, proofs[0].shapes, unseen=unseen))
     return proofs
+
+
+def _has_difference(proofs: Sequence[SizeProof]) -> bool:
+    """Check whether the last proof found a difference."""
+    return proofs[-1].verdict == "different"
+
+
+def _counted_proof(models: Correspondence, shapes: Shapes, demanded: Shapes) -> list[SizeProof]:
+    """Compare at extents where the original may not run; [] if the result says nothing."""
+    try:
+        proof = prove(models, shapes)
+    except UnverifiedError:
+        return []
+    is_planned = all(shapes.get(name) == tuple(demanded[name]) for name in demanded)
+    is_counted = is_planned or (proof.is_computed and not proof.is_opaque)
+    return [proof] if is_counted and not _is_excused_by_empty_input(models, proof) else []
+
+
+def _else_proof(
+    models: Correspondence, shapes: Shapes, branches: Sequence[Branch]
+) -> list[SizeProof]:
+    """Compare with else branches computed under any condition; [] unless the models are equal then.
+
+    Models that run only at the sizes of a guard need it.
+    """
+    ifs = frozenset(name for name, branch in branches if branch == "else_branch")
+    if not ifs:
+        return []
+    try:
+        proof = prove(models, shapes, ifs)
+    except UnverifiedError:
+        return []
+    return [proof] if proof.verdict == "equal" else []
 
 
 def _is_excused_by_empty_input(models: Correspondence, proof: SizeProof) -> bool:
@@ -185,26 +217,6 @@ def _is_excused_by_empty_input(models: Correspondence, proof: SizeProof) -> bool
 def _is_empty(shapes: Shapes) -> bool:
     """Check whether an input has no elements."""
     return not all(map(all, shapes.values()))
-
-
-def _tries_of_branches(models: Correspondence, proofs: list[SizeProof]) -> Iterator[Shapes]:
-    """Yield extents that may select a branch of the new model that no extents selected so far.
-
-    An else branch that no condition selects is first computed under any condition. If the models
-    are equal then, this proof is appended. Models that run only at the sizes of a guard need it.
-    """
-    branches = _unseen_branches(models, proofs)
-    ifs = frozenset(name for name, branch in branches if branch == "else_branch")
-    smallest = min(proofs, key=lambda proof: elements(proof.shapes) or math.inf).shapes
-    if ifs:
-        with suppress(UnverifiedError):
-            proof = prove(models, smallest, ifs)
-            proofs += [proof] if proof.verdict == "equal" else []
-
-    def unseen_ifs() -> set[str]:
-        return {name for name, _ in _unseen_branches(models, proofs)}
-
-    yield from branch_tries(models.old, models.new, smallest, unseen_ifs)
 
 
 def _unseen_branches(models: Correspondence, proofs: Sequence[SizeProof]) -> list[Branch]:
