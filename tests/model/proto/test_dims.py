@@ -35,16 +35,17 @@ def test_a_negative_extent_is_open_and_no_shape_is_no_extent() -> None:
 DECLARED = {"image": ("N", 3, "H", None), "state": (2, "N", None), "rate": ()}
 
 
-def test_an_open_dimension_leads_if_it_is_the_first_of_some_input() -> None:
+def test_an_open_dimension_may_be_a_batch_if_it_is_the_first_of_some_input() -> None:
     dims = Dimensions.of(DECLARED, {})
-    leads = {"N": True, "H": False, ("image", 3): False, ("state", 2): False}
-    assert dims.open_dims == leads
+    inner_dims = ("H", ("image", 3), ("state", 2))
+    assert dims.open_dims == ("N", *inner_dims)
+    assert (dims.batch_dims, dims.inner_dims) == (("N",), inner_dims)
     assert dims.open_inputs == {"image": ["N", "H", "axis 3"], "state": ["N", "axis 2"]}
 
 
 def test_a_symbol_of_a_whole_shape_is_known_everywhere_and_an_axis_without_one_is_not() -> None:
     dims = Dimensions.of(DECLARED, {"image": (5, 3, 7, 11)})
-    assert dims.open_dims == {("state", 2): False}
+    assert dims.open_dims == dims.inner_dims == (("state", 2),)
     assert dims.shapes({("state", 2): 13}) == {
         "image": (5, 3, 7, 11),
         "state": (2, 5, 13),
@@ -52,13 +53,13 @@ def test_a_symbol_of_a_whole_shape_is_known_everywhere_and_an_axis_without_one_i
     }
 
 
-def test_sizes_and_shapes_are_inverse() -> None:
+def test_extents_and_shapes_are_inverse() -> None:
     dims = Dimensions.of(DECLARED, {})
-    sizes = {"N": 5, "H": 7, ("image", 3): 11, ("state", 2): 13}
-    shapes = dims.shapes(sizes)
+    extents = {"N": 5, "H": 7, ("image", 3): 11, ("state", 2): 13}
+    shapes = dims.shapes(extents)
     assert shapes == {"image": (5, 3, 7, 11), "state": (2, 5, 13), "rate": ()}
-    assert dims.sizes(shapes) == sizes
-    assert dims.sizes({"state": (2, 5, 13), "elsewhere": (17,)}) == {"N": 5, ("state", 2): 13}
+    assert dims.extents(shapes) == extents
+    assert dims.extents({"state": (2, 5, 13), "elsewhere": (17,)}) == {"N": 5, ("state", 2): 13}
 
 
 def test_sizes_take_the_place_of_open_extents_alone() -> None:

@@ -31,8 +31,8 @@ def opened(folder, text):
 
 def test_several_elements_of_a_value_are_an_extent():
     ports = [*IMAGE, Port("rate", "float32", ("R",), (1.0, 2.0, 3.0)), Port("r", "float32", ("R",))]
-    assert input_dimensions(ports, {}).dims["r"] == [3]
-    assert input_dimensions(ports, {"r": (5,), "rate": (5,)}).dims["rate"] == (5,)
+    assert input_dimensions(ports, {}).by_input["r"] == [3]
+    assert input_dimensions(ports, {"r": (5,), "rate": (5,)}).by_input["rate"] == (5,)
 
 
 @pytest.mark.parametrize(

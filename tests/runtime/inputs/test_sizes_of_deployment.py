@@ -81,7 +81,7 @@ def test_anonymous_dimensions_of_one_name_may_differ(name: str, tmp_path: Path) 
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y])
     proto = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     session = opened(tmp_path, proto)
-    assert input_dimensions(session.inputs, {"x": (6, 3, 48, 192)}).open_dims == {}
+    assert input_dimensions(session.inputs, {"x": (6, 3, 48, 192)}).open_dims == ()
     assert ports_of(proto) == session.inputs == [Port("x", "float32", (None, 3, None, None))]
     assert find_sizes(session, ({"x": (6, 3, 48, 192)},)) == ({"x": (6, 3, 48, 192)},)
 

@@ -36,7 +36,7 @@ MAX_ALIKE = 3
 MAX_TIMES = 32
 """Largest multiple of the first extent."""
 
-OTHER_SIZES = ((1, 1), (1, -1), (2, -1), (2, 0), (1, 0))
+OTHER_EXTENTS = ((1, 1), (1, -1), (2, -1), (2, 0), (1, 0))
 """Multiple of the first extent of an open dimension, and the number that is added to it."""
 
 LADDER = (24, 64, 16, 1, 128, 160, 224, 320, 640, 1024, 4096, 16384)
@@ -72,30 +72,27 @@ def first_tries(program: Program, demanded: Shapes, run_shapes: Shapes) -> Itera
         # A run leaves out an input that has a default, and the default tells its extents.
         defaults = {tensor.name: tuple(tensor.dims) for tensor in program.proto.graph.initializer}
         by_default = {v.name: defaults[v.name] for v in program.inputs if v.name in defaults}
-        shapes = dims.shapes({**dims.sizes(by_default), **dims.sizes(run_shapes)})
+        shapes = dims.shapes({**dims.extents(by_default), **dims.extents(run_shapes)})
         yield {**run_shapes, **shapes, **by_default, **demanded}
-    leads = dims.open_dims
-    guesses = [
-        {key: BATCH if is_first else size for key, is_first in leads.items()} for size in LADDER
-    ]
-    if any(leads.values()):  # the first axis may be no batch
-        guesses += [dict.fromkeys(leads, size) for size in LADDER]
-    for sizes in guesses if leads else [{}]:
-        shapes = dims.shapes(sizes)
-        if not sizes or elements(shapes) <= MAX_GUESSED:
+    guesses = [dict.fromkeys(dims.open_dims, extent) for extent in LADDER]
+    if dims.batch_dims:  # tried first, though the first axis may be no batch
+        batches = dict.fromkeys(dims.batch_dims, BATCH)
+        guesses = [*({**extents, **batches} for extents in guesses), *guesses]
+    for extents in guesses if dims.open_dims else [{}]:
+        shapes = dims.shapes(extents)
+        if not extents or elements(shapes) <= MAX_GUESSED:
             yield shapes
 
 
 def second_tries(program: Program, demanded: Shapes, first: Shapes) -> Iterator[Shapes]:
-    """Yield other extents of the open dimensions: another batch, and `OTHER_SIZES` elsewhere."""
+    """Yield other extents of the open dimensions: another batch, and `OTHER_EXTENTS` elsewhere."""
     dims = dimensions_of(program, demanded)
-    sizes = dims.sizes(first)
-    batches = {key: 5 if sizes[key] == 3 else 3 for key, leads in dims.open_dims.items() if leads}
-    keys = [key for key, leads in dims.open_dims.items() if not leads]
-    for factor, step in OTHER_SIZES if keys else ((1, 0),):
-        extents = {key: max(0, factor * sizes[key] + step) for key in keys}
+    extents = dims.extents(first)
+    batches = {dim: 5 if extents[dim] == 3 else 3 for dim in dims.batch_dims}
+    for factor, step in OTHER_EXTENTS if dims.inner_dims else ((1, 0),):
+        inner_extents = {dim: max(0, factor * extents[dim] + step) for dim in dims.inner_dims}
         if batches or (factor, step) != (1, 0):
-            yield dims.shapes({**sizes, **batches, **extents})
+            yield dims.shapes({**batches, **inner_extents})
 
 
 @dataclass(frozen=True)
@@ -145,16 +142,18 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
         return
     terms = [term for test in tests for term in test.terms]
     moduli = {modulus for _, _, modulus in terms if modulus < MAX_TESTED}
-    offsets = {
-        offset + distance
-        for _, offset, modulus in terms
-        for distance in (0, modulus)  # where a wrong modulus shows
-        if offset > 0 and offset + distance < MAX_TESTED
-    }
+    offsets = sorted(
+        {
+            offset + distance
+            for _, offset, modulus in terms
+            for distance in (0, modulus)  # where a wrong modulus shows
+            if offset > 0 and offset + distance < MAX_TESTED
+        }
+    )
     unit = math.lcm(*moduli) * PRIME
     seen_outcomes = {_outcomes(old, tests, first)}
-    for sizes, is_always in _sizes_near_tests(dims, dims.sizes(first), unit, sorted(offsets)):
-        shapes = dims.shapes(sizes)
+    for extents, is_always in _extents_near_tests(dims, dims.extents(first), unit, offsets):
+        shapes = dims.shapes(extents)
         if elements(shapes) <= max(MAX_ELEMENTS, elements(first)):
             outcomes = () if is_always else _outcomes(old, tests, shapes)
             if is_always or outcomes not in seen_outcomes:
@@ -162,33 +161,32 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
                 yield shapes
 
 
-def _sizes_near_tests(
+def _extents_near_tests(
     dims: Dimensions, first: Mapping[DimensionKey, int], fit: int, offsets: Sequence[int]
 ) -> Iterator[tuple[dict[DimensionKey, int], bool]]:
-    """Yield sizes for `tested_tries`, and whether to try them with any outcome of the tests.
+    """Yield extents for `tested_tries`, and whether to try them with any outcome of the tests.
 
     Args:
         dims: the dimensions of the original.
-        first: the first sizes of the open dimensions.
-        fit: a size that passes every test.
-        offsets: sizes near the offsets of tests.
+        first: the first extents of the open dimensions.
+        fit: an extent that passes every test.
+        offsets: extents near the offsets of tests.
     """
-    sizes = {key: min(size, fit) for key, size in first.items()}
-    yield {key: size + 1 for key, size in sizes.items()}, True
-    unfit_sizes = dict.fromkeys(sizes, fit + 1)
-    yield unfit_sizes, True  # a remainder of 1 is below other extents
-    for key in sizes:
-        yield {**sizes, key: 0}, True  # a remainder of 0, but no elements
-        for size in (fit, *offsets):  # one fits, and another one is broadcast
-            yield {**dict.fromkeys(sizes, size), key: 1}, True
-        if len(sizes) > 1:
-            yield {**unfit_sizes, key: fit}, True
+    extents = {dim: min(extent, fit) for dim, extent in first.items()}
+    yield {dim: extent + 1 for dim, extent in extents.items()}, True
+    unfit_extents = dict.fromkeys(extents, fit + 1)
+    yield unfit_extents, True  # a remainder of 1 is below other extents
+    for dim in extents:
+        yield {**extents, dim: 0}, True  # a remainder of 0, but no elements
+        for extent in (fit, *offsets):  # one fits, and another one is broadcast
+            yield {**dict.fromkeys(extents, extent), dim: 1}, True
+        if len(extents) > 1:
+            yield {**unfit_extents, dim: fit}, True
     tries = [
-        {key: sizes[key] if leads else fit << power for key, leads in dims.open_dims.items()}
-        for power in range(DOUBLINGS)
+        {**extents, **dict.fromkeys(dims.inner_dims, fit << power)} for power in range(DOUBLINGS)
     ]
-    tries += [{**sizes, key: offset} for key in sizes for offset in offsets]
-    for item in (dict.fromkeys(sizes, fit), *tries):
+    tries += [{**extents, dim: offset} for dim in extents for offset in offsets]
+    for item in (dict.fromkeys(extents, fit), *tries):
         yield item, False
 
 
@@ -210,10 +208,10 @@ def branch_tries(
     terms = [term for group in tests.values() for test in group for term in test.terms]
     largest = min(MAX_TIMES, max((modulus for _, _, modulus in terms), default=1))
     dims = dimensions_of(old, {})
-    sizes, most = dims.sizes(first), max(MAX_ELEMENTS, 2 * elements(first))
+    extents, most = dims.extents(first), max(MAX_ELEMENTS, 2 * elements(first))
     tries = [
-        dims.shapes({**sizes, **{key: max(0, times * sizes[key] + offset) for key in keys}})
-        for keys in _groups(sizes, dims.open_dims)
+        dims.shapes({**extents, **{dim: max(0, times * extents[dim] + offset) for dim in group}})
+        for group in _groups(extents, dims.inner_dims)
         for times, offset in (
             *((factor, 0) for factor in range(2, largest + 1)),
             *((1, sign << power) for power in range(NEIGHBOURS) for sign in (1, -1)),
@@ -235,19 +233,18 @@ def branch_tries(
 
 
 def _groups(
-    sizes: Mapping[DimensionKey, int], leads: Mapping[DimensionKey, bool]
+    extents: Mapping[DimensionKey, int], inner_dims: tuple[DimensionKey, ...]
 ) -> list[tuple[DimensionKey, ...]]:
     """Return the groups of open dimensions that change together.
 
     A model may fix a dimension that it declares open, and two inputs may name one dimension twice.
-    So a group is one dimension alone; all dimensions of equal size; all but the first dimension of
-    each input; or all dimensions.
+    So a group is one dimension alone; all dimensions of equal extent; all but the first dimension
+    of each input; or all dimensions.
     """
-    singles = [(key,) for key in sizes]
-    equal_keys = [tuple(key for key in sizes if sizes[key] == size) for size in sizes.values()]
-    inner_keys = tuple(key for key in sizes if not leads[key])
-    groups = (*singles, *equal_keys, inner_keys, tuple(sizes))
-    return [keys for keys in dict.fromkeys(groups) if keys]
+    singles = [(dim,) for dim in extents]
+    equals = [tuple(dim for dim in extents if extents[dim] == n) for n in extents.values()]
+    groups = (*singles, *equals, inner_dims, tuple(extents))
+    return [dims for dims in dict.fromkeys(groups) if dims]
 
 
 def elements(shapes: Shapes) -> int:

@@ -26,10 +26,10 @@ class Dimensions:
     """The dimensions of the inputs of a model, of which some are open.
 
     Attributes:
-        dims: of every input by name: a size, or the key of an open dimension.
+        by_input: of every input by name: an extent, or the key of an open dimension.
     """
 
-    dims: Mapping[str, Sequence[int | DimensionKey]]
+    by_input: Mapping[str, Sequence[int | DimensionKey]]
 
     @classmethod
     def of(
@@ -41,7 +41,7 @@ class Dimensions:
 
         Args:
             declared_dims: of every input by name (`declared`).
-            shapes: whole shapes of some inputs; the size of a symbol is known everywhere.
+            shapes: whole shapes of some inputs; the extent of a symbol is known everywhere.
         """
         unsized = cls(
             {
@@ -49,43 +49,53 @@ class Dimensions:
                 for name, dims in declared_dims.items()
             }
         )
-        sizes = unsized.sizes(shapes)
+        extents = unsized.extents(shapes)
         sized = {
-            name: [dim if isinstance(dim, int) else sizes.get(dim, dim) for dim in dims]
-            for name, dims in unsized.dims.items()
+            name: [dim if isinstance(dim, int) else extents.get(dim, dim) for dim in dims]
+            for name, dims in unsized.by_input.items()
         }
         return cls({name: shapes.get(name, dims) for name, dims in sized.items()})
 
     @cached_property
-    def open_dims(self) -> dict[DimensionKey, bool]:
-        """For each open dimension, True if it is axis 0 of some input, where the batch is."""
-        leading = {dims[0] for dims in self.dims.values() if dims}
-        dims = chain.from_iterable(self.dims.values())
-        return {dim: dim in leading for dim in dims if not isinstance(dim, int)}
+    def open_dims(self) -> tuple[DimensionKey, ...]:
+        """The open dimensions, each once."""
+        dims = chain.from_iterable(self.by_input.values())
+        return tuple(dict.fromkeys(dim for dim in dims if not isinstance(dim, int)))
+
+    @cached_property
+    def batch_dims(self) -> tuple[DimensionKey, ...]:
+        """The open dimensions that are axis 0 of some input, where the batch is."""
+        leading = {dims[0] for dims in self.by_input.values() if dims}
+        return tuple(dim for dim in self.open_dims if dim in leading)
+
+    @cached_property
+    def inner_dims(self) -> tuple[DimensionKey, ...]:
+        """The open dimensions that are axis 0 of no input."""
+        return tuple(dim for dim in self.open_dims if dim not in self.batch_dims)
 
     @property
     def open_inputs(self) -> dict[str, list[str]]:
         """The open dimensions by input: the symbol of each, or its axis where it has none."""
         names = {
             name: [k if isinstance(k, str) else f"axis {k[1]}" for k in dims if k in self.open_dims]
-            for name, dims in self.dims.items()
+            for name, dims in self.by_input.items()
         }
         return {name: dims for name, dims in names.items() if dims}
 
-    def sizes(self, shapes: Mapping[str, Sequence[int]]) -> dict[DimensionKey, int]:
-        """Return the sizes of open dimensions in whole shapes of inputs."""
+    def extents(self, shapes: Mapping[str, Sequence[int]]) -> dict[DimensionKey, int]:
+        """Return the extents of open dimensions in whole shapes of inputs."""
         return {
-            dim: size
+            dim: extent
             for name, shape in shapes.items()
-            for dim, size in zip(self.dims.get(name, ()), shape, strict=False)
+            for dim, extent in zip(self.by_input.get(name, ()), shape, strict=False)
             if not isinstance(dim, int)
         }
 
-    def shapes(self, sizes: Mapping[DimensionKey, int]) -> dict[str, tuple[int, ...]]:
-        """Return the whole shapes of all inputs at these sizes of the open dimensions."""
+    def shapes(self, extents: Mapping[DimensionKey, int]) -> dict[str, tuple[int, ...]]:
+        """Return the whole shapes of all inputs at these extents of the open dimensions."""
         return {
-            name: tuple(dim if isinstance(dim, int) else sizes[dim] for dim in dims)
-            for name, dims in self.dims.items()
+            name: tuple(dim if isinstance(dim, int) else extents[dim] for dim in dims)
+            for name, dims in self.by_input.items()
         }
 
 

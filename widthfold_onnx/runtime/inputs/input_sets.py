@@ -103,7 +103,7 @@ def random_sets(
     if count > 1 and varied:
         # They may be long, so one set is enough.
         special[1] = second_compared_shapes(session, demanded[0], first)
-    if varied and any(input_dimensions(session.inputs, demanded[0]).open_dims.values()):
+    if varied and input_dimensions(session.inputs, demanded[0]).batch_dims:
         for seed, batch in BATCHES.items():
             if seed < count:
                 special[seed] = with_batch(session, demanded[0], first, batch)

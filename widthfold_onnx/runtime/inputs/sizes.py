@@ -1,4 +1,4 @@
-"""Find the dimensions that a model leaves open, and sizes of them at which it runs.
+"""Find the dimensions that a model leaves open, and extents of them at which it runs.
 
 A model does not tell how long an audio input must be. So the original is run at one size after
 another until one works, small sizes first; a try of a wrong size stops early. A search is bounded
@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product, starmap
 from pathlib import Path
 
@@ -28,13 +28,13 @@ from widthfold_onnx.system import memory_at_most
 from widthfold_onnx.text import printable
 
 LADDER = (64, 16, 256, 1, 20, 128, 160, 224, 320, 576, 640, 1024, 4096, 16384, 65536)
-"""Sizes to try. 64 first: with 1, padded borders would be all there is to compare."""
+"""Extents to try. 64 first: with 1, padded borders would be all there is to compare."""
 
 SINGLE = (64, 16, 256)
-"""Sizes of all other dimensions while one dimension goes through `FINE`."""
+"""Extents of all other dimensions while one dimension goes through `FINE`."""
 
 FINE = (3, *range(8, 128, 4), *range(128, 512, 16), *range(512, 1025, 64), 257, 513, 2048, 4096)
-"""Sizes to try for one dimension at a time: numbers of bands, of channels, of mel filters."""
+"""Extents to try for one dimension at a time: numbers of bands, of channels, of mel filters."""
 
 MAX_ELEMENTS = 1 << 22
 """Largest input set that is tried without being asked for, in elements over all inputs."""
@@ -55,7 +55,7 @@ MAX_COMPARED_ELEMENTS = 750_000
 """Largest input set at the second size that is compared, where a longer one is tried first."""
 
 GROWTHS = (8, 4, 2)
-"""Factors by which a found size grows to be timed as a large size, too."""
+"""Factors by which extents grow to be timed as a large size, too."""
 
 MAX_TIMED_ELEMENTS = 1 << 20
 """Largest input set that is timed as a large size without being asked for."""
@@ -109,8 +109,8 @@ def assumed_shapes(inputs: Sequence[Port], demanded: Shapes) -> Shapes:
         UsageError: as `input_dimensions`, or another dimension than a batch is open.
     """
     dims = input_dimensions(inputs, demanded)
-    for name, input_dims in dims.dims.items():
-        if not all(isinstance(dim, int) or dims.open_dims[dim] for dim in input_dims):
+    for name, input_dims in dims.by_input.items():
+        if any(dim in dims.inner_dims for dim in input_dims):
             raise UsageError(
                 f"input {printable(name)} has open dimensions, and nothing is run to find "
                 f"them out; pass --input-shape {printable(name)}:SIZE,..."
@@ -119,9 +119,9 @@ def assumed_shapes(inputs: Sequence[Port], demanded: Shapes) -> Shapes:
 
 
 def _check_shapes(inputs: Sequence[Port], demanded: Shapes) -> None:
-    """Refuse demanded shapes that do not fit the inputs, or give a symbol two sizes."""
+    """Refuse demanded shapes that do not fit the inputs, or give a symbol two extents."""
     ports = {port.name: port for port in inputs}
-    sizes: dict[str, int] = {}
+    extents: dict[str, int] = {}
     for name, shape in demanded.items():
         port = ports.get(name)
         if port is None:
@@ -136,18 +136,19 @@ def _check_shapes(inputs: Sequence[Port], demanded: Shapes) -> None:
             )
         if math.prod(shape) > MAX_ASKED_ELEMENTS:
             raise UsageError(f"--input-shape gives {printable(name)} more elements than memory has")
-        for dim, size in zip(port.dims, shape, strict=bool(port.dims)):
+        for dim, extent in zip(port.dims, shape, strict=bool(port.dims)):
             if dim is None:
                 continue
             if isinstance(dim, int):
-                if dim != size:
+                if dim != extent:
                     raise UsageError(
-                        f"--input-shape gives {printable(name)} a size {size} where {dim} holds"
+                        f"--input-shape gives {printable(name)} a size {extent} where {dim} holds"
                     )
-            elif sizes.setdefault(dim, size) != size:
+            elif extents.setdefault(dim, extent) != extent:
                 raise UsageError(
-                    f"{printable(name)} has a size {size} where {printable(dim)} is {sizes[dim]}: "
-                    "--input-shape and --inputs give one size to each name of a dimension"
+                    f"{printable(name)} has a size {extent} where {printable(dim)} is "
+                    f"{extents[dim]}: --input-shape and --inputs give one size to each name of a "
+                    "dimension"
                 )
 
 
@@ -250,8 +251,8 @@ def find_shapes(
     """
     tries = _Tries(session, demanded, end, is_hint=is_hint)
     open_dims = tries.dims.open_dims
-    small = list(_small_batch(open_dims))
-    candidates = [*small, *(dict.fromkeys(open_dims, size) for size in LADDER)]
+    small = list(_small_batch(tries.dims))
+    candidates = [*small, *(dict.fromkeys(open_dims, extent) for extent in LADDER)]
     shapes = tries.first(small, least=ENOUGH) or tries.first(
         [*candidates, *_one_at_a_time(open_dims)]
     )
@@ -280,67 +281,65 @@ def second_timed_shapes(
     `end` is as for `find_shapes`.
     """
     tries = _Tries(session, demanded, end)
-    open_dims, sizes = tries.dims.open_dims, tries.dims.sizes(shapes)
-    positions = [key for key, leads in open_dims.items() if not leads]
-    changing = list(filter(None, (positions, *([key] for key in open_dims))))
+    dims, extents = tries.dims, tries.dims.extents(shapes)
+    groups = list(filter(None, (dims.inner_dims, *((dim,) for dim in dims.open_dims))))
     large = [
-        {**sizes, **{key: sizes[key] * times for key in keys}}
-        for keys in changing
+        {**extents, **{dim: extents[dim] * times for dim in group}}
+        for group in groups
         for times in GROWTHS
     ]
     small = [
-        {**sizes, **{key: sizes[key] // times for key in keys}}
-        for keys in changing
+        {**extents, **{dim: extents[dim] // times for dim in group}}
+        for group in groups
         for times in GROWTHS
-        if all(sizes[key] % times == 0 for key in keys)
+        if all(extents[dim] % times == 0 for dim in group)
     ]
     long = tries.first(large, most=MAX_TIMED_ELEMENTS, seconds=MAX_TIMED_SECONDS)
     return long or tries.first(small)
 
 
 def second_compared_shapes(session: Session, demanded: Shapes, shapes: Shapes) -> Shapes | None:
-    """Return shapes with other sizes for the open dimensions, None if none is open or none runs.
+    """Return shapes with other extents of the open dimensions, None if none is open or none runs.
 
     A rewrite that bakes one size in passes at that size, so a second one is compared as well: much
     longer, odd before even (indivisible shows more), of batch 3 before 1; else twice as large.
     """
     tries = _Tries(session, demanded)
-    open_dims, sizes = tries.dims.open_dims, tries.dims.sizes(shapes)
+    dims, extents = tries.dims, tries.dims.extents(shapes)
 
     def scaled(growth: int, cut: int, batch: int) -> dict[DimensionKey, int]:
-        return {k: n * batch if open_dims[k] else n * growth - cut for k, n in sizes.items()}
+        inner_extents = {dim: extents[dim] * growth - cut for dim in dims.inner_dims}
+        return {**inner_extents, **{dim: extents[dim] * batch for dim in dims.batch_dims}}
 
-    batches = (3, 1) if any(open_dims.values()) else (1,)
-    growths = () if all(open_dims.values()) else (16, 4, 2)
+    batches = (3, 1) if dims.batch_dims else (1,)
+    growths = (16, 4, 2) if dims.inner_dims else ()
     long = starmap(scaled, product(growths, (1, 0), batches))
-    doubled = (item for item in (scaled(2, 0, 2), scaled(1, 0, 3)) if item != sizes)
+    doubled = (item for item in (scaled(2, 0, 2), scaled(1, 0, 3)) if item != extents)
     return tries.first(long, most=MAX_COMPARED_ELEMENTS) or tries.first(doubled)
 
 
 def with_batch(session: Session, demanded: Shapes, shapes: Shapes, batch: int) -> Shapes | None:
     """Return shapes with another batch, None if the model does not run so."""
     tries = _Tries(session, demanded)
-    open_dims = tries.dims.open_dims
-    return tries.first(
-        [{k: batch if open_dims[k] else n for k, n in tries.dims.sizes(shapes).items()}]
-    )
+    extents = tries.dims.extents(shapes)
+    return tries.first([{**extents, **dict.fromkeys(tries.dims.batch_dims, batch)}])
 
 
-def _small_batch(open_dims: Mapping[DimensionKey, bool]) -> Iterator[dict[DimensionKey, int]]:
-    """Yield sizes to try: batch 1 and the same size elsewhere, then one of them long."""
-    positions = [key for key, leads in open_dims.items() if not leads]
-    for size in LADDER if open_dims else (1,):
-        yield {key: 1 if leads else size for key, leads in open_dims.items()}
-        for long in positions[:4]:
-            yield {key: size if key == long else 1 for key in open_dims}
+def _small_batch(dims: Dimensions) -> Iterator[dict[DimensionKey, int]]:
+    """Yield extents to try: batch 1 and the same extent elsewhere, then one of them long."""
+    ones = dict.fromkeys(dims.open_dims, 1)
+    for extent in LADDER if dims.open_dims else (1,):
+        yield {**ones, **dict.fromkeys(dims.inner_dims, extent)}
+        for long in dims.inner_dims[:4]:
+            yield {**ones, long: extent}
 
 
-def _one_at_a_time(open_dims: Mapping[DimensionKey, bool]) -> Iterator[dict[DimensionKey, int]]:
-    """Yield sizes to try in which one dimension after the other goes through `FINE`."""
-    for size in SINGLE:
-        for key in reversed(list(open_dims)):  # bands and channels are at the end, time is before
+def _one_at_a_time(open_dims: Sequence[DimensionKey]) -> Iterator[dict[DimensionKey, int]]:
+    """Yield extents to try in which one dimension after the other goes through `FINE`."""
+    for extent in SINGLE:
+        for dim in reversed(open_dims):  # bands and channels are at the end, time is before
             for fine in FINE:
-                yield {**dict.fromkeys(open_dims, size), key: fine}
+                yield {**dict.fromkeys(open_dims, extent), dim: fine}
 
 
 class _Tries:
@@ -387,7 +386,7 @@ class _Tries:
         """Return the first candidate that runs; None if there is none within the bounds.
 
         Args:
-            candidates: sizes of the open dimensions.
+            candidates: extents of the open dimensions.
             least: fewest elements over all inputs.
             most: most elements over all inputs; sizes that leave nothing open have no bounds.
             seconds: longest run.
