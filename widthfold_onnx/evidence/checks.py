@@ -24,7 +24,7 @@ from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.proto.walk import frozen
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
+from widthfold_onnx.options import Sizes, VerifyOptions
 from widthfold_onnx.options.progress import Progress, Step, silent
 from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.rewrite.record import recorded_folds, recorded_runtime
@@ -50,6 +50,11 @@ class Uncompared:
     findings: Findings
     options: VerifyOptions
     missing_kernel: str = ""
+
+    @property
+    def is_unrunnable(self) -> bool:
+        """Whether the original cannot be run, for another reason than a missing kernel."""
+        return self.findings.verdict == "unverified" and not self.missing_kernel
 
 
 def verified(
@@ -187,24 +192,21 @@ def _proofs(
     """Return the proof, and if it holds, the run of the changed nodes on integers.
 
     Nothing is proved if a proof is needed and the original does not run: then no fold is delivered.
+    If outputs are not compared, nodes run only where the runtime lacks a kernel for another node.
     """
     options = original_runs.options
-    shapes: Shapes = {}
-    runs_nodes = True
-    if isinstance(original_runs, Uncompared):
-        runs_nodes = bool(original_runs.missing_kernel)
-        is_open = original_runs.findings.verdict == "unverified" and not runs_nodes
-    else:
-        shapes, is_open = next(iter(original_runs.inputs.sizes), {}), False
-    if not options.exact or (options.needs_proof and is_open):
+    uncompared = original_runs if isinstance(original_runs, Uncompared) else None
+    if not options.exact or (options.needs_proof and uncompared and uncompared.is_unrunnable):
         return None, None
     on_progress(Step("proof by evaluation"))
     try:
         old_program, new_program = (program(model.proto, model.folder) for model in (old, new))
     except UnverifiedError as error:
         return Proof(verdict="skipped", reason=str(error)), None
-    proof = proved(old_program, new_program, options.input_shapes, shapes)
-    if proof.verdict != "equal" or not runs_nodes:
+    sizes: Sizes = () if isinstance(original_runs, Uncompared) else original_runs.inputs.sizes
+    run_shapes = next(iter(sizes), {})
+    proof = proved(old_program, new_program, options.input_shapes, run_shapes)
+    if proof.verdict != "equal" or (uncompared and not uncompared.missing_kernel):
         return proof, None
     on_progress(Step("linear nodes that changed, on integers"))
     extents = {name: tuple(dims) for name, dims in proof.extents[0].items()}
