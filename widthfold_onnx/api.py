@@ -352,7 +352,7 @@ def _carry_out(handle: ModelHandle, fitted_plan: FittedPlan, *, no_verify: bool)
         CheckFailedError: the result is not equal.
         UnverifiedError: the result cannot be shown to be equal.
     """
-    from widthfold_onnx.evidence.proof.compare import proved
+    from widthfold_onnx.evidence.proof.compare import proof_report
     from widthfold_onnx.evidence.proof.program import program
     from widthfold_onnx.model.proto.walk import frozen
 
@@ -364,7 +364,7 @@ def _carry_out(handle: ModelHandle, fitted_plan: FittedPlan, *, no_verify: bool)
         return new_model
     original = frozen(handle.proto) if plan.frozen else handle.proto
     old, new = (program(proto, handle.folder) for proto in (original, new_model))
-    proof = proved(old, new, plan.sizes, {})
+    proof = proof_report(old, new, plan.sizes, {})
     if proof.verdict == "different":
         raise CheckFailedError(f"proof: different: {proof.reason}")
     if proof.verdict != "equal":

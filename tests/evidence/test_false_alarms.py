@@ -20,7 +20,7 @@ from tests.rewrite.held import Drawn
 from tests.shared import MODELS, SHARED, generate, needs_models
 from tests.whole_models.traps import NAMES, SCRIPT
 from widthfold_onnx.decide.fixed import decide_fixed
-from widthfold_onnx.evidence.proof.compare import proved
+from widthfold_onnx.evidence.proof.compare import proof_report
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
@@ -90,7 +90,7 @@ def proved_equal(
             if digest in seen:
                 break
             seen.add(digest)
-            size_proof = proved(before, program(result, folder), choice.input_shapes, {})
+            size_proof = proof_report(before, program(result, folder), choice.input_shapes, {})
             if size_proof.unseen:
                 unproved = set().union(*(guarded[value] for value in size_proof.unseen))
                 decided = decided.without_unproved(unproved, model, folder)

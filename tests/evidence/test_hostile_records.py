@@ -16,7 +16,7 @@ from msgspec import structs
 from tests.folding import fold_model
 from tests.reports.sample import passing
 from tests.rewrite.guards.guarded import parsed
-from widthfold_onnx.evidence.checks import verified
+from widthfold_onnx.evidence.checks import verification_of
 from widthfold_onnx.model.document import Document, Node
 from widthfold_onnx.model.proto.walk import all_nodes
 from widthfold_onnx.operators import OPERATORS
@@ -217,4 +217,4 @@ def compared(name: str, model: onnx.ModelProto, folder: Path) -> Any:
     for path, item in zip(paths, (MODELS[name][0], model), strict=True):
         onnx.save(item, path)
     options = VerifyOptions(provider=Provider.CPU, seeds=1, thorough=False, timing=False)
-    return verified(*paths, options, on_progress=lambda step: None)
+    return verification_of(*paths, options, on_progress=lambda step: None)

@@ -15,7 +15,7 @@ from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.interface import interface_differences
 from widthfold_onnx.evidence.parity.judgement import ModelParity, model_parity
 from widthfold_onnx.evidence.parity.original_runs import OriginalRuns, original_runs_of
-from widthfold_onnx.evidence.proof.compare import proved
+from widthfold_onnx.evidence.proof.compare import proof_report
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing.profile import alarms
 from widthfold_onnx.evidence.timing.requirement import gate, slowest
@@ -57,7 +57,7 @@ class Uncompared:
         return self.findings.verdict == "unverified" and not self.missing_kernel
 
 
-def verified(
+def verification_of(
     original: Path, rewritten: Path, options: VerifyOptions, *, on_progress: Progress
 ) -> VerifyReport:
     """Compare two model files in this process; `verification.verify_files` starts one for it.
@@ -67,7 +67,7 @@ def verified(
         UnverifiedError: there is no runtime.
     """
     state = Before()
-    original_runs = run_original(original, rewritten, options, on_progress=on_progress)
+    original_runs = comparable_runs(original, rewritten, options, on_progress=on_progress)
     options = original_runs.options
     old, new = load(original), load(rewritten)
     if options.freeze_weights:
@@ -112,10 +112,10 @@ def verified(
     )
 
 
-def run_original(
+def comparable_runs(
     original: Path, rewritten: Path, options: VerifyOptions, *, on_progress: Progress = silent
 ) -> OriginalRuns | Uncompared:
-    """Compare the interfaces, and run the original; or say why there is nothing to compare.
+    """Run the original if the interfaces agree; otherwise say why nothing is compared.
 
     Raises:
         UsageError: stored inputs or shapes that do not fit the model.
@@ -205,7 +205,7 @@ def _proofs(
         return Proof(verdict="skipped", reason=str(error)), None
     sizes: Sizes = () if isinstance(original_runs, Uncompared) else original_runs.inputs.sizes
     run_shapes = next(iter(sizes), {})
-    proof = proved(old_program, new_program, options.input_shapes, run_shapes)
+    proof = proof_report(old_program, new_program, options.input_shapes, run_shapes)
     if proof.verdict != "equal" or (uncompared and not uncompared.missing_kernel):
         return proof, None
     on_progress(Step("linear nodes that changed, on integers"))

@@ -74,6 +74,6 @@ def verify_files(
 def _run(
     original: Path, rewritten: Path, options: VerifyOptions, *, send: Progress
 ) -> VerifyReport:
-    from widthfold_onnx.evidence.checks import verified
+    from widthfold_onnx.evidence.checks import verification_of
 
-    return verified(original, rewritten, options, on_progress=send)
+    return verification_of(original, rewritten, options, on_progress=send)

@@ -12,7 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 from tests.shared import MODELS, ROOT, SHARED
-from widthfold_onnx.evidence.proof.compare import proved
+from widthfold_onnx.evidence.proof.compare import proof_report
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.verification import verify_files
 from widthfold_onnx.model.loader import load
@@ -50,7 +50,7 @@ optimizers = pytest.mark.parametrize("optimizer", [by_onnxslim, by_onnxsim, by_o
 
 def proof(model: Path, other: Path) -> Proof:
     old, new = (load(path) for path in (model, other))
-    return proved(program(old.proto, old.folder), program(new.proto, new.folder), ({},), {})
+    return proof_report(program(old.proto, old.folder), program(new.proto, new.folder), ({},), {})
 
 
 @optimizers

@@ -10,7 +10,7 @@ from onnx import numpy_helper
 
 from tests.evidence.mutants.proof import difference, proofs
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.proof.compare import prove, prove_at_sizes, proved
+from widthfold_onnx.evidence.proof.compare import proof_report, prove, prove_at_sizes
 from widthfold_onnx.evidence.proof.program import Correspondence, program
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "l" : 1]>'
@@ -261,7 +261,7 @@ def test_a_model_that_does_not_fit_into_memory_is_not_proved(
         for op in ("Add", "Sub")
     )
     monkeypatch.setattr(f"widthfold_onnx.evidence.proof.{where}", fail)
-    size_proof = proved(first, other, ({},), {})
+    size_proof = proof_report(first, other, ({},), {})
     assert (size_proof.verdict, size_proof.reason) == (
         "skipped",
         "the proof needs more memory than there is",

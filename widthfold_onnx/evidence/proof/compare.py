@@ -88,7 +88,7 @@ class SizeProof:
 VERDICTS = ("equal", "not provable", "different")
 
 
-def proved(old: Program, new: Program, sizes: Sequence[Shapes], run_shapes: Shapes) -> Proof:
+def proof_report(old: Program, new: Program, sizes: Sequence[Shapes], run_shapes: Shapes) -> Proof:
     """Prove two models equal, or say where they differ, as a part of the report.
 
     Args:
