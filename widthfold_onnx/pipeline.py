@@ -32,6 +32,7 @@ from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 if TYPE_CHECKING:
     from widthfold_onnx.decide.decisions import DecidedPlan
     from widthfold_onnx.model.messages import NodeName
+    from widthfold_onnx.refusal import Refusal
     from widthfold_onnx.rewrite.fit import FittedPlan
     from widthfold_onnx.rewrite.plan import Plan
 
@@ -86,17 +87,13 @@ def optimize(
     loaded = load(model)
     options = with_stored_sizes(options, search_options.inputs, loaded)
     protected = _protected_files(loaded)
-    exclusions: Mapping[str, str] = {}
+    exclusions: Mapping[NodeName, Refusal] = {}
     if out is not None:  # before minutes of measuring
         check_target(out, protected)
         if verify_options is not None and options.fixed_factor is None:
             options, exclusions = _usable_forms(loaded, options, verify_options, on_progress)
     decided_plan = _decide_plan(loaded, options, search_options, on_progress)
-    sites = [
-        msgspec.structs.replace(site, reason=exclusions.get(site.node, site.reason))
-        for site in decided_plan.sites
-    ]
-    decided_plan = replace(decided_plan, sites=sites)
+    decided_plan = decided_plan.with_refusals(exclusions)
     from widthfold_onnx.decide.report import optimize_report
     from widthfold_onnx.runtime.inputs.cases import cases, reported
 
@@ -319,11 +316,11 @@ def _usable_forms(
     options: FoldOptions,
     verify_options: VerifyOptions,
     on_progress: Progress,
-) -> tuple[FoldOptions, Mapping[str, str]]:
+) -> tuple[FoldOptions, Mapping[NodeName, Refusal]]:
     """Check that a model can be judged, and leave out forms that saturate further than it does.
 
     Returns:
-        The options of the other forms, and by name why layers have none.
+        The options of the other forms, and why layers have none.
 
     Raises:
         UnverifiedError: the model does not run, or not twice alike.

@@ -48,6 +48,7 @@ class Code(StrEnum):
     # A site as a whole.
     ALREADY_FOLDED = "already-folded"
     NOT_SELECTED = "not-selected"
+    SATURATES = "saturates"
     ALREADY_WIDE = "already-wide"
     WEIGHT_NOT_FINITE = "weight-not-finite"
     NO_SUCH_AXIS = "no-such-axis"

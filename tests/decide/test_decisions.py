@@ -107,6 +107,16 @@ def test_unproved_layers_are_refused_and_the_others_stay(model: onnx.ModelProto)
     assert (2, 5, 1, 1) not in weights
 
 
+def test_layers_that_are_not_folded_may_have_another_refusal(model: onnx.ModelProto) -> None:
+    decided_plan = decide_fixed(model, None, dataclasses.replace(OPTIONS, skip=("b",)))
+    refusal = Refusal(Code.SATURATES, "left alone, as its fold saturates")
+    rest = decided_plan.with_refusals({NodeName("", "b"): refusal})
+    skipped, folded = rest.sites
+    assert (skipped.status, skipped.code, skipped.reason) == ("kept", "saturates", refusal.reason)
+    assert folded == decided_plan.sites[1]
+    assert (rest.plan, rest.reading) == (decided_plan.plan, decided_plan.reading)
+
+
 def test_a_plan_without_unproved_layers_was_not_timed(model: onnx.ModelProto) -> None:
     gain = Gain(ratio=1.5, low=1.4, high=1.6, pairs=9)
     whole = SearchReport(

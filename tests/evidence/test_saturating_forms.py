@@ -16,7 +16,9 @@ from tests.rewrite.quantized.models import rounding
 from widthfold_onnx.evidence import saturating_forms
 from widthfold_onnx.evidence.saturating_forms import usable_forms
 from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.kernels import u8s8_error
 
@@ -81,7 +83,7 @@ def test_the_layer_that_saturates_is_left_alone(
     options, forms = usable_forms(loaded(model, tmp_path), ANY, VALUES)
     assert options == replace(ANY, skip=("seco[[]n]d[*]",))
     why = f"left alone, as its fold is {FURTHER}; this CPU saturates"
-    assert forms == {"seco[n]d*": why}
+    assert forms == {NodeName("", "seco[n]d*"): Refusal(Code.SATURATES, why)}
 
 
 def test_layers_that_pass_alone_but_not_together_are_all_left_alone(
@@ -92,7 +94,7 @@ def test_layers_that_pass_alone_but_not_together_are_all_left_alone(
 
     monkeypatch.setattr(saturating_forms, "saturation_objections", judged)
     options, forms = usable_forms(loaded(named("second"), tmp_path), ANY, VALUES)
-    assert options.skip == tuple(forms) == ("first", "second", "third")
+    assert options.skip == tuple(name.node for name in forms) == ("first", "second", "third")
 
 
 def named(second: str) -> onnx.ModelProto:
@@ -125,6 +127,6 @@ def test_where_every_fold_saturates_further_the_model_is_copied(
         )
     report = optimize(model.path, out, ANY, VALUES)
     (site,) = report.sites
-    assert (site.status, report.written) == ("kept", "out.onnx")
+    assert (site.status, site.code, report.written) == ("kept", "saturates", "out.onnx")
     assert site.reason.startswith(f"left alone, as its fold is {FURTHER}; this CPU's 8-bit kernels")
     assert out.read_bytes() == model.path.read_bytes()

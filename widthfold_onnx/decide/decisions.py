@@ -6,7 +6,7 @@ draft, and a function chooses the form of each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -49,6 +49,14 @@ from widthfold_onnx.rules.layers import Layer, Site
 from widthfold_onnx.text import quoted
 
 Choose = Callable[[Layer], Form | Refusal]
+
+KEPT = frozenset(
+    {
+        *(Code.ALREADY_FOLDED, Code.NOT_SELECTED, Code.SATURATES),
+        *(Code.NO_STRIDES, Code.NO_GAIN, Code.PADDED),
+    }
+)
+"""Codes of sites that are left alone without a fault."""
 
 NOT_PROVED = Refusal(
     Code.GUARD_NOT_PROVED,
@@ -195,16 +203,20 @@ class DecidedPlan:
         """
         plan = self.plan.with_layers(part for part in self.plan.layers if part.name not in names)
         plan = msgspec.structs.replace(plan, measured=PlanTimes(sizes=plan.measured.sizes))
-        code, reason = NOT_PROVED.code.value, NOT_PROVED.reason
+        search = self.search and untimed(self.search, accepted=plan.changes)
+        reading = Reading.of(proto, folder, plan)
+        rest = replace(self, plan=plan, reading=reading, search=search)
+        return rest.with_refusals(dict.fromkeys(names, NOT_PROVED))
+
+    def with_refusals(self, refusals: Mapping[NodeName, Refusal]) -> DecidedPlan:
+        """Return the same with the refusals of layers that the plan does not fold."""
         sites = [
-            left_alone(name, site.op, "refused", code, reason, site.gain)
-            if (name := NodeName(site.graph, site.node)) in names
+            refused(name, site.op, refusals[name], site.gain)
+            if (name := NodeName(site.graph, site.node)) in refusals
             else site
             for site in self.sites
         ]
-        search = self.search and untimed(self.search, accepted=plan.changes)
-        reading = Reading.of(proto, folder, plan)
-        return replace(self, plan=plan, sites=sites, reading=reading, search=search)
+        return replace(self, sites=sites)
 
 
 def untimed(search: SearchReport, *, accepted: bool) -> SearchReport:
@@ -221,6 +233,12 @@ def untimed(search: SearchReport, *, accepted: bool) -> SearchReport:
         sizes=[SizeGain(shapes=row.shapes) for row in search.sizes],
         accepted=accepted,
     )
+
+
+def refused(name: NodeName, op: str, refusal: Refusal, gain: Gain | None = None) -> SiteReport:
+    """Return the line of a layer that is left alone for a reason."""
+    status: Literal["kept", "refused"] = "kept" if refusal.code in KEPT else "refused"
+    return left_alone(name, op, status, refusal.code.value, refusal.reason, gain)
 
 
 def left_alone(

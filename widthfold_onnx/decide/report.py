@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from dataclasses import replace
 
-from widthfold_onnx.decide.decisions import DecidedPlan, Decision, left_alone
+from widthfold_onnx.decide.decisions import DecidedPlan, Decision, left_alone, refused
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
-from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import (
     MISFIT,
     CompanionReport,
@@ -28,11 +28,6 @@ from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import EXTENTS, guard_conditions
 
 STATUSES = ("folded", "kept", "refused")
-
-KEPT = frozenset(
-    {Code.ALREADY_FOLDED, Code.NOT_SELECTED, Code.NO_STRIDES, Code.NO_GAIN, Code.PADDED}
-)
-"""Codes of sites that are left alone without a fault."""
 
 NOT_PLANNED = "not-planned"
 """Code of a layer that a plan does not name."""
@@ -107,9 +102,8 @@ def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) ->
     """
     outcome = decision.outcome
     if isinstance(outcome, Refusal):
-        status: Literal["kept", "refused"] = "kept" if outcome.code in KEPT else "refused"
         reason = "; ".join(filter(None, (outcome.reason, hint)))
-        return left_alone(decision.name, decision.site.op, status, outcome.code.value, reason, gain)
+        return refused(decision.name, decision.site.op, replace(outcome, reason=reason), gain)
     assert decision.layer is not None
     return _folded_layer(decision.layer, outcome, gain)
 

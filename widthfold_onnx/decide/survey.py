@@ -8,9 +8,9 @@ from typing import Any
 
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.arrays import Dims, round_up
-from widthfold_onnx.decide.decisions import Decision, Drafting, decide
+from widthfold_onnx.decide.decisions import KEPT, Decision, Drafting, decide
 from widthfold_onnx.decide.hints import Hints, none_runs, runnable_sizes
-from widthfold_onnx.decide.report import KEPT, companion_reports, padding_report
+from widthfold_onnx.decide.report import companion_reports, padding_report
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.document import Node
 from widthfold_onnx.model.loader import LoadedModel

@@ -11,8 +11,9 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from glob import escape
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import holds_bytes, saturates
@@ -21,9 +22,13 @@ from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions
 from widthfold_onnx.options.progress import silent
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.session import resolved
+
+if TYPE_CHECKING:
+    from widthfold_onnx.model.messages import NodeName
 
 
 def may_saturate(original: Path, options: VerifyOptions) -> bool:
@@ -58,13 +63,19 @@ class FoldCheck:
     """
 
     options: FoldOptions
-    names: Sequence[str]
+    names: Sequence[NodeName]
     objection: str
+
+    @property
+    def refusals(self) -> dict[NodeName, Refusal]:
+        """The layers with the reason against their fold; none if there is none."""
+        refusal = Refusal(Code.SATURATES, f"left alone, as its fold is {self.objection}")
+        return dict.fromkeys(self.names, refusal) if self.objection else {}
 
 
 def usable_forms(
     model: LoadedModel, options: FoldOptions, verify_options: VerifyOptions
-) -> tuple[FoldOptions, dict[str, str]]:
+) -> tuple[FoldOptions, dict[NodeName, Refusal]]:
     """Exclude forms, or else layers, that saturate further than the original.
 
     All forms stay if none does. Else one layout stays that passes along every axis, or one axis
@@ -76,12 +87,13 @@ def usable_forms(
         verify_options: how the result will be verified.
 
     Returns:
-        The remaining options, and the reasons by name of the excluded layers: if no form of all
-        layers passes, the layers that fail alone, or all layers if none does.
+        The remaining options, and the excluded layers with the reason: if no form of all layers
+        passes, the layers that fail alone, or all layers if none does.
     """
-    excluded: dict[str, str] = {}
+    excluded: dict[NodeName, Refusal] = {}
     while True:
-        remaining_options = replace(options, skip=(*options.skip, *map(escape, excluded)))
+        skip = (*options.skip, *(escape(name.node) for name in excluded))
+        remaining_options = replace(options, skip=skip)
         checks = _checks(model, _choices(remaining_options), verify_options)
         passing = [check.options for check in checks if not check.objection]
         failing = [check.options for check in checks if check.objection]
@@ -97,15 +109,16 @@ def usable_forms(
 
 def _failing_layers(
     model: LoadedModel, checks: Iterable[FoldCheck], verify_options: VerifyOptions
-) -> dict[str, str]:
+) -> dict[NodeName, Refusal]:
     """Map the layers that fail alone to the reason, in the form in which the fewest fail."""
-    by_form: list[dict[str, str]] = []
-    all_layers: dict[str, str] = {}
+    by_form: list[dict[NodeName, Refusal]] = []
+    all_layers: dict[NodeName, Refusal] = {}
     for check in checks:
-        all_layers |= dict.fromkeys(check.names, check.objection)
-        single_layers = [replace(check.options, nodes=(escape(name),)) for name in check.names]
+        all_layers |= check.refusals
+        nodes = dict.fromkeys(name.node for name in check.names)
+        single_layers = [replace(check.options, nodes=(escape(node),)) for node in nodes]
         singles = _checks(model, single_layers, verify_options)
-        by_form.append({s.names[0]: s.objection for s in singles if s.objection})
+        by_form.append(dict(chain.from_iterable(single.refusals.items() for single in singles)))
     return min(filter(None, by_form), key=len, default=all_layers)
 
 
@@ -123,7 +136,7 @@ def _checks(
         for options in choices:
             options_at_2 = replace(options, factor=2)
             decided_plan = decide_fixed(model.proto, model.folder, options_at_2)
-            names = [layer.node for layer in decided_plan.plan.layers]
+            names = [layer.name for layer in decided_plan.plan.layers]
             if names:
                 proto = decided_plan.fit().rewriting.carry_out()
                 checks.append(FoldCheck(options, names, ""))
@@ -131,7 +144,7 @@ def _checks(
                 write_model(proto, files[-1], source_folder=model.folder)
         reasons = saturation_objections(model.path, files, verify_options) if files else []
     return [
-        replace(check, objection=f"left alone, as its fold is {'; '.join(lines)}" if lines else "")
+        replace(check, objection="; ".join(lines))
         for check, lines in zip(checks, reasons, strict=True)
     ]
 
