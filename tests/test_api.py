@@ -22,6 +22,7 @@ from tests.running import LEVELS, opened
 from tests.shared import ROOT
 from widthfold_onnx import CheckFailedError, UsageError, pipeline
 from widthfold_onnx.cli import main
+from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Provider, VerifyOptions, keywords
 from widthfold_onnx.results import VerifyReport
 
@@ -122,7 +123,7 @@ def test_the_provider_of_the_measurement_verifies(
     seen: list[VerifyOptions] = []
     verify_files = pipeline.verify_files
 
-    def spy(first: Path, second: Path, options: VerifyOptions, say: object) -> VerifyReport:
+    def spy(first: LoadedModel, second: Path, options: VerifyOptions, say: object) -> VerifyReport:
         seen.append(options)
         return verify_files(first, second, options, say)
 

@@ -224,9 +224,9 @@ def verify(
         UsageError: a path, an input, a shape or an option of the provider that does not fit.
         InvalidModelError: a file that is no model.
     """
-    original = Path(original)
-    options = with_stored_sizes(options, options.inputs, load(original))
-    return verify_files(original, Path(rewritten), options, on_progress)
+    loaded = load(Path(original))
+    options = with_stored_sizes(options, options.inputs, loaded)
+    return verify_files(loaded, Path(rewritten), options, on_progress)
 
 
 def inspect(
@@ -387,7 +387,7 @@ def _deliver(
         if verify_options is None:
             load(file)  # verification does that itself
             return True
-        verification = _verify_as(out.name, loaded.path, file, plan, verify_options, on_progress)
+        verification = _verify_as(out.name, loaded, file, plan, verify_options, on_progress)
         return verification.verdict == "pass" or (may_be_unrun and bool(verification.unrun))
 
     proto = rewriting.carry_out()
@@ -409,7 +409,7 @@ def _deliver(
 
 def _verify_as(
     final: str,
-    original: Path,
+    original: LoadedModel,
     file: Path,
     plan: Plan,
     options: VerifyOptions,

@@ -11,8 +11,8 @@ from onnx import parser
 from tests.folding import optimize
 from tests.shared import SHARED
 from widthfold_onnx.evidence.inputs import all_windows_fit
-from widthfold_onnx.evidence.verification import verify_files
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
+from widthfold_onnx.pipeline import verify
 
 SWIFT = SHARED / "published" / "swift-f0__model_0.3.0.onnx"
 PITCH = SHARED / "models" / "basic-pitch__nmp.onnx"
@@ -36,7 +36,7 @@ def test_limits_among_the_inputs_hide_no_fold(tmp_path: Path) -> None:
 def test_right_folds_of_ill_conditioned_outputs_pass(factor: int, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     optimize(PITCH, out, FoldOptions(factor=factor, ragged=True))
-    report = verify_files(PITCH, out, VerifyOptions(provider=Provider.CPU, timing=False), print)
+    report = verify(PITCH, out, VerifyOptions(provider=Provider.CPU, timing=False))
     assert report.verdict == "pass", report.reasons
     assert any(row.caveat == "ill-conditioned" for row in report.outputs)
 

@@ -1,4 +1,4 @@
-"""Verify two files: read them and check the options here, then compare them in a child process."""
+"""Verify two files: check them and the options here, then compare them in a child process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.model.loader import load
+from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.options.progress import Progress
 from widthfold_onnx.results import VerifyReport
@@ -16,12 +16,12 @@ from widthfold_onnx.text import quoted
 
 
 def verify_files(
-    original: Path, rewritten: Path, options: VerifyOptions, on_progress: Progress
+    original: LoadedModel, rewritten: Path, options: VerifyOptions, on_progress: Progress
 ) -> VerifyReport:
     """Compare two model files; the runtime runs in a child process that may crash or hang.
 
     Args:
-        original: the model before.
+        original: the model before, as it was read.
         rewritten: the model after.
         options: what to run and where.
         on_progress: called with every step.
@@ -31,8 +31,7 @@ def verify_files(
             fit.
         InvalidModelError: a file that is no model.
     """
-    proto = load(original).proto
-    outputs = [value.name for value in proto.graph.output]
+    outputs = [value.name for value in original.proto.graph.output]
     load(rewritten)
     for name in options.tolerance.per_output:
         # An output that is a sequence has the names out[0], out[1], ...
@@ -50,14 +49,14 @@ def verify_files(
         return with_baseline(saved_report, report, options.baseline.name, least)
     from widthfold_onnx.runtime.inputs.cases import with_cases  # needs numpy
 
-    options = with_cases(options, proto)
+    options = with_cases(options, original.proto)
     state = Before()
     try:
-        return isolated(_run, original, rewritten, options, on_message=on_progress)
+        return isolated(_run, original.path, rewritten, options, on_message=on_progress)
     except UnverifiedError as error:
         # No runtime, or the child crashed: that is a result too, and goes into the report.
         return VerifyReport(
-            original=original.name,
+            original=original.path.name,
             rewritten=rewritten.name,
             outputs=[],
             proof=None,

@@ -19,8 +19,8 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.parity import saturated
 from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
 from widthfold_onnx.evidence.saturating_forms import may_saturate
-from widthfold_onnx.evidence.verification import verify_files
 from widthfold_onnx.options import AxisName, FoldOptions, Provider, VerifyOptions
+from widthfold_onnx.pipeline import verify
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.providers import PRECISION
@@ -86,7 +86,7 @@ def test_data_that_fill_the_range_show_what_others_do_not(
 
 def test_with_the_option_it_is_exact_everywhere(tmp_path: Path) -> None:
     files = pair(alternating([-127, 127, 127, -127]), tmp_path)
-    verification = verify_files(*files, EXACT, lambda line: None)
+    verification = verify(*files, EXACT)
     assert (verification.verdict, verification.reasons) == ("pass", [])
     assert verification.environment.session_options == {PRECISION: "1"}
     assert verification.environment.u8s8_error == u8s8_error()
@@ -182,7 +182,7 @@ def test_options_with_which_the_original_does_not_load_leave_nothing_to_judge(
 
 def test_models_of_floats_ask_nothing_of_the_cpu(tmp_path: Path) -> None:
     path = MODELS / "signal_1d.onnx"
-    verification = verify_files(path, path, VALUES, lambda line: None)
+    verification = verify(path, path, VALUES)
     assert verification.environment.u8s8_error is None
 
 
@@ -207,7 +207,7 @@ def test_either_model_may_hold_the_integers(texts: tuple[str, str], tmp_path: Pa
         model = onnx.parser.parse_model(text)
         model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
         onnx.save(model, path)
-    verification = verify_files(*files, VALUES, lambda line: None)
+    verification = verify(*files, VALUES)
     assert verification.environment.u8s8_error == u8s8_error()
     worse = bool(u8s8_error()) and texts[1] == INTEGERS
     assert (verification.verdict, FURTHER in verification.reasons) == (

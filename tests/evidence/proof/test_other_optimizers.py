@@ -14,11 +14,10 @@ from onnx import numpy_helper
 from tests.shared import MODELS, ROOT, SHARED
 from widthfold_onnx.evidence.proof.compare import proof_report
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.verification import verify_files
 from widthfold_onnx.model.loader import load
 from widthfold_onnx.model.proto.walk import overridable
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.options.progress import silent
+from widthfold_onnx.pipeline import verify
 from widthfold_onnx.results import Proof
 
 OURS = sorted((ROOT / "models").glob("*.onnx"))
@@ -113,7 +112,7 @@ def test_whole_verification(model: Path, optimizer: Optimizer, tmp_path: Path) -
     except RuntimeError as error:  # of nodes out of order, and of outputs without a shape
         pytest.skip(f"the optimizer does not take this model: {error}")
     options = VerifyOptions(provider=Provider.CPU, seeds=3, timing=False)
-    report = verify_files(model, out, options, silent)
+    report = verify(model, out, options)
     before, after = (overridable(load(path).proto) for path in (model, out))
     if before - after:
         name = min(before - after)
