@@ -1,8 +1,8 @@
 """The command line: one file per command; each parses, calls, renders and exits.
 
-It imports every other package. `pyproject.toml` names the command; nothing else imports it. Heavy
-modules are imported inside the commands, and renderers after the work. So `--help` answers at once,
-and a file that is no model is refused at once.
+`pyproject.toml` names the command; nothing else imports it. Heavy modules are imported inside the
+commands, and renderers after the work. So `--help` answers at once, and a file that is no model is
+refused at once.
 """
 
 from __future__ import annotations

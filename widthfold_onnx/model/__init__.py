@@ -2,6 +2,5 @@
 
 `loader` reads a file as a checked ModelProto, `writer` writes one. `proto` holds the model as
 messages, `shapes` the extents of its values. `document.Document` links its nodes, reads its
-`constants`, and alone hands onnx_ir to the package. It imports `options` and the files below;
-`operators` and everything above import it.
+`constants`, and alone hands onnx_ir to the package. `operators` and everything above import it.
 """

@@ -4,7 +4,7 @@ A description says where the inputs of a node are, and how its data lies. It tur
 into [O, C/group, *kernel] and back, and returns the attributes of the folded node. To add an
 operator, write a description and a line of `OPERATORS`.
 
-It imports `algebra`, `model` and `refusal`; `rules` and everything above import it.
+`rules` and everything above import it.
 `evidence.proof` has definitions of its own.
 """
 

@@ -3,7 +3,7 @@
 `FoldOptions` say what to fold, `RuntimeOptions` where models run; `VerifyOptions` and
 `SearchOptions` add checks and measurements. `keywords` mirrors all of them for Python calls,
 and `progress` defines what a caller hears of the work.
-It imports `errors`; `model` and everything above import it.
+`model` and everything above import it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 `session` and `inputs` run a model, in a `child` process or not. `paired_benchmark` times two, by
 `clock`, `settings` and `intervals`; `measurement` is the result. `environment` and `kernels` tell
-of the machine. It imports `arrays`, `options`, `results`, `errors`, `system` and `text`, and of
-`model` only `proto`; nothing else of the package imports onnxruntime. `rewrite` and everything
-above import it.
+of the machine. Nothing else of the package imports onnxruntime. `rewrite` and everything above
+import it.
 """

@@ -1,5 +1,5 @@
 """Find the extents of every value: numbers, or None where they depend on data or open inputs.
 
 `table` holds extents by graph and name; `inference`, `arithmetic` and `fact` serve it.
-It imports `model.proto`; `model` and everything above import it.
+`model` and everything above import it.
 """

@@ -1,7 +1,6 @@
 """Describe each result as tables and lines, which every renderer of `reports` shows alike.
 
-A file describes results, or a part that results share. It imports `results`, `reports.description`
-and `reports.words`; `cli`, `olive` and `reports` import it.
+A file describes results, or a part that results share. `cli`, `olive` and `reports` import it.
 """
 
 from __future__ import annotations

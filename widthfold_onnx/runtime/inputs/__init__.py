@@ -1,4 +1,4 @@
 """Make or read the inputs of a model: recorded, random, and their sizes.
 
-It imports `runtime.session` and `runtime.descriptions`; `runtime` and everything above import it.
+`runtime` and everything above import it.
 """
