@@ -3,8 +3,8 @@
 A hint is an option: it freezes weights, fixes extents, extends them, or lets samples mix. A site is
 planned with each suggestion as if the caller had given it; only suggestions that give a form are
 named.
-Suggested sizes are round numbers that the factor divides even behind some strides, and sizes that
-were found by running the model; the model runs at all of them.
+Suggested sizes are round numbers that the factor divides even behind some strides, if the model
+runs at them, and sizes that were found by running it. A model in memory is not run (`all_run`).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Hints:
 
     @cached_property
     def _suggested(self) -> list[tuple[Shapes, ShapeTable]]:
-        """Sizes at which the model runs, and the shapes of all values there.
+        """Suggested sizes, and the shapes of all values at them.
 
         They are suggested for one input at a time, then for all: with one sample, then `factor`.
         """
