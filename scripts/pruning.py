@@ -24,7 +24,7 @@ from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Effort, FoldOptions, Provider, RuntimeOptions, SearchOptions
 from widthfold_onnx.rewrite.plan import EMPTY
 from widthfold_onnx.rewrite.reading import Reading
-from widthfold_onnx.runtime.inputs.sizes import running
+from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
 from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Measurement
 from widthfold_onnx.tuning import successive_halving
 from widthfold_onnx.tuning.effort import SPENDING
@@ -76,7 +76,7 @@ def raced(layers: Layers, seconds: float) -> dict[str, dict[Candidate, Measureme
 def compare(model: Path, seconds: float) -> Row:
     """Run both races of one model."""
     loaded, shapes = load(model), SHAPES.get(model.stem, {})
-    _, sizes = running(model, RuntimeOptions(provider=Provider.CPU), (shapes,))
+    _, sizes = provider_and_sizes(model, RuntimeOptions(provider=Provider.CPU), (shapes,))
     aim = load_target(usual(Provider.CPU))
     layers = Layers.of(Reading.of(loaded.proto, loaded.folder, EMPTY), FoldOptions(), sizes[0], aim)
     usually = raced(layers, seconds)

@@ -27,7 +27,7 @@ from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.selection import furthest, preference, preferred_form, width_problem
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import reported
-from widthfold_onnx.runtime.inputs.sizes import assumed_sizes, input_dimensions, running
+from widthfold_onnx.runtime.inputs.sizes import assumed_sizes, input_dimensions, provider_and_sizes
 from widthfold_onnx.runtime.session import ports_of
 
 LEFT_ALONE = "left alone unless --companion names it"
@@ -87,7 +87,7 @@ def _assumed(
         return None
     runtime_options = RuntimeOptions(provider=Provider.CPU, cases=tuple(cases))
     try:
-        _, sizes = isolated(running, loaded.path, runtime_options, options.input_shapes)
+        _, sizes = isolated(provider_and_sizes, loaded.path, runtime_options, options.input_shapes)
     except UnverifiedError:
         return None
     return assumed_sizes(ports, options.input_shapes, sizes)

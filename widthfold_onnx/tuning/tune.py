@@ -24,7 +24,7 @@ from widthfold_onnx.rewrite.reading import ALREADY_FOLDED
 from widthfold_onnx.rewrite.record import carries_folds
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import with_cases
-from widthfold_onnx.runtime.inputs.sizes import running
+from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
 from widthfold_onnx.runtime.measurement import AS_IS
 from widthfold_onnx.system import cores
 from widthfold_onnx.tuning.bench import Bench, Budget, measure
@@ -230,7 +230,7 @@ def _read(path: Path, runtime_options: RuntimeOptions, options: FoldOptions, for
         if carries_folds(loaded.proto):
             return _Read(path.name, ALREADY_FOLDED)
         runtime_options = with_cases(runtime_options, loaded.proto)
-        provider, sizes = isolated(running, path, runtime_options, options.input_shapes)
+        provider, sizes = isolated(provider_and_sizes, path, runtime_options, options.input_shapes)
         drafting = Drafting(loaded.proto, loaded.folder, options)
         reading = drafting.reading(drafting.base_plan)
         layers = Layers.of(reading, options, sizes[0], load_target(usual(provider)))

@@ -4,8 +4,8 @@ A model does not tell how long an audio input must be. So the original is run at
 another until one works, small sizes first; a try of a wrong size stops early. A search is bounded
 in seconds and in memory.
 
-A child process runs `running`, so this file imports nothing that only rewriting needs: that would
-take longer than most models take to run.
+A child process runs `provider_and_sizes`, so this file imports nothing that only rewriting needs:
+that would take longer than most models take to run.
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ def _check_shapes(inputs: Sequence[Port], demanded: Shapes) -> None:
                 )
 
 
-def running(model: Path, options: RuntimeOptions, demanded: Sizes) -> tuple[Provider, Sizes]:
+def provider_and_sizes(
+    model: Path, options: RuntimeOptions, demanded: Sizes
+) -> tuple[Provider, Sizes]:
     """Return the provider, and sizes at which a model runs (`find_sizes`).
 
     Meant to run in `runtime.child.isolated`.

@@ -10,7 +10,7 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Provider, SearchOptions, Sizes
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.descriptions import Level, description_of
-from widthfold_onnx.runtime.inputs.sizes import assumed_shapes, running
+from widthfold_onnx.runtime.inputs.sizes import assumed_shapes, provider_and_sizes
 from widthfold_onnx.runtime.session import ports_of
 from widthfold_onnx.tuning.identity import (
     machine_identity,
@@ -52,7 +52,7 @@ def find_context(
     chosen_target = _chosen(options, options.provider)  # before anything runs
     if not options.measure:
         return _without_running(loaded, options, demanded, store, chosen_target)
-    provider, sizes = isolated(running, loaded.path, options, demanded)
+    provider, sizes = isolated(provider_and_sizes, loaded.path, options, demanded)
     target = _chosen(options, provider) or load_target(usual(provider))
     return SearchContext(provider, sizes, target, machine_identity(provider))
 
