@@ -21,6 +21,7 @@ from tests.rewrite.guards.guarded import (
     guards,
     parsed,
 )
+from widthfold_onnx.options import AxisName, FoldOptions
 
 DEQUANTIZED = """<ir_version: 8, opset_import: ["" : 17]>
 main (float[2, 3, 7, W] x) => (float[2, 3, 7, W] y)
@@ -32,11 +33,21 @@ main (float[2, 3, 7, W] x) => (float[2, 3, 7, W] y)
 }""".replace("NUMBERS", ", ".join(str(i - 13) for i in range(27)))
 
 CHAINED = replace(REGION, input_shapes={"x": SHAPE})
+MASKED = """<ir_version: 8, opset_import: ["" : 17]>
+main (float[1, 3, 7, W] x, float[W] mask) => (float[1, 3, 7, V] y) {
+  q = Mul (x, mask)
+  y = Conv <pads = [1, 0, 1, 0]> (q, w)
+}"""
+"""The extent that a guard tests is axis 0 of another input, where others have the batch."""
+
+BY_4 = FoldOptions(factor=4, axis=AxisName.WIDTH, input_shapes={"x": (1, 3, 7, 24)})
+
 ALONE = ("height", "batch", "assumed", "both assumed", "rows")
 BASES = {key: (*CASES[key][:2], 1) for key in ALONE} | {
     "chain": (parsed(CHAIN, **WEIGHTS), CHAINED, 3),
     "several": (parsed(SEVERAL, **WEIGHTS), REGION, 3),
     "dequantized": (parsed(DEQUANTIZED), CHAINED, 1),
+    "masked": (parsed(MASKED, w=(3, 3, 3, 9)), BY_4, 1),
 }
 """Originals by name, how they are folded, and how many of their layers are."""
 

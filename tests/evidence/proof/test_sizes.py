@@ -35,6 +35,30 @@ def test_a_symbol_of_a_fixed_shape_is_known_everywhere(sizes: list[tuple[int, ..
     assert list(second_tries(old, fixed, both)) == []
 
 
+MASKED = """<ir_version: 8, opset_import: ["" : 17]>
+main (float[1, 3, T] x, float[T] mask) => (float[1, 4, T] y) {
+  q = Mul (x, mask)
+  y = Conv <pads = [1, 1]> (q, w)
+}"""
+
+
+def test_a_length_that_a_mask_has_at_axis_0_is_no_batch() -> None:
+    old = program(parsed(MASKED, w=(4, 3, 3)), None)
+    at_24 = {"x": (1, 3, 24), "mask": (24,)}
+    assert next(first_tries(old, {}, {})) == at_24
+    lengths = [shapes["mask"] for shapes in second_tries(old, {}, at_24)]
+    assert lengths == [(25,), (23,), (47,), (48,)]
+
+
+def test_a_run_that_lacks_an_input_tells_no_extents() -> None:
+    old = program(parsed(PAIR, **WEIGHTS), None)
+    lacking = {"x": (1, 3, 8, 12)}
+    named = first_tries(old, {}, {**lacking, "z": (1, 3, 8, 12)})
+    assert next(named) == dict.fromkeys("xz", (1, 3, 8, 12))
+    anonymous = parsed(PAIR.replace("float[1, 3, H, W] z", "float[1, 3, H, ?] z"), **WEIGHTS)
+    assert next(first_tries(program(anonymous, None), {}, lacking))["x"] == (1, 3, 24, 24)
+
+
 def test_extents_that_nobody_names_are_bounded() -> None:
     """At 16384 everywhere the inputs of this model take 13 GB."""
     old = program(parsed(PAIR, **WEIGHTS), None)

@@ -39,13 +39,22 @@ def test_an_open_dimension_may_be_a_batch_if_it_is_the_first_of_some_input() -> 
     dims = Dimensions.of(DECLARED, {})
     inner_dims = ("H", ("image", 3), ("state", 2))
     assert dims.open_dims == ("N", *inner_dims)
-    assert (dims.batch_dims, dims.inner_dims) == (("N",), inner_dims)
+    assert (dims.batch_dims, dims.besides(dims.batch_dims)) == (("N",), inner_dims)
     assert dims.open_inputs == {"image": ["N", "H", "axis 3"], "state": ["N", "axis 2"]}
+
+
+def test_a_dimension_is_only_a_batch_if_it_is_the_first_wherever_it_stands() -> None:
+    declared_dims = {"x": ("B", 3, "T"), "mask": ("T",), "state": (2, "N"), "n": ("N", "B2")}
+    dims = Dimensions.of({**declared_dims, "more": ("B", "N")}, {})
+    assert dims.batch_dims == ("B", "T", "N")
+    assert dims.only_batch_dims == ("B",)
+    assert dims.besides(dims.only_batch_dims) == ("T", "N", "B2")
 
 
 def test_a_symbol_of_a_whole_shape_is_known_everywhere_and_an_axis_without_one_is_not() -> None:
     dims = Dimensions.of(DECLARED, {"image": (5, 3, 7, 11)})
-    assert dims.open_dims == dims.inner_dims == (("state", 2),)
+    assert dims.open_dims == (("state", 2),)
+    assert dims.batch_dims == ()
     assert dims.shapes({("state", 2): 13}) == {
         "image": (5, 3, 7, 11),
         "state": (2, 5, 13),

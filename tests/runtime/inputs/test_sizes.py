@@ -76,6 +76,16 @@ def test_other_shapes_differ_in_every_open_dimension(tmp_path):
     assert second_compared_shapes(session, {"x": (1, 3, 8)}, {"x": (1, 3, 8)}) is None
 
 
+def test_a_length_that_a_mask_has_at_axis_0_is_compared_at_an_odd_extent(tmp_path):
+    text = "g (float[N, 4, T] x, float[T] mask) => (float[N, 4, T] y) { y = Mul(x, mask) }"
+    session = opened(tmp_path, text)
+    first = find_shapes(session, {})
+    second = second_compared_shapes(session, {}, first)
+    batch, _, length = second["x"]
+    assert (batch, length % 2, second["mask"]) == (3 * first["x"][0], 1, (length,))
+    assert length > first["x"][2]
+
+
 def test_a_long_input_is_preferred_to_a_large_batch(tmp_path):
     wave = opened(tmp_path, "g (float[N, L] x) => (float[N, L] y) { y = Neg(x) }")
     assert find_shapes(wave, {}) == {"x": (1, 4096)}

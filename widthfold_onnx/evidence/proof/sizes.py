@@ -68,15 +68,15 @@ def first_tries(program: Program, demanded: Shapes, run_shapes: Shapes) -> Itera
         run_shapes: extents at which it ran, if it did.
     """
     dims = dimensions_of(program, demanded)
-    if run_shapes:
-        # A run leaves out an input that has a default, and the default tells its extents.
-        defaults = {tensor.name: tuple(tensor.dims) for tensor in program.proto.graph.initializer}
-        by_default = {v.name: defaults[v.name] for v in program.inputs if v.name in defaults}
-        shapes = dims.shapes({**dims.extents(by_default), **dims.extents(run_shapes)})
-        yield {**run_shapes, **shapes, **by_default, **demanded}
+    # A run leaves out an input that has a default, and the default tells its extents.
+    defaults = {tensor.name: tuple(tensor.dims) for tensor in program.proto.graph.initializer}
+    by_default = {v.name: defaults[v.name] for v in program.inputs if v.name in defaults}
+    extents = {**dims.extents(by_default), **dims.extents(run_shapes)}
+    if run_shapes and extents.keys() >= set(dims.open_dims):
+        yield {**run_shapes, **dims.shapes(extents), **by_default, **demanded}
     guesses = [dict.fromkeys(dims.open_dims, extent) for extent in LADDER]
-    if dims.batch_dims:  # tried first, though the first axis may be no batch
-        batches = dict.fromkeys(dims.batch_dims, BATCH)
+    if dims.only_batch_dims:  # tried first, though the first axis may be no batch
+        batches = dict.fromkeys(dims.only_batch_dims, BATCH)
         guesses = [*({**extents, **batches} for extents in guesses), *guesses]
     for extents in guesses if dims.open_dims else [{}]:
         shapes = dims.shapes(extents)
@@ -88,11 +88,12 @@ def second_tries(program: Program, demanded: Shapes, first: Shapes) -> Iterator[
     """Yield other extents of the open dimensions: another batch, and `OTHER_EXTENTS` elsewhere."""
     dims = dimensions_of(program, demanded)
     extents = dims.extents(first)
-    batches = {dim: 5 if extents[dim] == 3 else 3 for dim in dims.batch_dims}
-    for factor, step in OTHER_EXTENTS if dims.inner_dims else ((1, 0),):
-        inner_extents = {dim: max(0, factor * extents[dim] + step) for dim in dims.inner_dims}
+    batches = {dim: 5 if extents[dim] == 3 else 3 for dim in dims.only_batch_dims}
+    positions = dims.besides(batches)
+    for factor, step in OTHER_EXTENTS if positions else ((1, 0),):
+        lengths = {dim: max(0, factor * extents[dim] + step) for dim in positions}
         if batches or (factor, step) != (1, 0):
-            yield dims.shapes({**batches, **inner_extents})
+            yield dims.shapes({**batches, **lengths})
 
 
 @dataclass(frozen=True)
@@ -182,9 +183,8 @@ def _extents_near_tests(
             yield {**dict.fromkeys(extents, extent), dim: 1}, True
         if len(extents) > 1:
             yield {**unfit_extents, dim: fit}, True
-    tries = [
-        {**extents, **dict.fromkeys(dims.inner_dims, fit << power)} for power in range(DOUBLINGS)
-    ]
+    positions = dims.besides(dims.only_batch_dims)
+    tries = [{**extents, **dict.fromkeys(positions, fit << power)} for power in range(DOUBLINGS)]
     tries += [{**extents, dim: offset} for dim in extents for offset in offsets]
     for item in (dict.fromkeys(extents, fit), *tries):
         yield item, False
@@ -211,7 +211,7 @@ def branch_tries(
     extents, most = dims.extents(first), max(MAX_ELEMENTS, 2 * elements(first))
     tries = [
         dims.shapes({**extents, **{dim: max(0, times * extents[dim] + offset) for dim in group}})
-        for group in _groups(extents, dims.inner_dims)
+        for group in _groups(extents, dims.besides(dims.only_batch_dims))
         for times, offset in (
             *((factor, 0) for factor in range(2, largest + 1)),
             *((1, sign << power) for power in range(NEIGHBOURS) for sign in (1, -1)),
@@ -233,7 +233,7 @@ def branch_tries(
 
 
 def _groups(
-    extents: Mapping[DimensionKey, int], inner_dims: tuple[DimensionKey, ...]
+    extents: Mapping[DimensionKey, int], positions: tuple[DimensionKey, ...]
 ) -> list[tuple[DimensionKey, ...]]:
     """Return the groups of open dimensions that change together.
 
@@ -243,7 +243,7 @@ def _groups(
     """
     singles = [(dim,) for dim in extents]
     equals = [tuple(dim for dim in extents if extents[dim] == n) for n in extents.values()]
-    groups = (*singles, *equals, inner_dims, tuple(extents))
+    groups = (*singles, *equals, positions, tuple(extents))
     return [dims for dims in dict.fromkeys(groups) if dims]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -69,9 +69,17 @@ class Dimensions:
         return tuple(dim for dim in self.open_dims if dim in leading)
 
     @cached_property
-    def inner_dims(self) -> tuple[DimensionKey, ...]:
-        """The open dimensions that are axis 0 of no input."""
-        return tuple(dim for dim in self.open_dims if dim not in self.batch_dims)
+    def only_batch_dims(self) -> tuple[DimensionKey, ...]:
+        """The dimensions of the batch that are axis 0 of every input that has them.
+
+        The length of a sequence is axis 0 of a mask, too.
+        """
+        inner = set(chain.from_iterable(dims[1:] for dims in self.by_input.values()))
+        return tuple(dim for dim in self.batch_dims if dim not in inner)
+
+    def besides(self, dims: Collection[DimensionKey]) -> tuple[DimensionKey, ...]:
+        """Return the other open dimensions."""
+        return tuple(dim for dim in self.open_dims if dim not in dims)
 
     @property
     def open_inputs(self) -> dict[str, list[str]]:

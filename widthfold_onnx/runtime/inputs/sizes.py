@@ -110,7 +110,7 @@ def assumed_shapes(inputs: Sequence[Port], demanded: Shapes) -> Shapes:
     """
     dims = input_dimensions(inputs, demanded)
     for name, input_dims in dims.by_input.items():
-        if any(dim in dims.inner_dims for dim in input_dims):
+        if any(dim in dims.besides(dims.batch_dims) for dim in input_dims):
             raise UsageError(
                 f"input {printable(name)} has open dimensions, and nothing is run to find "
                 f"them out; pass --input-shape {printable(name)}:SIZE,..."
@@ -284,7 +284,8 @@ def second_timed_shapes(
     """
     tries = _Tries(session, demanded, end)
     dims, extents = tries.dims, tries.dims.extents(shapes)
-    groups = list(filter(None, (dims.inner_dims, *((dim,) for dim in dims.open_dims))))
+    positions = dims.besides(dims.batch_dims)
+    groups = list(filter(None, (positions, *((dim,) for dim in dims.open_dims))))
     large = [
         {**extents, **{dim: extents[dim] * times for dim in group}}
         for group in groups
@@ -308,13 +309,14 @@ def second_compared_shapes(session: Session, demanded: Shapes, shapes: Shapes) -
     """
     tries = _Tries(session, demanded)
     dims, extents = tries.dims, tries.dims.extents(shapes)
+    positions = dims.besides(dims.only_batch_dims)
 
     def scaled(growth: int, cut: int, batch: int) -> dict[DimensionKey, int]:
-        inner_extents = {dim: extents[dim] * growth - cut for dim in dims.inner_dims}
-        return {**inner_extents, **{dim: extents[dim] * batch for dim in dims.batch_dims}}
+        lengths = {dim: extents[dim] * growth - cut for dim in positions}
+        return {**lengths, **{dim: extents[dim] * batch for dim in dims.only_batch_dims}}
 
-    batches = (3, 1) if dims.batch_dims else (1,)
-    growths = (16, 4, 2) if dims.inner_dims else ()
+    batches = (3, 1) if dims.only_batch_dims else (1,)
+    growths = (16, 4, 2) if positions else ()
     long = starmap(scaled, product(growths, (1, 0), batches))
     doubled = (item for item in (scaled(2, 0, 2), scaled(1, 0, 3)) if item != extents)
     return tries.first(long, most=MAX_COMPARED_ELEMENTS) or tries.first(doubled)
@@ -330,9 +332,10 @@ def with_batch(session: Session, demanded: Shapes, shapes: Shapes, batch: int) -
 def _small_batch(dims: Dimensions) -> Iterator[dict[DimensionKey, int]]:
     """Yield extents to try: batch 1 and the same extent elsewhere, then one of them long."""
     ones = dict.fromkeys(dims.open_dims, 1)
+    positions = dims.besides(dims.batch_dims)
     for extent in LADDER if dims.open_dims else (1,):
-        yield {**ones, **dict.fromkeys(dims.inner_dims, extent)}
-        for long in dims.inner_dims[:4]:
+        yield {**ones, **dict.fromkeys(positions, extent)}
+        for long in positions[:4]:
             yield {**ones, long: extent}
 
 
