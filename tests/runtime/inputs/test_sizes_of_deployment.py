@@ -86,6 +86,13 @@ def test_anonymous_dimensions_of_one_name_may_differ(name: str, tmp_path: Path) 
     assert find_sizes(session, ({"x": (6, 3, 48, 192)},)) == ({"x": (6, 3, 48, 192)},)
 
 
+def test_an_input_with_a_default_need_not_be_fed_and_has_no_open_size(tmp_path: Path) -> None:
+    inputs = "g (float[1,1,H] x, float[K] b) => (float[1,1,H] y)"
+    proto = model(f"{inputs} <float[1] b = {{0.5}}> {{ y = Add(x, b) }}")
+    session = opened(tmp_path, proto)
+    assert ports_of(proto) == session.inputs == [Port("x", "float32", (1, 1, "H"))]
+
+
 def test_a_small_and_a_large_size_are_found(tmp_path: Path) -> None:
     session = opened(tmp_path, model("g (float[1,1,H,W] x) => (float[1,1,H,W] y) { y = Neg(x) }"))
     assert find_sizes(session, ANY_SIZE) == ({"x": (1, 1, 64, 64)}, {"x": (1, 1, 512, 512)})

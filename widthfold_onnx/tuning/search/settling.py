@@ -129,7 +129,8 @@ def _helping(trials: Trials, draft: Plan, level: LevelSearch, forms: Forms) -> F
         return helping
     sure_plan, helping_plan = (level.plan(draft, f) for f in (sure, helping))
     (trial,) = trials.without(helping_plan, [sure_plan], trials.spending.trial)
-    return sure if trial is not None and trial.ratio < 1 else helping
+    is_faster = trial is not None and trial.status == "ok" and trial.ratio < 1
+    return sure if is_faster else helping
 
 
 def _groups(level: LevelSearch, forms: Forms) -> list[list[str]]:
