@@ -17,7 +17,7 @@ from widthfold_onnx.runtime.inputs import input_sets
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import MIN_PROCESSES, speed_verdict
 from widthfold_onnx.runtime.paired_benchmark import (
-    TRIAL_PAIRS,
+    UNSURE_PAIRS,
     ratio_in_process,
     ratio_of_levels,
     ratio_over_processes,
@@ -98,10 +98,10 @@ def models(tmp_path):
 
 @pytest.mark.parametrize(
     ("cost", "pairs", "verdict"),
-    [(390, TRIAL_PAIRS, "inconclusive"), (300, 2 * min(SESSIONS), "faster")],
+    [(390, UNSURE_PAIRS, "inconclusive"), (300, 2 * min(SESSIONS), "faster")],
     ids=["enough", "sure"],
 )
-def test_a_trial_runs_enough_processes_or_until_sure_however_long_a_run_takes(
+def test_a_final_trial_runs_enough_processes_or_until_sure_however_long_a_run_takes(
     machine, models, cost, pairs, verdict
 ):
     machine.costs = costs(400, 900, cost, 900)
@@ -113,7 +113,7 @@ def test_a_trial_runs_enough_processes_or_until_sure_however_long_a_run_takes(
 
 
 @pytest.mark.parametrize(("cost", "is_sure"), [(3, True), (4.9, False)])
-def test_a_trial_ends_when_it_is_sure_which_model_is_faster(machine, models, cost, is_sure):
+def test_a_final_trial_ends_when_it_is_sure_which_model_is_faster(machine, models, cost, is_sure):
     machine.costs = costs(5, 6, cost, 6)
     ((timed,),) = ratio_over_processes(*models, OPTIONS, [SHAPES])
     two_processes = 2 * 2 * max(SESSIONS)
@@ -122,11 +122,11 @@ def test_a_trial_ends_when_it_is_sure_which_model_is_faster(machine, models, cos
 
 
 @pytest.mark.parametrize("cost", [0.02, 0.5, 5])
-def test_a_trial_of_short_runs_holds_its_budget(machine, models, cost):
+def test_a_final_trial_of_short_runs_holds_its_budget(machine, models, cost):
     noisy = np.random.default_rng(0).uniform(0.8, 1.2, 400) * cost
     machine.costs = [cost] * FIRST_TIMED + list(noisy)
     ((timed,),) = ratio_over_processes(*models, OPTIONS, [SHAPES])
-    assert timed.pairs >= TRIAL_PAIRS
+    assert timed.pairs >= UNSURE_PAIRS
     assert machine.seconds() < OPTIONS.time_budget + 0.1
 
 

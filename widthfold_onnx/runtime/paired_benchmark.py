@@ -1,7 +1,7 @@
 """Time two models in alternating runs, each at the setting of the runtime that suits it best.
 
 The runs of a contest come from several sessions of each model in several fresh processes
-(`runtime.clock`). Trials that lead up to it run one session of each model in one process.
+(`runtime.clock`). All other timings run one session of each model, in one process.
 
 Where a process had computed much before, the session that was opened first was seen to be 0.1 to
 0.5 % slower than the next. The same held for the model that always came first.
@@ -61,9 +61,9 @@ from widthfold_onnx.runtime.settings import (
 PROCESS_SHARE = 1 / 8
 """Share of the budget that a process may take, or twice as long as it starts if that is more."""
 
-TRIAL_PAIRS = MIN_PROCESSES * SESSIONS[0]
-"""Fewest pairs of a trial that is not sure before. A trial decides the model that is written: where
-runs are so long that each session has only one, as many processes run as an interval needs."""
+UNSURE_PAIRS = MIN_PROCESSES * SESSIONS[0]
+"""Fewest pairs of a contest that runs until it is sure, and is not. It decides the model that is
+written: where each session has only one long run, as many processes run as an interval needs."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def contest(
     options: VerifyOptions,
     shapes: Shapes | None = None,
     *,
-    is_trial: bool = False,
+    until_sure: bool = False,
     on_progress: Progress = silent,
 ) -> Contest:
     """Time two models, in one process after the other until the interval is narrow.
@@ -124,7 +124,7 @@ def contest(
         options: provider and its options, threads, shapes and time budget are used; one process
             is always run.
         shapes: of every random input; None searches them.
-        is_trial: end as soon as it is sure which model is faster; until then run `TRIAL_PAIRS`,
+        until_sure: end as soon as it is sure which model is faster; until then run `UNSURE_PAIRS`,
             even if they take longer than the budget.
         on_progress: called with a step when a phase begins.
 
@@ -151,9 +151,9 @@ def contest(
         pairing = Pairing.of(np.stack([process.runs for process in processes]))
         is_late = now + longest > start + options.time_budget
         # One process may be an unlucky one: memory lies elsewhere in every process.
-        is_sure = is_trial and len(processes) > 1 and pairing.is_sure
+        is_sure = until_sure and len(processes) > 1 and pairing.is_sure
         is_enough = pairing.converged or is_sure
-        if is_enough or (is_late and (not is_trial or pairing.pairs >= TRIAL_PAIRS)):
+        if is_enough or (is_late and (not until_sure or pairing.pairs >= UNSURE_PAIRS)):
             break
     return Contest(models, options, inputs, choice, processes, pairing)
 
@@ -175,13 +175,13 @@ def send_each(timer: Timer, *args: object, send: Callable[[object], None]) -> No
 def ratio_over_processes(
     original: Path, rewritten: Path, options: VerifyOptions, sizes: Sequence[Shapes | None]
 ) -> Iterator[list[Measurement]]:
-    """Yield the result of a `contest` that is a trial, at each size.
+    """Yield the result of a `contest` that runs until it is sure, at each size.
 
     Raises:
         UnverifiedError: a model does not run.
     """
     for shapes in sizes:
-        outcome = contest(original, rewritten, options, shapes, is_trial=True)
+        outcome = contest(original, rewritten, options, shapes, until_sure=True)
         pairing, choice = outcome.pairing, outcome.choice
         seconds = float(np.median(pairing.samples[:, 1]))
         measurement = timed(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs)
