@@ -59,8 +59,8 @@ from widthfold_onnx.options import (
 )
 from widthfold_onnx.pipeline import optimize, verify
 from widthfold_onnx.results import OptimizeReport, SearchReport
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.environment import Before, environment
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.identity import machine_identity, setting_identity
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.store import Key, Store

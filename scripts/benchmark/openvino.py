@@ -15,9 +15,9 @@ from benchmark.one_process import Pair, paired
 from benchmark.report import Cell
 from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, VerifyOptions
 from widthfold_onnx.runtime.clock import Clock, Run
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.input_sets import timed_inputs
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import Feeds, Session, open_session
 from widthfold_onnx.runtime.settings import run_of
 

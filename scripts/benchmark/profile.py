@@ -11,9 +11,9 @@ import msgspec
 from widthfold_onnx.evidence.timing.profile import WEIGHTS, Roofline, profile
 from widthfold_onnx.options import RuntimeOptions, Shapes
 from widthfold_onnx.results import NodeTime
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
 from widthfold_onnx.runtime.inputs.sizes import find_shapes
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.settings import Setting, open_at
 
 LAYERS = {*WEIGHTS, "FusedConv"}

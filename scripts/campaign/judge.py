@@ -19,8 +19,8 @@ from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.clock import Run
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import Feeds, Port, Session, open_session
 
 HOW = RuntimeOptions(provider=Provider.CPU)

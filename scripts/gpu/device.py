@@ -16,7 +16,7 @@ from gpu.results import of, read, us
 from gpu.stage import Stage, noise
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import open_session
 
 CHAINS = (8, 72)

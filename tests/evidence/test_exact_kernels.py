@@ -25,7 +25,7 @@ from widthfold_onnx.evidence.exact_kernels import (
     with_exact_products,
 )
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.providers import SIGNED
 from widthfold_onnx.runtime.session import Session
 

@@ -13,8 +13,8 @@ from tests.evidence.compared import OPTIONS, SCALED, compared
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence import model_outputs
 from widthfold_onnx.evidence.model_outputs import attempt, pairs, run_once
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.provider_traits import Level
 
 FEEDS = [InputSet("counted", {"x": np.arange(8, dtype=np.float32).reshape(2, 4)})]
 

@@ -94,12 +94,10 @@ def read_stdin():
 def kept_times(end, *, send):
     """Reports where TensorRT would keep the times of its kernels, with a file there."""
     from widthfold_onnx.options import Provider
-    from widthfold_onnx.runtime.descriptions import description_of
+    from widthfold_onnx.runtime.provider_traits import traits_of
     from widthfold_onnx.runtime.providers import ranking
 
-    options = dict(ranking(Provider.TENSORRT, {}, 1, tf32=True))[
-        description_of(Provider.TENSORRT).name
-    ]
+    options = dict(ranking(Provider.TENSORRT, {}, 1, tf32=True))[traits_of(Provider.TENSORRT).name]
     times = Path(options["trt_timing_cache_path"], "times")
     times.write_text("of kernels")
     send(str(times))

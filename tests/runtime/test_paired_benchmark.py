@@ -12,7 +12,6 @@ from tests.evidence.timing.machine import FIRST_TIMED, Machine, costs
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime import clock, paired_benchmark, settings
 from widthfold_onnx.runtime.clock import RUN_SPREAD, SESSIONS
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs import input_sets
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import MIN_PROCESSES, speed_verdict
@@ -23,6 +22,7 @@ from widthfold_onnx.runtime.paired_benchmark import (
     ratio_over_processes,
     ratios_to,
 )
+from widthfold_onnx.runtime.provider_traits import Level
 
 OPTIONS = VerifyOptions(provider=Provider.CPU, time_budget=2.0)
 SHAPES = {"x": (1, 256)}

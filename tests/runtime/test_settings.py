@@ -9,7 +9,7 @@ import pytest
 from tests.evidence.timing.machine import FIRST_TIMED, Machine, costs
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime import paired_benchmark, settings
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.settings import Setting, settings_of
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.shared import ROOT
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime import session as session_module
-from widthfold_onnx.runtime.descriptions import description_of
+from widthfold_onnx.runtime.provider_traits import traits_of
 
 SCRIPTS = ROOT / "scripts"
 
@@ -41,9 +41,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
 
     monkeypatch.setattr(session_module, "ranking", ranking)
     monkeypatch.setattr(session_module, "usable_provider", lambda provider: provider)
-    monkeypatch.setattr(
-        session_module, "description_of", lambda provider: description_of(Provider.CPU)
-    )
+    monkeypatch.setattr(session_module, "traits_of", lambda provider: traits_of(Provider.CPU))
     return seen
 
 

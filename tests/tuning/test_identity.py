@@ -14,7 +14,7 @@ import pytest
 
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.system import Processor
 from widthfold_onnx.tuning import identity
 from widthfold_onnx.tuning.identity import canonical, machine_identity, setting_identity

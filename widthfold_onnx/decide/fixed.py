@@ -27,8 +27,8 @@ from widthfold_onnx.options import STRIDES_ALONE, FoldOptions, Layout, Provider,
 from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.plan import Origin
 from widthfold_onnx.rules.selection import preferred_form
-from widthfold_onnx.runtime.descriptions import description_of
 from widthfold_onnx.runtime.environment import version
+from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.runtime.providers import OFF
 
 
@@ -95,8 +95,6 @@ def decide_layout(fold: FoldOptions, runtime: RuntimeOptions) -> FoldOptions:
     """
     if fold.layout is not Layout.AUTO or fold.fixed_factor is None:
         return fold
-    provider = description_of(
-        Provider.CUDA if runtime.provider is Provider.AUTO else runtime.provider
-    )
+    provider = traits_of(Provider.CUDA if runtime.provider is Provider.AUTO else runtime.provider)
     prefers_nhwc = runtime.provider_options.get(provider.channels_last, "0").lower() not in OFF
     return replace(fold, layout=Layout.NHWC if prefers_nhwc else provider.layout)

@@ -28,8 +28,8 @@ from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.rules.quantization import REMOVED, SELECTING
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.kernels import u8s8_error
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.providers import SIGNED
 from widthfold_onnx.runtime.session import Session, open_session
 from widthfold_onnx.system import cores

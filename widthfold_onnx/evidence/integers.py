@@ -29,7 +29,7 @@ from widthfold_onnx.model.proto.walk import body_path, copy_of, is_default
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import Shapes, VerifyOptions
 from widthfold_onnx.results import IntegerRun
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 
 EXACT_BELOW = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
 MAX_MAGNITUDE = 61

@@ -14,8 +14,8 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.exact_kernels import open_exact
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.options.progress import Progress, Step, silent
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import Session
 from widthfold_onnx.text import printable
 

@@ -24,7 +24,7 @@ from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions
 from widthfold_onnx.options.progress import silent
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import resolved
 
 if TYPE_CHECKING:

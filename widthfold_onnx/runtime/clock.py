@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from widthfold_onnx.options import RuntimeOptions
-from widthfold_onnx.runtime.descriptions import description_of
+from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.system import has_fine_thread_clock
 
 Run = Callable[[int], object]
@@ -77,7 +77,7 @@ def clock_of(options: RuntimeOptions) -> Clock:
 def clock_name(options: RuntimeOptions) -> Literal["wall", "thread"]:
     """Return the name of the clock that `clock_of` chooses."""
     in_caller = (
-        description_of(options.provider).in_caller
+        traits_of(options.provider).in_caller
         and options.threads == 1
         and not options.provider_options
     )

@@ -21,8 +21,8 @@ from typing import Any
 
 from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.results import Environment, Gpu, GpuState
-from widthfold_onnx.runtime.descriptions import description_of
 from widthfold_onnx.runtime.library import cudnn_version
+from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.system import clock_mhz, cores, load_average, processor
 from widthfold_onnx.text import printable
 
@@ -123,7 +123,7 @@ class Device:
         self.missing = ""
         self._nvml: Any = None
         self._handle: Any = None
-        if description_of(options.provider).device != "nvidia":
+        if traits_of(options.provider).device != "nvidia":
             return
         try:
             import pynvml

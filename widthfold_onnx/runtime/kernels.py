@@ -19,7 +19,7 @@ import onnx
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.clock import clock_of, seconds_of
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.providers import model_of
 from widthfold_onnx.runtime.session import open_session
 from widthfold_onnx.runtime.settings import Setting, random_run

@@ -20,7 +20,7 @@ from typing import Any
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.descriptions import CUDNN, description_of
+from widthfold_onnx.runtime.provider_traits import CUDNN, traits_of
 from widthfold_onnx.text import printable
 
 _FATAL = 4
@@ -144,16 +144,14 @@ def missing_library(provider: Provider) -> str | None:
 
     Of most providers no library is known.
     """
-    folder, description = Path(runtime().__file__).parent / "capi", description_of(provider)
-    libraries = list(folder.glob(f"*{description.library}.*")) if description.library else []
+    folder, traits = Path(runtime().__file__).parent / "capi", traits_of(provider)
+    libraries = list(folder.glob(f"*{traits.library}.*")) if traits.library else []
     try:
         for file in folder.glob("*onnxruntime_providers_shared.*"):
             ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
         for file in libraries:
             ctypes.CDLL(str(file))
-        for name in (
-            description.opened_later if any(file.suffix == ".so" for file in libraries) else ()
-        ):
+        for name in traits.opened_later if any(file.suffix == ".so" for file in libraries) else ():
             ctypes.CDLL(name)
     except OSError as error:
         return printable(str(error).replace(f"{folder}/", ""))

@@ -23,8 +23,8 @@ from onnx import parser
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime import library
-from widthfold_onnx.runtime.descriptions import description_of
 from widthfold_onnx.runtime.library import missing_library, preload
+from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.text import printable, quoted
 
 OFF = ("0", "false")
@@ -43,18 +43,18 @@ def ranking(
         tf32: False makes CUDA compute float32 products in full, even against a chosen option.
     """
     links = []
-    for item in (provider, *description_of(provider).fallbacks):
-        description = description_of(item)
-        options = dict(description.options)
-        if description.threads:
-            options[description.threads] = str(threads)
-        if description.folder:
-            options[description.folder] = _shared_folder().name
+    for item in (provider, *traits_of(provider).fallbacks):
+        traits = traits_of(item)
+        options = dict(traits.options)
+        if traits.threads:
+            options[traits.threads] = str(threads)
+        if traits.folder:
+            options[traits.folder] = _shared_folder().name
         if item is provider:
             options |= provider_options
         if not tf32:
-            options |= description.exact
-        links.append((description.name, options))
+            options |= traits.exact
+        links.append((traits.name, options))
     return links
 
 
@@ -80,10 +80,10 @@ def check_options(provider: Provider, provider_options: Mapping[str, str]) -> No
         UsageError: it does not know one, or cannot use its value.
     """
     text = printable(", ".join(f"{name}={value}" for name, value in provider_options.items()))
-    if provider_options and not description_of(provider).takes_options:
+    if provider_options and not traits_of(provider).takes_options:
         # The runtime silently ignores them, and a report would name options without effect.
         raise UsageError(f"provider {provider} takes no options: {text}")
-    for name in description_of(provider).captures & provider_options.keys():
+    for name in traits_of(provider).captures & provider_options.keys():
         if provider_options[name].lower() not in OFF:
             raise UsageError(f"{name} repeats a run on its old inputs; it cannot be verified")
     reason = obstacle(provider, tuple(provider_options.items()))
@@ -100,19 +100,19 @@ def obstacle(provider: Provider, provider_options: tuple[tuple[str, str], ...] =
     """
     if provider is Provider.CPU:
         return None
-    runtime, description = library.runtime(), description_of(provider)
+    runtime, traits = library.runtime(), traits_of(provider)
     available = runtime.get_available_providers()
-    if description.name not in available:
+    if traits.name not in available:
         hint = (
-            f"pip install '{description.install}'"
-            if description.install
+            f"pip install '{traits.install}'"
+            if traits.install
             else f"it has {', '.join(available)}"
         )
-        return f"this ONNX Runtime has no {description.name}; {hint}"
-    if description.device == "nvidia":
+        return f"this ONNX Runtime has no {traits.name}; {hint}"
+    if traits.device == "nvidia":
         preload()
     options = library.quiet_options({"session.disable_cpu_ep_fallback": "1"})
-    cpu = description_of(Provider.CPU).name
+    cpu = traits_of(Provider.CPU).name
     providers = [
         item for item in ranking(provider, dict(provider_options), 1, tf32=False) if item[0] != cpu
     ]
@@ -121,7 +121,7 @@ def obstacle(provider: Provider, provider_options: tuple[tuple[str, str], ...] =
         session.run(None, {"x": np.ones((1, 1, 1, 1), np.float32)})
     except library.failures() as error:
         return missing_library(provider) or library.words(error)
-    if session.get_providers()[0] != description.name:
+    if session.get_providers()[0] != traits.name:
         return missing_library(provider) or "no usable device"
     return None
 
@@ -222,7 +222,7 @@ def check_entries(given_entries: Mapping[str, str]) -> None:
             raise UsageError(f"session option {name} is 0 or 1, not {quoted(value)}")
         try:
             options = library.quiet_options({name: value})
-            cpu = [description_of(Provider.CPU).name]
+            cpu = [traits_of(Provider.CPU).name]
             library.new_session(one_node(), options, cpu)
         except library.failures() as error:
             entry = quoted(f"{name}={value}")

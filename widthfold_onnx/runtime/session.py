@@ -24,7 +24,7 @@ from widthfold_onnx.model.proto.dims import declared, symbol_of
 from widthfold_onnx.model.proto.walk import all_tensors, inputs, overridable
 from widthfold_onnx.options import Provider, RuntimeOptions, Values
 from widthfold_onnx.runtime import library
-from widthfold_onnx.runtime.descriptions import Level, description_of
+from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.runtime.providers import (
     OFF,
     check_entries,
@@ -330,10 +330,10 @@ def open_session(
         has_no_kernel = isinstance(error, runtime.capi.onnxruntime_pybind11_state.NotImplemented)
         kind = NoKernelError if has_no_kernel else UnverifiedError
         raise kind(f"{label} does not load: {library.words(error, path)}") from error
-    first, expected = session.get_providers()[0], description_of(provider).name
+    first, expected = session.get_providers()[0], traits_of(provider).name
     if first != expected:
         raise UnverifiedError(f"{label} runs on {first} although {expected} was asked for")
-    on_cuda = description_of(provider).device == "nvidia"
+    on_cuda = traits_of(provider).device == "nvidia"
     number = int(options.provider_options.get("device_id", 0)) if on_cuda else 0
     device = ("cuda" if on_cuda else "cpu", number)
     return Session(session, provider, label, device, options.cases)

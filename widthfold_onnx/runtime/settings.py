@@ -2,7 +2,7 @@
 
 The runtime's highest level is not always its fastest: convolutions of few channels were seen to
 run up to nine times slower there than one level below. On CUDA the layout and the algorithm search
-change times more than a fold does. So every setting that the description of the provider names is
+change times more than a fold does. So every setting that the traits of the provider name is
 tried, on both models.
 """
 
@@ -22,10 +22,10 @@ import onnx
 
 from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
 from widthfold_onnx.runtime.clock import Clock, Run, Times, clock_of, in_turn, warm_up
-from widthfold_onnx.runtime.descriptions import Level, description_of
 from widthfold_onnx.runtime.inputs.feeds import Distribution, random_feeds
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
 from widthfold_onnx.runtime.intervals import is_surely_faster
+from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.runtime.session import Feeds, Port, Session, open_session
 
 CHOICE_SHARE = 0.15
@@ -73,7 +73,7 @@ class Setting:
 
 def settings_of(options: RuntimeOptions) -> list[Setting]:
     """Return the settings to choose from, the common one first; given options are fixed."""
-    provider, fixed = description_of(options.provider), options.provider_options
+    provider, fixed = traits_of(options.provider), options.provider_options
     swept = {
         name: (fixed[name],) if name in fixed else values for name, values in provider.swept.items()
     }

@@ -18,8 +18,8 @@ import msgspec
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.descriptions import Level, description_of
 from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Measurement, lost
+from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.system import memory_bytes
 from widthfold_onnx.tuning.identity import setting_identity
 from widthfold_onnx.tuning.store import Key, Store
@@ -98,7 +98,7 @@ def measure(
     """
     by_subject = {workload.subject: workload for workload in workloads}
     pending = _Pending(by_subject, len(by_subject), budget, keep, on_progress)
-    on_cpu = description_of(options.search_options.provider).device == "cpu"
+    on_cpu = traits_of(options.search_options.provider).device == "cpu"
     while pending.workloads:
         try:
             isolated(

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from widthfold_onnx.errors import InternalError
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.descriptions import Level, description_of
 from widthfold_onnx.runtime.environment import machine, version
 from widthfold_onnx.runtime.kernels import u8s8_error
+from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.runtime.session import resolved, runtime_version
 from widthfold_onnx.system import cores, processor
 
@@ -76,14 +76,14 @@ def machine_identity(provider: Provider) -> str:
         "onnx": version("onnx"),
         "widthfold": version("widthfold-onnx"),
     }
-    description = description_of(provider)
-    if description.device == "nvidia":
+    traits = traits_of(provider)
+    if traits.device == "nvidia":
         kinds = _gpus()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if len(kinds) > 1 else ""
         facts |= {"gpu": kinds, "visible": visible}
-    if description.device == "other":
+    if traits.device == "other":
         facts["host"] = platform.node()  # nothing tells its kind
-    facts |= {name: version(*packages) for name, packages in description.packages.items()}
+    facts |= {name: version(*packages) for name, packages in traits.packages.items()}
     return canonical(facts)
 
 
@@ -94,7 +94,7 @@ def runtime_of(machine: str) -> str:
 
 def device_name(provider: Provider) -> str:
     """Return the name of the processor, or of the GPUs, that a provider runs on."""
-    kinds = _gpus() if description_of(provider).device == "nvidia" else []
+    kinds = _gpus() if traits_of(provider).device == "nvidia" else []
     return ", ".join(kinds) or machine()
 
 

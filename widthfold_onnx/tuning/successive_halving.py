@@ -21,7 +21,6 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.clock import Run, Times, clock_of, in_turn
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.kernels import operations
 from widthfold_onnx.runtime.measurement import (
     AS_IS,
@@ -33,6 +32,7 @@ from widthfold_onnx.runtime.measurement import (
     timed,
 )
 from widthfold_onnx.runtime.paired_benchmark import measurement_of
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.settings import Setting, random_run
 from widthfold_onnx.tuning.effort import SPENDING, Spending
 from widthfold_onnx.tuning.workloads import Workload, reformed

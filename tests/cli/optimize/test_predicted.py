@@ -16,8 +16,8 @@ from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions
 from widthfold_onnx.rewrite.reading import Reading
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement, lost, now
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.identity import machine_identity, setting_identity
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.store import Key, Store

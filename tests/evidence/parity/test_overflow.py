@@ -10,8 +10,8 @@ from tests.evidence.parity.original_runs import planted_runs
 from tests.folding import optimize
 from widthfold_onnx.evidence import exact_kernels
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.provider_traits import Level
 
 OPTIONS = VerifyOptions(provider=Provider.CPU, seeds=3, truth_budget=0)
 BYTES = "seed 2, integers 0 to 255"

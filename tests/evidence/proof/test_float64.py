@@ -12,7 +12,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.proof.float64 import OPS
 from widthfold_onnx.evidence.proof.values import UnevaluableError
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import open_session
 
 GEOMETRIES = [

@@ -2,7 +2,7 @@
 
 from widthfold_onnx.options import Provider
 from widthfold_onnx.results import NodeTime
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import Port
 
 MILLI = 1_000_000

@@ -6,7 +6,7 @@ import pytest
 
 from widthfold_onnx.evidence.timing import usage
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.settings import Setting
 
 

@@ -17,7 +17,7 @@ from widthfold_onnx.evidence.timing.profile import (
     profile,
 )
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import open_session
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'

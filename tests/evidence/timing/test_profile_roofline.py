@@ -20,8 +20,8 @@ from widthfold_onnx.evidence.timing.profile import (
 )
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.runtime import kernels
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import open_session
 from widthfold_onnx.runtime.settings import Setting, open_at
 

@@ -9,7 +9,7 @@ from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.timing import usage
 from widthfold_onnx.evidence.timing.usage import file_bytes
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.settings import Setting
 
 pytestmark = pytest.mark.processes

@@ -3,8 +3,8 @@
 from onnx import parser
 
 from widthfold_onnx.options import ANY_SIZE, Provider, RuntimeOptions
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.input_sets import random_sets
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import open_session
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'

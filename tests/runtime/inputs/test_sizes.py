@@ -9,7 +9,6 @@ from tests.shared import MODELS
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime import session as session_module
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs import sizes as sizes_module
 from widthfold_onnx.runtime.inputs.input_sets import random_sets
 from widthfold_onnx.runtime.inputs.sizes import (
@@ -17,6 +16,7 @@ from widthfold_onnx.runtime.inputs.sizes import (
     input_dimensions,
     second_compared_shapes,
 )
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import Port, Session, open_session
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'

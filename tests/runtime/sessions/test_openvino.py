@@ -22,11 +22,11 @@ from widthfold_onnx.options import (
     VerifyOptions,
 )
 from widthfold_onnx.pipeline import verify
-from widthfold_onnx.runtime.descriptions import description_of
+from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.runtime.session import open_session, resolved
 from widthfold_onnx.tuning.store import Store
 
-NAME = description_of(Provider.OPENVINO).name
+NAME = traits_of(Provider.OPENVINO).name
 
 pytestmark = [
     pytest.mark.needs_openvino,

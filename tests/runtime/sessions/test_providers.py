@@ -8,7 +8,7 @@ import pytest
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime import library
-from widthfold_onnx.runtime.descriptions import DESCRIPTIONS, description_of
+from widthfold_onnx.runtime.provider_traits import TRAITS, traits_of
 from widthfold_onnx.runtime.providers import (
     check_options,
     obstacle,
@@ -16,8 +16,8 @@ from widthfold_onnx.runtime.providers import (
     usable_provider,
 )
 
-NAMES = {provider: known.name for provider, known in DESCRIPTIONS.items()}
-CUDA_OPTIONS = description_of(Provider.CUDA).options
+NAMES = {provider: known.name for provider, known in TRAITS.items()}
+CUDA_OPTIONS = traits_of(Provider.CUDA).options
 
 
 class RuntimeOptions:

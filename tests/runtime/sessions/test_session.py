@@ -14,7 +14,7 @@ from tests.shared import ROOT
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime import session as session_module
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import Port, open_session, runtime_version
 
 ON_CPU = RuntimeOptions(provider=Provider.CPU)

@@ -12,7 +12,7 @@ from onnx import parser
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions, VerifyOptions
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.providers import DOCUMENTED, FOLDER, entries, one_node
 from widthfold_onnx.runtime.session import open_session, resolved
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests import oracle
 from widthfold_onnx.options import Provider, RuntimeOptions
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import open_session
 
 

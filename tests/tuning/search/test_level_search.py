@@ -10,7 +10,7 @@ from tests.tuning.search.nets import ALL, found
 from tests.tuning.search.world import World, doubled, enter
 from tests.tuning.workload.tool import search_text
 from widthfold_onnx.options import Effort
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.search.outcome import NEGLIGIBLE

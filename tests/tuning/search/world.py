@@ -16,7 +16,6 @@ import pytest
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.rewrite.record import FOLD_KEY
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement, lost, timed
 from widthfold_onnx.runtime.paired_benchmark import (
@@ -24,6 +23,7 @@ from widthfold_onnx.runtime.paired_benchmark import (
     ratio_of_levels,
     ratios_to,
 )
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning import store as store_module
 from widthfold_onnx.tuning.search import context as context_module

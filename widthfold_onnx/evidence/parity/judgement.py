@@ -29,7 +29,7 @@ from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
 from widthfold_onnx.evidence.parity.truth import true_outputs
 from widthfold_onnx.options.progress import Step
 from widthfold_onnx.results import LevelName, OutputParity
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.text import printable
 
 MULTIPLE_IF_PROVED = 10.0

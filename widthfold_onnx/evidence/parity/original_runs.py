@@ -31,10 +31,10 @@ from widthfold_onnx.model.proto.walk import operator_of, subgraphs
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.options.progress import Progress
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.cases import MAX_SMALL
 from widthfold_onnx.runtime.inputs.input_sets import InputSets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.text import printable
 
 UNSTEADY = "cannot be judged: the original itself gives other values when it runs again"

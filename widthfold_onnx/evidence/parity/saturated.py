@@ -14,7 +14,7 @@ from widthfold_onnx.evidence.model_outputs import Outputs, attempt, pairs
 from widthfold_onnx.evidence.parity.original_runs import OriginalRuns
 from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Distance, measure
 from widthfold_onnx.options.progress import Step
-from widthfold_onnx.runtime.descriptions import Level
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.providers import PRECISION
 from widthfold_onnx.text import printable
 

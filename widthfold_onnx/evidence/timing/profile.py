@@ -32,8 +32,8 @@ from widthfold_onnx.model.proto.walk import all_graphs
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.results import NodeTime, Side
-from widthfold_onnx.runtime.descriptions import Level, description_of
 from widthfold_onnx.runtime.kernels import copied, operations
+from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.runtime.session import Feeds, Session
 from widthfold_onnx.runtime.settings import Setting, open_at
 from widthfold_onnx.text import printable
@@ -137,7 +137,7 @@ def placement(nodes: Sequence[NodeTime]) -> dict[str, int]:
 
 def fallbacks(nodes: Sequence[NodeTime], provider: Provider) -> list[NodeTime]:
     """Return the nodes that did not run on the provider that was asked for."""
-    return [node for node in nodes if node.provider != description_of(provider).name]
+    return [node for node in nodes if node.provider != traits_of(provider).name]
 
 
 def alarms(sides: dict[str, Side], provider: str) -> list[str]:

@@ -21,9 +21,9 @@ from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing
 from widthfold_onnx.runtime.clock import clock_name
-from widthfold_onnx.runtime.descriptions import description_of
 from widthfold_onnx.runtime.environment import Device
 from widthfold_onnx.runtime.paired_benchmark import Contest, contest
+from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.runtime.settings import open_at
 from widthfold_onnx.system import cores, load_average
 
@@ -151,7 +151,7 @@ def _side(outcome: Contest, number: int, roofline: Roofline) -> Side:
 
 def _gpu(outcome: Contest) -> Gpu | None:
     """Describe the GPU and its clocks during the paired timing; None if NVML knows none of it."""
-    if description_of(outcome.options.provider).device != "nvidia":
+    if traits_of(outcome.options.provider).device != "nvidia":
         return None
     states = [state for process in outcome.processes for state in process.gpu]
     return msgspec.structs.replace(

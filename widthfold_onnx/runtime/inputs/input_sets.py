@@ -13,7 +13,6 @@ from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options import Provider, Shapes, Sizes, VerifyOptions
-from widthfold_onnx.runtime.descriptions import description_of
 from widthfold_onnx.runtime.inputs.cases import shown_values
 from widthfold_onnx.runtime.inputs.feeds import Distribution, distribution_of, random_feeds
 from widthfold_onnx.runtime.inputs.recorded import InputSet, stored_feeds
@@ -26,6 +25,7 @@ from widthfold_onnx.runtime.inputs.sizes import (
     second_compared_shapes,
     with_batch,
 )
+from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.runtime.session import Feeds, Session
 from widthfold_onnx.system import last_cache_bytes
 
@@ -224,6 +224,6 @@ def _stored(session: Session, options: VerifyOptions, shapes: Shapes | None) -> 
 
 def _count(feeds: Feeds, provider: Provider) -> int:
     size = sum(array.nbytes for array in feeds.values())
-    cache = last_cache_bytes() if description_of(provider).device == "cpu" else GPU_CACHE
+    cache = last_cache_bytes() if traits_of(provider).device == "cpu" else GPU_CACHE
     fewest, most = INPUT_SETS
     return min(max(fewest, cache // max(size, 1) + 1), most)

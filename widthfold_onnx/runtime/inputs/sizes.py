@@ -21,8 +21,8 @@ from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.proto.dims import DimensionKey, Dimensions
 from widthfold_onnx.options import Provider, RuntimeOptions, Shapes, Sizes, Values
 from widthfold_onnx.results import AssumedSizes
-from widthfold_onnx.runtime.descriptions import description_of
 from widthfold_onnx.runtime.inputs.feeds import random_feeds
+from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.runtime.session import Port, Session, open_session
 from widthfold_onnx.system import memory_at_most
 from widthfold_onnx.text import printable
@@ -416,7 +416,7 @@ class _Tries:
     def _runs(self, shapes: Shapes, seconds: float | None) -> bool:
         """Run the model once; `seconds` is the longest run, None bounds neither time nor memory."""
         feeds = random_feeds(self._session.inputs, 0, shapes)
-        is_bounded = seconds is not None and description_of(self._session.provider).device == "cpu"
+        is_bounded = seconds is not None and traits_of(self._session.provider).device == "cpu"
         limit = math.inf if seconds is None else min(seconds, self._end - time.monotonic())
         try:
             with memory_at_most(MEMORY) if is_bounded else contextlib.nullcontext():

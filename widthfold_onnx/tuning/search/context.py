@@ -9,8 +9,8 @@ from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Provider, SearchOptions, Sizes
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.descriptions import Level, description_of
 from widthfold_onnx.runtime.inputs.sizes import assumed_shapes, provider_and_sizes
+from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.runtime.session import ports_of
 from widthfold_onnx.tuning.identity import (
     machine_identity,
@@ -99,7 +99,7 @@ def _chosen(options: SearchOptions, provider: Provider) -> Target | None:
     if options.target is None:
         return None
     target = load_target(options.target)
-    on_cpu = description_of(provider).device == "cpu"
+    on_cpu = traits_of(provider).device == "cpu"
     if provider is not Provider.AUTO and on_cpu != (target.provider is Provider.CPU):
         raise UsageError(f"target {target.name} is of provider {target.provider}, not {provider}")
     return target

@@ -33,9 +33,9 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.rewrite.plan import Plan
-from widthfold_onnx.runtime.descriptions import Level, description_of
 from widthfold_onnx.runtime.inputs.sizes import assumed_sizes
 from widthfold_onnx.runtime.measurement import Measurement
+from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.runtime.session import ports_of
 from widthfold_onnx.tuning.bench import Bench, Budget
 from widthfold_onnx.tuning.layers import Layers
@@ -146,7 +146,7 @@ class _Search:
         first, drafted, interrupted = self._at_level_all(draft), None, False
         levels = [first]
         try:
-            has_levels = Level.EXTENDED in description_of(search_options.provider).levels
+            has_levels = Level.EXTENDED in traits_of(search_options.provider).levels
             if first.layers.workloads and has_levels:
                 self.trials.on_progress(Step("timing the model at the levels of the runtime"))
                 drafted = self.trials.levels(draft)

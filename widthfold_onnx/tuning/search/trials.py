@@ -23,7 +23,6 @@ from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import EMPTY, Plan
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.descriptions import Level
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.intervals import noise, speed_verdict
 from widthfold_onnx.runtime.measurement import Measurement, lost
@@ -35,6 +34,7 @@ from widthfold_onnx.runtime.paired_benchmark import (
     ratios_to,
     send_each,
 )
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.bench import Bench, is_complete
 from widthfold_onnx.tuning.effort import Spending
 from widthfold_onnx.tuning.identity import canonical

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Provider
-from widthfold_onnx.runtime.descriptions import description_of
+from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.system import processor
 from widthfold_onnx.text import quoted
 
@@ -110,6 +110,6 @@ def usual(provider: Provider) -> str:
         provider: where models run. For GPUs the result is the smallest known one, as the names
             of devices are not looked up; AUTO, and what no target is known of, count as the CPU.
     """
-    if name := description_of(provider).target:
+    if name := traits_of(provider).target:
         return name
     return "cpu-avx512" if processor().has_avx512 else "cpu-avx2"

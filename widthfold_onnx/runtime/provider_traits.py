@@ -1,6 +1,6 @@
-"""Describe the execution providers: the facts of a provider are its entry in `DESCRIPTIONS`.
+"""Describe the execution providers: what is known of a provider is its entry in `TRAITS`.
 
-A provider without an entry runs with what `Description` says by itself. The facts of CPU and
+A provider without an entry runs with what `ProviderTraits` says by itself. The facts of CPU and
 OpenVINO were measured; CUDA and TensorRT ran on devices of others; all else is taken from the
 documentation of the runtime (docs/providers.md).
 """
@@ -26,8 +26,8 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Description:
-    """A provider.
+class ProviderTraits:
+    """What is known of a provider.
 
     Attributes:
         name: the runtime's name of it.
@@ -78,8 +78,8 @@ class Description:
 
 _CUDNN_PACKAGES = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
 
-DESCRIPTIONS = {
-    Provider.CPU: Description(
+TRAITS = {
+    Provider.CPU: ProviderTraits(
         name="CPUExecutionProvider",
         install="widthfold-onnx[cpu]",
         device="cpu",
@@ -88,7 +88,7 @@ DESCRIPTIONS = {
         levels=(Level.ALL, Level.EXTENDED),
         in_caller=True,
     ),
-    Provider.CUDA: Description(
+    Provider.CUDA: ProviderTraits(
         name="CUDAExecutionProvider",
         install="widthfold-onnx[gpu]",
         device="nvidia",
@@ -115,7 +115,7 @@ DESCRIPTIONS = {
         opened_later=(CUDNN,),
         packages={"cudnn": _CUDNN_PACKAGES},
     ),
-    Provider.TENSORRT: Description(
+    Provider.TENSORRT: ProviderTraits(
         name="TensorrtExecutionProvider",
         install="widthfold-onnx[gpu]",
         device="nvidia",
@@ -132,7 +132,7 @@ DESCRIPTIONS = {
             "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
         },
     ),
-    Provider.OPENVINO: Description(
+    Provider.OPENVINO: ProviderTraits(
         name="OpenVINOExecutionProvider",
         install="widthfold-onnx[openvino]",
         device="cpu",
@@ -144,27 +144,27 @@ DESCRIPTIONS = {
         in_caller=True,
         library="onnxruntime_providers_openvino",
     ),
-    Provider.MIGRAPHX: Description(
+    Provider.MIGRAPHX: ProviderTraits(
         name="MIGraphXExecutionProvider",
         install="onnxruntime-migraphx",
         options={"migraphx_fp16_enable": "0", "migraphx_exhaustive_tune": "0"},
         target="mi300x",
         library="onnxruntime_providers_migraphx",
     ),
-    Provider.DML: Description(name="DmlExecutionProvider", install="onnxruntime-directml"),
-    Provider.COREML: Description(
+    Provider.DML: ProviderTraits(name="DmlExecutionProvider", install="onnxruntime-directml"),
+    Provider.COREML: ProviderTraits(
         name="CoreMLExecutionProvider",
         install="widthfold-onnx[cpu]",
         options={"ModelFormat": "MLProgram", "MLComputeUnits": "ALL"},
     ),
-    Provider.QNN: Description(name="QNNExecutionProvider", install="onnxruntime-qnn"),
-    Provider.WEBGPU: Description(
+    Provider.QNN: ProviderTraits(name="QNNExecutionProvider", install="onnxruntime-qnn"),
+    Provider.WEBGPU: ProviderTraits(
         name="WebGpuExecutionProvider",
         options={"preferredLayout": "NHWC"},
         captures=frozenset({"enableGraphCapture"}),
         layout=Layout.NHWC,
     ),
-    Provider.XNNPACK: Description(
+    Provider.XNNPACK: ProviderTraits(
         name="XnnpackExecutionProvider",
         device="cpu",
         threads="intra_op_num_threads",
@@ -173,6 +173,6 @@ DESCRIPTIONS = {
 }
 
 
-def description_of(provider: Provider) -> Description:
-    """Return the description of a provider, also of a provider that is known by name alone."""
-    return DESCRIPTIONS.get(provider) or Description(name=provider)
+def traits_of(provider: Provider) -> ProviderTraits:
+    """Return the traits of a provider, also of a provider that is known by name alone."""
+    return TRAITS.get(provider) or ProviderTraits(name=provider)

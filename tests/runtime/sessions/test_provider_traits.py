@@ -1,4 +1,4 @@
-"""Descriptions of providers, and names of others."""
+"""Traits of providers, and names of others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from widthfold_onnx.options import (
 )
 from widthfold_onnx.runtime import clock
 from widthfold_onnx.runtime.clock import clock_name
-from widthfold_onnx.runtime.descriptions import DESCRIPTIONS, Description, Level, description_of
+from widthfold_onnx.runtime.provider_traits import TRAITS, Level, ProviderTraits, traits_of
 from widthfold_onnx.runtime.providers import ranking
 from widthfold_onnx.runtime.settings import settings_of
 from widthfold_onnx.tuning.targets import load_target, names, usual
@@ -42,24 +42,24 @@ ABOUT_ONE = {
 
 
 def test_every_provider_is_described_under_its_name() -> None:
-    assert set(DESCRIPTIONS) == set(Provider) - {Provider.AUTO}
-    for provider, description in DESCRIPTIONS.items():
-        assert Provider(description.name) is provider
+    assert set(TRAITS) == set(Provider) - {Provider.AUTO}
+    for provider, traits in TRAITS.items():
+        assert Provider(traits.name) is provider
 
 
-@pytest.mark.parametrize("provider", DESCRIPTIONS)
-def test_a_description_agrees_with_itself(provider: Provider) -> None:
-    description = description_of(provider)
-    assert {*description.exact, *description.swept} <= description.options.keys()
-    assert all(description.options[name] == values[0] for name, values in description.swept.items())
-    assert not {description.threads, description.folder} & description.options.keys()
-    assert description.channels_last in {"", *description.options}
-    assert description.target in {"", *names()}
-    if description.target:
-        assert description_of(load_target(description.target).provider).device == description.device
-    assert description.levels[0] is Level.ALL
-    assert [*description.fallbacks, provider].count(Provider.CPU) == 1
-    assert description.takes_options or not description.options
+@pytest.mark.parametrize("provider", TRAITS)
+def test_the_traits_of_a_provider_agree_with_each_other(provider: Provider) -> None:
+    traits = traits_of(provider)
+    assert {*traits.exact, *traits.swept} <= traits.options.keys()
+    assert all(traits.options[name] == values[0] for name, values in traits.swept.items())
+    assert not {traits.threads, traits.folder} & traits.options.keys()
+    assert traits.channels_last in {"", *traits.options}
+    assert traits.target in {"", *names()}
+    if traits.target:
+        assert traits_of(load_target(traits.target).provider).device == traits.device
+    assert traits.levels[0] is Level.ALL
+    assert [*traits.fallbacks, provider].count(Provider.CPU) == 1
+    assert traits.takes_options or not traits.options
 
 
 def test_other_providers_are_called_what_the_runtime_calls_them() -> None:
@@ -91,7 +91,7 @@ def test_options_take_a_plain_word_for_a_provider(kind: type[RuntimeOptions]) ->
 
 
 def test_what_is_not_described_runs_with_defaults() -> None:
-    assert description_of(OTHER) == Description(name=OTHER)
+    assert traits_of(OTHER) == ProviderTraits(name=OTHER)
     assert ranking(OTHER, {"a": "1"}, 4, tf32=False) == [
         (OTHER, {"a": "1"}),
         ("CPUExecutionProvider", {}),
@@ -135,7 +135,7 @@ def test_a_fixed_factor_takes_the_layout_of_the_provider(provider: Provider, lay
     assert decide_layout(chosen, options).layout is Layout.NCHW
 
 
-def test_providers_are_told_apart_by_their_descriptions_alone() -> None:
+def test_providers_are_told_apart_by_their_traits_alone() -> None:
     files = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")}
     assert {name for name, text in files.items() if COMPARED.search(text)} == ABOUT_ONE
 
@@ -166,17 +166,17 @@ def _available() -> list[str]:
     return list(onnxruntime.get_available_providers())
 
 
-@pytest.mark.parametrize("provider", DESCRIPTIONS)
+@pytest.mark.parametrize("provider", TRAITS)
 def test_the_page_says_what_is_known(provider: Provider) -> None:
     page = (PACKAGE.parent / "docs" / "providers.md").read_text(encoding="utf-8")
     (line,) = (line for line in page.splitlines() if line.startswith(f"| `{provider}` |"))
-    description = description_of(provider)
-    words = [f"{name}={value}" for name, value in description.options.items()]
+    traits = traits_of(provider)
+    words = [f"{name}={value}" for name, value in traits.options.items()]
     for text in (
-        description.name,
-        description.install,
-        description.threads,
+        traits.name,
+        traits.install,
+        traits.threads,
         *words,
-        *description.swept,
+        *traits.swept,
     ):
         assert text in line
