@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 from widthfold_onnx import pipeline
-from widthfold_onnx.decide.decisions import Choose, decide
+from widthfold_onnx.decide.decisions import Choose, decisions_of
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.model.check import check_model
 from widthfold_onnx.model.document import Document
@@ -54,7 +54,7 @@ def rewriting(reading: Reading, options: FoldOptions, choose: Choose) -> Rewriti
     """Settle on the forms that `choose` returns; layers that it refuses stay."""
     layers = [
         (decision.layer, decision.outcome)
-        for decision in decide(reading, options, choose)
+        for decision in decisions_of(reading, options, choose)
         if decision.layer is not None and isinstance(decision.outcome, Form)
     ]
     return Rewriting.of(reading.document, layers)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.cli.tool import build
 from widthfold_onnx.decide.decisions import (
     Drafting,
-    decide,
+    decisions_of,
     is_selected,
     layer_plans,
     left_alone,
@@ -64,7 +64,7 @@ def test_patterns_select_and_skip(
 
 def test_every_site_is_decided_in_graph_order(model: onnx.ModelProto) -> None:
     options = FoldOptions(factor=4, skip=("b",))
-    decisions = decide(Drafting(model, None, options).reading(EMPTY), options, choose)
+    decisions = decisions_of(Drafting(model, None, options).reading(EMPTY), options, choose)
     assert [(d.site.name, d.layer is None) for d in decisions] == [("b", True), ("a", False)]
     skipped, folded = (decision.outcome for decision in decisions)
     assert isinstance(skipped, Refusal)
@@ -78,14 +78,14 @@ def test_a_pattern_without_a_site_is_an_error(
 ) -> None:
     options = FoldOptions(factor=4, **changes)
     with pytest.raises(UsageError, match=r"no layer is named '(relu|c\*)'; `inspect` lists them"):
-        decide(Drafting(model, None, options).reading(EMPTY), options, choose)
+        decisions_of(Drafting(model, None, options).reading(EMPTY), options, choose)
 
 
 def test_a_plan_has_the_layers_with_a_form_sorted_by_name(model: onnx.ModelProto) -> None:
     reading = Drafting(model, None, OPTIONS).reading(EMPTY)
-    plan = EMPTY.with_layers(layer_plans(decide(reading, OPTIONS, choose)))
+    plan = EMPTY.with_layers(layer_plans(decisions_of(reading, OPTIONS, choose)))
     assert [layer.node for layer in plan.layers] == ["a", "b"]
-    assert layer_plans(decide(reading, OPTIONS, lambda layer: LATER)) == []
+    assert layer_plans(decisions_of(reading, OPTIONS, lambda layer: LATER)) == []
     drafting = Drafting(model, None, OPTIONS)
     assert drafting.plan(EMPTY, choose) == plan
 

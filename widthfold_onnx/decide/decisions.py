@@ -137,7 +137,7 @@ class Drafting:
 
     def plan(self, draft: Plan, choose: Choose) -> Plan:
         """Return a draft with the form that a function chooses for each layer."""
-        decisions = decide(self.reading(draft), self.fold_options, choose)
+        decisions = decisions_of(self.reading(draft), self.fold_options, choose)
         return draft.with_layers(layer_plans(decisions))
 
 
@@ -256,7 +256,7 @@ def left_alone(
     )
 
 
-def decide(reading: Reading, options: FoldOptions, choose: Choose) -> list[Decision]:
+def decisions_of(reading: Reading, options: FoldOptions, choose: Choose) -> list[Decision]:
     """Return one decision for every site of the model, in graph order.
 
     Args:

@@ -12,7 +12,7 @@ import onnx
 from widthfold_onnx.decide.decisions import (
     DecidedPlan,
     Drafting,
-    decide,
+    decisions_of,
     layer_plans,
 )
 from widthfold_onnx.decide.hints import Hints, SizeCheck, all_run
@@ -64,7 +64,9 @@ def decide_fixed(
         padding = padding_report(draft.padding, stops, is_padded=True)
         if padding is None and not reading.is_folded:
             padding = unpadded_report(options.pad_channels, stops, options)
-    decisions = decide(reading, options, partial(preferred_form, options=options, factor=factor))
+    decisions = decisions_of(
+        reading, options, partial(preferred_form, options=options, factor=factor)
+    )
     hints = Hints(reading, options, run)
     sites = [site_report(decision, hints.of(decision)) for decision in decisions]
     name = "strides" if factor == STRIDES_ALONE else f"factor {factor}"

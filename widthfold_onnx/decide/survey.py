@@ -8,7 +8,7 @@ from typing import Any
 
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.arrays import Dims, round_up
-from widthfold_onnx.decide.decisions import KEPT, Decision, Drafting, decide
+from widthfold_onnx.decide.decisions import KEPT, Decision, Drafting, decisions_of
 from widthfold_onnx.decide.hints import Hints, none_runs, runnable_sizes
 from widthfold_onnx.decide.report import companion_reports, padding_report
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
@@ -69,7 +69,7 @@ def survey(
         nodes=len(loaded.proto.graph.node),
         sites=[
             _site(decision, reading, hints.of(decision), options, factor)
-            for decision in decide(reading, options, choose)
+            for decision in decisions_of(reading, options, choose)
         ],
         companions=companion_reports(matches, options.exchanges, LEFT_ALONE),
         padding=padding_report(joined_plan(chains), stops, is_padded=False),

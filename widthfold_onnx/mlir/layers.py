@@ -21,8 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from widthfold_onnx import mlir
 from widthfold_onnx.algebra.packing import Move, Reshape, Transpose, shape_after
 from widthfold_onnx.arrays import Array, Dims
-from widthfold_onnx.decide.decisions import Decision
-from widthfold_onnx.decide.decisions import decide as decisions_of
+from widthfold_onnx.decide.decisions import Decision, decisions_of
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Layout

@@ -10,7 +10,7 @@ from tests.folding import read, rewritten
 from tests.rewrite.graphs import Builder, ops
 from tests.rewrite.proved import assert_proved, proof
 from tests.running import LEVELS, run
-from widthfold_onnx.decide.decisions import decide
+from widthfold_onnx.decide.decisions import decisions_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.enumeration import forms_of_split
@@ -89,7 +89,7 @@ def test_groups_that_lie_apart_are_no_pixel_shuffle() -> None:
         return [form for form in every_form(layer, options) if form.spec.factor == 1]
 
     every: list[Form] = []
-    decide(
+    decisions_of(
         read(model, options),
         options,
         lambda layer: every.extend(sub_pixels(layer)) or Refusal(Code.NO_GAIN, "later"),

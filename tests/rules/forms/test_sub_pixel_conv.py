@@ -15,7 +15,7 @@ from tests.rules.one_conv import conv_model, site, transposed_model
 from tests.running import LEVELS, opened, run
 from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis
 from widthfold_onnx.algebra.conv import ConvFold
-from widthfold_onnx.decide.decisions import decide
+from widthfold_onnx.decide.decisions import decisions_of
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rewrite.record import patterns
@@ -46,7 +46,7 @@ def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.Mod
         found.extend(sub_pixels(layer, options))
         return found[0]
 
-    decide(read(model, options), options, first)
+    decisions_of(read(model, options), options, first)
     return [rewritten(model, options, lambda layer, form=form: form) for form in found[:SMALLEST]]
 
 
@@ -194,7 +194,7 @@ def test_an_open_extent_is_guarded(stride: int, axis: AxisName) -> None:
         guarded.extend((form.spec.axis, bool(guard_conditions(layer, form))) for form in forms)
         return Refusal(Code.NOT_SELECTED, "only counted")
 
-    decide(read(model, options), options, none)
+    decisions_of(read(model, options), options, none)
     assert all(has_guard for axis, has_guard in guarded if "width" in axis)
     assert guarded or axis is not AxisName.AUTO
 
@@ -248,7 +248,7 @@ def test_what_is_carried_opens_with_the_conv_or_not_at_all(dims, assumed, kernel
         forms.extend(every_form(layer, options))
         return forms[0]
 
-    decide(read(model, options), options, first)
+    decisions_of(read(model, options), options, first)
     assert len(forms) >= 30
     cases = []
     for shape in (assumed, *others):

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from widthfold_onnx.decide.decisions import DecidedPlan, decide, layer_plans
+from widthfold_onnx.decide.decisions import DecidedPlan, decisions_of, layer_plans
 from widthfold_onnx.decide.hints import Hints, runnable_sizes
 from widthfold_onnx.decide.report import companion_reports, site_report
 from widthfold_onnx.model.loader import LoadedModel
@@ -115,7 +115,7 @@ class _Search:
         draft = candidate.draft
         outcome = SearchOutcome(level, forms, candidate, finals, self.context)
         reading = drafting.reading(draft)
-        decisions = decide(reading, fold_options, outcome.choose)
+        decisions = decisions_of(reading, fold_options, outcome.choose)
         run = partial(runnable_sizes, loaded.path, trials.search_options.cases)
         hints = Hints(reading, fold_options, run)
         plan = draft.with_layers(layer_plans(decisions))
