@@ -145,16 +145,16 @@ class _Grouping:
 
     def _is_returned(self, value: Value, nodes: Sequence[Node]) -> bool:
         """Check whether a group of nodes returns a value, as a logical tensor."""
-        document, home = self.regions.document, self.regions.home(value)
-        if home is not None and self.regions.needed_layouts(value) <= {home}:
+        layout = self.regions.made_in(value)
+        if layout is not None and self.regions.read_in(value) <= {layout}:
             return False
-        return document.must_stay(value) or _is_used_outside([value], {*nodes})
+        return self.regions.document.must_stay(value) or _is_used_outside([value], {*nodes})
 
     def _is_implied(
         self, value: Value, layout: PackedLayout | None, conditions: Mapping[int, Congruence]
     ) -> bool:
         """Check whether a tensor of a group meets conditions that its packed layout needs, too."""
-        if layout is None or self.regions.home(value) != layout:
+        if layout is None or self.regions.made_in(value) != layout:
             return False
         layout_conditions = layout.conditions(self.regions.shapes[value, layout])
         return conditions.items() <= layout_conditions.items()

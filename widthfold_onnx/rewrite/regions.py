@@ -63,7 +63,7 @@ class Regions:
         dequantized: the DequantizeLinear that run on packed tensors, by result and layout.
         shapes: logical extents of every tensor, by each layout that it has or could have; a layout
             fixes the extents of the axes that it folds, others may be open.
-        homes: the layout in which each output is made; None for logical.
+        output_layouts: the layout of each output, but of DequantizeLinear; None for logical.
         folded_data: tensors that folded nodes read in a layout.
     """
 
@@ -75,7 +75,7 @@ class Regions:
     refusals: dict[Node, Refusal] = field(default_factory=dict)
     dequantized: dict[PackedTensor, PropagatedOp] = field(default_factory=dict)
     shapes: dict[PackedTensor, Dims] = field(default_factory=dict)
-    homes: dict[Value, PackedLayout | None] = field(default_factory=dict)
+    output_layouts: dict[Value, PackedLayout | None] = field(default_factory=dict)
     folded_data: set[PackedTensor] = field(default_factory=set)
 
     @classmethod
@@ -93,24 +93,24 @@ class Regions:
         regions._choose_ops()
         return regions
 
-    def home(self, value: Value | None) -> PackedLayout | None:
+    def made_in(self, value: Value | None) -> PackedLayout | None:
         """Return the layout in which a value is made; None for logical."""
         if value is None:
             return None
         source = self.sources.get(value)
         if source is None:
-            return self.homes.get(value)
-        home = self.homes.get(source)
-        return home if home is not None and (value, home) in self.dequantized else None
+            return self.output_layouts.get(value)
+        layout = self.output_layouts.get(source)
+        return layout if layout is not None and (value, layout) in self.dequantized else None
 
-    def needed_layouts(self, value: Value) -> set[PackedLayout | None]:
+    def read_in(self, value: Value) -> set[PackedLayout | None]:
         """Return the layouts in which a value is read; None for logical."""
         layouts: set[PackedLayout | None] = {None} if self.document.must_stay(value) else set()
         for node, index in value.uses():
             result = node.outputs[0]
             if self.sources.get(result) is value and index == 0:
                 # A result that nobody reads is logical.
-                reads = self.needed_layouts(result) or {None}
+                reads = self.read_in(result) or {None}
                 layouts |= {
                     layout if layout and (result, layout) in self.dequantized else None
                     for layout in reads
@@ -129,7 +129,7 @@ class Regions:
     def packed_tensors(self, node: Node) -> list[PackedTensor]:
         """Return the packed tensors that a folded or packed node reads and returns."""
         tensors = [(v, self.input_layout(node, index)) for index, v in enumerate(node.inputs)]
-        tensors += [(value, self.homes.get(value)) for value in node.outputs]
+        tensors += [(value, self.output_layouts.get(value)) for value in node.outputs]
         return [(value, layout) for value, layout in tensors if value and layout]
 
     def node_groups(self) -> list[tuple[Node, ...]]:
@@ -147,7 +147,7 @@ class Regions:
 
     def is_superseded(self, node: Node) -> bool:
         """Check whether the result of a DequantizeLinear is read in packed layouts only."""
-        layouts = self.needed_layouts(node.outputs[0]) if node.outputs[0] in self.sources else set()
+        layouts = self.read_in(node.outputs[0]) if node.outputs[0] in self.sources else set()
         return bool(layouts) and all(
             layout and (node.outputs[0], layout) in self.dequantized for layout in layouts
         )
@@ -189,7 +189,7 @@ class Regions:
     def _choose_ops(self) -> None:
         """Let every op run packed that can, then make those logical whose moves cost more."""
         for node, ends in self.folded_nodes.items():
-            self._place(node, ends)
+            self._record_folded(node, ends)
         for node in self.nodes:
             if node not in self.folded_nodes:
                 self._propagate_through(node)
@@ -197,21 +197,21 @@ class Regions:
         for node, _ in reversed(candidates):
             self._try_choice(node, None)
         for node, propagated_op in candidates:
-            if any(self.home(value) == propagated_op.layout for value in node.inputs):
+            if any(self.made_in(value) == propagated_op.layout for value in node.inputs):
                 self._try_choice(node, propagated_op)
 
-    def _place(self, node: Node, ends: Ends) -> None:
+    def _record_folded(self, node: Node, ends: Ends) -> None:
         """Record the packed tensors that a folded node reads and returns."""
         result, data = node.outputs[0], node.inputs[ends.data]
-        self.homes[result] = ends.output_layout
+        self.output_layouts[result] = ends.output_layout
         if ends.input_layout is not None and data is not None:
-            self._dequantize(data, ends.input_layout, ends.static_in_shape)
+            self._record_dequantized(data, ends.input_layout, ends.static_in_shape)
             self.shapes[data, ends.input_layout] = ends.static_in_shape
             self.folded_data.add((data, ends.input_layout))
         if ends.output_layout is not None:
             self.shapes[result, ends.output_layout] = ends.static_out_shape
 
-    def _dequantize(self, value: Value, layout: PackedLayout, shape: Dims) -> None:
+    def _record_dequantized(self, value: Value, layout: PackedLayout, shape: Dims) -> None:
         """Record that a DequantizeLinear makes a value in a layout, if it can."""
         source, node = self.sources.get(value), value.producer()
         if source is None or node is None:
@@ -227,17 +227,17 @@ class Regions:
         """Let an op run packed if it can, in the first layout of its inputs that it accepts."""
         if node.outputs[0] in self.sources:
             source = self.sources[node.outputs[0]]
-            layout = self.homes.get(source)
+            layout = self.output_layouts.get(source)
             if layout is not None:
-                self._dequantize(node.outputs[0], layout, self.shapes[source, layout])
+                self._record_dequantized(node.outputs[0], layout, self.shapes[source, layout])
             return
-        for layout in dict.fromkeys(self.home(value) for value in node.inputs):
+        for layout in dict.fromkeys(self.made_in(value) for value in node.inputs):
             if layout is None:
                 continue
             packed_shapes = {
                 i: self.shapes[value, layout]
                 for i, value in enumerate(node.inputs)
-                if value and (self.home(value) == layout or (value, layout) in self.folded_data)
+                if value and (self.made_in(value) == layout or (value, layout) in self.folded_data)
             }
             shapes = tuple(packed_shapes.get(i) for i in range(len(node.inputs)))
             packed_op = propagate(OpInLayout(self.document, node, shapes, layout))
@@ -265,16 +265,16 @@ class Regions:
         else:
             self.propagated[node] = choice
         for value in node.outputs:
-            self.homes[value] = None if choice is None else choice.layout
+            self.output_layouts[value] = None if choice is None else choice.layout
 
     def _moved_elements(self, value: Value) -> int:
         """Return the number of elements copied to provide a value in all layouts that are read."""
-        home = self.home(value)
-        layouts = self.needed_layouts(value) - {home}
+        own_layout = self.made_in(value)
+        layouts = self.read_in(value) - {own_layout}
         if value in self.sources:  # a dequantized layout is paid for by moving its integers
             layouts = {s for s in layouts if s is not None and (value, s) not in self.dequantized}
-        if home is not None and layouts:
-            layouts |= {None, home}  # every other layout is folded from the logical tensor
+        if own_layout is not None and layouts:
+            layouts |= {None, own_layout}  # every other layout is folded from the logical tensor
         shapes = [(s, self.shapes[value, s]) for s in layouts if s is not None]
         return sum(elements(shape) for s, shape in shapes if not s.is_view(shape))
 
@@ -324,7 +324,7 @@ def _stops(regions: Regions, node: Node) -> Iterator[tuple[Node, Refusal]]:
     if ends is not None and ends.logical_reason is not None:
         yield node, ends.logical_reason
     for value in node.outputs:
-        layout = regions.home(value)
+        layout = regions.made_in(value)
         if layout is None:
             continue
         values = regions.values_in(value, layout)

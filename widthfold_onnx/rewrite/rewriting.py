@@ -270,7 +270,7 @@ class Emission:
                 self._logical[value] = result
                 continue
             self._packed_values[value, layout] = result
-            if self._regions.needed_layouts(value) - {layout}:
+            if self._regions.read_in(value) - {layout}:
                 self._logical[value] = self._convert(value, result, layout, node, inverse=True)
 
     def _convert(
