@@ -107,7 +107,7 @@ def cost(
         price = prices(found_layers, measurements, link)
         layouts = [None, *price]
         total += min(
-            sum(price[layout] for layout in conversions(link, ends, home)) for home in layouts
+            sum(price[layout] for layout in conversions(link, ends, shared)) for shared in layouts
         )
     return total
 
@@ -126,16 +126,16 @@ def prices(found_layers: Layers, measurements: Known, link: Link) -> dict[object
     return price
 
 
-def conversions(link: Link, ends: Mapping[str, tuple], home: object) -> Iterator[object]:
-    """The layout of every fold and every unfold, where the tensors themselves are in `home`."""
+def conversions(link: Link, ends: Mapping[str, tuple], shared: object) -> Iterator[object]:
+    """The layout of every fold and every unfold, where the tensors themselves are in `shared`."""
     layouts = {ends[s][1] for s in link.makers} | ({None} if link.has_other_maker else set())
     read = {ends[s][0] for s in link.readers} | ({None} if link.has_other_reader else set())
-    if home is not None and layouts - {home}:
-        yield home  # folded from the logical tensor
-    if home is not None and read - {home}:
-        yield home  # unfolded for those that read it otherwise
-    yield from layouts - {home, None}
-    yield from read - {home, None}
+    if shared is not None and layouts - {shared}:
+        yield shared  # folded from the logical tensor
+    if shared is not None and read - {shared}:
+        yield shared  # unfolded for those that read it otherwise
+    yield from layouts - {shared, None}
+    yield from read - {shared, None}
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -31,7 +31,7 @@ MeasurementOf = Callable[[str, Candidate], Measurement | None]
 """Returns the measurement of (subject, candidate), if there is one."""
 
 
-class Option(NamedTuple):
+class Choice(NamedTuple):
     """One form that a layer may take, or the layer as it is.
 
     Attributes:
@@ -60,24 +60,24 @@ def assign(layers: Layers, measurement_of: MeasurementOf) -> dict[str, FormSpec]
     Returns:
         Subject -> form, for layers that are not left as they are.
     """
-    return _least(layers, {s: _measured(w, measurement_of) for s, w in layers.workloads.items()})
+    return _least(layers, {s: [*_measured(w, measurement_of)] for s, w in layers.workloads.items()})
 
 
 def foresee(layers: Layers) -> dict[str, FormSpec]:
     """Choose the forms of least predicted cost, as `assign` does."""
     inside = layers.workloads_inside
-    return _least(layers, {s: _predicted(w, inside.get(s)) for s, w in layers.workloads.items()})
+    return _least(layers, {s: [*_predicted(w, inside.get(s))] for s, w in layers.workloads.items()})
 
 
-def _measured(workload: Workload, measurement_of: MeasurementOf) -> Iterator[Option]:
-    """Yield the options of a layer whose times are known."""
+def _measured(workload: Workload, measurement_of: MeasurementOf) -> Iterator[Choice]:
+    """Yield the choices of a layer whose times are known."""
     subject, inside = workload.subject, subject_inside(workload.subject)
     as_is = measurement_of(subject, AS_IS)
     if as_is is None or as_is.status != "ok":
-        yield Option(None, 0.0)
+        yield Choice(None, 0.0)
         return
     as_is_seconds = as_is.seconds
-    yield Option(None, as_is_seconds / MIN_GAIN)
+    yield Choice(None, as_is_seconds / MIN_GAIN)
 
     def seconds(subject: str, form: PredictedForm) -> float | None:
         result = measurement_of(subject, form.spec)
@@ -87,51 +87,50 @@ def _measured(workload: Workload, measurement_of: MeasurementOf) -> Iterator[Opt
     for form in workload.forms:
         lone_seconds = seconds(subject, form)
         if lone_seconds is not None:
-            yield _option(form, lone_seconds, seconds(inside, form))
+            yield _choice(form, lone_seconds, seconds(inside, form))
 
 
-def _predicted(workload: Workload, inside: Workload | None) -> Iterator[Option]:
-    """Yield all options of a layer; `inside` has the forms that may run between packed tensors."""
-    yield Option(None, workload.predicted / MIN_GAIN)
+def _predicted(workload: Workload, inside: Workload | None) -> Iterator[Choice]:
+    """Yield all choices of a layer; `inside` has the forms that may run between packed tensors."""
+    yield Choice(None, workload.predicted / MIN_GAIN)
     shared = set() if inside is None else set(inside.forms)
     for form in workload.forms:
-        yield _option(form, form.predicted, form.predicted_inside if form in shared else None)
+        yield _choice(form, form.predicted, form.predicted_inside if form in shared else None)
 
 
-def _option(form: PredictedForm, lone_seconds: float, packed_seconds: float | None) -> Option:
-    """Return a form as an option, by its seconds alone and between packed tensors if they count."""
+def _choice(form: PredictedForm, lone_seconds: float, packed_seconds: float | None) -> Choice:
+    """Return a form as a choice, by its seconds alone and between packed tensors if they count."""
     if packed_seconds is None:
-        return Option(form.spec, lone_seconds)
+        return Choice(form.spec, lone_seconds)
     core, layouts = min(packed_seconds, lone_seconds), (form.input_layout, form.output_layout)
-    return Option(form.spec, core, *layouts, (lone_seconds - core) / (2 - layouts.count(None)))
+    return Choice(form.spec, core, *layouts, (lone_seconds - core) / (2 - layouts.count(None)))
 
 
-def _least(layers: Layers, yielded: Mapping[str, Iterator[Option]]) -> dict[str, FormSpec]:
-    options = {subject: list(choices) for subject, choices in yielded.items()}
+def _least(layers: Layers, choices: Mapping[str, Sequence[Choice]]) -> dict[str, FormSpec]:
     program = _Program()
     variables_of = {
         subject: [
-            program.variable(layers.count(subject) * o.seconds, is_integer=True) for o in choices
+            program.variable(layers.count(subject) * c.seconds, is_integer=True) for c in of_layer
         ]
-        for subject, choices in options.items()
+        for subject, of_layer in choices.items()
     }
     for variables in variables_of.values():
         program.exactly_one(variables)
     for link in layers.links:
-        _join(program, link, options, variables_of)
-    values = program.solve() if options else []
+        _join(program, link, choices, variables_of)
+    values = program.solve() if choices else []
     return {
-        subject: option.spec
-        for subject, choices in options.items()
-        for option, variable in zip(choices, variables_of[subject], strict=True)
-        if option.spec is not None and values[variable] > 1 / 2
+        subject: choice.spec
+        for subject, of_layer in choices.items()
+        for choice, variable in zip(of_layer, variables_of[subject], strict=True)
+        if choice.spec is not None and values[variable] > 1 / 2
     }
 
 
 def _join(
     program: _Program,
     link: Link,
-    options: Mapping[str, Sequence[Option]],
+    choices: Mapping[str, Sequence[Choice]],
     variables_of: Mapping[str, Sequence[int]],
 ) -> None:
     """Add the cost of a link: its layout, and the folds and unfolds that its layers need.
@@ -151,24 +150,24 @@ def _join(
     for subjects, makes in ((link.makers, True), (link.readers, False)):
         for subject in dict.fromkeys(subjects):
             by_layout: defaultdict[PackedLayout | None, list[int]] = defaultdict(list)
-            for option, variable in zip(options[subject], variables_of[subject], strict=True):
-                layout = option.output_layout if makes else option.input_layout
+            for choice, variable in zip(choices[subject], variables_of[subject], strict=True):
+                layout = choice.output_layout if makes else choice.input_layout
                 by_layout[layout].append(variable)
                 if layout is not None:
-                    cost[layout] = max(cost[layout], option.end_seconds)
+                    cost[layout] = max(cost[layout], choice.end_seconds)
             sides.append((by_layout, makes))
-    home = {layout: program.variable(0.0, is_integer=True) for layout in cost}
-    program.exactly_one([*home.values(), program.variable(0.0, is_integer=True)])
+    is_in = {layout: program.variable(0.0, is_integer=True) for layout in cost}
+    program.exactly_one([*is_in.values(), program.variable(0.0, is_integer=True)])
     for layout, seconds in cost.items():
         fold, unfold = program.variable(seconds), program.variable(seconds)
         if link.has_other_maker:
-            program.at_least(fold, [home[layout]])
+            program.at_least(fold, [is_in[layout]])
         if link.has_other_reader:
-            program.at_least(unfold, [home[layout]])
+            program.at_least(unfold, [is_in[layout]])
         for by_layout, makes in sides:
             inward, outward = (unfold, fold) if makes else (fold, unfold)
-            program.at_least(inward, by_layout[layout], [home[layout]])
-            program.at_least(outward, [home[layout]], by_layout[layout])
+            program.at_least(inward, by_layout[layout], [is_in[layout]])
+            program.at_least(outward, [is_in[layout]], by_layout[layout])
 
 
 class _Program:
