@@ -90,7 +90,8 @@ def _survey(
     document = Document(copy_of(proto), folder, inlined)
     exchanges: list[tuple[Match, Exchange | None]] = []
     for scope, node in document.nodes(operators):
-        companion, name = operators[operator_of(node)], NodeName(scope.path, shown_name(node))
+        companion = operators[operator_of(node)]
+        name = NodeName(scope.path, shown_name(node))
         outcome = _outcome(document, scope, node, COMPANIONS[companion])
         if isinstance(outcome, Refusal):
             exchanges.append((Match(companion, name, node.op_type, outcome), None))
@@ -134,7 +135,8 @@ def _make_nodes(
 
     inner = [node.outputs[0]] * (len(nodes) - len(node.outputs))
     for new_node, output in zip(nodes, (*inner, *node.outputs), strict=True):
-        inputs, metadata = list(map(value_of, new_node.inputs)), {ORIGIN_KEY: output.name or ""}
+        inputs = list(map(value_of, new_node.inputs))
+        metadata = {ORIGIN_KEY: output.name or ""}
         kind = new_node.op_type
         added_node = builder.add(kind, kind.lower(), inputs, new_node.attributes, metadata=metadata)
         if new_node.original is not None:

@@ -311,7 +311,8 @@ def _copied(document: Document, nodes: Iterable[Node]) -> tuple[list[Node], dict
         )
         copy.name, copy.doc_string = node.name, node.doc_string
         for old, new in zip(node.outputs, copy.outputs, strict=True):
-            new.name, copies[old] = old.name, new
+            new.name = old.name
+            copies[old] = new
         new_nodes.append(copy)
     return new_nodes, copies
 

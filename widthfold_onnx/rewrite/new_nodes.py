@@ -136,7 +136,9 @@ class Series(NewNodes):
 
     def _sum(self, step: ShiftedSum) -> None:
         """Append a Pad for each tap, which selects its channels and shifts them, and their Sum."""
-        start, taps, zeros = self.value, [], [0] * (step.rank - 3)
+        start = self.value
+        taps = []
+        zeros = [0] * (step.rank - 3)
         for k, (begin, end) in enumerate(step.pads):
             first, last = k * step.channels, (len(step.pads) - 1 - k) * step.channels
             self.value = start
@@ -197,7 +199,8 @@ class Series(NewNodes):
             if constant is None or isinstance(constant, Value):
                 inputs.append(constant)
             else:
-                name, array = f"{self._base}/{suffix}/{label}", np.array(constant, np.int64)
+                name = f"{self._base}/{suffix}/{label}"
+                array = np.array(constant, np.int64)
                 inputs.append(self._document.add_constant(array, name, self._graph))
         metadata = {ORIGIN_KEY: self._origin, **(metadata or {})}
         node = self.add(op_type, suffix, inputs, attributes, metadata=metadata, domain=domain)

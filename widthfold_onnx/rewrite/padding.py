@@ -119,7 +119,8 @@ def _put(document: Document, padding: ChannelPadding, multiple: int) -> None:
         if result.vanishes and output in padding.layouts:
             source = node.inputs[0]
             assert source is not None
-            new_values[output], replacements[node] = new_values.get(source, source), []
+            new_values[output] = new_values.get(source, source)
+            replacements[node] = []
             continue
         inputs = [None if value is None else new_values.get(value, value) for value in node.inputs]
         inputs += [None] * (max(result.constants, default=-1) + 1 - len(inputs))

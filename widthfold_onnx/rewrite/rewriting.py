@@ -224,7 +224,8 @@ class Emission:
             elif i in propagated_op.data:
                 inputs.append(self._value_in(value, propagated_op.layout, reader))
             elif i in propagated_op.packed_op.constants:
-                array, name = propagated_op.packed_op.constants[i], f"{value.name}/widthfold"
+                array = propagated_op.packed_op.constants[i]
+                name = f"{value.name}/widthfold"
                 sharing_key = (value, propagated_op.layout)
                 inputs.append(
                     self._constants.add(array, name, self._graph, sharing_key=sharing_key)

@@ -128,15 +128,18 @@ def forms_of_split(
     Yields:
         Names of the axes whose factor is above 1, joined by "+"; and the form or its refusal.
     """
-    grouping, names = grouping or layer.grouping, axis_names(layer.rank)
+    grouping = grouping or layer.grouping
+    names = axis_names(layer.rank)
     group_changes = _changes(layer.grouping, grouping)
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
     if options.ragged and (refusal := _too_short(layer, split)):
         yield label, refusal
         return
-    pairs, one_sided = zip(layer.axes, split[1:], strict=True), one_sided and not group_changes
+    pairs = zip(layer.axes, split[1:], strict=True)
+    one_sided = one_sided and not group_changes
     of_axes = [list(_tilings(axis, factor, one_sided=one_sided)) for axis, factor in pairs]
-    batch, lift_names = ["batch"] if split[0] > 1 else [], ["lifted"] if lift else []
+    batch = ["batch"] if split[0] > 1 else []
+    lift_names = ["lifted"] if lift else []
     for last_first in product(*reversed(of_axes)):
         tilings = last_first[::-1]
         kind = [*batch, *(kind for kind, _ in tilings if kind), *lift_names, *group_changes]

@@ -169,10 +169,10 @@ class Form:
 
     def channels_text(self, inputs: int, outputs: int) -> str:
         """Return the new channels for reports, with rank and groups if they changed."""
-        channels, regrouping = "{} -> {}".format(*self.fold.channels(inputs, outputs)), ""
+        channels = "{} -> {}".format(*self.fold.channels(inputs, outputs))
         original, result = self.fold.regrouping.original, self.fold.regrouping.result
-        if original.group != result.group:
-            regrouping = f", in groups: {self.fold.new_group}"
+        is_regrouped = original.group != result.group
+        regrouping = f", in groups: {self.fold.new_group}" if is_regrouped else ""
         suffix = (
             ", as a MatMul"
             if self.spec.kind == PRODUCT

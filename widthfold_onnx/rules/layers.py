@@ -304,7 +304,8 @@ class ConvLayer(Layer):
 
     def problem(self) -> Refusal | None:
         """Say why data, weight, bias and quantization per channel do not fit together."""
-        (inputs, outputs), rank = self.channels, len(self.weight_shape)
+        inputs, outputs = self.channels
+        rank = len(self.weight_shape)
         axis = self.operator.out_axis(self.node, rank)
         assert axis is not None
         counts = {1, outputs, self.weight.shape[axis]}

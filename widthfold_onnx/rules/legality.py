@@ -57,7 +57,8 @@ def _integers_problem(layer: Layer, shapes: tuple[Dims, Dims]) -> Refusal | None
 
 def _spread_problem(layer: Layer, options: FoldOptions, fold: ConvFold) -> Refusal | None:
     """Refuse structural zeros that spread Inf and NaN, and groups that drop weights besides 0."""
-    strict, groups = options.nonfinite is NonFinite.REFUSE, fold.regrouping.result.group
+    strict = options.nonfinite is NonFinite.REFUSE
+    groups = fold.regrouping.result.group
     if fold.regrouping.leaves_out and layer.weight_groups % groups:
         return Refusal(Code.JOINED_CHANNELS, f"the weight is not zero between {groups} groups")
     zeros = fold.structural_zeros()

@@ -105,7 +105,8 @@ def propagate(op: OpInLayout) -> PackedOp | Refusal:
     problem = rule_problem(op, PROPAGATION, "runs {} on packed tensors")
     if problem is not None:
         return problem
-    node, (data, *other_shapes) = op.node, op.shapes
+    node = op.node
+    data, *other_shapes = op.shapes
     if node.op_type not in SEVERAL and (data is None or any(o is not None for o in other_shapes)):
         return Refusal(Code.NOT_PACKED, "the input is not packed in this layout")
     result = PROPAGATION[node.op_type](op)

@@ -158,7 +158,8 @@ def is_single(shape: Dims) -> bool:
 
 def _gives_back(scale: Array, zero: Array) -> bool:
     """Check whether quantizing every dequantized number gives it back (operator texts)."""
-    limits, scale = np.iinfo(zero.dtype), scale.reshape(())
+    limits = np.iinfo(zero.dtype)
+    scale = scale.reshape(())
     integers = np.arange(limits.min, limits.max + 1)
     offset = int(zero.reshape(()))
     with np.errstate(all="ignore"):

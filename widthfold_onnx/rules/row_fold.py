@@ -110,7 +110,9 @@ class RowFold(Proposal):
 
     def form(self, shapes: tuple[Dims, Dims]) -> Form:
         """Return the form of the fold, see `Proposal.form`."""
-        layer, layout, shape, span = self.layer, self._layout, self._static_shape, self._span
+        layer, layout = self.layer, self._layout
+        shape = self._static_shape
+        span = self._span
         data_moves, result_moves = _moves(layer, layout, shape)
         return Form(
             spec=self.spec,
@@ -177,7 +179,8 @@ def _ends(layer: ProductLayer, layout: RowLayout, shape: Dims) -> Ends:
     if (labels := layer.labels) is not None:
         input_layout = input_layout if labels.is_plain(labels.data, labels.summed) else None
         if output_layout is not None and not labels.is_plain(labels.result, labels.columns):
-            output_layout, reason = None, Refusal(Code.OTHER_AXIS, "its result is transposed")
+            output_layout = None
+            reason = Refusal(Code.OTHER_AXIS, "its result is transposed")
     if layer.flat:
         result = (*result[:-2], result[-1 if layer.weight_on_left else -2])
         reason = Refusal(Code.NO_CHANNELS, "its result has no axis of channels")

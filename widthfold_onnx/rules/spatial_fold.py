@@ -107,7 +107,8 @@ class SpatialFold(Proposal):
         layer, fold = self.layer, self.fold
         if fold.summed:
             return self._summed(shapes)
-        (in_shape, out_shape), logical = shapes, (layer.planned, layer.output)
+        in_shape, out_shape = shapes
+        logical = (layer.planned, layer.output)
         input_packing, output_packing = (
             _packing(fold, _static_shape(layer, shape), output=output)
             for shape, output in ((in_shape, False), (out_shape, True))
@@ -159,7 +160,8 @@ class SpatialFold(Proposal):
         first = fold.axes[0]
         input_packing, _ = pack_positions(in_shape, first.in_tile)
         _, output_packing = pack_positions(out_shape, first.out_tile)
-        batch, positions = in_shape[0], elements(in_shape[2:3]) // first.in_tile
+        batch = in_shape[0]
+        positions = elements(in_shape[2:3]) // first.in_tile
         channels = fold.channels(*layer.channels)[1]
         tap_shape = (batch, positions, channels, *out_shape[3:])
         output_positions = elements((batch, positions * first.out_tile, *out_shape[3:]))

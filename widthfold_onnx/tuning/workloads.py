@@ -231,19 +231,20 @@ class CutLayer:
     def workload(self, target: Target) -> Workload:
         """Return the layer to be measured, with its forms ordered for a device."""
         output = [int(d) for d in self.measured_layer.output if d is not None]
-        work, macs = Work.of(self.layer, self.shape, output), self.measured_layer.macs or 0
+        work = Work.of(self.layer, self.shape, output)
+        macs = self.measured_layer.macs or 0
         predicted = []
         for form in self.forms:
-            ends, form_work = form.ends, work.folded(form, self.shape, output)
-            unfused = self.fused if ends.output_layout is None else 0  # else they run packed
+            form_work = work.folded(form, self.shape, output)
+            unfused = self.fused if form.ends.output_layout is None else 0  # else they run packed
             moves = (form.folding, form.unfolding)
             predicted.append(
                 PredictedForm(
                     spec=form.spec,
                     macs=macs * form.flops_ratio,
                     predicted=form_seconds(work, moves, form_work, unfused, target),
-                    input_layout=ends.input_layout,
-                    output_layout=ends.output_layout,
+                    input_layout=form.ends.input_layout,
+                    output_layout=form.ends.output_layout,
                     predicted_inside=conv_seconds(form_work, target),
                 )
             )
@@ -405,7 +406,8 @@ def excerpt(
     for value in _read([*members, *([] if maker is None else [maker])]):
         if (name := value.name or "") not in computed:
             constants[name] = _number(document, value, table, path)
-    last, end = nodes[-1].output[0], document.fresh("end")
+    last = nodes[-1].output[0]
+    end = document.fresh("end")
     node, output = ending(last, end, table.element_type(path, last))
     graph = helper.make_graph(
         [*nodes, node],

@@ -170,7 +170,9 @@ def _tail(
     """Return the ops up to the last Slice that pads shorten, None if no Slice follows."""
     result: _Tail | Refusal | None = None
     places = list(range(len(cropped_axes) + 2))  # the axis of the layer's result, for each axis
-    value, nodes, pending_slices = conv.outputs[0], list[NewNode](), set[Node]()
+    value = conv.outputs[0]
+    nodes = list[NewNode]()
+    pending_slices = set[Node]()
     while (reader := _reader(lengths.document, value, pending_slices)) is not None:
         if is_default(reader, "Slice"):
             absorption = _absorb(lengths, reader, places, cropped_axes)
@@ -200,7 +202,8 @@ def _reader(document: Document, value: Value, pending_slices: set[Node]) -> Node
     A Shape may read the value, too, if nothing but the bounds of Slices follows from it: these
     Slices are added to `pending_slices`, and must become pads.
     """
-    users, maker = [user for user, _ in value.uses()], value.producer()
+    users = [user for user, _ in value.uses()]
+    maker = value.producer()
     shapes = [user for user in users if is_default(user, "Shape")]
     if len(users) - len(shapes) != 1 or maker is None or document.must_stay(value):
         return None
@@ -247,7 +250,8 @@ def _reshape_axes(lengths: Lengths, node: Node, places: list[int]) -> list[int]:
     if node.op_type == "Squeeze":
         squeezed_axes = {axis % len(places) for axis in axes}
         return [place for i, place in enumerate(places) if i not in squeezed_axes]
-    rank, old_places = len(places) + len(axes), iter(places)
+    rank = len(places) + len(axes)
+    old_places = iter(places)
     new_axes = {axis % rank for axis in axes}
     return [NEW_AXIS if i in new_axes else next(old_places) for i in range(rank)]
 
@@ -271,7 +275,8 @@ def _absorb(
     spatial = {axis: places[axis] - 2 for axis in trim_of if places[axis] >= 2}
     if all(trim_of[axis] == NONE for axis in spatial):
         return None
-    new_axes, remainders = list(cropped_axes), {}
+    new_axes = list(cropped_axes)
+    remainders = {}
     for axis, trim in trim_of.items():
         if trim is None:
             return DEPENDS
@@ -302,10 +307,12 @@ def _merge_pad(
     """Return what a Conv reads if a Pad of zeros before it becomes pads, and its axes then."""
     signal = conv.inputs[0]
     assert signal is not None
-    pad, rank = signal.producer(), len(axes) + 2
+    pad = signal.producer()
+    rank = len(axes) + 2
     if conv.op_type != "Conv" or pad is None or not is_default(pad, "Pad"):
         return signal, axes
-    dims, pads = lengths.dims(pad.inputs[0]), _zeros(lengths, pad, rank)
+    dims = lengths.dims(pad.inputs[0])
+    pads = _zeros(lengths, pad, rank)
     is_apart = pad.graph is not conv.graph or dequantizer(pad.inputs[0]) is not None
     if is_apart or dims is None or pads is None or pads[:2] != [(0, 0)] * 2:
         return signal, axes

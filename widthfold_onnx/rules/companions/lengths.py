@@ -132,7 +132,8 @@ class Lengths:
             axes = conv_axes(self, node)
             return None if axes is None else self._conv_output(axes[axis - 2], self.of(data, axis))
         if node.op_type == "Slice":
-            trim_of, extent = trims(self, node), self.of(data, axis)
+            trim_of = trims(self, node)
+            extent = self.of(data, axis)
             trim = None if trim_of is None else trim_of.get(axis, Trim(0, 0))
             if trim is not None and extent.least >= trim.begin + trim.end:
                 return replace(extent, offset=extent.offset - trim.begin - trim.end)
@@ -140,7 +141,8 @@ class Lengths:
 
     def _broadcast(self, node: Node, value: Value, axis: int) -> Length | None:
         """Return the extent of a broadcast: its operands have it or 1. None if they differ."""
-        dims, extents = self.dims(value), set()
+        dims = self.dims(value)
+        extents = set()
         for operand in node.inputs:
             operand_dims = self.dims(operand)
             if operand is None or operand_dims is None or dims is None:
@@ -159,7 +161,8 @@ class Lengths:
 
     def element(self, value: Value | None, index: int) -> Length | None:
         """Return an element of a vector that is computed from extents, None for other vectors."""
-        numbers, node = self.numbers(value), None if value is None else value.producer()
+        numbers = self.numbers(value)
+        node = None if value is None else value.producer()
         if index < len(numbers) and (number := numbers[index]) is not None:
             return Length(offset=number)
         if node is None or operator_of(node)[0] or not node.inputs or node.inputs[0] is None:

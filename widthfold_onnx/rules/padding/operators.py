@@ -76,7 +76,8 @@ def _pad_selection(op: OpInPadding) -> PaddedOp | Refusal:
 
 def _channels(op: OpWithChannels) -> Grouping | Refusal:
     """Return the channels and groups of a Conv or ConvTranspose."""
-    group, weight = op.node.attributes.get_int("group", 1), op.stored_constant(1).shape
+    group = op.node.attributes.get_int("group", 1)
+    weight = op.stored_constant(1).shape
     first, second = (*weight, 0, 0)[:2]
     inputs, outputs = second * group, first
     if op.node.op_type == "ConvTranspose":
@@ -115,13 +116,16 @@ def _relate_linear(op: OpWithChannels) -> Sequence[Segments] | Refusal:
 
 def _pad_linear(op: OpInPadding) -> PaddedOp | Refusal:
     """Pad weight [O, C/group, *kernel] (ConvTranspose: [C, O/group, *kernel]) and bias [O] by 0."""
-    group, weight = op.node.attributes.get_int("group", 1), op.array(1)
+    group = op.node.attributes.get_int("group", 1)
+    weight = op.array(1)
     transposed = op.node.op_type == "ConvTranspose"
     count = weight.shape[0 if transposed else 1]
-    (out_layout,), in_layout = op.outputs, op.inputs[0] or PaddedLayout(((count, count),))
+    (out_layout,) = op.outputs
+    in_layout = op.inputs[0] or PaddedLayout(((count, count),))
     attributes = {}
     if 1 < group == out_layout.channels == in_layout.channels:
-        weight, attributes = in_layout.expand(weight, 0), {"group": in_layout.width}
+        weight = in_layout.expand(weight, 0)
+        attributes = {"group": in_layout.width}
     else:
         all_groups, per_group = (in_layout, out_layout) if transposed else (out_layout, in_layout)
         part = per_group.of_each(group)
@@ -390,7 +394,8 @@ def _relate_gather(op: OpWithChannels) -> Sequence[Segments] | Refusal:
 
 
 def _relate_product(op: OpWithChannels) -> Sequence[Segments] | Refusal:
-    weight, axis = op.stored_constant(1).shape, int(flag(op.node, "transB"))
+    weight = op.stored_constant(1).shape
+    axis = int(flag(op.node, "transB"))
     is_vector = op.channels[0] is not None and len(op.shapes[0] or ()) == CHANNELS + 1
     if not is_vector or flag(op.node, "transA") or len(weight) != 2:
         return NO_VECTORS
@@ -400,9 +405,9 @@ def _relate_product(op: OpWithChannels) -> Sequence[Segments] | Refusal:
 
 
 def _pad_product(op: OpInPadding) -> PaddedOp | Refusal:
-    layout, axis = op.inputs[0], int(flag(op.node, "transB"))
+    layout = op.inputs[0]
     assert layout is not None
-    return PaddedOp(None, {1: layout.expand(op.array(1), axis)})
+    return PaddedOp(None, {1: layout.expand(op.array(1), int(flag(op.node, "transB")))})
 
 
 PADDING: Mapping[str, PaddingRule] = {

@@ -102,7 +102,8 @@ def _choice(form: PredictedForm, lone_seconds: float, packed_seconds: float | No
     """Return a form as a choice, by its seconds alone and between packed tensors if they count."""
     if packed_seconds is None:
         return Choice(form.spec, lone_seconds)
-    core, layouts = min(packed_seconds, lone_seconds), (form.input_layout, form.output_layout)
+    core = min(packed_seconds, lone_seconds)
+    layouts = (form.input_layout, form.output_layout)
     return Choice(form.spec, core, *layouts, (lone_seconds - core) / (2 - layouts.count(None)))
 
 

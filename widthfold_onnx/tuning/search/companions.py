@@ -38,7 +38,8 @@ def best_companions(
     """
     taken_names: tuple[Companion, ...] = ()
     drafting = trials.drafting
-    draft, gains = drafting.base_plan, {}
+    draft = drafting.base_plan
+    gains = {}
     names_that_match = {m.companion for m in matches if not isinstance(m.outcome, Refusal)}
     for name in sorted(names_that_match):
         trials.on_progress(Step(f"timing the whole model with the companion {name}"))
@@ -79,8 +80,8 @@ def _between_lifted_layers(trials: Trials, draft: Plan, extension: Plan) -> list
     lifted = _lifted(trials.drafting, extension)
     if not lifted.layers:
         return []
-    bases, seconds = (draft, _lifted(trials.drafting, draft)), trials.spending.probe
-    return _complete([trials.compare(base, lifted, seconds) for base in bases])
+    bases = (draft, _lifted(trials.drafting, draft))
+    return _complete([trials.compare(base, lifted, trials.spending.probe) for base in bases])
 
 
 def _lifted(drafting: Drafting, draft: Plan) -> Plan:

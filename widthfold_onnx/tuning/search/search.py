@@ -143,7 +143,9 @@ class _Search:
     def _race(self, draft: Plan) -> Races:
         """Race the layers at the levels that may suit the model, in equal shares of the time."""
         search_options, spending = self.trials.search_options, self.trials.spending
-        first, drafted, interrupted = self._at_level_all(draft), None, False
+        first = self._at_level_all(draft)
+        drafted = None
+        interrupted = False
         levels = [first]
         try:
             has_levels = Level.EXTENDED in traits_of(search_options.provider).levels

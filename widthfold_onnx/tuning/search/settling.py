@@ -112,8 +112,7 @@ def _helping(trials: Trials, draft: Plan, level: LevelSearch, forms: Forms) -> F
         return forms
     trials.on_progress(Step(f"timing the whole model without each of {len(forms)} folded layers"))
     plans = [level.plan(draft, remainder) for remainder in remainders]
-    plan, seconds = level.plan(draft, forms), trials.spending.ablation
-    measurements = trials.without(plan, plans, seconds)
+    measurements = trials.without(level.plan(draft, forms), plans, trials.spending.ablation)
     judged = [
         (group, trial)
         for group, trial in zip(groups, measurements, strict=True)
