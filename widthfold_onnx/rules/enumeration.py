@@ -1,6 +1,6 @@
 """List all equivalent forms of a layer at a factor.
 
-Rule: replaces it with fold - Conv - unfold, or with Reshape - product - Reshape.
+Rule: replaces a layer with fold - Conv - unfold, or with Reshape - product - Reshape.
 Requires: a Layer; the factor divides the folded extents, unless `ragged`.
 Rewrites: batch folds (grouped, no structural zeros); axis folds, blocked, interleaved or of the
     whole axis; combined folds of several axes; with `one_sided`, folds of the output alone

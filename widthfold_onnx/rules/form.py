@@ -59,9 +59,10 @@ class AxisSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FormSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The fields that tell the forms of one layer apart.
+    """What tells a form from all others of its layer, and its labels: `axis`, `factor`, `kind`.
 
-    Fields at their defaults are left out of the text, so that earlier measurements stay valid.
+    The labels, which reports show, follow from the other fields and the layer. Fields at their
+    defaults are left out of the text, so that earlier measurements stay valid.
 
     Attributes:
         axis: folded axes by name, joined by "+".

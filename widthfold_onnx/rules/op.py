@@ -109,9 +109,9 @@ class Op:
         return ({1: np.array(pads, np.int64)}, {}) if self.has(1) else ({}, {"pads": pads})
 
     def scales_or_sizes(self) -> tuple[int, Array] | Refusal:
-        """Return the index of the last input of a Resize, and its numbers, scales or `SIZES`.
+        """Return the input that gives a Resize its scales or sizes: its index, and its numbers.
 
-        A refusal if they are not constant, or not for all axes.
+        Sizes have the index `SIZES`. A refusal if they are not constant, or not for all axes.
         """
         attributes, index = self.node.attributes, len(self.node.inputs) - 1
         is_plain = (

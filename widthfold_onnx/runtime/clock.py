@@ -114,7 +114,7 @@ def repeats(run: float, opening: float, seconds: float) -> Repeats:
 def alternate(
     sides: Sequence[Run], rounds: int, clock: Clock, *, seed: int = 0, warm: bool = False
 ) -> Times:
-    """Return the seconds of all sides by round, [side, round]; cold sides run once before."""
+    """Return the seconds of all sides by round, [side, round]; cold sides are warmed up before."""
     if not warm:
         warm_up(sides)
     return np.array(list(itertools.islice(in_turn(sides, clock, seed=seed), rounds))).T

@@ -36,18 +36,18 @@ MAX_ROUNDS = 1000
 """Fewest and most rounds, after all sessions are warm, unless there is no time for the fewest."""
 
 MIN_LONG_ROUNDS = 3
-"""Fewest rounds that choose where they take longer than `CHOICE_SECONDS`, if a setting is surely
-fastest. In 1500 simulated choices with `clock.RUN_SPREAD` no setting was surely fastest that is 5 %
-slower."""
+"""Fewest rounds that choose once `CHOICE_SECONDS` have passed, if the best setting of each model is
+surely the fastest. In 1500 simulated choices with `clock.RUN_SPREAD` no setting was surely fastest
+that is 5 % slower."""
 
 CHOICE_PATIENCE = 3.0
-"""Seconds that the fewest rounds may take beyond the share. One round that fitted into the share
-was not enough: under load it showed 1.4x for a level that is 1.3x slower."""
+"""Seconds that the fewest rounds may take, if the share is less. One round that fitted into the
+share was not enough: under load it showed 1.4x for a level that is 1.3x slower."""
 
 CHOICE_SECONDS = 0.6
-"""Seconds after which no further round begins, once there are the fewest: 5 runs of some
-microseconds choose at random, and in 0.2 s one of two copies of a quantized net got a level that is
-4 % slower."""
+"""Seconds, or the share if that is less, after which no further round begins, once there are the
+fewest: 5 runs of some microseconds choose at random, and in 0.2 s one of two copies of a quantized
+net got a level that is 4 % slower."""
 
 WORTH_SAYING = 1.1
 """Least gain of a setting that is reported."""

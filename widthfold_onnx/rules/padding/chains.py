@@ -48,7 +48,7 @@ class ChannelPadding:
         layouts: of the tensors that are padded.
         nodes: the nodes that read or write them, in running order, on padded tensors.
         maker_layouts: the padded layouts of the channels that nodes make.
-        chains: these nodes by what joins them: padded tensors and the nodes between them.
+        chains: the nodes of `maker_layouts` by chain.
         refused: nodes that make channels that cannot be padded: which nodes stop them, and why.
     """
 
