@@ -16,8 +16,7 @@ import pytest
 from onnx import parser
 
 import widthfold_onnx
-from tests.lacking import lacking
-from tests.node_names import READS_NAMES, naming
+from tests.lacking import READS_NAMES, lacking, naming
 from widthfold_onnx.errors import InternalError, UnverifiedError, WidthfoldError
 from widthfold_onnx.runtime import child
 from widthfold_onnx.system import END_SIGNALS

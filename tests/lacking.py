@@ -1,12 +1,13 @@
 """Features that older releases of onnx and ONNX Runtime lack, as reasons to skip tests there.
 
-With the newest releases nothing is lacking, and no test is skipped for what a message says.
+With the newest releases nothing is lacking, and no test is skipped for what a message says. Where
+the text syntax of onnx lacks names, `[name] y = Op(x)`, and `Op(, x)`, `naming` reads them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ import pytest
 from onnx import TensorProto, defs, parser
 
 from widthfold_onnx.model.proto.tensors import has_arrays
+from widthfold_onnx.model.proto.walk import model_nodes
 from widthfold_onnx.runtime.kernels import prelu_keeps_inf
 from widthfold_onnx.runtime.providers import PRECISION
 
@@ -151,3 +153,35 @@ def lacking(error: BaseException) -> str | None:
         if match := re.search(pattern, line, re.MULTILINE):
             return match.expand(reason)
     return None
+
+
+MARK, NONE = "_named_", "_none_"
+NAMED = re.compile(r"\[(?P<name>[^\[\]\d=,][^\[\]=,]*)\](?P<rest>\s*[^=\[\]{}()<>]*=\s*[\w.]+)")
+
+
+def parses_names() -> bool:
+    """Say whether this onnx reads names of nodes."""
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y) {[n] y = Neg(x)}'
+    try:
+        return bool(parser.parse_model(text).graph.node[0].name)
+    except parser.ParseError:
+        return False
+
+
+READS_NAMES = parses_names()
+needs_names = pytest.mark.skipif(not READS_NAMES, reason="onnx's text syntax has no names of nodes")
+
+
+def naming(parse: Callable[[str], onnx.ModelProto]) -> Callable[[str], onnx.ModelProto]:
+    """Make a parser of models read both: in between operators carry names, and no input one."""
+
+    def parse_model(text: str) -> onnx.ModelProto:
+        marked = NAMED.sub(lambda m: f"{m['rest']}{MARK}{m['name'].encode().hex()}", text)
+        model = parse(re.sub(r"\(\s*,", f"({NONE},", marked))
+        for node in model_nodes(model):
+            node.op_type, _, name = node.op_type.partition(MARK)
+            node.name = bytes.fromhex(name).decode()
+            node.input[:] = ["" if read == NONE else read for read in node.input]
+        return model
+
+    return parse_model

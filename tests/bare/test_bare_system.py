@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cli.tool import COMMAND, LAYER, MODELS, ROOT, build, save
+from tests.cli.tool import COMMAND
+from tests.shared import ROOT
+from tests.small_models import LAYER, MODELS, build, save
 
 BARE = Path(__file__).parent / "path"
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.cli.tool import LAYER, build, save, widthfold
+from tests.cli.tool import widthfold
+from tests.small_models import LAYER, build, save
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import onnxruntime as ort  # noqa: TID251 - the tests judge by the runtime itsel
 import pytest
 from onnx import numpy_helper
 
-from tests.cli.tool import MODELS, widthfold
+from tests.cli.tool import widthfold
+from tests.small_models import MODELS
 
 MODEL = MODELS / "chain.onnx"
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.cli.tool import COMMAND, ROOT
+from tests.cli.tool import COMMAND
+from tests.shared import ROOT
 from widthfold_onnx.cli import main
 
 PAGE = (ROOT / "docs" / "install.md").read_text()

@@ -9,13 +9,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.cli.tool import (
-    FAST,
-    build,
-    on_terminal,
-    save,
-    widthfold,
-)
+from tests.cli.tool import FAST, on_terminal, widthfold
+from tests.small_models import build, save
 
 NASTY = "\x1b[2J\x1b]0;title\x07\x1b[31m<script>\nfake: OK ../../x\u202e\u2028[bold]"
 

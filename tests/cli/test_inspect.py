@@ -11,15 +11,8 @@ import pytest
 from onnx import numpy_helper
 
 import widthfold_onnx
-from tests.cli.tool import (
-    MODELS,
-    build,
-    names,
-    on_terminal,
-    save,
-    snapshot,
-    widthfold,
-)
+from tests.cli.tool import names, on_terminal, snapshot, widthfold
+from tests.small_models import MODELS, build, save
 from tests.tuning.workload.tool import conv
 
 SCHEMA = json.loads((Path(widthfold_onnx.__file__).parent / "schemas" / "inspect.json").read_text())

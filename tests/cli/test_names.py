@@ -13,7 +13,8 @@ import click
 import onnx
 import pytest
 
-from tests.cli.tool import build, names, save, widthfold
+from tests.cli.tool import names, widthfold
+from tests.small_models import build, save
 from widthfold_onnx.cli import common, main
 from widthfold_onnx.cli.optimize import _timing
 from widthfold_onnx.cli.options import assignment, shape

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.tool import MODELS, build, save
+from tests.small_models import MODELS, build, save
 
 LIBRARIES = {
     *("jinja2", "junitparser", "matplotlib", "numpy", "onnx", "onnx_ir", "onnxruntime", "rich"),

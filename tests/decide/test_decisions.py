@@ -8,7 +8,7 @@ import onnx
 import pytest
 from msgspec.structs import replace
 
-from tests.cli.tool import build
+from tests.small_models import build
 from widthfold_onnx.decide.decisions import (
     Drafting,
     decisions_of,

@@ -8,8 +8,9 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.cli.tool import MODELS, build, widthfold
+from tests.cli.tool import widthfold
 from tests.folding import optimize
+from tests.small_models import MODELS, build
 from widthfold_onnx.decide.fixed import decide_layout
 from widthfold_onnx.options import (
     FoldOptions,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.tool import build, save
+from tests.small_models import build, save
 from widthfold_onnx import verify
 from widthfold_onnx.errors import UsageError
 

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.cli.tool import MODELS
 from tests.rewrite.quantized.models import qdq_chain, rounding
+from tests.small_models import MODELS
 from widthfold_onnx.evidence.inputs import LABEL, filling_set
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 

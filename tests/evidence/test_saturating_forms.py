@@ -9,10 +9,10 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.cli.tool import MODELS
 from tests.evidence.parity.alternating import FURTHER, VALUES, alternating, alternating_floats
 from tests.folding import optimize
 from tests.rewrite.quantized.models import rounding
+from tests.small_models import MODELS
 from widthfold_onnx.evidence import saturating_forms
 from widthfold_onnx.evidence.saturating_forms import usable_forms
 from widthfold_onnx.model.loader import LoadedModel, load

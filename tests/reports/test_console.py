@@ -14,7 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.cli.tool import MODELS, build, on_terminal, save
+from tests.cli.tool import on_terminal
+from tests.small_models import MODELS, build, save
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.reports.console import printing, say, show, table
 from widthfold_onnx.reports.described import described

@@ -9,9 +9,10 @@ import jsonschema
 import pytest
 from msgspec.structs import replace
 
-from tests.cli.tool import MODELS, schema_of
+from tests.cli.tool import schema_of
 from tests.folding import optimize
 from tests.reports.sample import HOSTILE, failing, hostile, passing
+from tests.small_models import MODELS
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import FoldOptions, VerifyOptions
 from widthfold_onnx.pipeline import inspect, verify

@@ -7,10 +7,10 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from tests.cli.tool import MODELS
 from tests.folding import optimize
 from tests.reports.page import Page
 from tests.reports.sample import failing, hostile, passing
+from tests.small_models import MODELS
 from widthfold_onnx import OptimizeReport
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.pipeline import inspect

@@ -12,8 +12,8 @@ import onnx
 import pytest
 
 import widthfold_onnx as wf
-from tests.cli.tool import TWO_LAYERS, build, save
 from tests.shared import ROOT
+from tests.small_models import TWO_LAYERS, build, save
 from widthfold_onnx.model import loader
 from widthfold_onnx.model.proto import functions, tensors
 from widthfold_onnx.runtime.inputs import recorded

@@ -15,9 +15,10 @@ import pytest
 from onnx import numpy_helper
 
 import widthfold_onnx as wf
-from tests.cli.tool import build, save, schema_of
+from tests.cli.tool import schema_of
 from tests.lacking import needs_prelu
 from tests.shared import ROOT
+from tests.small_models import build, save
 from tests.tuning.search.nets import ALL, THREE
 from tests.tuning.search.world import World, doubled, enter
 from widthfold_onnx import CheckFailedError, Plan, UsageError

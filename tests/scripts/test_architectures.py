@@ -15,7 +15,7 @@ import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests run what the script made
 import pytest
 
-from tests.node_names import needs_names
+from tests.lacking import needs_names
 
 CHEAP = ("eegnet", "fsrcnn_s", "ds_cnn", "conformer_depthwise", "ecg_resnet", "nerf_mlp")
 LARGE = ("istft", "stft")

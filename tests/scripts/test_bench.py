@@ -12,9 +12,9 @@ import msgspec
 import onnx
 import pytest
 
-from tests.cli.tool import build, save
 from tests.lacking import needs_prelu
 from tests.shared import ROOT
+from tests.small_models import build, save
 from tests.tuning.search import nets
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import RuntimeOptions

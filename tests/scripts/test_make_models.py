@@ -10,7 +10,7 @@ import onnx
 import onnxruntime as ort  # noqa: TID251 - the tests run what the script made
 import pytest
 
-from tests.node_names import needs_names
+from tests.lacking import needs_names
 from tests.shared import ROOT
 
 MODELS = sorted((ROOT / "models").glob("*.onnx"))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cli.tool import build
 from tests.folding import read
+from tests.small_models import build
 from tests.tuning.workload.tool import STRIDED, conv, same
 from tests.tuning.workload.tool import workload as sole_workload
 from widthfold_onnx.options import FoldOptions

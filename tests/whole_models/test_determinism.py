@@ -12,8 +12,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.cli.tool import COMMAND, MODELS, build, names, save
+from tests.cli.tool import COMMAND, names
 from tests.shared import MODELS as REAL
+from tests.small_models import MODELS, build, save
 
 SHARED_WEIGHT = """
 <ir_version: 8, opset_import: ["" : 17]>

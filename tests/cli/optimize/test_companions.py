@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 from onnx import helper, numpy_helper
 
-from tests.cli.tool import QUICK, build, save, widthfold
+from tests.cli.tool import QUICK, widthfold
 from tests.running import run
+from tests.small_models import build, save
 from widthfold_onnx.cli.precommit import precommit_command
 from widthfold_onnx.rewrite import exchange
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.cli.tool import QUICK, save, widthfold
+from tests.cli.tool import QUICK, widthfold
+from tests.small_models import save
 from tests.tuning.workload.tool import conv
 
 STFT = conv([1, 1, 77], (6, 1, 28), strides=[7])

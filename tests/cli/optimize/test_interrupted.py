@@ -11,16 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.tool import (
-    MODELS,
-    OLD,
-    build,
-    names,
-    nothing_to_fold,
-    process,
-    save,
-    start_process,
-)
+from tests.cli.tool import OLD, names, process, start_process
+from tests.small_models import MODELS, build, nothing_to_fold, save
 
 resource = pytest.importorskip("resource")
 

@@ -15,16 +15,14 @@ import pytest
 from tests.cli.tool import (
     FAST,
     OLD,
-    build,
     names,
-    nothing_to_fold,
     on_terminal,
     optimize_report,
     process,
-    save,
     snapshot,
     widthfold,
 )
+from tests.small_models import build, nothing_to_fold, save
 
 # ---------------------------------------------------------------- what it prints
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.cli.tool import MODELS, build, process, save, widthfold
+from tests.cli.tool import process, widthfold
+from tests.small_models import MODELS, build, save
 from tests.tuning.search.world import WHOLE, World, doubled, enter
 from tests.tuning.workload.tool import STRIDED, same
 from widthfold_onnx.model.document import Document

@@ -10,11 +10,12 @@ import onnx
 import pytest
 from onnxruntime import quantization  # noqa: TID251 - makes the models
 
-from tests.cli.tool import MODELS, widthfold
+from tests.cli.tool import widthfold
 from tests.lacking import refuses_signed_convs
 from tests.rewrite.quantized.convs import Case
 from tests.rewrite.quantized.models import joined, optimized
 from tests.shared import SHARED, needs_models
+from tests.small_models import MODELS
 from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.providers import PRECISION
 

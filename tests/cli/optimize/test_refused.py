@@ -14,19 +14,9 @@ import onnx
 import onnxruntime  # noqa: TID251 - the tests judge by the runtime itself
 import pytest
 
-from tests.cli.tool import (
-    FAST,
-    OLD,
-    Run,
-    build,
-    names,
-    nothing_to_fold,
-    optimize_report,
-    save,
-    snapshot,
-    widthfold,
-)
+from tests.cli.tool import FAST, OLD, Run, names, optimize_report, snapshot, widthfold
 from tests.reports.sample import passing
+from tests.small_models import build, nothing_to_fold, save
 from widthfold_onnx.cli.optimize import leave_unwritten
 
 # ---------------------------------------------------------------- refused outputs

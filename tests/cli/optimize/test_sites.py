@@ -9,16 +9,8 @@ import onnx
 import onnxruntime  # noqa: TID251 - the tests judge by the runtime itself
 import pytest
 
-from tests.cli.tool import (
-    FAST,
-    MODELS,
-    build,
-    names,
-    optimize_report,
-    save,
-    snapshot,
-    widthfold,
-)
+from tests.cli.tool import FAST, names, optimize_report, snapshot, widthfold
+from tests.small_models import MODELS, build, save
 
 
 def statuses(path: Path, *options: object) -> dict[str, str]:

@@ -13,14 +13,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.cli.tool import (
-    LAYER,
-    QUICK,
-    build,
-    save,
-    verify_report,
-    widthfold,
-)
+from tests.cli.tool import QUICK, verify_report, widthfold
+from tests.small_models import LAYER, build, save
 from widthfold_onnx.rewrite.record import FOLD_KEY
 
 

@@ -9,16 +9,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from tests.cli.tool import (
-    LAYER,
-    MODELS,
-    QUICK,
-    build,
-    names,
-    save,
-    snapshot,
-    widthfold,
-)
+from tests.cli.tool import QUICK, names, snapshot, widthfold
+from tests.small_models import LAYER, MODELS, build, save
 
 # ---------------------------------------------------------------- inputs and tolerances
 

@@ -7,17 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.tool import (
-    LAYER,
-    QUICK,
-    build,
-    on_terminal,
-    save,
-    snapshot,
-    verify_report,
-    widthfold,
-)
+from tests.cli.tool import QUICK, on_terminal, snapshot, verify_report, widthfold
 from tests.reports.sample import timing
+from tests.small_models import LAYER, build, save
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.checks import verification_of
 from widthfold_onnx.evidence.findings import Findings

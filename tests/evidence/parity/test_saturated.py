@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from tests.cli.tool import MODELS
 from tests.evidence.compared import compare_models
 from tests.evidence.parity.alternating import FURTHER, VALUES, alternating, alternating_floats
 from tests.evidence.parity.original_runs import planted_runs
 from tests.folding import fold_model
 from tests.lacking import refuses_signed_convs
+from tests.small_models import MODELS
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.evidence.parity import saturated
 from widthfold_onnx.evidence.parity.saturated import compare_as_deployed

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.cli.tool import build
 from tests.evidence.mutants.proof import difference
 from tests.folding import fold_model
+from tests.small_models import build
 from widthfold_onnx.evidence.proof.compare import prove_at_sizes
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.options import FoldOptions

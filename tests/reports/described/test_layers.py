@@ -13,8 +13,9 @@ import pytest
 from msgspec.structs import replace
 from onnx import helper, parser
 
-from tests.cli.tool import on_terminal, save, widthfold
+from tests.cli.tool import on_terminal, widthfold
 from tests.reports.sample import passing
+from tests.small_models import save
 from widthfold_onnx.reports import console
 from widthfold_onnx.reports.described import described
 from widthfold_onnx.results import (

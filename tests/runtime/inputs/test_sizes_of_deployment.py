@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, parser
 
 import widthfold_onnx as wf
-from tests.cli.tool import build
+from tests.small_models import build
 from widthfold_onnx.cli.options import shape, sizes
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.shapes.table import ShapeTable

@@ -10,8 +10,9 @@ import numpy as np
 import onnxruntime  # noqa: TID251 - the runtime itself says what it has
 import pytest
 
-from tests.cli.tool import MODELS, widthfold
+from tests.cli.tool import widthfold
 from tests.folding import optimize
+from tests.small_models import MODELS
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import (
     Effort,

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 import widthfold_onnx
-from tests.cli.tool import MODELS, widthfold
+from tests.cli.tool import widthfold
+from tests.small_models import MODELS
 from widthfold_onnx.decide.fixed import decide_layout
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.tool import build, save
+from tests.small_models import build, save
 from tests.tuning.search.nets import THREE
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cli.tool import build, save
+from tests.small_models import build, save
 from tests.tuning.search.nets import ALL, THREE, found, status
 from tests.tuning.search.world import World, enter
 from tests.tuning.workload.tool import layers

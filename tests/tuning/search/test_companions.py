@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.cli.tool import build, save
+from tests.small_models import build, save
 from tests.tuning.search.nets import WITH_PRELU, changed, outcome
 from tests.tuning.search.world import folded
 from widthfold_onnx.options import Companion, Effort

@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.cli.tool import build, save
 from tests.folding import optimize
+from tests.small_models import build, save
 from tests.tuning.search import world
 from tests.tuning.search.world import World, enter
 from widthfold_onnx.options import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.cli.tool import build, save
+from tests.small_models import build, save
 from tests.tuning.search.nets import ALL, FLAT, ONE_AXIS, found, options, status, two_then_four
 from tests.tuning.search.world import World, doubled, enter, folded
 from widthfold_onnx.errors import UnverifiedError

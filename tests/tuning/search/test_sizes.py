@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.cli.tool import build, save
+from tests.small_models import build, save
 from tests.tuning.search.nets import ONE_AXIS, found
 from tests.tuning.search.world import World, doubled, enter, folded
 from widthfold_onnx.runtime.measurement import Measurement, lost, timed

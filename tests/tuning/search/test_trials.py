@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from onnx import ModelProto, helper
 
-from tests.cli.tool import build, save
+from tests.small_models import build, save
 from tests.tuning.measure.races import bench
 from tests.tuning.measure.workers import sleeping
 from tests.tuning.search.world import WHOLE, World, doubled, enter

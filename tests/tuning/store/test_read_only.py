@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.tool import MODELS
 from tests.folding import optimize
+from tests.small_models import MODELS
 from tests.tuning.search.world import World, doubled, enter
 from tests.tuning.store.measurements import key, measured
 from tests.tuning.workload.tool import search_text

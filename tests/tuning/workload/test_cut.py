@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.cli.tool import build
 from tests.lacking import needs_exact_normalization
+from tests.small_models import build
 from tests.tuning.workload.tool import BASE, FOLD, conv, integers, layers, run, subject, workload
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal

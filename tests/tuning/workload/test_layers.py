@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.cli.tool import build
+from tests.small_models import build
 from tests.tuning.workload.tool import BASE, conv, layers, subject
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code

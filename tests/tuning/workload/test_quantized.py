@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.cli.tool import MODELS
 from tests.rewrite.quantized.convs import Case
 from tests.rewrite.quantized.models import qdq_chain
+from tests.small_models import MODELS
 from tests.tuning.workload.tool import FOLD, layers, run, workload
 from widthfold_onnx.tuning.workloads import reformed
 
