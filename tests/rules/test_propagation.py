@@ -341,7 +341,7 @@ def test_channels_are_split_with_all_their_tiles(sizes, parts, opset, attributes
         assert kinds == ["Conv", "Split", *["Conv"] * parts]
 
 
-def test_a_split_of_what_lies_between_digits_is_not_carried() -> None:
+def test_a_split_of_what_lies_between_tiles_is_not_carried() -> None:
     model = split([2, 4], g=builder(4, 3, 7, 12), axis=1)
     samples = FoldOptions(factor=2, axis=AxisName.BATCH)
     last = FoldOptions(factor=4, axis=AxisName.WIDTH, layout=Layout.NHWC)
@@ -392,7 +392,7 @@ def test_a_resize_to_named_extents_is_told_those_of_the_packed_tensor(height: in
 
 
 @pytest.mark.parametrize("left", [True, False])
-def test_rows_of_a_product_are_split_where_digits_stay_with_their_channel(left: bool) -> None:
+def test_rows_of_a_product_are_split_where_tiles_stay_with_their_channel(left: bool) -> None:
     """With the weight on the right the tiles of a channel lie apart: the Split stays logical."""
     rng = np.random.default_rng(7)
     shapes = {"w": (6, 3), "u": (2, 2), "v": (5, 4)}

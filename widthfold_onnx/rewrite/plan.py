@@ -232,10 +232,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def digest(self) -> str:
         """A digest of the changes alone: plans of one digest make one model of a model."""
-        changes = [self.frozen, self.companions, self.layers, self.sizes, self.limits]
+        parts = [self.frozen, self.companions, self.layers, self.sizes, self.limits]
         # Last, and only where there is one: stores hold digests from before plans had a padding.
-        changes += [] if self.padding is None else [self.padding]
-        return hashlib.sha256(msgspec.json.encode(changes, order="sorted")).hexdigest()
+        parts += [] if self.padding is None else [self.padding]
+        return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
     @property
     def options(self) -> FoldOptions:

@@ -61,7 +61,9 @@ def test_a_dequantizer_that_something_else_reads_stays() -> None:
 
 
 @pytest.mark.parametrize("read", [False, True], ids=["folded nodes", "something else"])
-def test_a_dequantizer_that_stands_in_several_states_gives_its_name_to_one_node(read: bool) -> None:
+def test_a_dequantizer_that_stands_in_several_layouts_gives_its_name_to_one_node(
+    read: bool,
+) -> None:
     model = qdq_chain()
     for i, node in enumerate(model.graph.node):
         node.name = f"{node.op_type}_{i}"

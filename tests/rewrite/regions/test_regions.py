@@ -98,7 +98,7 @@ def test_an_output_in_the_middle_of_a_region() -> None:
     assert conversions(folded(g.model([middle, last]), count=2)) == 3
 
 
-def test_another_state_is_reached_by_the_natural_one() -> None:
+def test_another_packed_layout_is_reached_by_the_logical_one() -> None:
     """A kernel of one position is folded in blocks, a wider one into neighbours."""
     g = builder()
     value = g.conv(g.op("Relu", g.conv("x", 3, [3, 1])), 2, [1, 3])
@@ -108,9 +108,7 @@ def test_another_state_is_reached_by_the_natural_one() -> None:
 @pytest.mark.parametrize(
     ("options", "group"), [({"layout": Layout.NHWC}, 3), ({"ragged": True, "factor": 5}, 1)]
 )
-def test_what_is_extended_or_digit_major_by_groups_is_not_carried(
-    options: dict, group: int
-) -> None:
+def test_what_is_extended_or_tile_major_by_groups_is_not_carried(options: dict, group: int) -> None:
     g = builder()
     value = g.op("Relu", g.conv("x", 3, [3, 3], group))
     value = g.conv(value, 3, [1, 3], group)
@@ -118,7 +116,7 @@ def test_what_is_extended_or_digit_major_by_groups_is_not_carried(
     assert g.nodes[1] in list(result.graph.node)
 
 
-def test_digits_before_channels_are_carried_and_the_runtime_absorbs_the_transposes(
+def test_tiles_before_channels_are_carried_and_the_runtime_absorbs_the_transposes(
     tmp_path,
 ) -> None:
     """On the CPU the runtime computes in blocks of channels, which it makes of NHWC at no cost."""

@@ -88,7 +88,7 @@ def test_constants_are_repeated_on_the_left(extents: tuple[int, ...]) -> None:
     assert ops(result) == ["Reshape", "MatMul", "Mul", "MatMul", "Reshape"]
 
 
-def test_the_bias_of_one_channel_becomes_one_of_every_digit(tmp_path: Path) -> None:
+def test_the_bias_of_one_channel_becomes_one_of_every_tile(tmp_path: Path) -> None:
     """The runtime adds nothing in a product but one number per channel of it."""
     model = perceptron(21, 5, widths=(1,))
     result = folded(model, BY_3)
