@@ -83,7 +83,7 @@ def fit(reading: Reading, plan: Plan) -> FittedPlan:
     if plan.changes and reading.is_folded:
         raise CheckFailedError(ALREADY_FOLDED.reason)
     try:
-        _ = reading.planned  # the sizes of the plan are compared with the inputs
+        reading.check_sizes()
     except UsageError as error:
         raise CheckFailedError(f"the sizes of the plan do not fit the model: {error}") from error
     weight_misfits = {

@@ -105,6 +105,15 @@ class Reading:
         """The linear nodes by name; sites of one name have no known shapes, so no form."""
         return {site.node_name: site for site in self.sites}
 
+    def check_sizes(self) -> None:
+        """Check that the assumed sizes fit the inputs.
+
+        Raises:
+            UsageError: an assumed input shape does not fit.
+        """
+        for shapes in self.sizes:
+            inputs_of(self.document.proto, shapes)
+
     @cached_property
     def planned(self) -> ShapeTable:
         """The shapes of all values at the first of the assumed sizes.
@@ -112,9 +121,8 @@ class Reading:
         Raises:
             UsageError: an assumed input shape does not fit.
         """
-        first, *other_sizes = self.sizes
-        for shapes in other_sizes:
-            inputs_of(self.document.proto, shapes)  # raises if they do not fit
+        self.check_sizes()
+        first = self.sizes[0]
         return ShapeTable(self.document.proto, first) if first else self.document.shapes
 
     def layer(self, site: Site, shapes: ShapeTable | None = None) -> Layer | Refusal:
