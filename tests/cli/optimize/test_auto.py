@@ -34,13 +34,18 @@ LAST = [8, 1, 3, 3]
 CPU = ("--provider", "cpu", "--seeds", "1", "--axis", "width")
 """Of the width alone, in which `doubled` gains, a layer has fewer forms to list."""
 
+AUDIO = (1, 1, 16384)
+AT_ONE_SIZE = (*CPU, "--input-shape", f"audio:{','.join(map(str, AUDIO))}")
+"""Whether a second size is found depends on the seconds of a run, so on the load of the machine."""
+
 
 def fill(path: Path, world: World) -> Path:
     """A store of all that a run in that world measures."""
     with pytest.MonkeyPatch.context() as patch:
         enter(patch, world)
         options = SearchOptions(provider=Provider.CPU, store=path, effort=Effort.THOROUGH)
-        optimize(MODEL, None, FoldOptions(axis=AxisName.WIDTH), None, options)
+        fold_options = FoldOptions(axis=AxisName.WIDTH, input_shapes={"audio": AUDIO})
+        optimize(MODEL, None, fold_options, None, options)
     return path
 
 
@@ -59,7 +64,7 @@ def store(filled: Path, tmp_path: Path) -> Path:
 def test_a_copied_store_is_enough(store: Path, out: Path, tmp_path: Path) -> None:
     report, page = tmp_path / "report.json", tmp_path / "report.md"
     reports = ("--report", report, "--report", page)
-    run = widthfold("optimize", MODEL, out, *CPU, "--store", store, *reports)
+    run = widthfold("optimize", MODEL, out, *AT_ONE_SIZE, "--store", store, *reports)
     assert (run.code, run.err) == (0, "")
     assert folded(out) == PAYS
     content = json.loads(report.read_text())
@@ -82,15 +87,17 @@ def test_a_copied_store_is_enough(store: Path, out: Path, tmp_path: Path) -> Non
     assert "| 2.00x [1.80, 2.20] |" in page.read_text()
     assert str(tmp_path) not in report.read_text()
     before = out.read_bytes()
-    run = widthfold("optimize", MODEL, out, *CPU, "--store", store, "--no-verify")
+    run = widthfold("optimize", MODEL, out, *AT_ONE_SIZE, "--store", store, "--no-verify")
     assert (run.code, out.read_bytes()) == (0, before)
 
 
 def test_a_plan_writes_nothing(store: Path, out: Path) -> None:
-    run = widthfold("optimize", MODEL, *CPU, "--store", store)
+    run = widthfold("optimize", MODEL, *AT_ONE_SIZE, "--store", store)
     assert (run.code, run.err) == (0, "")
     assert "3 of 4 Conv nodes folded, 1 kept; nothing written" in run.out
-    run = widthfold("optimize", MODEL, out, "--check", *CPU, "--store", store, "--format", "github")
+    run = widthfold(
+        "optimize", MODEL, out, "--check", *AT_ONE_SIZE, "--store", store, "--format", "github"
+    )
     assert (run.code, run.line) == (1, "widthfold: 3 nodes would be folded")
     assert run.out.count("::warning ") == 3
     assert run.out.count("alone it ran at 2.00x [1.80, 2.20]") == 3
@@ -102,22 +109,22 @@ def test_a_plan_writes_nothing(store: Path, out: Path) -> None:
 
 def test_where_nothing_pays_the_output_is_the_input(out: Path, tmp_path: Path) -> None:
     store = fill(tmp_path / "poor.sqlite", World(doubled, dict.fromkeys(GOOD, -0.1)))
-    run = widthfold("optimize", MODEL, out, *CPU, "--store", store)
+    run = widthfold("optimize", MODEL, out, *AT_ONE_SIZE, "--store", store)
     assert (run.code, run.err) == (0, "")
     assert out.read_bytes() == MODEL.read_bytes()
     assert "out.onnx is a copy of pitch_cnn.onnx" in run.out
     assert "is not above 1.020, up to which noise counts" in run.out
     out.write_bytes(OLD)
-    run = widthfold("optimize", MODEL, out, *CPU, "--store", store, "--require-fold")
+    run = widthfold("optimize", MODEL, out, *AT_ONE_SIZE, "--store", store, "--require-fold")
     assert (run.code, out.read_bytes()) == (5, OLD)
     assert run.line == "widthfold: none of 4 Conv nodes was folded; nothing is written"
-    assert widthfold("optimize", MODEL, "--check", *CPU, "--store", store).code == 0
+    assert widthfold("optimize", MODEL, "--check", *AT_ONE_SIZE, "--store", store).code == 0
 
 
 def test_other_threads_are_not_known_and_a_budget_ends(store: Path, out: Path) -> None:
     """However small the budget is, the layer of the largest possible gain races."""
     run = widthfold(
-        *("optimize", MODEL, out, *CPU, "--store", store),
+        *("optimize", MODEL, out, *AT_ONE_SIZE, "--store", store),
         *("--threads", 2, "--time-budget", "1e-6", "--effort", "quick"),
     )
     assert (run.code, run.err) == (0, "")
@@ -134,7 +141,7 @@ def test_senseless_numbers_are_refused(out: Path, arguments: tuple[object, ...])
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_terminal_gets_a_table_that_fits(store: Path, columns: int) -> None:
-    run = on_terminal("optimize", MODEL, *CPU, "--store", store, columns=columns)
+    run = on_terminal("optimize", MODEL, *AT_ONE_SIZE, "--store", store, columns=columns)
     assert run.code == 0
     shown = run.out.split("\x1b[?25h")[-1].splitlines()
     assert any("alone" in line for line in shown)
@@ -157,7 +164,7 @@ def test_an_interrupt_while_measuring_writes_the_best_that_is_known(
     store = fill(tmp_path / "store.sqlite", World(alone, GOOD))
     with Store(store) as opened:
         count = len(list(opened.items()))
-    child = start_process("optimize", MODEL, out, *CPU, "--store", store)
+    child = start_process("optimize", MODEL, out, *AT_ONE_SIZE, "--store", store)
     try:
         with Store(store) as opened:
             while len(list(opened.items())) == count and child.poll() is None:
