@@ -97,6 +97,9 @@ def test_a_command_to_be_copied_needs_no_quotes_that_a_shell_of_windows_lacks() 
 def test_a_command_to_be_copied_names_stored_inputs() -> None:
     """Their sizes were those of the fold, and others may not run."""
     paths = (PureWindowsPath("in.onnx"), PureWindowsPath("out.onnx"))
+    entries = {"session.disable_prepacking": "1"}
+    command = _timing(*paths, FoldOptions(), VerifyOptions(session_options=entries))
+    assert command.endswith(" out.onnx --session-option session.disable_prepacking=1")
     command = _timing(*paths, FoldOptions(), VerifyOptions(inputs=("set_0", "b c.npz")))
     assert command.startswith("widthfold verify in.onnx out.onnx --inputs set_0 --inputs ")
     assert shlex.split(command)[-1] == "b c.npz"

@@ -171,8 +171,12 @@ def _timing(model: Path, out: Path, fold: FoldOptions, options: VerifyOptions) -
     words = ["widthfold", "verify", model.as_posix(), out.as_posix()]
     words += ["--freeze-weights"] if fold.freeze_weights else []
     words += ["--provider", options.provider] if options.provider is not Provider.AUTO else []
-    for name, value in options.provider_options.items():
-        words += ["--provider-option", f"{name}={value}"]
+    for option, entries in (
+        ("--provider-option", options.provider_options),
+        ("--session-option", options.session_options),
+    ):
+        for name, value in entries.items():
+            words += [option, f"{name}={value}"]
     for name, elements in options.values.items():
         words += ["--value", f"{name}={','.join(f'{element:.17g}' for element in elements)}"]
     for path in options.inputs:
