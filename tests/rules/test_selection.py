@@ -136,7 +136,7 @@ class TestRefusal:
         assert (report.status, report.code) == ("refused", code)
         assert words in report.reason
 
-    def test_dense_batch_needs_a_flag_and_strict_allows_the_grouped_one(self) -> None:
+    def test_a_batch_is_folded_in_groups_even_where_nonfinite_is_refused(self) -> None:
         model = conv_model([8, 1, 5, 7], (1, 1, 3, 3))
         assert site(model, axis=AxisName.BATCH, nonfinite=NonFinite.REFUSE).status == "folded"
         assert site(model, axis=AxisName.BATCH).flops_ratio == 1

@@ -117,7 +117,9 @@ class Drafting:
         """Read the model under a draft."""
         return Reading.of(self.proto, self.folder, draft)
 
-    def chains(self, reading: Reading, multiple: int) -> tuple[list[PaddingPlan], list[Stop]]:
+    def padding_plans(
+        self, reading: Reading, multiple: int
+    ) -> tuple[list[PaddingPlan], list[Stop]]:
         """Return the chains that can be padded to a multiple, and what stops the others.
 
         Args:

@@ -24,7 +24,7 @@ from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.enumeration import forms_at_factor
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
-from widthfold_onnx.rules.selection import furthest, preference, preferred_form, width_problem
+from widthfold_onnx.rules.selection import furthest, preference, preferred_form, wide_problem
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import reported
 from widthfold_onnx.runtime.inputs.sizes import assumed_sizes, input_dimensions, provider_and_sizes
@@ -57,7 +57,7 @@ def survey(
     matches = drafting.matches(tuple(COMPANIONS))
     draft = drafting.with_companions(drafting.matches(options.exchanges))
     reading = drafting.reading(draft)
-    chains, stops = drafting.chains(reading, options.pad_channels or CHANNEL_MULTIPLES[0])
+    chains, stops = drafting.padding_plans(reading, options.pad_channels or CHANNEL_MULTIPLES[0])
     assumed = _assumed(loaded, options, cases)
     run = partial(runnable_sizes, loaded.path, cases) if assumed is not None else none_runs
     hints = Hints(reading, options, run)
@@ -126,7 +126,7 @@ def _geometry(layer: Layer, options: FoldOptions) -> dict[str, Any]:
     """Return shapes, attributes, channels and cost of a layer."""
     inputs, outputs = layer.channels
     suffix = ""
-    if width_problem(layer, options) is None and layer.weight_groups != layer.group:
+    if wide_problem(layer, options) is None and layer.weight_groups != layer.group:
         suffix = f", falls into {layer.weight_groups} groups"
     return {
         "input_shape": _extents(layer.planned),

@@ -46,7 +46,7 @@ TERMS: dict[str, Callable[[list[tuple[int, ...]]], int]] = {
 }
 """For each operator, the most products that one result adds up, from the extents of the inputs."""
 
-FACTORS = {"alpha": 2.0, "beta": 3.0}
+WHOLE_ALPHA_BETA = {"alpha": 2.0, "beta": 3.0}
 """Whole numbers that replace the factors of a Gemm."""
 
 
@@ -155,8 +155,8 @@ def _with_factors(node: onnx.NodeProto) -> onnx.NodeProto:
     copy.input[:] = [f"i{i}" if name else "" for i, name in enumerate(node.input)]
     copy.domain = ""
     for attribute in copy.attribute:
-        if attribute.name in FACTORS:
-            attribute.f = FACTORS[attribute.name]
+        if attribute.name in WHOLE_ALPHA_BETA:
+            attribute.f = WHOLE_ALPHA_BETA[attribute.name]
     return copy
 
 

@@ -25,7 +25,7 @@ from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.operators.base import QLINEAR, FoldedOperator, Inputs, Operator, Scales
 from widthfold_onnx.refusal import Code, Refusal
 
-SCALES = ("alpha", "beta")
+ALPHA_BETA = ("alpha", "beta")
 GEMM_MIN_OPSET = 7
 """Below, C broadcasts only if an attribute says so."""
 
@@ -108,7 +108,7 @@ class Product(Operator):
 
     def folded_operator(self, node: Node, fold: ConvFold) -> FoldedOperator:
         """Return the same operator; a Transpose before it replaces transA or transB of the data."""
-        attributes = {name: node.attributes[name] for name in SCALES if name in node.attributes}
+        attributes = {name: node.attributes[name] for name in ALPHA_BETA if name in node.attributes}
         transposed = {self._weight_flag: 1} if self.weight_transposed(node) else {}
         return FoldedOperator(*operator_of(node), {**attributes, **transposed})
 

@@ -86,8 +86,10 @@ def _extend(series: Series, layer: Layer, form: Form) -> None:
     extensions = _differing(form.extended_in_shape, layer.planned)
     if extensions:
         ends = {i: form_extent - extent for i, (form_extent, extent) in extensions.items()}
-        integers = layer.quantization
-        zero = None if integers is None or integers.dequantized else integers.zero
+        quantization = layer.quantization
+        zero = None
+        if quantization is not None and not quantization.dequantized:
+            zero = quantization.zero
         series.extend(ends, len(layer.planned), zero)
 
 

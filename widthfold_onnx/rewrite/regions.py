@@ -31,7 +31,7 @@ from widthfold_onnx.model.messages import connected
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import RegionReport, Stop
-from widthfold_onnx.rules.form import Ends, elements
+from widthfold_onnx.rules.form import Ends, nominal_size
 from widthfold_onnx.rules.op import IN_A_BODY, RETURNED
 from widthfold_onnx.rules.propagation import OpInLayout, PackedOp, propagate
 
@@ -276,7 +276,7 @@ class Regions:
         if own_layout is not None and layouts:
             layouts |= {None, own_layout}  # every other layout is folded from the logical tensor
         shapes = [(s, self.shapes[value, s]) for s in layouts if s is not None]
-        return sum(elements(shape) for s, shape in shapes if not s.is_view(shape))
+        return sum(nominal_size(shape) for s, shape in shapes if not s.is_view(shape))
 
 
 def _sources(nodes: Iterable[Node]) -> dict[Value, Value]:

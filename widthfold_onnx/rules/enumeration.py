@@ -73,10 +73,10 @@ def _nearest_form(layer: Layer, spec: FormSpec, options: FoldOptions) -> Form | 
     if spec.summed:
         forms = (form for form in summed_taps(layer, options) if form.spec == spec)
         return next(forms, NO_SUCH_FORM)
-    return _window(layer, options, spec)
+    return _spatial_form(layer, options, spec)
 
 
-def _window(layer: ConvLayer, options: FoldOptions, spec: FormSpec) -> Form | Refusal:
+def _spatial_form(layer: ConvLayer, options: FoldOptions, spec: FormSpec) -> Form | Refusal:
     proposal = SpatialFold.of(layer, options, spec)
     return proposal if isinstance(proposal, Refusal) else legal_form(proposal)
 
@@ -132,7 +132,7 @@ def forms_of_split(
     names = axis_names(layer.rank)
     group_changes = _changes(layer.grouping, grouping)
     label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
-    if options.ragged and (refusal := _too_short(layer, split)):
+    if options.ragged and (refusal := _length_problem(layer, split)):
         yield label, refusal
         return
     pairs = zip(layer.axes, split[1:], strict=True)
@@ -162,7 +162,7 @@ def forms_of_split(
                 group=grouping.group,
                 axes=tuple(tiles for _, tiles in tilings),
             )
-            yield label, _window(layer, options, spec)
+            yield label, _spatial_form(layer, options, spec)
 
 
 def _of_strides(layer: ConvLayer, options: FoldOptions) -> Iterator[AxisOutcome]:
@@ -225,7 +225,7 @@ def summed_taps(layer: ConvLayer, options: FoldOptions) -> Iterator[Form]:
                 yield form
 
 
-def _too_short(layer: ConvLayer, split: Split) -> Refusal | None:
+def _length_problem(layer: ConvLayer, split: Split) -> Refusal | None:
     """Refuse an axis with fewer positions than are to become channels."""
     for factor, extent in zip(split, layer.positions, strict=True):
         if extent is not None and 1 < factor > extent:

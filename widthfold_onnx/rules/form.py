@@ -224,12 +224,14 @@ class Proposal(ABC):
 def bytes_growth(layer: Layer, fold: ConvFold, in_shape: Dims, out_shape: Dims) -> float:
     """Return the bytes of input, weight and output, after / before."""
     weight = math.prod(layer.weight_shape)
-    original_size = elements(layer.planned) + weight + elements(layer.output)
-    new_size = elements(in_shape) + weight * fold.weight_growth() + elements(out_shape) * fold.sums
+    original_size = nominal_size(layer.planned) + weight + nominal_size(layer.output)
+    new_size = (
+        nominal_size(in_shape) + weight * fold.weight_growth() + nominal_size(out_shape) * fold.sums
+    )
     return new_size / original_size
 
 
-def elements(shape: Dims) -> int:
+def nominal_size(shape: Dims) -> int:
     """Return the elements of a tensor, for comparisons: unknown extents are nominal."""
     nominal = (1 if i == 0 else NOMINAL_EXTENT for i in range(len(shape)))
     return math.prod(n if e is None else e for e, n in zip(shape, nominal, strict=True))

@@ -36,17 +36,17 @@ def legal_form(proposal: Proposal) -> Form | Refusal:
     if problem is not None:
         return problem
     form = proposal.form(shapes)
-    return open_extents_problem(layer, form) or _too_large(layer, options, form) or form
+    return open_extents_problem(layer, form) or _growth_problem(layer, options, form) or form
 
 
 def _integers_problem(layer: Layer, shapes: tuple[Dims, Dims]) -> Refusal | None:
     """Refuse what cannot be extended, or would no longer be computed in integers."""
-    integers = layer.quantization
-    if integers is None:
+    quantization = layer.quantization
+    if quantization is None:
         return None
-    if not integers.extends and shapes[0] != layer.planned:
+    if not quantization.extends and shapes[0] != layer.planned:
         return Refusal(Code.EXTENSION_UNSUPPORTED, "the operator set has no Pad of integers")
-    if not integers.cuts and shapes[1] != layer.output:
+    if not quantization.cuts and shapes[1] != layer.output:
         return Refusal(
             Code.QUANTIZED,
             "its result would be cut, and it is not quantized right behind that: the runtime would "
@@ -72,7 +72,7 @@ def _spread_problem(layer: Layer, options: FoldOptions, fold: ConvFold) -> Refus
     return None
 
 
-def _too_large(layer: Layer, options: FoldOptions, form: Form) -> Refusal | None:
+def _growth_problem(layer: Layer, options: FoldOptions, form: Form) -> Refusal | None:
     """Refuse a form that grows past the limits."""
     size = math.prod(form.fold.weight_shape(layer.weight_shape)) * layer.itemsize
     if size > MAX_WEIGHT_BYTES:
@@ -108,7 +108,7 @@ def guard_conditions(layer: Layer, form: Form) -> dict[int, Congruence]:
     return {axis: c for axis, extent, c in axes if extent is None and c != ANY}
 
 
-def unguardable(layer: Layer) -> Refusal | None:
+def guard_problem(layer: Layer) -> Refusal | None:
     """Return why no guard can stand around a layer: its operator set, or data no If can read."""
     if layer.opset < GUARD_OPSET:
         return Refusal(
@@ -141,4 +141,4 @@ def open_extents_problem(layer: Layer, form: Form) -> Refusal | None:
             Code.SEVERAL_UNKNOWN_EXTENTS,
             "more than one extent beside the folded axis is not known; a Reshape infers one",
         )
-    return unguardable(layer) if guard_conditions(layer, form) else None
+    return guard_problem(layer) if guard_conditions(layer, form) else None

@@ -149,7 +149,7 @@ def _broadcasting(op: OpInLayout) -> PackedOp | Refusal:
     return PackedOp((data,), constants)
 
 
-def _product(op: OpInLayout) -> PackedOp | Refusal:
+def _mul(op: OpInLayout) -> PackedOp | Refusal:
     result = _broadcasting(op)
     for index, shape in enumerate(op.shapes):
         factor = op.constant(index) if shape is None else None
@@ -371,7 +371,7 @@ PROPAGATION: Mapping[str, PropagationRule] = {
     **dict.fromkeys(sorted(UNARY), _pointwise),
     **dict.fromkeys(sorted(BROADCASTING), _broadcasting),
     **dict.fromkeys(ALONG, _along_axes),
-    "Mul": _product,
+    "Mul": _mul,
     "BatchNormalization": _normalization,
     "Clip": _pointwise,
     "Concat": _concat,

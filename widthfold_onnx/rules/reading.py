@@ -172,13 +172,15 @@ def _parameters(
     quantization = read_quantization(document, node, operator)
     if isinstance(quantization, Refusal):
         return quantization
-    integers = quantization is not None and quantization.dequantized
+    is_dequantized = quantization is not None and quantization.dequantized
     inputs = operator.inputs
     reads_dequantized = (
         operator.bias_per_channel and data_dequantizer(node.inputs[inputs.data]) is not None
     )
-    weight = read_parameter(document, node, inputs.weight, dequantized=integers)
-    bias = read_parameter(document, node, inputs.bias, dequantized=integers or reads_dequantized)
+    weight = read_parameter(document, node, inputs.weight, dequantized=is_dequantized)
+    bias = read_parameter(
+        document, node, inputs.bias, dequantized=is_dequantized or reads_dequantized
+    )
     if isinstance(weight, Refusal):
         return Refusal(WEIGHT_CODES[weight.code], f"the weight {weight.reason}")
     if isinstance(bias, Refusal):
@@ -189,7 +191,7 @@ def _parameters(
         return Refusal(Code.WEIGHT_ANNOTATED, "a quantization annotation describes the weight")
     dtype = weight.constant.dtype
     dtypes = BYTE_TYPES if operator.takes_integers else tuple(ITEMSIZE)
-    if not integers and dtype not in dtypes:
+    if not is_dequantized and dtype not in dtypes:
         return Refusal(Code.DTYPE_UNSUPPORTED, f"elements are {dtype}; {', '.join(dtypes)} fold")
     parameters = {inputs.weight: weight}
     if bias is not None and inputs.bias is not None:
@@ -240,18 +242,18 @@ def _overflow(document: Document, layer: Layer) -> Refusal | None:
     afterwards may leave int32 on the way, at other places than the original does. The result is
     still right, because both sums are equal modulo 2**32.
     """
-    data = layer.quantization
-    if data is None or data.dtype not in BYTE_TYPES:
+    quantization = layer.quantization
+    if quantization is None or quantization.dtype not in BYTE_TYPES:
         return None  # no runtime sums such products in int32
     weight = layer.canonical_weight()
     if weight.dtype.itemsize > 1:
         return None
-    limits = np.iinfo(data.dtype.lower())
-    constant = constant_of(document, data.zero)
+    limits = np.iinfo(quantization.dtype.lower())
+    constant = constant_of(document, quantization.zero)
     low, high = limits.min, limits.max
     if constant is not None and 0 not in constant.shape:
         low, high = (int(f(document.read(constant))) for f in (np.min, np.max))
-    elif data.zero is None:
+    elif quantization.zero is None:
         low = high = 0
     largest = max(limits.max - low, high - limits.min)
     magnitudes = np.abs(weight.astype(np.int64) - layer.zero.astype(np.int64))

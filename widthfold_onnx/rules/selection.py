@@ -35,7 +35,7 @@ Conv of one axis is lifted to reach them, one of two to avoid them."""
 
 def preferred_form(layer: Layer, options: FoldOptions, factor: int) -> Form | Refusal:
     """Return the preferred legal form at a factor, or why there is none."""
-    problem = width_problem(layer, options) or _weight_problem(layer)
+    problem = wide_problem(layer, options) or _weight_problem(layer)
     if problem is not None:
         return problem
     outcomes = list(forms_at_factor(layer, options, factor))
@@ -82,7 +82,7 @@ def _weight_problem(layer: Layer) -> Refusal | None:
     return Refusal(Code.WEIGHT_NOT_FINITE, "the weight holds NaN or Inf")
 
 
-def width_problem(layer: Layer, options: FoldOptions) -> Refusal | None:
+def wide_problem(layer: Layer, options: FoldOptions) -> Refusal | None:
     """Refuse a layer whose input and output channels fill the lanes already, in every group."""
     inputs, outputs = (channels // layer.group for channels in layer.channels)
     if min(inputs, outputs) < options.max_channels:
@@ -122,7 +122,7 @@ def search_problem(layer: Layer, options: FoldOptions) -> Refusal | None:
     A wide layer may still gain by a lift, or an Einsum as a MatMul.
     """
     may_be_wide = _is_of_one_axis(layer) or _is_einsum(layer)
-    width_refusal = None if may_be_wide else width_problem(layer, options)
+    width_refusal = None if may_be_wide else wide_problem(layer, options)
     return width_refusal or _weight_problem(layer)
 
 
@@ -168,7 +168,7 @@ def every_form(
     assert isinstance(layer, ConvLayer)
     options = replace(options, ragged=True)
     unfolded = (1,) * len(layer.positions)
-    if width_problem(layer, options) is not None:
+    if wide_problem(layer, options) is not None:
         yield from _legal(forms_of_split(layer, options, unfolded, lift=1))
         return
     full_extents = [n for n in layer.positions[1:] if n is not None and n <= MAX_WHOLE]
@@ -210,9 +210,9 @@ def _of_product(layer: ProductLayer, options: FoldOptions) -> Iterator[Form]:
     An Einsum is also tried as a MatMul, and nothing else if it is wide.
     """
     if _is_einsum(layer):
-        product = legal_form(RowFold.smallest(layer, options, 1))
-        yield from _legal([(layer.position_names[0], product)])
-        if width_problem(layer, options) is not None:
+        plain_form = legal_form(RowFold.smallest(layer, options, 1))
+        yield from _legal([(layer.position_names[0], plain_form)])
+        if wide_problem(layer, options) is not None:
             return
     for factors in (FACTORS, range(2, FACTORS[-1] + 1)):
         legal = [f for factor in factors for f in _legal(forms_at_factor(layer, options, factor))]

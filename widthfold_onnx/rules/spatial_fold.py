@@ -26,7 +26,7 @@ from widthfold_onnx.rules.form import (
     FormSpec,
     Proposal,
     bytes_growth,
-    elements,
+    nominal_size,
 )
 from widthfold_onnx.rules.layers import ConvLayer, axis_names
 
@@ -133,7 +133,9 @@ class SpatialFold(Proposal):
             channels_last=channels_last,
             extended_in_shape=in_shape,
             extended_out_shape=out_shape,
-            flops_ratio=fold.flops_growth(elements(output_positions) / elements(weight_positions)),
+            flops_ratio=fold.flops_growth(
+                nominal_size(output_positions) / nominal_size(weight_positions)
+            ),
             bytes_ratio=bytes_growth(layer, fold, in_shape, out_shape),
             folded_axes=frozenset(
                 i
@@ -161,17 +163,17 @@ class SpatialFold(Proposal):
         input_packing, _ = pack_positions(in_shape, first.in_tile)
         _, output_packing = pack_positions(out_shape, first.out_tile)
         batch = in_shape[0]
-        positions = elements(in_shape[2:3]) // first.in_tile
+        positions = nominal_size(in_shape[2:3]) // first.in_tile
         channels = fold.channels(*layer.channels)[1]
         tap_shape = (batch, positions, channels, *out_shape[3:])
-        output_positions = elements((batch, positions * first.out_tile, *out_shape[3:]))
+        output_positions = nominal_size((batch, positions * first.out_tile, *out_shape[3:]))
         return Form(
             spec=self.spec,
             fold=fold,
             is_view=False,
             extended_in_shape=in_shape,
             extended_out_shape=out_shape,
-            flops_ratio=fold.flops_growth(output_positions / elements(layer.positions)),
+            flops_ratio=fold.flops_growth(output_positions / nominal_size(layer.positions)),
             bytes_ratio=bytes_growth(layer, fold, in_shape, out_shape),
             folded_axes=frozenset(range(len(in_shape))) - {1},
             conditions=(ANY,) * len(in_shape),

@@ -124,14 +124,14 @@ class Session:
         provider: where it runs.
         label: name of the model in messages.
         device: the runtime's name for the kind of device, and its number.
-        combinations: values of inputs that choose between parts of the model.
+        cases: combinations of values of inputs that choose between parts of the model.
     """
 
     loaded: Any
     provider: Provider
     label: str
     device: tuple[str, int]
-    combinations: tuple[Values, ...]
+    cases: tuple[Values, ...]
 
     @cached_property
     def outputs(self) -> list[str]:
@@ -140,13 +140,13 @@ class Session:
 
     @cached_property
     def inputs(self) -> list[Port]:
-        """The inputs, with the first combination of values."""
-        return [port_of(meta, self.combinations[0]) for meta in self.loaded.get_inputs()]
+        """The inputs, with the values of the first case."""
+        return [port_of(meta, self.cases[0]) for meta in self.loaded.get_inputs()]
 
     @property
-    def cases(self) -> list[Session]:
-        """This session with each combination of values of its inputs."""
-        return [replace(self, combinations=(values,)) for values in self.combinations]
+    def case_sessions(self) -> list[Session]:
+        """This session with the values of each case alone."""
+        return [replace(self, cases=(values,)) for values in self.cases]
 
     def run(self, feeds: Feeds, seconds: float = math.inf) -> dict[str, Array]:
         """Run once; a sequence of tensors comes back as ``name[0]``, ``name[1]``, ...

@@ -97,32 +97,32 @@ def measure(
         UnverifiedError: the runtime cannot be used.
     """
     by_subject = {workload.subject: workload for workload in workloads}
-    pending = _Pending(by_subject, len(by_subject), budget, keep, on_progress)
+    remaining = _Remaining(by_subject, len(by_subject), budget, keep, on_progress)
     on_cpu = traits_of(options.search_options.provider).device == "cpu"
-    while pending.workloads:
+    while remaining.workloads:
         try:
             isolated(
                 race,
-                list(pending.workloads.values()),
+                list(remaining.workloads.values()),
                 options,
                 budget.left * share,
                 silence=SILENCE,
                 # CUDA reserves far more address space than it uses.
                 memory=int(memory_bytes() * MEMORY_SHARE) if on_cpu else None,
-                on_message=pending.hear,
+                on_message=remaining.hear,
             )
         except _BudgetSpentError:
             return
         except UnverifiedError as error:
-            if pending.running is None:
+            if remaining.running is None:
                 raise  # nothing ran: the runtime cannot be used
-            pending.lose(pending.running, str(error))
+            remaining.lose(remaining.running, str(error))
         finally:
             budget.stop()
 
 
 @dataclass
-class _Pending:
+class _Remaining:
     """The workloads left to measure, kept up to date by messages of the children.
 
     Attributes:
@@ -250,10 +250,10 @@ class Bench:
             seconds: time to measure them in; if it is much more than an earlier run had, forms
                 that were skipped or stayed undecided then are missing as well.
         """
-        reduced = (self._pending(workload, seconds) for workload in workloads)
+        reduced = (self._without_measured(workload, seconds) for workload in workloads)
         return [workload for workload in reduced if workload is not None]
 
-    def _pending(self, workload: Workload, seconds: float) -> Workload | None:
+    def _without_measured(self, workload: Workload, seconds: float) -> Workload | None:
         as_is = self.measurement(workload.subject, AS_IS)
         if as_is is not None and as_is.status == "lost":
             return workload if is_outdated(as_is) and seconds > 0 else None

@@ -28,7 +28,7 @@ from widthfold_onnx.rewrite.plan import LayerPlan, structure_of
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.form import Form, FormSpec
 from widthfold_onnx.rules.layers import Layer
-from widthfold_onnx.rules.legality import unguardable
+from widthfold_onnx.rules.legality import guard_problem
 from widthfold_onnx.rules.propagation import PROPAGATION
 from widthfold_onnx.rules.selection import forms_to_race, search_problem
 from widthfold_onnx.tuning.identity import canonical
@@ -87,7 +87,7 @@ class Layers:
                 continue
             forms_key = (
                 *(layer.op, layer.static, layer.planned, layer.weight_shape, layer.geometry),
-                *(layer.itemsize, unguardable(layer)),
+                *(layer.itemsize, guard_problem(layer)),
             )
             if forms_key not in forms:
                 forms[forms_key] = forms_to_race(layer, options)

@@ -151,7 +151,7 @@ def test_the_search_of_all_combinations_ends_together(tmp_path, monkeypatch):
 
     monkeypatch.setattr(sizes_module._Tries, "__init__", noted)
     session = opened(tmp_path, "g (float[N] x, int64 m) => (float[N] y) { y = Neg(x) }")
-    combinations = ({"m": (1.0,)}, {"m": (2.0,)})
-    random_sets(replace(session, combinations=combinations), ({},), 1)
+    cases = ({"m": (1.0,)}, {"m": (2.0,)})
+    random_sets(replace(session, cases=cases), ({},), 1)
     assert len(ends) == 3
     assert len(set(ends)) == 1

@@ -26,8 +26,8 @@ from widthfold_onnx.evidence.proof.program import Branch, Correspondence, Progra
 from widthfold_onnx.evidence.proof.sizes import (
     branch_tries,
     dimensions_of,
-    elements,
     first_tries,
+    input_elements,
     second_tries,
     size_tests,
     tested_tries,
@@ -149,7 +149,7 @@ def prove_at_sizes(
         proofs += _counted_proof(models, shapes, demanded)
         if _has_difference(proofs):
             return proofs
-    smallest = min(proofs, key=lambda proof: elements(proof.shapes) or math.inf).shapes
+    smallest = min(proofs, key=lambda proof: input_elements(proof.shapes) or math.inf).shapes
     proofs += _else_proof(models, smallest, _unseen_branches(models, proofs))
 
     def unseen_ifs() -> set[str]:

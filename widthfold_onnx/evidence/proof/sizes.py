@@ -80,7 +80,7 @@ def first_tries(program: Program, demanded: Shapes, run_shapes: Shapes) -> Itera
         guesses = [*({**extents, **batches} for extents in guesses), *guesses]
     for extents in guesses if dims.open_dims else [{}]:
         shapes = dims.shapes(extents)
-        if not extents or elements(shapes) <= MAX_GUESSED:
+        if not extents or input_elements(shapes) <= MAX_GUESSED:
             yield shapes
 
 
@@ -155,7 +155,7 @@ def tested_tries(old: Program, new: Program, first: Shapes) -> Iterator[Shapes]:
     seen_outcomes = {_outcomes(old, tests, first)}
     for extents, is_always in _extents_near_tests(dims, dims.extents(first), unit, offsets):
         shapes = dims.shapes(extents)
-        if elements(shapes) <= max(MAX_ELEMENTS, elements(first)):
+        if input_elements(shapes) <= max(MAX_ELEMENTS, input_elements(first)):
             outcomes = () if is_always else _outcomes(old, tests, shapes)
             if is_always or outcomes not in seen_outcomes:
                 seen_outcomes.add(outcomes)
@@ -208,7 +208,7 @@ def branch_tries(
     terms = [term for group in tests.values() for test in group for term in test.terms]
     largest = min(MAX_TIMES, max((modulus for _, _, modulus in terms), default=1))
     dims = dimensions_of(old, {})
-    extents, most = dims.extents(first), max(MAX_ELEMENTS, 2 * elements(first))
+    extents, most = dims.extents(first), max(MAX_ELEMENTS, 2 * input_elements(first))
     tries = [
         dims.shapes({**extents, **{dim: max(0, times * extents[dim] + offset) for dim in group}})
         for group in _groups(extents, dims.besides(dims.only_batch_dims))
@@ -218,9 +218,9 @@ def branch_tries(
         )
     ]
     times_seen = Counter[object]()
-    for shapes in sorted(filter(elements, tries), key=elements):
+    for shapes in sorted(filter(input_elements, tries), key=input_elements):
         ifs = unseen_ifs()
-        if not ifs or elements(shapes) > most:
+        if not ifs or input_elements(shapes) > most:
             return
         table = old.shapes_at(shapes)
         outcomes = {
@@ -247,7 +247,7 @@ def _groups(
     return [dims for dims in dict.fromkeys(groups) if dims]
 
 
-def elements(shapes: Shapes) -> int:
+def input_elements(shapes: Shapes) -> int:
     """Return the number of elements of all inputs."""
     return sum(math.prod(shape) for shape in shapes.values())
 

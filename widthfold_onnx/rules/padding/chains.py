@@ -202,7 +202,7 @@ class Chains:
             constant = None if value is None else self._document.constant(value)
             if isinstance(constant, Refusal):
                 return constant
-        channels = rule.output_channels(op)
+        channels = rule.relate(op)
         if not isinstance(channels, Refusal) and len(channels) != len(node.outputs):
             return Refusal(Code.MORE_OUTPUTS, f"{node.op_type} has {len(node.outputs)} outputs")
         return channels

@@ -253,12 +253,12 @@ class PaddingRule(NamedTuple):
     """The effect of an operator on padded channels.
 
     Attributes:
-        output_channels: ties the channels of its inputs together and returns the channels of its
-            outputs, or says why none of them can be padded.
+        relate: relates the channels of its inputs and returns the channels of its outputs, or
+            says why none of them can be padded.
         pad: returns the node on padded tensors, or why there is none.
         constants: the inputs that must be constants.
     """
 
-    output_channels: Callable[[OpWithChannels], Sequence[Segments] | Refusal]
+    relate: Callable[[OpWithChannels], Sequence[Segments] | Refusal]
     pad: Callable[[OpInPadding], PaddedOp | Refusal]
     constants: slice = slice(0)

@@ -117,7 +117,7 @@ def random_sets(
     ]
     draws += [
         (case, _own_shapes(case, demanded[0], first, end), shown_values(case.inputs))
-        for case in session.cases[1:]
+        for case in session.case_sessions[1:]
     ]
     sets = []
     for seed, (case, shapes, note) in enumerate(draws):

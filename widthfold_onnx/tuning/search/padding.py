@@ -69,7 +69,7 @@ def best_padding(trials: Trials, unpadded: Plan) -> TimedPadding | None:
     earlier_widths: list[list[tuple[str, int]]] = []
     for multiple in filter(None, multiples):
         reading = drafting.reading(unpadded.draft)
-        chains, stops = drafting.chains(reading, multiple)
+        chains, stops = drafting.padding_plans(reading, multiple)
         widths = [(layer.node, layer.padded) for part in chains for layer in part.layers]
         if not chains or widths in earlier_widths:
             continue
@@ -100,7 +100,7 @@ def untimed_report(drafting: Drafting, unpadded: Plan) -> PaddingReport | None:
     reading = drafting.reading(unpadded.draft)
     if reading.is_folded:
         return None
-    chains, stops = drafting.chains(reading, multiple)
+    chains, stops = drafting.padding_plans(reading, multiple)
     if not chains:
         return unpadded_report(multiple, stops, drafting.fold_options)
     return padding_report(joined_plan(chains), stops, is_padded=False, reason="not timed")
