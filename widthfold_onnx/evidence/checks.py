@@ -53,7 +53,7 @@ class Uncompared:
 
     @property
     def is_unrunnable(self) -> bool:
-        """Whether the original cannot be run, for another reason than a missing kernel."""
+        """True if the original cannot be run, for another reason than a missing kernel."""
         return self.findings.verdict == "unverified" and not self.missing_kernel
 
 

@@ -59,7 +59,7 @@ class AxisSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FormSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What tells a form from all others of its layer, and its labels: `axis`, `factor`, `kind`.
+    """The fields that tell the forms of a layer apart, and labels: `axis`, `factor`, `kind`.
 
     The labels, which reports show, follow from the other fields and the layer. Fields at their
     defaults are left out of the text, so that earlier measurements stay valid.

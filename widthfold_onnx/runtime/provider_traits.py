@@ -1,6 +1,6 @@
-"""Describe the execution providers: what is known of a provider is its entry in `TRAITS`.
+"""Describe the execution providers: each has an entry in `TRAITS`.
 
-A provider without an entry runs with what `ProviderTraits` says by itself. The facts of CPU and
+A provider without an entry has the defaults of `ProviderTraits`. The facts of CPU and
 OpenVINO were measured; CUDA and TensorRT ran on devices of others; all else is taken from the
 documentation of the runtime (docs/providers.md).
 """
@@ -27,7 +27,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderTraits:
-    """What is known of a provider.
+    """The traits of a provider.
 
     Attributes:
         name: the runtime's name of it.

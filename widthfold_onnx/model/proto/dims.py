@@ -23,7 +23,7 @@ DimensionKey = str | tuple[str, int]
 
 @dataclass(frozen=True)
 class Dimensions:
-    """The dimensions of the inputs of a model, of which some are open.
+    """The dimensions of the inputs of a model; some are open.
 
     Attributes:
         by_input: of every input by name: an extent, or the key of an open dimension.

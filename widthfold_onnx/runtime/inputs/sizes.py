@@ -68,7 +68,7 @@ MAX_ASKED_ELEMENTS = 1 << 40
 
 
 def input_dimensions(inputs: Sequence[Port], demanded: Shapes) -> Dimensions:
-    """Return the dimensions of inputs, of which the caller may fix some.
+    """Return the dimensions of inputs; the caller may fix some.
 
     Args:
         inputs: of the model; several elements of a value are the extent of an input of one axis.
@@ -331,12 +331,12 @@ def with_batch(session: Session, demanded: Shapes, shapes: Shapes, batch: int) -
 
 def _small_batch(dims: Dimensions) -> Iterator[dict[DimensionKey, int]]:
     """Yield extents to try: batch 1 and the same extent elsewhere, then one of them long."""
-    ones = dict.fromkeys(dims.open_dims, 1)
+    all_one = dict.fromkeys(dims.open_dims, 1)
     positions = dims.besides(dims.batch_dims)
     for extent in LADDER if dims.open_dims else (1,):
-        yield {**ones, **dict.fromkeys(positions, extent)}
+        yield {**all_one, **dict.fromkeys(positions, extent)}
         for long in positions[:4]:
-            yield {**ones, long: extent}
+            yield {**all_one, long: extent}
 
 
 def _one_at_a_time(open_dims: Sequence[DimensionKey]) -> Iterator[dict[DimensionKey, int]]:
