@@ -331,12 +331,12 @@ def with_batch(session: Session, demanded: Shapes, shapes: Shapes, batch: int) -
 
 def _small_batch(dims: Dimensions) -> Iterator[dict[DimensionKey, int]]:
     """Yield extents to try: batch 1 and the same extent elsewhere, then one of them long."""
-    all_one = dict.fromkeys(dims.open_dims, 1)
+    unit_extents = dict.fromkeys(dims.open_dims, 1)
     positions = dims.besides(dims.batch_dims)
     for extent in LADDER if dims.open_dims else (1,):
-        yield {**all_one, **dict.fromkeys(positions, extent)}
+        yield {**unit_extents, **dict.fromkeys(positions, extent)}
         for long in positions[:4]:
-            yield {**all_one, long: extent}
+            yield {**unit_extents, long: extent}
 
 
 def _one_at_a_time(open_dims: Sequence[DimensionKey]) -> Iterator[dict[DimensionKey, int]]:
