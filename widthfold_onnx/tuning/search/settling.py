@@ -113,17 +113,17 @@ def _helping(trials: Trials, draft: Plan, level: LevelSearch, forms: Forms) -> F
     trials.on_progress(Step(f"timing the whole model without each of {len(forms)} folded layers"))
     plans = [level.plan(draft, remainder) for remainder in remainders]
     measurements = trials.without(level.plan(draft, forms), plans, trials.spending.ablation)
-    judged = [
+    group_trials = [
         (group, trial)
         for group, trial in zip(groups, measurements, strict=True)
         if trial is not None and trial.status == "ok"
     ]
-    helping = _without(forms, [s for group, t in judged if t.high < 1 for s in group])
+    helping = _without(forms, [s for group, t in group_trials if t.high < 1 for s in group])
     if not helping and not draft.changes:
         # The final trial decides on the least harmful group.
-        group, _ = max(judged, key=lambda item: item[1].ratio)
+        group, _ = max(group_trials, key=lambda item: item[1].ratio)
         return {s: forms[s] for s in group}
-    sure = _without(forms, [s for group, t in judged if t.low <= 1 for s in group])
+    sure = _without(forms, [s for group, t in group_trials if t.low <= 1 for s in group])
     if sure == helping or not (sure or draft.changes):
         return helping
     sure_plan, helping_plan = (level.plan(draft, f) for f in (sure, helping))
