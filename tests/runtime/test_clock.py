@@ -80,3 +80,4 @@ def test_what_is_costly_is_repeated_less() -> None:
     assert repeats(0.001, 0.001, 10.0).sessions > repeats(0.001, 1.0, 10.0).sessions
     assert repeats(0.001, 1.0, 100.0).runs > repeats(0.001, 0.05, 100.0).runs
     assert repeats(40.0, 0.1, 1.5) == Repeats(min(SESSIONS), 1)
+    assert repeats(40.0, 0.1, 1.5, fewest_runs=3) == Repeats(min(SESSIONS), 3)

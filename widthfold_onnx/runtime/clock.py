@@ -84,7 +84,7 @@ def clock_name(options: RuntimeOptions) -> Literal["wall", "thread"]:
     return "thread" if in_caller and has_fine_thread_clock() else "wall"
 
 
-def repeats(run: float, opening: float, seconds: float) -> Repeats:
+def repeats(run: float, opening: float, seconds: float, *, fewest_runs: int = 1) -> Repeats:
     """Return how often a process should repeat, so that its time tells most.
 
     A process repeats sessions, and a session repeats runs. The best number of runs is sqrt(cost of
@@ -99,7 +99,8 @@ def repeats(run: float, opening: float, seconds: float) -> Repeats:
     Args:
         run: seconds of a run.
         opening: seconds of opening a session.
-        seconds: time that a process may take, as far as one run of each session fits.
+        seconds: time that a process may take, as far as the fewest runs of each session fit.
+        fewest_runs: of each session.
     """
     cost = opening + (1 + WARMUP_ROUNDS) * run
     fewest, most = SESSIONS
@@ -108,7 +109,7 @@ def repeats(run: float, opening: float, seconds: float) -> Repeats:
     best = math.sqrt(cost / run) * RUN_SPREAD / SESSION_SPREAD
     affordable = (seconds - START) / (2 * sessions) - cost
     runs = min(max(best, SHORTEST / (2 * sessions * run)), affordable / run)
-    return Repeats(sessions, max(round(runs), 1))
+    return Repeats(sessions, max(round(runs), fewest_runs))
 
 
 def alternate(
