@@ -8,6 +8,7 @@ longer than the layer as it is. They are counted at a rate that no layer reaches
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -135,7 +136,7 @@ def race(
         UnverifiedError: the runtime cannot be used, or does not run a layer as it is.
     """
     end = time.perf_counter() + seconds
-    peak = operations(options.setting)
+    peak = operations(options.setting) if any(w.forms for w in workloads) else math.inf
     for index, workload in enumerate(workloads):
         part = UNFAIR * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
         send(Start(workload.subject, AS_IS))
