@@ -177,5 +177,5 @@ def test_taps_that_meet_no_position_take_no_memory() -> None:
     finally:
         tracemalloc.stop()
     assert isinstance(fold, FoldedAxis)
-    assert fold.k.size == 16 * 4096
+    assert fold.taps.k.size == 16 * 4096
     assert peak < 200 << 20

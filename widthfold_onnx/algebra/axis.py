@@ -56,6 +56,46 @@ ANY = Congruence(0, 1)
 """The condition that every extent meets."""
 
 
+class Tiling(NamedTuple):
+    """Tiles of an axis, and the positions of each tile, in output and input.
+
+    Attributes:
+        out_tile: F.
+        in_tile: P.
+        out_rest: output positions of a tile.
+        in_rest: input positions of a tile.
+        stride: s'.
+        blocked: tiles are the outer part of the index.
+    """
+
+    out_tile: int
+    in_tile: int
+    out_rest: int
+    in_rest: int
+    stride: int
+    blocked: bool
+
+
+class Taps(NamedTuple):
+    """The taps that are kept: tap n moves the weight at `k[n]`.
+
+    Attributes:
+        g: output tiles.
+        f: input tiles.
+        q: positions in the folded kernel.
+        k: positions in the original kernel.
+    """
+
+    g: Index
+    f: Index
+    q: Index
+    k: Index
+
+    def where(self, is_kept: npt.NDArray[np.bool_]) -> Taps:
+        """Return the taps that a mask keeps."""
+        return Taps(*(vector[is_kept] for vector in self))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Window:
     """The kernel of a Conv along one axis."""
@@ -108,8 +148,6 @@ class ConvAxis(Window):
 class FoldedAxis(Window):
     """The folded axis: a Conv axis again, with tiles that become channels.
 
-    `g`, `f`, `q` and `k` are vectors with one element per tap that is kept: tap n moves the
-    original weight at `k[n]` to output tile `g[n]`, input tile `f[n]`, kernel position `q[n]`.
     `in_length` and `out_length` are the extents that the fold needs: the input
     is zero-extended to `in_length` before it, the output cut back from `out_length` after it
     (None: the axis is kept, so that its extent does not matter, or the extent is not known).
@@ -123,10 +161,7 @@ class FoldedAxis(Window):
     blocked: bool = False
     in_length: int | None = None
     out_length: int | None = None
-    g: Index
-    f: Index
-    q: Index
-    k: Index
+    taps: Taps
     condition: Congruence = ANY
 
     @property
@@ -138,7 +173,7 @@ class FoldedAxis(Window):
     def geometry(self) -> tuple[object, ...]:
         """Kernel, stride, dilation, pads and taps, without the extents."""
         numbers = (self.kernel, self.stride, self.dilation, self.pad_begin, self.pad_end)
-        return (*numbers, *(taps.tobytes() for taps in (self.g, self.f, self.q, self.k)))
+        return (*numbers, *(vector.tobytes() for vector in self.taps))
 
 
 def keep_axis(axis: ConvAxis) -> FoldedAxis:
@@ -156,10 +191,7 @@ def keep_axis(axis: ConvAxis) -> FoldedAxis:
         dilation=axis.dilation,
         pad_begin=axis.pad_begin + begin * axis.dilation,
         pad_end=axis.pad_end + end * axis.dilation,
-        g=zero,
-        f=zero,
-        q=taps + begin,
-        k=taps,
+        taps=Taps(zero, zero, taps + begin, taps),
         condition=Congruence((axis.length or 0) % axis.pad_period, axis.pad_period),
     )
 
@@ -212,9 +244,9 @@ def _fold_interleaved(
     q, f = np.divmod(t // base, in_tile)
     # The tap reads q, q + stride, ...: it is dead if none of these positions lies in the input.
     first_inside, last = np.maximum(q, q % stride), stride * (out_rest - 1)
-    live = (first_inside < in_rest) & (first_inside <= q + last)
-    taps = g[live], f[live], q[live], k[live]
-    return _place(axis, out_tile, in_tile, False, stride, in_rest, out_rest, taps)
+    is_live = (first_inside < in_rest) & (first_inside <= q + last)
+    tiling = Tiling(out_tile, in_tile, out_rest, in_rest, stride, blocked=False)
+    return _place(axis, tiling, Taps(g, f, q, k).where(is_live))
 
 
 def _fold_blocked(
@@ -239,9 +271,8 @@ def _fold_blocked(
             f"a kernel of {axis.kernel} at stride {axis.stride} and pad {axis.pad_begin} "
             "reads across the border of a block",
         )
-    live = (f >= 0) & (f < in_tile)
-    taps = g[live], f[live], q[live], k[live]
-    return _place(axis, out_tile, in_tile, True, stride, in_rest, out_rest, taps)
+    tiling = Tiling(out_tile, in_tile, out_rest, in_rest, stride, blocked=True)
+    return _place(axis, tiling, Taps(g, f, q, k).where((f >= 0) & (f < in_tile)))
 
 
 def _meeting(axis: ConvAxis, out_tile: int, tile_step: int) -> tuple[Index, Index, Index]:
@@ -299,44 +330,33 @@ def _fold_open(
     )
 
 
-def _place(
-    axis: ConvAxis,
-    out_tile: int,
-    in_tile: int,
-    blocked: bool,
-    stride: int,
-    in_rest: int,
-    out_rest: int,
-    taps: tuple[Index, Index, Index, Index],
-) -> FoldedAxis:
+def _place(axis: ConvAxis, tiling: Tiling, taps: Taps) -> FoldedAxis:
     """Choose kernel extent, dilation and pads for taps at positions q; pads are never negative.
 
     Zero taps are added if the taps start after position 0, or leave a stride or more of the input
     unread at its end: an ONNX Conv cannot skip input by itself.
     """
-    g, f, q, k = taps
+    q, stride = taps.q, tiling.stride
     low = int(q.min()) if q.size else 0
     dilation = int(np.gcd.reduce(q - low)) if q.size else 0
     dilation = dilation or 1
     # A pad may not be negative: the first tap moves left by whole dilations, to 0 or below.
     low -= max(0, -(-low // dilation)) * dilation
     kernel = (int(q.max()) - low) // dilation + 1 if q.size else 1
-    needed = (out_rest - 1) * stride + (kernel - 1) * dilation + 1 - in_rest + low
+    last_read = (tiling.out_rest - 1) * stride + (kernel - 1) * dilation + low
+    needed = last_read + 1 - tiling.in_rest
     extra_taps = max(0, -(-(1 - stride - needed) // dilation))
     return FoldedAxis(
         original_kernel=axis.kernel,
-        out_tile=out_tile,
-        in_tile=in_tile,
-        blocked=blocked,
+        out_tile=tiling.out_tile,
+        in_tile=tiling.in_tile,
+        blocked=tiling.blocked,
         kernel=kernel + extra_taps,
         stride=stride,
         dilation=dilation,
         pad_begin=-low,
         pad_end=max(0, needed + extra_taps * dilation),
-        in_length=in_tile * in_rest,
-        out_length=out_tile * out_rest,
-        g=g,
-        f=f,
-        q=(q - low) // dilation,
-        k=k,
+        in_length=tiling.in_tile * tiling.in_rest,
+        out_length=tiling.out_tile * tiling.out_rest,
+        taps=taps._replace(q=(q - low) // dilation),
     )

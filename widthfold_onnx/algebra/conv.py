@@ -169,7 +169,7 @@ class ConvFold:
     @property
     def _live_copies(self) -> float:
         """The part of `_copies` that is no structural zero."""
-        return self.batch * math.prod(a.k.size / a.original_kernel for a in self.axes)
+        return self.batch * math.prod(a.taps.k.size / a.original_kernel for a in self.axes)
 
 
 def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array:
@@ -191,8 +191,9 @@ def fold_weight(weight: Array, fold: ConvFold, zero: npt.ArrayLike = 0) -> Array
     tap_weights = np.empty((out, per_group, *slots), weight.dtype)
     tap_weights[...] = regroup_bias(zeros, fold.regrouping).reshape(out, *(1,) * (len(slots) + 1))
     # Axis i gets broadcasting dimension i, so that all combinations of taps are assigned at once.
-    targets = [_broadcastable(t, i, rank) for i, a in enumerate(fold.axes) for t in (a.g, a.f, a.q)]
-    sources = [_broadcastable(a.k, i, rank) for i, a in enumerate(fold.axes)]
+    taps = [axis.taps for axis in fold.axes]
+    targets = [_broadcastable(t, i, rank) for i, (*gfq, _) in enumerate(taps) for t in gfq]
+    sources = [_broadcastable(k, i, rank) for i, (*_, k) in enumerate(taps)]
     channels: tuple[Any, ...] = (slice(None), slice(None))
     tap_weights[(*channels, *targets)] = weight[(*channels, *sources)]
 

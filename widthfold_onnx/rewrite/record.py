@@ -116,7 +116,7 @@ def patterns(fold: ConvFold, names: Sequence[str], samples: int | None) -> list[
 
 
 def _pattern(name: str, axis: FoldedAxis) -> AxisPattern:
-    columns = (taps.tolist() for taps in (axis.g, axis.f, axis.q, axis.k))
+    columns = (vector.tolist() for vector in axis.taps)
     return AxisPattern(
         axis=name,
         in_tile=axis.in_tile,
@@ -126,7 +126,7 @@ def _pattern(name: str, axis: FoldedAxis) -> AxisPattern:
         original_kernel=axis.original_kernel,
         kernel=axis.kernel,
         stride=axis.stride,
-        taps=list(zip(*columns, strict=True)) if axis.k.size <= MAX_TAPS else [],
+        taps=list(zip(*columns, strict=True)) if axis.taps.k.size <= MAX_TAPS else [],
     )
 
 
