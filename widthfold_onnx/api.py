@@ -22,6 +22,7 @@ from widthfold_onnx.interop import ModelHandle, handle_of
 from widthfold_onnx.model.proto.walk import copy_of
 from widthfold_onnx.model.writer import write_model
 from widthfold_onnx.options import (
+    DEFAULT_FACTOR,
     PROVING,
     FoldOptions,
     FormName,
@@ -45,9 +46,6 @@ from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, Ve
 from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, read_plan
 from widthfold_onnx.rewrite.reading import Reading
-
-FACTOR = 8
-"""Positions that become channels where a call measures nothing and no factor is given."""
 
 RUN_ONLY = ("seeds", "rtol", "atol", "inputs", "value")
 """Keywords of a comparison on the runtime: a model in memory at a fixed factor has none."""
@@ -374,7 +372,7 @@ def _carry_out(handle: ModelHandle, fitted_plan: FittedPlan, *, no_verify: bool)
 
 def _default_factor(keywords: Mapping[str, Any]) -> FoldKeywords:
     """Return the keyword of the factor by default; strides alone have no factor."""
-    return {} if keywords.get("form") == FormName.STRIDES else {"factor": FACTOR}
+    return {} if keywords.get("form") == FormName.STRIDES else {"factor": DEFAULT_FACTOR}
 
 
 def _prove_only(keywords: Mapping[str, Any]) -> VerifyOptions:

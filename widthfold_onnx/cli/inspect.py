@@ -8,7 +8,7 @@ import click
 
 from widthfold_onnx.cli.common import MODEL, Sectioned, guarded
 from widthfold_onnx.cli.options import VALUE, fold_options, options_of, report_arguments
-from widthfold_onnx.options import FoldOptions, RuntimeOptions
+from widthfold_onnx.options import DEFAULT_FACTOR, FoldOptions, RuntimeOptions
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.results import InspectReport
 
@@ -16,7 +16,7 @@ from widthfold_onnx.results import InspectReport
 @click.command("inspect", cls=Sectioned)
 @guarded
 @click.argument("model", type=MODEL)
-@fold_options(default_factor="8")
+@fold_options(str(DEFAULT_FACTOR))
 @options_of("runtime_options", RuntimeOptions, VALUE)
 @report_arguments
 def inspect_command(

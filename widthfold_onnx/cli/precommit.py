@@ -13,14 +13,14 @@ import click
 from widthfold_onnx.cli.common import MODEL, guarded, leave
 from widthfold_onnx.cli.options import fold_options
 from widthfold_onnx.errors import CheckFailedError
-from widthfold_onnx.options import FoldOptions
+from widthfold_onnx.options import DEFAULT_FACTOR, FoldOptions
 from widthfold_onnx.text import quoted
 
 
 @click.command("precommit")
 @guarded
 @click.argument("models", nargs=-1, type=MODEL)
-@fold_options(default_factor="8")
+@fold_options(str(DEFAULT_FACTOR))
 def precommit_command(models: tuple[Path, ...], fold: FoldOptions) -> None:
     """Exit 1 if anything of MODELS would be changed; nothing is written."""
     from widthfold_onnx.pipeline import optimize

@@ -35,6 +35,9 @@ Values = Mapping[str, tuple[float, ...]]
 
 MIN_FACTOR = 2
 MAX_FACTOR = 4096
+DEFAULT_FACTOR = 8
+"""Positions that become channels: the least and the most, and how many where nothing is measured
+and no factor is given."""
 
 MAX_MULTIPLE = 1024
 """Largest multiple to which channels are padded."""
