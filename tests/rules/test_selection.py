@@ -11,7 +11,6 @@ from tests.folding import fold_model
 from tests.rules.one_conv import conv_model, folded_conv, ops, site
 from tests.tuning.workload.forms import only_layer
 from tests.tuning.workload.tool import conv
-from widthfold_onnx import UsageError
 from widthfold_onnx.options import AxisName, FoldOptions, Layout, NonFinite
 from widthfold_onnx.rules.legality import guard_conditions
 from widthfold_onnx.rules.selection import every_form, forms_to_race
@@ -176,13 +175,6 @@ class TestOpenExtents:
         assert (width.status, width.form) == ("folded", "move interleaved in NHWC")
         height = site(model, axis=AxisName.HEIGHT, input_shapes=shapes)
         assert height.code == "several-unknown-extents"
-
-    def test_bad_options(self) -> None:
-        for factor in (1, 0, -8, 4097):
-            with pytest.raises(UsageError):
-                FoldOptions(factor=factor)
-        with pytest.raises(UsageError):
-            FoldOptions(factor=2, axis=1)
 
 
 @pytest.mark.parametrize(

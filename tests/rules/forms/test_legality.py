@@ -10,7 +10,6 @@ from onnx import numpy_helper
 from tests.folding import fold_model
 from tests.rules.one_conv import conv_model, site
 from tests.running import LEVELS, run
-from widthfold_onnx import UsageError
 from widthfold_onnx.options import FoldOptions
 
 
@@ -72,20 +71,3 @@ def test_what_a_loop_carries_has_no_known_extents(factor: int) -> None:
     report = site(model, factor)
     assert (report.status, report.code) == ("refused", "unknown-extent")
     assert "is declared with an extent of 4, which other turns of a loop need not" in report.reason
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"factor": 2.5},
-        {"factor": "8"},
-        {"layout": "xyz"},
-        {"axis": "sideways"},
-        {"nodes": "conv*"},
-        {"max_flops_growth": float("nan")},
-        {"max_bytes_growth": -1.0},
-    ],
-)
-def test_options_that_make_no_sense(options: dict[str, object]) -> None:
-    with pytest.raises(UsageError):
-        FoldOptions(**{"factor": 8, **options})
