@@ -39,7 +39,7 @@ def pattern(name: str, axis: ConvAxis, out_tile: int, in_tile: int, *, blocked=F
         original_kernel=axis.kernel,
         kernel=folded.kernel,
         stride=folded.stride,
-        taps=[tuple(map(int, t)) for t in zip(folded.g, folded.f, folded.q, folded.k, strict=True)],
+        taps=[tuple(map(int, t)) for t in zip(*folded.taps, strict=True)],
     )
 
 
