@@ -127,7 +127,7 @@ def test_equal_folds_are_drawn_once_and_what_is_left_out_is_counted() -> None:
 
 def test_a_huge_result_stays_small() -> None:
     name = "<&\u202e>" * 60
-    kinds = axes()
+    kinds = axes()[-1:]
     big = [replace(folded(f"{name}{i}", kinds), form=f"{name}{i}") for i in range(1000)]
     outputs = [output(f"{name}{i}", "all", 1.0, passed=False) for i in range(1000)]
     text = html.page(replace(passing(), folds=big, outputs=outputs, reasons=[name * 9] * 1000))

@@ -36,7 +36,10 @@ LARGE = (
     "onnxruntime-extensions__pytorch_super_resolution",
 )
 """Models whose runs take long."""
-LONG_PROOFS = (*LARGE, "libfacedetection.train__yunet_n_dynamic", "silero-vad__silero_vad")
+LONG_PROOFS = (
+    *(*LARGE, "deepfilter-rt__dfn3_enc", "libfacedetection.train__yunet_n_dynamic"),
+    *("silero-vad__silero_vad", "silero-vad__silero_vad_16k_op15"),
+)
 """Models that are verified at night, as it takes half a minute; others like them stay."""
 ILL_CONDITIONED = ("yunet", "basic-pitch")
 """Models that one rounding moves by more than 1e-5 of an output. Outputs of yunet are like
