@@ -39,9 +39,9 @@ remains, or a Conv of two axes."""
 GEMM_OPSET = 11
 """First operator set whose Gemm needs no C."""
 
-Split = tuple[int, ...]
-"""Factor per axis: the batch first, then every spatial axis; their product is the factor. The split
-(1, 2, 4) of an image folds the height by 2 and the width by 4."""
+Factors = tuple[int, ...]
+"""A factor per axis: of the batch first, then of every spatial axis. Their product is the factor of
+the form. The factors (1, 2, 4) fold the height of an image by 2 and the width by 4."""
 
 AxisOutcome = tuple[str, Form | Refusal]
 
@@ -98,14 +98,14 @@ def forms_at_factor(layer: Layer, options: FoldOptions, factor: int) -> Iterator
         yield from _of_strides(layer, options)
         return
     tile_major = options.layout is Layout.NHWC
-    for split in splits(options.axis, factor, len(layer.axes)):
-        yield from forms_of_split(layer, options, split, tile_major=tile_major)
+    for factors in factorizations(options.axis, factor, len(layer.axes)):
+        yield from forms_of_factors(layer, options, factors, tile_major=tile_major)
 
 
-def forms_of_split(
+def forms_of_factors(
     layer: ConvLayer,
     options: FoldOptions,
-    split: Split,
+    factors: Factors,
     *,
     lift: int = 0,
     tile_major: bool = False,
@@ -117,7 +117,7 @@ def forms_of_split(
     Args:
         layer: the Conv.
         options: the limits are used.
-        split: factor per axis; an axis of factor 1 may have its strides folded.
+        factors: factor per axis; an axis of factor 1 may have its strides folded.
         lift: axes of extent 1 put before the spatial ones.
         tile_major: move through NHWC where moves through NCHW are no view.
         grouping: channels and groups of the Conv to fold, without folds of its strides; None for
@@ -131,30 +131,30 @@ def forms_of_split(
     grouping = grouping or layer.grouping
     names = axis_names(layer.rank)
     group_changes = _changes(layer.grouping, grouping)
-    label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(split) if n > 1)
-    if options.ragged and (refusal := _length_problem(layer, split)):
+    label = "+".join(names[i + 1 if i else 0] for i, n in enumerate(factors) if n > 1)
+    if options.ragged and (refusal := _length_problem(layer, factors)):
         yield label, refusal
         return
-    pairs = zip(layer.axes, split[1:], strict=True)
+    pairs = zip(layer.axes, factors[1:], strict=True)
     one_sided = one_sided and not group_changes
     of_axes = [list(_tilings(axis, factor, one_sided=one_sided)) for axis, factor in pairs]
-    batch = ["batch"] if split[0] > 1 else []
+    batch = ["batch"] if factors[0] > 1 else []
     lift_names = ["lifted"] if lift else []
     for last_first in product(*reversed(of_axes)):
         tilings = last_first[::-1]
         kind = [*batch, *(kind for kind, _ in tilings if kind), *lift_names, *group_changes]
         if not kind and not layer.operator.transposed:
             continue  # the node as it is
-        # The split does not name axes whose strides alone are folded, nor does a lift.
+        # The label does not name axes whose strides alone are folded, nor does a lift.
         changes = [bool(group_changes), *(tiles.is_folded for _, tiles in tilings)]
         axis_label = label or "+".join(n for n, is_ in zip(names[1:], changes, strict=True) if is_)
-        for dense in (False, True) if split[0] > 1 else (False,):
+        for dense in (False, True) if factors[0] > 1 else (False,):
             spec = FormSpec(
                 axis=axis_label or NO_AXIS,
-                factor=math.prod(split),
+                factor=math.prod(factors),
                 kind="+".join(kind) or "mirrored",
                 merged=1,
-                batch=split[0],
+                batch=factors[0],
                 dense=dense,
                 tile_major=tile_major,
                 lift=lift,
@@ -170,8 +170,8 @@ def _of_strides(layer: ConvLayer, options: FoldOptions) -> Iterator[AxisOutcome]
     if not any(axis.stride > 1 or axis.base_dilation > 1 for axis in layer.axes):
         return
     tile_major = options.layout is Layout.NHWC
-    split = (1,) * (1 + len(layer.axes))
-    for _, form in forms_of_split(layer, options, split, tile_major=tile_major, one_sided=True):
+    factors = (1,) * (1 + len(layer.axes))
+    for _, form in forms_of_factors(layer, options, factors, tile_major=tile_major, one_sided=True):
         yield form.spec.axis if isinstance(form, Form) else "strides", form
 
 
@@ -225,9 +225,9 @@ def summed_taps(layer: ConvLayer, options: FoldOptions) -> Iterator[Form]:
                 yield form
 
 
-def _length_problem(layer: ConvLayer, split: Split) -> Refusal | None:
+def _length_problem(layer: ConvLayer, factors: Factors) -> Refusal | None:
     """Refuse an axis with fewer positions than are to become channels."""
-    for factor, extent in zip(split, layer.positions, strict=True):
+    for factor, extent in zip(factors, layer.positions, strict=True):
         if extent is not None and 1 < factor > extent:
             return Refusal(
                 Code.TOO_SHORT, f"of {factor} positions {factor - extent} would be added"
@@ -235,8 +235,8 @@ def _length_problem(layer: ConvLayer, split: Split) -> Refusal | None:
     return None
 
 
-def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
-    """Yield the ways to share a factor out over batch and spatial axes."""
+def factorizations(axis: AxisName | int, factor: int, rank: int) -> Iterator[Factors]:
+    """Yield the factors per axis whose product is a factor; a single axis comes first."""
     slots = 1 + rank
     if factor == 1:
         yield (1,) * slots
@@ -255,9 +255,9 @@ def splits(axis: AxisName | int, factor: int, rank: int) -> Iterator[Split]:
 
 
 def _slot(axis: AxisName | int, rank: int) -> int | None:
-    """Return the position of an axis in a split: 0 the batch, then spatial axes; None for any.
+    """Return the position of an axis among factors: 0 the batch, then spatial axes; None for any.
 
-    An axis that the layer lacks has a position behind the split.
+    An axis that the layer lacks has a position behind the factors.
     """
     if axis is AxisName.AUTO:
         return None

@@ -1,7 +1,7 @@
 """Define a form: an equivalent replacement for a layer, and its predicted cost.
 
 A `FormSpec` holds what tells the forms of one layer apart; the layer decides the rest. It is the
-form in plans, in the search and, as text, in the store of measurements. A `Proposal` says what the
+form in plans, in the search and, as text, in the store of measurements. A `ProposedFold` says what the
 family of a layer makes of a spec. A legal proposal (`rules.legality`) becomes a `Form`.
 """
 
@@ -189,7 +189,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Proposal(ABC):
+class ProposedFold(ABC):
     """A fold that is proposed for a layer.
 
     Attributes:

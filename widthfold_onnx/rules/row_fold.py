@@ -23,7 +23,7 @@ from widthfold_onnx.rules.form import (
     Ends,
     Form,
     FormSpec,
-    Proposal,
+    ProposedFold,
     bytes_growth,
 )
 from widthfold_onnx.rules.layers import ProductLayer
@@ -37,7 +37,7 @@ def fold_of(layer: ProductLayer, factor: int) -> ConvFold:
 
 
 @dataclass(frozen=True)
-class RowFold(Proposal):
+class RowFold(ProposedFold):
     """A fold of the rows or columns of a product; by 1 an Einsum becomes a MatMul."""
 
     layer: ProductLayer
@@ -109,7 +109,7 @@ class RowFold(Proposal):
         )
 
     def form(self, shapes: tuple[Dims, Dims]) -> Form:
-        """Return the form of the fold, see `Proposal.form`."""
+        """Return the form of the fold, see `ProposedFold.form`."""
         layer, layout = self.layer, self._layout
         shape = self._static_shape
         span = self._span

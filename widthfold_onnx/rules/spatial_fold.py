@@ -24,7 +24,7 @@ from widthfold_onnx.rules.form import (
     Ends,
     Form,
     FormSpec,
-    Proposal,
+    ProposedFold,
     bytes_growth,
     nominal_size,
 )
@@ -32,7 +32,7 @@ from widthfold_onnx.rules.layers import ConvLayer, axis_names
 
 
 @dataclass(frozen=True)
-class SpatialFold(Proposal):
+class SpatialFold(ProposedFold):
     """A fold of the batch or the spatial axes of a Conv."""
 
     layer: ConvLayer
@@ -99,7 +99,7 @@ class SpatialFold(Proposal):
         return "one dense group lets a NaN of one sample reach others" if self.fold.dense else ""
 
     def form(self, shapes: tuple[Dims, Dims]) -> Form:
-        """Return the form of the fold, see `Proposal.form`.
+        """Return the form of the fold, see `ProposedFold.form`.
 
         The NHWC path keeps open extents at their places where the NCHW path would have to infer
         several.

@@ -17,11 +17,11 @@ from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.rewrite.plan import EMPTY
 from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rules.enumeration import (
+    factorizations,
     form_of,
     forms_at_factor,
-    forms_of_split,
+    forms_of_factors,
     groupings,
-    splits,
     summed_taps,
 )
 from widthfold_onnx.rules.form import Form
@@ -35,17 +35,17 @@ def conv_layer(model: onnx.ModelProto) -> ConvLayer:
     return layer
 
 
-# ---------------------------------------------------------------- splits
+# ---------------------------------------------------------------- factors per axis
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("factor", [1, 2, 3, 4, 6, 8, 12, 30])
 def test_a_factor_is_shared_out_in_every_way_once(factor: int, rank: int) -> None:
     """Oracle: all tuples of numbers up to the factor."""
-    listed = list(splits(AxisName.AUTO, factor, rank))
+    listed = list(factorizations(AxisName.AUTO, factor, rank))
     numbers = product(range(1, factor + 1), repeat=rank + 1)
-    assert sorted(listed) == sorted(split for split in numbers if math.prod(split) == factor)
-    of_one_axis = [split for split in listed if factor in split]
+    assert sorted(listed) == sorted(factors for factors in numbers if math.prod(factors) == factor)
+    of_one_axis = [factors for factors in listed if factor in factors]
     assert listed[: len(of_one_axis)] == of_one_axis
 
 
@@ -67,7 +67,7 @@ def test_a_factor_is_shared_out_in_every_way_once(factor: int, rank: int) -> Non
 def test_an_axis_takes_the_whole_factor(
     axis: AxisName | int, rank: int, expected: list[tuple[int, ...]]
 ) -> None:
-    assert list(splits(axis, 6, rank)) == expected
+    assert list(factorizations(axis, 6, rank)) == expected
 
 
 # ---------------------------------------------------------------- groupings
@@ -169,8 +169,8 @@ def test_one_side_alone_is_folded_where_that_is_asked_for() -> None:
     layer = conv_layer(conv_model([1, 3, 24, 36], (5, 3, 4, 3), strides=[1, 3]))
     options = FoldOptions(factor=2, ragged=True)
 
-    def kinds(split: tuple[int, ...], *, one_sided: bool) -> set[tuple[str, int, int]]:
-        outcomes = forms_of_split(layer, options, split, one_sided=one_sided)
+    def kinds(factors: tuple[int, ...], *, one_sided: bool) -> set[tuple[str, int, int]]:
+        outcomes = forms_of_factors(layer, options, factors, one_sided=one_sided)
         forms = [form for _, form in outcomes if isinstance(form, Form)]
         return {
             (
