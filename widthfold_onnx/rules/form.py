@@ -1,8 +1,8 @@
 """Define a form: an equivalent replacement for a layer, and its predicted cost.
 
 A `FormSpec` holds what tells the forms of one layer apart; the layer decides the rest. It is the
-form in plans, in the search and, as text, in the store of measurements. A `ProposedFold` says what the
-family of a layer makes of a spec. A legal proposal (`rules.legality`) becomes a `Form`.
+form in plans, in the search and, as text, in the store of measurements. A `ProposedFold` says what
+the family of a layer makes of a spec. A legal one (`rules.legality`) becomes a `Form`.
 """
 
 from __future__ import annotations
