@@ -14,7 +14,7 @@ from tests.evidence.mutants.alter import Alter
 from tests.evidence.mutants.convs.weights import ARRAY, BIAS, WEIGHT
 from tests.evidence.mutants.folded import Array
 from widthfold_onnx.algebra import conv
-from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis
+from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, Taps, fold_axis
 from widthfold_onnx.algebra.channels import Regrouping, regroup_weight
 from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
 from widthfold_onnx.algebra.packing import Packing, pack
@@ -72,6 +72,10 @@ def axes(alter: Callable[[FoldedAxis], dict[str, object]]) -> Planted:
         return replace(right, **alter(right)) if isinstance(right, FoldedAxis) else right
 
     return code((spatial_fold, "fold_axis"), by=wrong)
+
+
+def taps(alter: Callable[[FoldedAxis, Taps], Taps]) -> Planted:
+    return axes(lambda axis: {"taps": alter(axis, axis.taps)})
 
 
 def geometry(**steps: int) -> Planted:
@@ -157,17 +161,25 @@ FAULTS: dict[str, Planted] = {
             "pads_swapped": lambda a: {"pad_begin": a.pad_end, "pad_end": a.pad_begin},
             "stride_more": lambda a: {"stride": a.stride + 1},
             "dilation_more": lambda a: {"dilation": a.dilation + 1},
-            "input_digits_reversed": lambda a: {"f": a.in_tile - 1 - a.f},
-            "input_digits_rotated": lambda a: {"f": (a.f + 1) % a.in_tile},
-            "output_digits_reversed": lambda a: {"g": a.out_tile - 1 - a.g},
-            "output_digits_rotated": lambda a: {"g": (a.g + 1) % a.out_tile},
-            "taps_reversed": lambda a: {"k": a.original_kernel - 1 - a.k},
-            "positions_reversed": lambda a: {"q": a.kernel - 1 - a.q},
-            "positions_later": lambda a: {"q": a.q + 1, "kernel": a.kernel + 1},
-            "last_tap_lost": lambda a: {n: getattr(a, n)[:-1] for n in "gfqk"},
-            "first_tap_lost": lambda a: {n: getattr(a, n)[1:] for n in "gfqk"},
-            "input_and_output_digit_mixed_up": lambda a: {"f": a.g, "g": a.f},
-            "digit_0_only": lambda a: {n: getattr(a, n)[a.g == 0] for n in "gfqk"},
+            "positions_later": lambda a: {
+                "taps": a.taps._replace(q=a.taps.q + 1),
+                "kernel": a.kernel + 1,
+            },
+        }.items()
+    },
+    **{
+        f"code.axis.{name}": taps(alter)
+        for name, alter in {
+            "input_digits_reversed": lambda a, t: t._replace(f=a.in_tile - 1 - t.f),
+            "input_digits_rotated": lambda a, t: t._replace(f=(t.f + 1) % a.in_tile),
+            "output_digits_reversed": lambda a, t: t._replace(g=a.out_tile - 1 - t.g),
+            "output_digits_rotated": lambda a, t: t._replace(g=(t.g + 1) % a.out_tile),
+            "taps_reversed": lambda a, t: t._replace(k=a.original_kernel - 1 - t.k),
+            "positions_reversed": lambda a, t: t._replace(q=a.kernel - 1 - t.q),
+            "last_tap_lost": lambda a, t: Taps(*(numbers[:-1] for numbers in t)),
+            "first_tap_lost": lambda a, t: Taps(*(numbers[1:] for numbers in t)),
+            "input_and_output_digit_mixed_up": lambda a, t: t._replace(f=t.g, g=t.f),
+            "digit_0_only": lambda a, t: t.where(t.g == 0),
         }.items()
     },
     "code.read.pad_later": geometry(pad_begin=1, pad_end=-1),

@@ -6,7 +6,7 @@ import onnx
 
 from widthfold_onnx.evidence.proof.compare import SizeProof, prove_at_sizes
 from widthfold_onnx.evidence.proof.program import program
-from widthfold_onnx.evidence.proof.values import Shapes
+from widthfold_onnx.options import Shapes
 
 
 def proofs(
