@@ -318,12 +318,10 @@ def check_written(report: OptimizeReport) -> None:
     """
     if report.written is not None:
         return
-    if report.verification is None:
-        misfits = [site for site in report.sites if site.status == "refused"]
-        raise CheckFailedError("; ".join(f"{site.node}: {site.reason}" for site in misfits))
-    is_wrong = report.verification.verdict == "fail"
-    reasons = "; ".join(report.verification.reasons)
-    raise CheckFailedError(reasons) if is_wrong else UnverifiedError(reasons)
+    if report.verification is not None and report.verification.error is not None:
+        raise report.verification.error
+    misfits = [site for site in report.sites if site.status == "refused"]
+    raise CheckFailedError("; ".join(f"{site.node}: {site.reason}" for site in misfits))
 
 
 def _fixed(

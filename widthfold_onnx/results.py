@@ -13,6 +13,8 @@ from typing import Literal
 
 import msgspec
 
+from widthfold_onnx.errors import CheckFailedError, UnverifiedError, WidthfoldError
+
 Verdict = Literal["pass", "fail", "unverified"]
 """What a check says: it holds, it does not, or that is not known."""
 
@@ -483,6 +485,18 @@ class VerifyReport(Report, kw_only=True, frozen=True):
     unrun: str = ""
     note: str = ""
     values: list[dict[str, list[float]]] = msgspec.field(default_factory=list)
+
+    @property
+    def error(self) -> WidthfoldError | None:
+        """The error that stands for the verdict; None if it is pass."""
+        reasons = "; ".join(self.reasons) or "no reason given"
+        match self.verdict:
+            case "pass":
+                return None
+            case "fail":
+                return CheckFailedError(reasons)
+            case "unverified":
+                return UnverifiedError(reasons)
 
 
 class SearchReport(Result, kw_only=True, frozen=True):

@@ -20,7 +20,7 @@ from widthfold_onnx.cli.options import (
     options_of,
     report_arguments,
 )
-from widthfold_onnx.errors import CheckFailedError, NothingFoldedError, UnverifiedError
+from widthfold_onnx.errors import CheckFailedError, NothingFoldedError
 from widthfold_onnx.options import PROVING, FoldOptions, Provider, SearchOptions, VerifyOptions
 from widthfold_onnx.reports.described.layers import changes
 from widthfold_onnx.reports.formats import Destinations
@@ -140,12 +140,12 @@ def _conclude(result: OptimizeReport, *, check: bool) -> None:
 
 def leave_unwritten(verification: VerifyReport) -> NoReturn:
     """Exit for a result that did not pass, and say why."""
-    error = CheckFailedError if verification.verdict == "fail" else UnverifiedError
-    reasons = "; ".join(verification.reasons) or "no reason given"
+    error = verification.error
+    assert error is not None
     proof = verification.proof
     guilty = verification.saturates_further or (proof is not None and proof.verdict == "different")
     hint = "; --skip NODE leaves a node alone" if guilty else ""
-    leave(f"OUT is not written: {reasons}{hint}", error.exit_code)
+    leave(f"OUT is not written: {error}{hint}", error.exit_code)
 
 
 def _advise_timing(

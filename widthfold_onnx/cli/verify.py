@@ -22,7 +22,6 @@ from widthfold_onnx.cli.options import (
     options_of,
     report_arguments,
 )
-from widthfold_onnx.errors import CheckFailedError, UnverifiedError
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.reports.formats import Destinations
 from widthfold_onnx.results import VerifyReport
@@ -73,7 +72,5 @@ def verify_command(
     environment = msgspec.structs.replace(result.environment, command=typed_command())
     result = msgspec.structs.replace(result, environment=environment)
     destinations.deliver(result, rewritten)
-    if result.verdict == "fail":
-        leave("; ".join(result.reasons), CheckFailedError.exit_code)
-    if result.verdict == "unverified":
-        leave("; ".join(result.reasons), UnverifiedError.exit_code)
+    if result.error is not None:
+        leave(str(result.error), result.error.exit_code)
