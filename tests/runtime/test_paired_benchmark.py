@@ -97,16 +97,18 @@ def models(tmp_path):
     return paths
 
 
-@pytest.mark.parametrize(("cost", "verdict"), [(390, "inconclusive"), (300, "faster")])
-def test_a_final_trial_runs_enough_processes_however_long_a_run_takes(
-    machine, models, cost, verdict
+@pytest.mark.parametrize(
+    ("cost", "runs", "verdict"), [(390, DECIDING_RUNS, "inconclusive"), (300, 1, "faster")]
+)
+def test_a_final_trial_runs_enough_however_long_a_run_takes_unless_the_choice_was_sure(
+    machine, models, cost, runs, verdict
 ):
     machine.costs = costs(400, 900, cost, 900)
     options = VerifyOptions(provider=Provider.CPU, time_budget=0.1)
     ((timed,),) = ratio_over_processes(*models, options, [SHAPES])
     sessions = DECIDING_PROCESSES * min(SESSIONS)
     assert len(machine.opened[FIRST_TIMED:]) == 2 * sessions
-    assert timed.pairs == sessions * DECIDING_RUNS
+    assert timed.pairs == sessions * runs
     assert speed_verdict(timed.low, timed.high, timed.control) == verdict
     assert (timed.original_setting, timed.setting) == ("all", "all")
 

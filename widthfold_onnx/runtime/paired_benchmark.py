@@ -61,13 +61,15 @@ PROCESS_SHARE = 1 / 8
 """Share of the budget that a process may take, or twice as long as it starts if that is more."""
 
 DECIDING_PROCESSES = 2
-DECIDING_RUNS = 4
-"""Fewest processes, and runs of each session, of a contest that decides which model is written.
+"""Fewest processes of a contest that decides which model is written: one may be an unlucky one, as
+memory lies elsewhere in every process."""
 
-One process may be an unlucky one: memory lies elsewhere in every process. Where runs are long,
-starting a process takes longer than they do. Of 600 simulated contests with `clock.RUN_SPREAD`, two
-processes of sessions with 4 runs showed a gain of 1.10x in 84 %, four processes of sessions with
-one run in 63 %. Two equal models seemed to differ in 0.3 % of either.
+DECIDING_RUNS = 4
+"""Fewest runs of each session in such a contest, if the choice of settings leaves it open.
+
+Where runs are long, starting a process takes longer than they do. Of 1500 simulated contests with
+`clock.RUN_SPREAD`, two processes of sessions with 4 runs showed a gain of 1.10x in 83 %, four
+processes of sessions with one run in 63 %. Two equal models seemed to differ in at most 0.2 %.
 """
 
 
@@ -143,7 +145,8 @@ def contest(
     models = (original, rewritten)
     choice, inputs = choose_settings(models, options, shapes, options.time_budget * CHOICE_SHARE)
     seconds = max(options.time_budget * PROCESS_SHARE, 2 * START)
-    fewest_processes, fewest_runs = (DECIDING_PROCESSES, DECIDING_RUNS) if decides else (1, 1)
+    fewest_processes = DECIDING_PROCESSES if decides else 1
+    fewest_runs = DECIDING_RUNS if decides and choice.is_open else 1
     counts = repeats(choice.run, choice.opening, seconds, fewest_runs=fewest_runs)
     on_progress(Step("timing: alternating runs"))
     task = (models, choice.settings, inputs.shared(2 * counts.sessions), counts)

@@ -142,6 +142,7 @@ class SettingChoice:
         advice: a sentence on the gain of the original by its setting alone, "" where it is little.
         run: seconds of a run at the best setting, the mean of both models.
         opening: seconds of opening a session.
+        is_open: whether these few runs leave open which model is faster.
     """
 
     settings: tuple[Setting, Setting]
@@ -149,6 +150,7 @@ class SettingChoice:
     advice: str
     run: float
     opening: float
+    is_open: bool
 
 
 @dataclass(frozen=True)
@@ -278,12 +280,14 @@ def choose_settings(
     setting_times = OpenModels.of(models, options).timed(shapes, seconds)
     original, rewritten = setting_times.best_settings
     ratios = setting_times.times[:, 0, 0] / setting_times.times[:, 1, 0]
+    own, other = setting_times.best_times.T
     choice = SettingChoice(
         settings=(original, rewritten),
         ratio_at_first_setting=math.exp(float(np.median(np.log(ratios)))),
         advice=setting_times.advice,
         run=float(np.median(setting_times.best_times, axis=0).mean()),
         opening=setting_times.open_models.opening,
+        is_open=not (is_surely_faster(own, other) or is_surely_faster(other, own)),
     )
     return choice, setting_times.inputs
 
