@@ -342,3 +342,15 @@ def test_of_parts_that_do_not_run_nothing_is_known_but_that(
         parts = [A, plan(overridable(), "other")]
         measurement = Builder(model, store).trials.without(B, parts, 4.0)
     assert [entry.status for entry in measurement] == ["lost", "lost"]
+
+
+def test_a_part_that_does_not_run_hides_no_other_one(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(monkeypatch, World(doubled, {"layer": math.nan, "other": 3.0}))
+    with Store(None) as store:
+        measurements = Builder(model, store).trials.without(
+            plan(overridable(), "other"), [A, EMPTY], 4.0
+        )
+    assert [entry.status for entry in measurements] == ["lost", "ok"]
+    assert measurements[1].ratio == pytest.approx(WHOLE / (WHOLE - 3))

@@ -124,8 +124,8 @@ class Trials:
         of_size = seconds / len(self._searched)
         open_sizes = [[self._open_sizes(c, of_size) for c in of_kind] for of_kind in candidates]
         untimed = [i for i in range(len(parts)) if any(of_kind[i] for of_kind in open_sizes)]
-        for start in range(0, len(untimed), AT_ONCE):
-            chunk = untimed[start : start + AT_ONCE]
+
+        def are_timed(chunk: Sequence[int]) -> bool:
             open_trials = [
                 (candidates[kind][i], open_sizes[kind][i])
                 for kind in range(len(kinds))
@@ -133,7 +133,14 @@ class Trials:
             ]
             arguments = self._file(plan), [self._file(parts[i]) for i in chunk], kinds
             share = len(chunk) / len(untimed)
-            self._time(open_trials, ratios_to, of_size, *arguments, share=share)
+            return self._time(open_trials, ratios_to, of_size, *arguments, share=share)
+
+        for start in range(0, len(untimed), AT_ONCE):
+            chunk = untimed[start : start + AT_ONCE]
+            if not are_timed(chunk) and len(chunk) > 1:
+                # One of them may not run, or memory holds some of them only.
+                for number in chunk:
+                    are_timed([number])
         return [
             over_sizes([self._measurement(size, candidate) for size in self._searched])
             for candidate in chain.from_iterable(candidates)
@@ -223,7 +230,7 @@ class Trials:
         seconds: float,
         *models: object,
         share: float = 1.0,
-    ) -> None:
+    ) -> bool:
         """Time models in a child process, and keep the measurements of each size when it is done.
 
         Args:
@@ -233,6 +240,9 @@ class Trials:
             seconds: budget of all candidates of a trial, at each size.
             models: what the function times.
             share: share of the budget that these candidates get.
+
+        Returns:
+            Whether the child lived; else the candidates are lost at the size at which it ended.
         """
         options = self.search_options.to(
             VerifyOptions,
@@ -264,6 +274,8 @@ class Trials:
         except UnverifiedError as error:
             if remaining_sizes:  # at the first one of them
                 keep([lost(str(error))] * len(open_trials))
+            return False
+        return True
 
     def _file(self, plan: Plan) -> Path:
         """Return the file of the model that a plan makes, without what does not fit the model."""
