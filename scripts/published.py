@@ -107,7 +107,7 @@ def ran(words: list[Any], seconds: float) -> Command:
         try:
             while process.poll() is None and not why:
                 time.sleep(STEP)
-                peak = max(peak, held(process.pid))
+                peak = max(peak, resident_mib(process.pid))
                 taken = time.monotonic() - start
                 if peak > MOST_MIB or taken > seconds:
                     why = f"at {taken:.0f} s and {peak / 1024:.1f} GiB"
@@ -130,7 +130,7 @@ def ran(words: list[Any], seconds: float) -> Command:
     )
 
 
-def held(pid: int) -> float:
+def resident_mib(pid: int) -> float:
     """Return how many MiB a process and all that it started hold."""
     total = 0
     try:

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
+from tests.rewrite.checked_fold import Drawn
 from tests.rewrite.drawn.convs import convs
-from tests.rewrite.held import Drawn
 from tests.shared import MODELS, SHARED, generate, needs_models
 from tests.whole_models.traps import NAMES, SCRIPT
 from widthfold_onnx.decide.fixed import decide_fixed

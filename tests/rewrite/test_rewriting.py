@@ -8,22 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
+from tests.rewrite.checked_fold import Drawn, checked_fold
 from tests.rewrite.drawn.convs import KINDS, conv_transposes, convs, quantized_convs
 from tests.rewrite.drawn.graphs import of_convs, of_products
 from tests.rewrite.drawn.products import dequantized_products, gemms, matmuls, quantized_products
 from tests.rewrite.graphs import folded_ops, ops
-from tests.rewrite.held import Drawn, held
 from tests.running import run
 
 
 @given(convs())
 def test_convs(drawn: Drawn) -> None:
-    held(drawn)
+    checked_fold(drawn)
 
 
 @given(conv_transposes())
 def test_conv_transposes(drawn: Drawn) -> None:
-    _, (site,) = held(drawn)
+    _, (site,) = checked_fold(drawn)
     assert site.op == "ConvTranspose"
     if site.status == "folded":
         assert site.factor == drawn.options.factor
@@ -34,25 +34,25 @@ def test_conv_transposes(drawn: Drawn) -> None:
 @pytest.mark.parametrize("op", KINDS)
 @given(data=st.data())
 def test_quantized_convs(op: str, data: st.DataObject) -> None:
-    held(data.draw(quantized_convs(op)))
+    checked_fold(data.draw(quantized_convs(op)))
 
 
 @given(matmuls())
 def test_matmuls(drawn: Drawn) -> None:
-    folded, _ = held(drawn)
+    folded, _ = checked_fold(drawn)
     assert "MatMul" in folded_ops(folded)
 
 
 @given(gemms())
 def test_every_gemm_whose_positions_divide_is_folded(drawn: Drawn) -> None:
-    folded, (site,) = held(drawn)
+    folded, (site,) = checked_fold(drawn)
     assert site.status == "folded"
     assert "Gemm" in folded_ops(folded)
 
 
 @given(quantized_products())
 def test_quantized_products(drawn: Drawn) -> None:
-    folded, (site,) = held(drawn)
+    folded, (site,) = checked_fold(drawn)
     if site.status == "folded":
         assert site.spread == 1.0
         assert not folded.metadata_props, "integers spread nothing"
@@ -62,13 +62,13 @@ def test_quantized_products(drawn: Drawn) -> None:
 
 @given(dequantized_products())
 def test_every_dequantized_product_is_folded(drawn: Drawn) -> None:
-    _, (site,) = held(drawn)
+    _, (site,) = checked_fold(drawn)
     assert (site.status, site.spread) == ("folded", 1.0), site.reason
 
 
 @given(of_convs(), st.booleans())
 def test_graphs_of_convs(drawn: Drawn, reference: bool) -> None:
-    folded, _ = held(drawn)
+    folded, _ = checked_fold(drawn)
     assert folded_ops(folded).count("Conv") == ops(drawn.model).count("Conv")
     if reference:
         result = ReferenceEvaluator(folded).run(None, {"x": drawn.x})
@@ -78,6 +78,6 @@ def test_graphs_of_convs(drawn: Drawn, reference: bool) -> None:
 
 @given(of_products())
 def test_graphs_of_products(drawn: Drawn) -> None:
-    folded, _ = held(drawn)
+    folded, _ = checked_fold(drawn)
     assert folded_ops(folded).count("MatMul") == ops(drawn.model).count("MatMul")
     assert "Transpose" not in folded_ops(folded)

@@ -252,7 +252,7 @@ def test_an_interrupt_ends_the_command(
         pids.append(pid)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(published, "held", interrupts)
+    monkeypatch.setattr(published, "resident_mib", interrupts)
     with pytest.raises(KeyboardInterrupt):
         published.ran(command("import time; time.sleep(60)"), 60)
     assert not psutil.pid_exists(pids[0])

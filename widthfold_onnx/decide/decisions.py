@@ -33,7 +33,7 @@ from widthfold_onnx.results import (
 )
 from widthfold_onnx.rewrite.exchange import Match, find_matches
 from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
-from widthfold_onnx.rewrite.padding import survey_padding
+from widthfold_onnx.rewrite.padding import paddable_chains
 from widthfold_onnx.rewrite.plan import (
     CompanionPlan,
     LayerPlan,
@@ -129,7 +129,7 @@ class Drafting:
         """
         if reading.is_folded or self.fold_options.nonfinite is NonFinite.REFUSE:
             return [], []
-        chains, stops = survey_padding(reading.document, multiple)
+        chains, stops = paddable_chains(reading.document, multiple)
         selected_chains = [
             chain
             for chain in chains

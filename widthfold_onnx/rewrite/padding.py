@@ -30,7 +30,7 @@ def joined_plan(plans: Sequence[PaddingPlan]) -> PaddingPlan | None:
     return PaddingPlan(multiple=plans[0].multiple, layers=layers) if plans else None
 
 
-def survey_padding(document: Document, multiple: int) -> tuple[list[PaddingPlan], list[Stop]]:
+def paddable_chains(document: Document, multiple: int) -> tuple[list[PaddingPlan], list[Stop]]:
     """Return the plans that pad one chain of a model each, and what stops all other channels.
 
     Args:

@@ -19,10 +19,10 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument  # noqa:
 
 from tests.model.shapes.facts import agree, check
 from tests.model.shapes.shaped import parsed
+from tests.rewrite.checked_fold import Drawn
 from tests.rewrite.drawn.convs import KINDS, conv_transposes, convs, quantized_convs
 from tests.rewrite.drawn.graphs import of_convs, of_products
 from tests.rewrite.drawn.products import dequantized_products, gemms, matmuls, quantized_products
-from tests.rewrite.held import Drawn
 from tests.running import Array
 from tests.shared import MODELS, ROOT, needs_models
 from widthfold_onnx.model.shapes.table import ShapeTable

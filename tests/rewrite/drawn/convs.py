@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.oracle import conv, conv_transpose, resolve_auto_pad, resolve_transposed_pads
-from tests.rewrite.held import ANY_GROWTH, Drawn
+from tests.rewrite.checked_fold import ANY_GROWTH, Drawn
 from tests.rewrite.quantized.convs import Case
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 

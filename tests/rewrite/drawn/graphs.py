@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.lacking import NORMALIZES_EXACTLY
 from tests.oracle import matmul
+from tests.rewrite.checked_fold import ANY_GROWTH, Drawn
 from tests.rewrite.graphs import Builder
-from tests.rewrite.held import ANY_GROWTH, Drawn
 from tests.rewrite.linear import Linear
 from tests.running import run
 from widthfold_onnx.options import AxisName, FoldOptions, Layout

@@ -8,7 +8,7 @@ import onnxruntime as ort  # noqa: TID251 - it says which models it has no kerne
 from hypothesis import strategies as st
 
 from tests.operators.products import EXTENT, Product, operands
-from tests.rewrite.held import ANY_GROWTH, Drawn
+from tests.rewrite.checked_fold import ANY_GROWTH, Drawn
 from tests.rewrite.quantized.dequantized_products import DequantizedProduct
 from tests.rewrite.quantized.products import INTEGER, LINEAR, QuantizedProduct
 from tests.running import LEVELS, run

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.folding import fold_model
 from tests.lacking import IS_OLD
 from tests.operators.backend_cases import FACTORS, backend_cases
-from tests.rewrite.held import ANY_GROWTH
+from tests.rewrite.checked_fold import ANY_GROWTH
 from tests.rewrite.proved import assert_proved
 from tests.rewrite.quantized.products import INTEGER, LINEAR, QuantizedProduct
 from tests.running import LEVELS, run

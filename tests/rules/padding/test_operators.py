@@ -16,7 +16,7 @@ from tests.running import run
 from widthfold_onnx.errors import CheckFailedError
 from widthfold_onnx.options import Companion, FoldOptions
 from widthfold_onnx.rewrite.fit import fit
-from widthfold_onnx.rewrite.padding import joined_plan, survey_padding
+from widthfold_onnx.rewrite.padding import joined_plan, paddable_chains
 from widthfold_onnx.rewrite.plan import EMPTY, CompanionPlan, Plan
 from widthfold_onnx.rewrite.reading import Reading
 
@@ -70,12 +70,12 @@ def read(model: onnx.ModelProto) -> Reading:
 
 
 def planned(model: onnx.ModelProto, multiple: int) -> Plan:
-    return Plan(padding=joined_plan(survey_padding(read(model).document, multiple)[0]))
+    return Plan(padding=joined_plan(paddable_chains(read(model).document, multiple)[0]))
 
 
 def ends(model: onnx.ModelProto, multiple: int = 4) -> list[tuple[str, str]]:
     """Operator and reason of what ends the channels that are not padded."""
-    _, stops = survey_padding(read(model).document, multiple)
+    _, stops = paddable_chains(read(model).document, multiple)
     return [(stop.op, stop.reason) for stop in stops]
 
 
@@ -646,7 +646,7 @@ def test_a_padded_prelu_is_proved_as_the_ops_of_its_companion() -> None:
     slope.CopyFrom(numpy_helper.from_array(numbers, "c"))
     node = "PRelu -> b"
     plan = Plan(companions=(CompanionPlan(node=node, companion=Companion.PRELU),))
-    chains, _ = survey_padding(Reading.of(model, None, plan).document, 4)
+    chains, _ = paddable_chains(Reading.of(model, None, plan).document, 4)
     padded = applied(model, msgspec.structs.replace(plan, padding=joined_plan(chains)))
     assert [n.op_type for n in padded.graph.node] == ["Conv", "Mul", "Max", "Conv"]
     assert proof(model, padded).verdict == "equal"

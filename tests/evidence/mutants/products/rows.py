@@ -114,7 +114,7 @@ def node(folded: Folded, name: str) -> onnx.NodeProto:
     return next(n for n in folded.graph.node if n.name == name)
 
 
-def held(folded: Folded, op: onnx.NodeProto) -> int:
+def constant_input(folded: Folded, op: onnx.NodeProto) -> int:
     """Position of the constant among the inputs of a carried op."""
     names = {tensor.name for tensor in folded.graph.initializer}
     return next(i for i, name in enumerate(op.input) if name in names)
@@ -122,7 +122,7 @@ def held(folded: Folded, op: onnx.NodeProto) -> int:
 
 def in_constant(op: str, alter: Alter) -> Fault:
     def fault(folded: Folded) -> bool:
-        name = node(folded, op).input[held(folded, node(folded, op))]
+        name = node(folded, op).input[constant_input(folded, node(folded, op))]
         altered = alter(folded.tensor(name))
         if altered is None:
             return False
@@ -151,7 +151,7 @@ def cut(factor: int) -> Alter:
 def exchanged_constants(folded: Folded) -> bool:
     """Two ops read each other's constants."""
     first, other = node(folded, "slope"), node(folded, "less")
-    i, j = held(folded, first), held(folded, other)
+    i, j = constant_input(folded, first), constant_input(folded, other)
     first.input[i], other.input[j] = other.input[j], first.input[i]
     return True
 
@@ -191,7 +191,7 @@ def in_weight(name: str, alter: Alter) -> Fault:
 def regrouped_between(folded: Folded) -> bool:
     """Positions and channels of a packed tensor change places."""
     reader, maker = node(folded, "slope"), node(folded, "of_w1")
-    numbers = folded.tensor(reader.input[held(folded, reader)])
+    numbers = folded.tensor(reader.input[constant_input(folded, reader)])
     first = next(n for n in folded.graph.node if n.op_type == "Reshape")
     shape = folded.tensor(first.input[1])
     shape[-numbers.ndim] = numbers.size

@@ -45,7 +45,7 @@ def is_inferred(model: onnx.ModelProto) -> bool:
     return True
 
 
-def held(drawn: Drawn) -> tuple[onnx.ModelProto, list[SiteReport]]:
+def checked_fold(drawn: Drawn) -> tuple[onnx.ModelProto, list[SiteReport]]:
     """Fold a model: it is legal, computes exactly what is expected, is proved, and stays as it is.
 
     Where nothing is folded it is the model, byte for byte.
