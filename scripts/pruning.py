@@ -80,10 +80,10 @@ def compare(model: Path, seconds: float) -> Row:
     aim = load_target(usual(Provider.CPU))
     layers = Layers.of(Reading.of(loaded.proto, loaded.folder, EMPTY), FoldOptions(), sizes[0], aim)
     usually = raced(layers, seconds)
-    margin, hopeless = successive_halving.PEAK_MARGIN, successive_halving.HOPELESS
-    successive_halving.PEAK_MARGIN = successive_halving.HOPELESS = math.inf
+    margin, hopeless = successive_halving.PEAK_MARGIN, successive_halving.HOPELESS_RATIO
+    successive_halving.PEAK_MARGIN = successive_halving.HOPELESS_RATIO = math.inf
     every = raced(layers, seconds)
-    successive_halving.PEAK_MARGIN, successive_halving.HOPELESS = margin, hopeless
+    successive_halving.PEAK_MARGIN, successive_halving.HOPELESS_RATIO = margin, hopeless
     row = Row(model=model.stem, layers=len(layers.workloads), faster=[], lost={})
     for subject, forms in usually.items():
         for key, ran in forms.items():

@@ -113,12 +113,14 @@ def test_a_final_trial_runs_enough_however_long_a_run_takes_unless_the_choice_wa
     assert (timed.original_setting, timed.setting) == ("all", "all")
 
 
-@pytest.mark.parametrize(("cost", "is_sure"), [(3, True), (4.9, False)])
-def test_a_final_trial_ends_when_it_is_sure_which_model_is_faster(machine, models, cost, is_sure):
+@pytest.mark.parametrize(("cost", "is_conclusive"), [(3, True), (4.9, False)])
+def test_a_final_trial_ends_when_it_is_sure_which_model_is_faster(
+    machine, models, cost, is_conclusive
+):
     machine.costs = costs(5, 6, cost, 6)
     ((timed,),) = ratio_over_processes(*models, OPTIONS, [SHAPES])
     two_processes = 2 * 2 * max(SESSIONS)
-    assert (len(machine.opened[FIRST_TIMED:]) == two_processes) == is_sure
+    assert (len(machine.opened[FIRST_TIMED:]) == two_processes) == is_conclusive
     assert timed.low > 1
 
 

@@ -36,13 +36,13 @@ WARMUP_SECONDS = 0.1
 were seen to take 5 to 250 % more than later ones, all runs of the first milliseconds some percent.
 """
 
-START = 0.4
+PROCESS_START_SECONDS = 0.4
 """Seconds that a process takes to start and to load the runtime."""
 
 SESSIONS = (2, 4)
 """Fewest and most sessions of each model in a process; even, as the control pairs those of one."""
 
-SHORTEST = 0.1
+MIN_TIMED_SECONDS = 0.1
 """A process times for at least that many seconds, because starting it takes longer."""
 
 RUN_SPREAD = 0.038
@@ -104,11 +104,11 @@ def repeats(run: float, opening: float, seconds: float, *, fewest_runs: int = 1)
     """
     cost = opening + (1 + WARMUP_ROUNDS) * run
     fewest, most = SESSIONS
-    useful = math.sqrt(2 * START / cost) * SESSION_SPREAD / PROCESS_SPREAD
+    useful = math.sqrt(2 * PROCESS_START_SECONDS / cost) * SESSION_SPREAD / PROCESS_SPREAD
     sessions = most if useful >= most else fewest
     best = math.sqrt(cost / run) * RUN_SPREAD / SESSION_SPREAD
-    affordable = (seconds - START) / (2 * sessions) - cost
-    runs = min(max(best, SHORTEST / (2 * sessions * run)), affordable / run)
+    affordable = (seconds - PROCESS_START_SECONDS) / (2 * sessions) - cost
+    runs = min(max(best, MIN_TIMED_SECONDS / (2 * sessions * run)), affordable / run)
     return Repeats(sessions, max(round(runs), fewest_runs))
 
 

@@ -34,11 +34,11 @@ ratio, from so many processes on."""
 MIN_DIFFERENCE = 1.02
 """Least ratio of two times that is called a difference, however steady the machine is."""
 
-SURE = 3.0
+CONCLUSIVE_HALF_WIDTHS = 3.0
 """A ratio is surely above or below 1 if its log is this many half widths of its interval from 0.
 One would do for a single look; but timing goes on, and looks again, until it is sure."""
 
-SETTLED = 1.2
+MAX_WIDTH_RATIO = 1.2
 """Timing of one session of each side ends when the interval is at most this many times as wide as
 after endless runs: what remains is the spread of sessions."""
 
@@ -84,10 +84,10 @@ class Pairing:
         return cls(samples, math.exp(log_ratio), low, high, control, narrow, verdict)
 
     @property
-    def is_sure(self) -> bool:
+    def is_conclusive(self) -> bool:
         """Check whether it is beyond doubt, and beyond noise, which side is faster."""
         is_judged = self.verdict in ("faster", "slower")
-        return is_judged and _is_sure(*map(math.log, (self.ratio, self.low, self.high)))
+        return is_judged and _is_conclusive(*map(math.log, (self.ratio, self.low, self.high)))
 
     @property
     def pairs(self) -> int:
@@ -150,18 +150,18 @@ def is_settled(numerator: Times, denominator: Times) -> bool:
     Both arrays hold seconds, [pair].
     """
     middle, low, high = one_session(np.log(numerator / denominator))
-    is_narrow = high - low <= SETTLED * 2 * _NORMAL * USUAL_SPREAD
-    return is_narrow or _is_sure(middle, low, high)
+    is_narrow = high - low <= MAX_WIDTH_RATIO * 2 * _NORMAL * USUAL_SPREAD
+    return is_narrow or _is_conclusive(middle, low, high)
 
 
-def is_surely_faster(times: Times, others: Times) -> bool:
+def is_conclusively_faster(times: Times, others: Times) -> bool:
     """Check whether a session is surely faster than another; both arrays hold seconds, [pair]."""
     middle, low, high = one_session(np.log(others / times))
-    return middle > 0 and _is_sure(middle, low, high)
+    return middle > 0 and _is_conclusive(middle, low, high)
 
 
-def _is_sure(middle: float, low: float, high: float) -> bool:
-    return abs(middle) > SURE * max(high - middle, middle - low)
+def _is_conclusive(middle: float, low: float, high: float) -> bool:
+    return abs(middle) > CONCLUSIVE_HALF_WIDTHS * max(high - middle, middle - low)
 
 
 def noise(control: float) -> float:

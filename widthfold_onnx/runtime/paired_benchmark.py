@@ -24,7 +24,7 @@ from widthfold_onnx.options.progress import Progress, Step, silent
 from widthfold_onnx.results import GpuState
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (
-    START,
+    PROCESS_START_SECONDS,
     Repeats,
     Run,
     Times,
@@ -144,7 +144,7 @@ def contest(
     options = resolved(options)
     models = (original, rewritten)
     choice, inputs = choose_settings(models, options, shapes, options.time_budget * CHOICE_SHARE)
-    seconds = max(options.time_budget * PROCESS_SHARE, 2 * START)
+    seconds = max(options.time_budget * PROCESS_SHARE, 2 * PROCESS_START_SECONDS)
     fewest_processes = DECIDING_PROCESSES if decides else 1
     fewest_runs = DECIDING_RUNS if decides and choice.is_open else 1
     counts = repeats(choice.run, choice.opening, seconds, fewest_runs=fewest_runs)
@@ -159,7 +159,7 @@ def contest(
         longest = max(longest, now - process_start)
         pairing = Pairing.of(np.stack([process.runs for process in processes]))
         is_late = now + longest > start + options.time_budget
-        is_enough = pairing.converged or is_late or (decides and pairing.is_sure)
+        is_enough = pairing.converged or is_late or (decides and pairing.is_conclusive)
         if is_enough and len(processes) >= fewest_processes:
             break
     return Contest(models, options, inputs, choice, processes, pairing)
@@ -229,7 +229,7 @@ def ratio_in_process(
             options,
             options.time_budget,
             patience=math.inf,
-            earlier=setting_times.best_times[:, ::-1] if setting_times.are_sure else None,
+            earlier=setting_times.best_times[:, ::-1] if setting_times.are_conclusive else None,
             is_warm=True,
         )
         yield [_at_settings(measurement, setting_times.best_settings, setting_times.advice)]

@@ -24,7 +24,7 @@ from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
 from widthfold_onnx.runtime.clock import Clock, Run, Times, clock_of, in_turn, warm_up
 from widthfold_onnx.runtime.inputs.feeds import Distribution, random_feeds
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
-from widthfold_onnx.runtime.intervals import is_surely_faster
+from widthfold_onnx.runtime.intervals import is_conclusively_faster
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.runtime.session import Feeds, Port, Session, open_session
 
@@ -209,7 +209,7 @@ class OpenModels:
             if passed > max(seconds, CHOICE_PATIENCE):
                 return True
             is_long = len(rounds) >= MIN_LONG_ROUNDS and passed > CHOICE_SECONDS
-            return is_long and SettingTimes(self, inputs, by_model(rounds)).are_sure
+            return is_long and SettingTimes(self, inputs, by_model(rounds)).are_conclusive
 
         times = timed_rounds(runs, clock_of(self.options), is_enough)
         return SettingTimes(self, inputs, by_model(times.tolist()))
@@ -253,10 +253,10 @@ class SettingTimes:
         return self.times[:, range(len(self.best)), self.best]
 
     @property
-    def are_sure(self) -> bool:
+    def are_conclusive(self) -> bool:
         """Check whether the fastest setting of each model surely is the fastest."""
         return all(
-            is_surely_faster(self.times[:, model, best], self.times[:, model, other])
+            is_conclusively_faster(self.times[:, model, best], self.times[:, model, other])
             for model, best in enumerate(self.best)
             for other in range(len(self.open_models.settings))
             if other != best
@@ -287,7 +287,7 @@ def choose_settings(
         advice=setting_times.advice,
         run=float(np.median(setting_times.best_times, axis=0).mean()),
         opening=setting_times.open_models.opening,
-        is_open=not (is_surely_faster(own, other) or is_surely_faster(other, own)),
+        is_open=not (is_conclusively_faster(own, other) or is_conclusively_faster(other, own)),
     )
     return choice, setting_times.inputs
 

@@ -61,7 +61,7 @@ class Budget:
         self._spent, self._since = self.total - self.left, None
 
 
-SILENCE = 60.0
+SILENCE_SECONDS = 60.0
 """Seconds that a form may take to load and run before it counts as hung."""
 
 MEMORY_SHARE = 0.5
@@ -106,7 +106,7 @@ def measure(
                 list(remaining.workloads.values()),
                 options,
                 budget.left * share,
-                silence=SILENCE,
+                silence=SILENCE_SECONDS,
                 # CUDA reserves far more address space than it uses.
                 memory=int(memory_bytes() * MEMORY_SHARE) if on_cpu else None,
                 on_message=remaining.hear,

@@ -34,7 +34,7 @@ MISSING = "Dask cannot be imported: pip install 'widthfold-onnx[dask]'"
 DEVICE = "device"
 """Dask resource; calls to a worker that has it request it, and so wait for one another."""
 
-PATIENCE = 10.0
+ANSWER_SECONDS = 10.0
 """Seconds to wait for the scheduler, and for the result of a call that is done."""
 
 POLL = 0.5
@@ -71,7 +71,7 @@ class Cluster:
         self._known: dict[str, Place] = {}
         self._devices: set[str] = set()
         try:
-            self._client = distributed.Client(address, timeout=PATIENCE, set_as_default=False)
+            self._client = distributed.Client(address, timeout=ANSWER_SECONDS, set_as_default=False)
         except (OSError, ValueError) as error:
             raise UsageError(
                 f"no Dask scheduler answers at {quoted(address)}: {printable(str(error))}"
@@ -126,7 +126,7 @@ class Cluster:
             UnverifiedError: its worker cannot measure at all.
         """
         try:
-            answers: list[CandidateResult] = flight.result(timeout=PATIENCE)
+            answers: list[CandidateResult] = flight.result(timeout=ANSWER_SECONDS)
         except (self._dask.KilledWorker, self._dask.CancelledError) as error:
             raise OSError(str(error)) from error
         return answers

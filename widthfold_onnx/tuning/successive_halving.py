@@ -38,7 +38,7 @@ from widthfold_onnx.runtime.settings import Setting, random_run
 from widthfold_onnx.tuning.effort import SPENDING, Spending
 from widthfold_onnx.tuning.workloads import Workload, reformed
 
-HOPELESS = 2.0
+HOPELESS_RATIO = 2.0
 """A form is not run again if it is this many times slower in its first pairs than the layer as it
 is, or than the best form so far."""
 
@@ -63,10 +63,10 @@ MIN_PAIRS = 4
 PEAK_MARGIN = 1.5
 """How much faster than the best matrix product measured here a layer might compute."""
 
-UNFAIR = 2.0
+MAX_PART_RATIO = 2.0
 """A layer may take this many times its part of the time left: most take less."""
 
-OPENING = 0.005
+OPENING_SECONDS = 0.005
 """Seconds that opening a form takes, by run of its first pairs."""
 
 FIRST_SHARE = 0.7
@@ -138,7 +138,7 @@ def race(
     end = time.perf_counter() + seconds
     peak = operations(options.setting) if any(w.forms for w in workloads) else math.inf
     for index, workload in enumerate(workloads):
-        part = UNFAIR * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
+        part = MAX_PART_RATIO * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
         send(Start(workload.subject, AS_IS))
         original = random_run(workload.model, options.setting)
         _Race(workload, options, send, original).run(peak, part * (end - time.perf_counter()))
@@ -146,7 +146,7 @@ def race(
 
 def _need(workload: Workload) -> float:
     """Return the time that a race needs, in seconds for one run of every form."""
-    return (len(workload.forms) + 1) * (workload.predicted + OPENING)
+    return (len(workload.forms) + 1) * (workload.predicted + OPENING_SECONDS)
 
 
 @dataclass
@@ -225,7 +225,7 @@ class _Race:
         """Run a form for the first time: a hopeless one in the first pairs only."""
         times = self._pairs(turns, FIRST_PAIRS)
         best = max(map(_ratio, self.times.values()), default=1.0)
-        if HOPELESS * _ratio(times) < max(best, 1.0):
+        if HOPELESS_RATIO * _ratio(times) < max(best, 1.0):
             self.hopeless.add(spec)
         elif pairs > FIRST_PAIRS:
             further_times = self._pairs(turns, pairs - FIRST_PAIRS)

@@ -49,7 +49,9 @@ def test_a_form_that_goes_wrong_loses_and_only_it(
     store: Store, log, monkeypatch: pytest.MonkeyPatch, form: str, words: str
 ) -> None:
     if form == "hang":
-        monkeypatch.setattr(bench_module, "SILENCE", 8.0)  # a child may need seconds to start
+        monkeypatch.setattr(
+            bench_module, "SILENCE_SECONDS", 8.0
+        )  # a child may need seconds to start
     workloads = [workload("one", "a"), workload("two", "a", form, "b"), workload("three", "a")]
     used = bench(store)
     used.measure(workloads, Budget(60.0), quiet)

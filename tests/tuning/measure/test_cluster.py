@@ -300,7 +300,7 @@ def test_a_cluster_without_workers_is_not_waited_for_forever(
 def test_a_scheduler_that_ends_meanwhile_is_no_fault_of_ours(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_module, "PATIENCE", 1.0)
+    monkeypatch.setattr(cluster_module, "ANSWER_SECONDS", 1.0)
     with running(n_workers=1, threads_per_worker=1) as started:
 
         def end(line: str) -> None:
@@ -312,7 +312,7 @@ def test_a_scheduler_that_ends_meanwhile_is_no_fault_of_ours(
 
 
 def test_no_scheduler_and_no_dask_are_usage_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "PATIENCE", 0.5)
+    monkeypatch.setattr(cluster_module, "ANSWER_SECONDS", 0.5)
     for address in ("tcp://127.0.0.1:1", "nothing://at all", ""):
         with pytest.raises(UsageError, match="no Dask scheduler answers at"):
             Cluster(address, SMALL)

@@ -25,7 +25,7 @@ from widthfold_onnx.tuning.successive_halving import (
     FIRST_PAIRS,
     FIRST_SHARE,
     FORM_SECONDS,
-    HOPELESS,
+    HOPELESS_RATIO,
     PEAK_MARGIN,
     WARMUP_RUNS,
     CandidateResult,
@@ -144,7 +144,7 @@ def test_every_form_begins_before_it_runs_and_has_one_result_behind_its_layer(ra
 
 
 def test_what_is_hopeless_is_not_run_again(raced) -> None:
-    bad, meh, good = HOPELESS * 1.01, HOPELESS * 0.99, 0.5
+    bad, meh, good = HOPELESS_RATIO * 1.01, HOPELESS_RATIO * 0.99, 0.5
     forms = {"bad": bad, "meh": meh, "good": good, "behind": good * bad, "near": good * meh}
     reports, track = raced({"own": 1.0, **forms})
     for form in ("bad", "behind"):

@@ -14,7 +14,7 @@ from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.search.outcome import NEGLIGIBLE
-from widthfold_onnx.tuning.search.search import CLOSE
+from widthfold_onnx.tuning.search.search import MAX_LEVEL_RATIO
 
 
 def test_the_best_low_end_wins_and_the_lost_never(
@@ -48,13 +48,13 @@ def test_layers_race_where_the_original_is_fast_and_the_best_level_is_named(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Level EXTENDED is as fast as ALL, so both race; the first promises as much and is kept."""
-    world = enter(monkeypatch, World(doubled, ALL, levels=CLOSE))
+    world = enter(monkeypatch, World(doubled, ALL, levels=MAX_LEVEL_RATIO))
     report = found(model)
     assert {Level.ALL, Level.EXTENDED} == set(world.at)
     assert len(world.raced) == 2 * 6
     assert (report.search.original_setting, report.search.folded_setting) == ("all", "all")
     assert search_text(report.search).endswith("; deploy it at level all")
-    only = enter(monkeypatch, World(doubled, ALL, levels=0.9 / CLOSE))
+    only = enter(monkeypatch, World(doubled, ALL, levels=0.9 / MAX_LEVEL_RATIO))
     model.with_name("store.sqlite").unlink()
     found(model)
     assert set(only.at) == {Level.ALL}

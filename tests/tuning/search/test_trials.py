@@ -251,7 +251,7 @@ def test_the_other_trials_are_of_one_plan_each_as_well(
 @pytest.mark.processes
 def test_a_model_that_hangs_is_lost(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "ratio_in_process", sleeping)
-    monkeypatch.setattr(trials, "PATIENCE", 1.0)
+    monkeypatch.setattr(trials, "HANG_SECONDS", 1.0)
     with Store(None) as store:
         builder = Builder(model, store)
         measurement = builder.trials.compare(EMPTY, A, 0.5)
@@ -275,7 +275,7 @@ def test_parts_of_a_plan_are_timed_in_turn_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few at a time, each once; `compare` has its own results: each model at its own setting."""
-    names = [f"layer{i}" for i in range(trials.AT_ONCE + 2)]
+    names = [f"layer{i}" for i in range(trials.MAX_MODELS_IN_MEMORY + 2)]
     world = enter(monkeypatch, World(doubled, dict.fromkeys(names, 0.5)))
     asked: list[int] = []
 
@@ -294,7 +294,7 @@ def test_parts_of_a_plan_are_timed_in_turn_with_it(
         builder = Builder(model, store, sizes=({"v0": (1, 1, 4, 32)},))
         compared = builder.trials.compare(parts[0], every, 3.0)
         measurement = builder.trials.without(every, parts, 4.0)
-        assert asked == [0, trials.AT_ONCE, 2]
+        assert asked == [0, trials.MAX_MODELS_IN_MEMORY, 2]
         assert builder.trials.compare(parts[0], every, 3.0) == compared != measurement[0]
         assert measurement[1].ratio == pytest.approx(1 + 0.5 / (WHOLE - 0.5 * len(names)))
         assert builder.trials.without(every, parts, 4.0) == measurement

@@ -29,7 +29,7 @@ from widthfold_onnx.tuning.workloads import Workload
 PREDICTED_GAIN = 1.25
 """A form that was not measured is chosen if its predicted ratio is above this."""
 
-HOPE = 2.0
+MAX_PREDICTION_ERROR = 2.0
 """How much faster than predicted the best form of a layer may be: of 80 layers two exceeded it."""
 
 
@@ -136,8 +136,9 @@ class LevelSearch:
     def _most_saved(self, subject: str) -> float:
         """Return the most seconds of the model that a layer may save, judged by predictions."""
         workload = self.layers.workloads[subject]
-        best = HOPE * workload.predicted / min(form.predicted for form in workload.forms)
-        return self._seconds(subject) * (1 - 1 / max(best, 1.0))
+        fastest = min(form.predicted for form in workload.forms)
+        ratio = MAX_PREDICTION_ERROR * workload.predicted / fastest
+        return self._seconds(subject) * (1 - 1 / max(ratio, 1.0))
 
     def _seconds(self, subject: str) -> float:
         """Return the seconds of all layers of a subject as they are, predicted if not measured."""
@@ -150,12 +151,12 @@ class Races(NamedTuple):
     """The races of the layers of a model.
 
     Attributes:
-        levels: the levels at which layers raced, the most promising level first.
+        level_searches: of the levels at which layers raced, the most promising one first.
         drafted: time of the drafted model at level ALL / at EXTENDED; None if it was not timed.
         interrupted: whether the caller ended the races.
     """
 
-    levels: Sequence[LevelSearch]
+    level_searches: Sequence[LevelSearch]
     drafted: Measurement | None
     interrupted: bool
 

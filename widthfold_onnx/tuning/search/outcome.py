@@ -36,14 +36,14 @@ class SearchOutcome:
     """The outcome of a search.
 
     Attributes:
-        level: the layers, at the level that was settled on.
+        level_search: of the level that was settled on.
         forms: by subject the accepted forms of layers that are not padded.
         plan: the accepted plan.
         finals: the final trial of the whole model at each size; None where it was not timed.
         context: where it was searched.
     """
 
-    level: LevelSearch
+    level_search: LevelSearch
     forms: Mapping[str, FormSpec]
     plan: Plan
     finals: Sequence[Measurement | None]
@@ -52,18 +52,18 @@ class SearchOutcome:
     @property
     def _options(self) -> SearchOptions:
         """Provider and effort of the measurements; the provider is not AUTO."""
-        return self.level.bench.options.search_options
+        return self.level_search.bench.options.search_options
 
     def choose(self, layer: Layer) -> Form | Refusal:
         """Return the form of a layer, or the reason why it has none."""
         layer_plan = self.plan.layer_plan(layer)
         if layer_plan is not None:
-            return form_of(layer, layer_plan.form, self.level.bench.options.fold_options)
+            return form_of(layer, layer_plan.form, self.level_search.bench.options.fold_options)
         for padded in () if self.plan.padding is None else self.plan.padding.layers:
             if padded.name == layer.node_name:
                 why = f"its {padded.channels} channels are padded to {padded.padded}"
                 return Refusal(Code.PADDED, why)
-        subject = self.level.layers.subject(layer)
+        subject = self.level_search.layers.subject(layer)
         if isinstance(subject, Refusal):
             return subject
         return Refusal(Code.NO_GAIN, self._why_not(subject))
@@ -73,14 +73,14 @@ class SearchOutcome:
 
         A layer with padded channels was not measured alone.
         """
-        if layer is None or isinstance(subject := self.level.layers.subject(layer), Refusal):
+        if layer is None or isinstance(subject := self.level_search.layers.subject(layer), Refusal):
             return None
-        structure = self.level.layers.structures.get(layer.node_name)
+        structure = self.level_search.layers.structures.get(layer.node_name)
         if self.plan.padding is not None and structure != structure_of(layer):
             return None
         if subject in self.forms:
-            return self.level.gain(subject, self.forms[subject])
-        best = self.level.best(subject)
+            return self.level_search.gain(subject, self.forms[subject])
+        best = self.level_search.best(subject)
         return None if best is None else best[1]
 
     def with_origin(self, plan: Plan, decisions: Sequence[Decision]) -> Plan:
@@ -115,8 +115,8 @@ class SearchOutcome:
     def report(self, races: Races, *, accepted: bool) -> SearchReport:
         """Return the figures of the search; `accepted` tells whether the plan changes the model."""
         options, context = self._options, self.context
-        final, workloads = self.finals[0], self.level.layers.workloads
-        best = [self.level.best(subject) for subject in workloads]
+        final, workloads = self.finals[0], self.level_search.layers.workloads
+        best = [self.level_search.best(subject) for subject in workloads]
         last = final or races.drafted
         return SearchReport(
             provider=options.provider.value,
@@ -125,11 +125,13 @@ class SearchOutcome:
             sizes=list(map(_at_size, context.sizes, self.finals)),
             layers=len(workloads),
             forms=sum(len(workload.forms) for workload in workloads.values()),
-            measured=sum(len(level.bench.new_measurements) for level in races.levels),
+            measured=sum(
+                len(level_search.bench.new_measurements) for level_search in races.level_searches
+            ),
             pending=len(_unmeasured(races)) if options.measure else 0,
             predicted=sum(choice is not None and choice[1].predicted for choice in best),
             interrupted=races.interrupted,
-            store_read_only=self.level.bench.store.read_only,
+            store_read_only=self.level_search.bench.store.read_only,
             whole=None if final is None else final.gain,
             accepted=accepted,
             control=0.0 if final is None else final.control,
@@ -141,12 +143,12 @@ class SearchOutcome:
         )
 
     def _why_not(self, subject: str) -> str:
-        count = len(self.level.layers.workloads[subject].forms)
-        best = self.level.best(subject)
-        if best is None and subject in self.level.negligible():
+        count = len(self.level_search.layers.workloads[subject].forms)
+        best = self.level_search.best(subject)
+        if best is None and subject in self.level_search.negligible():
             return NEGLIGIBLE
         if best is None:
-            return f"none of its {count} forms {self.level.why_unmeasured(subject)}"
+            return f"none of its {count} forms {self.level_search.why_unmeasured(subject)}"
         gain = best[1]
         if gain.predicted:
             why = f"is predicted at {gain.ratio:.2f}x; {PREDICTED_GAIN}x would be folded unmeasured"
@@ -158,8 +160,12 @@ class SearchOutcome:
 
 def _unmeasured(races: Races) -> set[str]:
     """Return the subjects of the layers that still lack a measurement."""
-    pending = [w for level in races.levels for w in level.bench.pending(level.promising())]
-    return races.levels[0].layers.subjects_of(pending)
+    pending = [
+        w
+        for level_search in races.level_searches
+        for w in level_search.bench.pending(level_search.promising())
+    ]
+    return races.level_searches[0].layers.subjects_of(pending)
 
 
 def _fastest(drafted: Measurement | None) -> str:

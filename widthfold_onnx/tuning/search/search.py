@@ -49,7 +49,7 @@ from widthfold_onnx.tuning.search.trials import Trials, gains_over_sizes
 from widthfold_onnx.tuning.store import Store
 from widthfold_onnx.tuning.successive_halving import RaceOptions
 
-CLOSE = 1.05
+MAX_LEVEL_RATIO = 1.05
 """Layers also race at level EXTENDED if the model is at most this much slower there than at ALL.
 
 They always race at ALL: folded channels fill what its kernels compute, so a model may be fastest
@@ -99,10 +99,10 @@ class _Search:
         matches = drafting.matches(fold_options.exchanges)
         draft, gains = best_companions(trials, matches)
         races = self._race(draft)
-        level, forms = races.levels[0], races.levels[0].chosen()
+        level_search, forms = races.level_searches[0], races.level_searches[0].chosen()
         if not races.interrupted:
-            level, forms = settle(trials, draft, races.levels)
-        unpadded = candidate = level.plan(draft, forms)
+            level_search, forms = settle(trials, draft, races.level_searches)
+        unpadded = candidate = level_search.plan(draft, forms)
         padding = None if races.interrupted else best_padding(trials, unpadded)
         if padding is not None and padding.is_taken:
             candidate = padding.plan
@@ -113,7 +113,7 @@ class _Search:
         if not gains_over_sizes(finals):
             candidate, forms = msgspec.structs.replace(drafting.base_plan, frozen=()), {}
         draft = candidate.draft
-        outcome = SearchOutcome(level, forms, candidate, finals, self.context)
+        outcome = SearchOutcome(level_search, forms, candidate, finals, self.context)
         reading = drafting.reading(draft)
         decisions = decisions_of(reading, fold_options, outcome.choose)
         run = partial(runnable_sizes, loaded.path, trials.search_options.cases)
@@ -146,25 +146,27 @@ class _Search:
         first = self._at_level_all(draft)
         drafted = None
         interrupted = False
-        levels = [first]
+        level_searches = [first]
         try:
             has_levels = Level.EXTENDED in traits_of(search_options.provider).levels
             if first.layers.workloads and has_levels:
                 self.trials.on_progress(Step("timing the model at the levels of the runtime"))
                 drafted = self.trials.levels(draft)
             if drafted is not None and drafted.status == "ok":
-                levels = [replace(first, seconds=drafted.seconds * drafted.ratio)]
-                if CLOSE * drafted.ratio > 1:
+                level_searches = [replace(first, seconds=drafted.seconds * drafted.ratio)]
+                if MAX_LEVEL_RATIO * drafted.ratio > 1:
                     target = self.context.target.without_blocked_kernels()
                     bench = first.bench.at(Level.EXTENDED)
-                    levels.append(LevelSearch(first.layers.at(target), bench, drafted.seconds))
+                    layers = first.layers.at(target)
+                    level_searches.append(LevelSearch(layers, bench, drafted.seconds))
             if search_options.measure:
                 seconds = search_options.time_budget or spending.race
-                for level in levels:
-                    level.measure(Budget(seconds / len(levels)), self.trials.on_progress)
+                share = seconds / len(level_searches)
+                for level_search in level_searches:
+                    level_search.measure(Budget(share), self.trials.on_progress)
         except KeyboardInterrupt:
             interrupted = True
-        return Races(sorted(levels, key=LevelSearch.estimate), drafted, interrupted)
+        return Races(sorted(level_searches, key=LevelSearch.estimate), drafted, interrupted)
 
     def _at_level_all(self, draft: Plan) -> LevelSearch:
         """Return the layers of the model with companions, to be measured at level ALL."""

@@ -24,24 +24,28 @@ Forms = Mapping[str, FormSpec]
 """Subject of a layer -> its form; a layer that is not named stays as it is."""
 
 
-def settle(trials: Trials, draft: Plan, levels: Sequence[LevelSearch]) -> tuple[LevelSearch, Forms]:
-    """Return the level at which the whole model is fastest, and the forms that help there.
+def settle(
+    trials: Trials, draft: Plan, level_searches: Sequence[LevelSearch]
+) -> tuple[LevelSearch, Forms]:
+    """Return the search of the level at which the whole model is fastest, and the forms that help.
 
     Args:
         trials: times whole models.
         draft: the plan without layers: frozen weights and companions.
-        levels: the levels, the most promising one first.
+        level_searches: of all levels, the most promising one first.
     """
-    level, *challengers = levels
-    forms = _agreed(trials, draft, level)
+    level_search, *challengers = level_searches
+    forms = _agreed(trials, draft, level_search)
     for challenger in challengers:
         challenger_forms = _agreed(trials, draft, challenger)
-        if _is_better(trials, challenger.plan(draft, challenger_forms), level.plan(draft, forms)):
-            level, forms = challenger, challenger_forms
-    forms = _lifted(trials, draft, level, forms)
+        if _is_better(
+            trials, challenger.plan(draft, challenger_forms), level_search.plan(draft, forms)
+        ):
+            level_search, forms = challenger, challenger_forms
+    forms = _lifted(trials, draft, level_search, forms)
     if trials.spending.ablation:
-        forms = _helping(trials, draft, level, forms)
-    return level, forms
+        forms = _helping(trials, draft, level_search, forms)
+    return level_search, forms
 
 
 def _is_better(trials: Trials, challenger: Plan, champion: Plan) -> bool:
@@ -56,17 +60,17 @@ def _is_better(trials: Trials, challenger: Plan, champion: Plan) -> bool:
     return trial is not None and trial.low > 1
 
 
-def _agreed(trials: Trials, draft: Plan, level: LevelSearch) -> Forms:
+def _agreed(trials: Trials, draft: Plan, level_search: LevelSearch) -> Forms:
     """Return the forms in which neighbours agree on layouts, if these are better.
 
     If nothing is to be measured, layers without a measurement keep their predicted forms. The
     others agree, unless the store has a time only for the forms in which they do not.
     """
-    measurement_of = level.bench.measurement
-    forms = level.chosen()
+    measurement_of = level_search.bench.measurement
+    forms = level_search.chosen()
     predicted = {s: form for s, form in forms.items() if measurement_of(s, AS_IS) is None}
-    agreed = {**predicted, **assign(level.layers, measurement_of)}
-    plan, agreed_plan = (level.plan(draft, f) for f in (forms, agreed))
+    agreed = {**predicted, **assign(level_search.layers, measurement_of)}
+    plan, agreed_plan = (level_search.plan(draft, f) for f in (forms, agreed))
     if agreed == forms or not plan.changes or not trials.spending.trial:
         return agreed
     trials.on_progress(Step(f"timing the whole model with {len(agreed)} layers that agree"))
@@ -77,7 +81,7 @@ def _agreed(trials: Trials, draft: Plan, level: LevelSearch) -> Forms:
     return agreed if trial.low > 1 else forms
 
 
-def _lifted(trials: Trials, draft: Plan, level: LevelSearch, forms: Forms) -> Forms:
+def _lifted(trials: Trials, draft: Plan, level_search: LevelSearch, forms: Forms) -> Forms:
     """Return the forms in which all neighbours are lifted, if these are better.
 
     Alone a lifted layer pays for copies into the runtime's blocked layout and back. Between
@@ -85,34 +89,34 @@ def _lifted(trials: Trials, draft: Plan, level: LevelSearch, forms: Forms) -> Fo
     """
     lifts = {
         subject: form.spec
-        for group in level.layers.neighbours
+        for group in level_search.layers.neighbours
         for subject in group
-        for form in level.layers.workloads[subject].forms
+        for form in level_search.layers.workloads[subject].forms
         if form.spec.is_lift_alone and not (subject in forms and forms[subject].is_lifted_1d)
     }
     lifted = {**forms, **lifts}
     if lifted == forms or len(lifted) < 2:
         return forms
     trials.on_progress(Step("timing the whole model with neighbours of one axis lifted"))
-    plan, lifted_plan = (level.plan(draft, f) for f in (forms, lifted))
+    plan, lifted_plan = (level_search.plan(draft, f) for f in (forms, lifted))
     trial = trials.compare(plan, lifted_plan, trials.spending.lifting)
     return lifted if trial is not None and trial.low > 1 else forms
 
 
-def _helping(trials: Trials, draft: Plan, level: LevelSearch, forms: Forms) -> Forms:
+def _helping(trials: Trials, draft: Plan, level_search: LevelSearch, forms: Forms) -> Forms:
     """Drop the forms that do not help the whole model.
 
     A form that surely slows it down in its place is dropped. Uncertain forms stay if they help
     together. Where the model does not run without a form, nothing is known of the form, which
     stays.
     """
-    groups = _groups(level, forms)
+    groups = _groups(level_search, forms)
     remainders = [_without(forms, group) for group in groups]
     if not groups or (remainders == [{}] and not draft.changes):
         return forms
     trials.on_progress(Step(f"timing the whole model without each of {len(forms)} folded layers"))
-    plans = [level.plan(draft, remainder) for remainder in remainders]
-    measurements = trials.without(level.plan(draft, forms), plans, trials.spending.ablation)
+    plans = [level_search.plan(draft, remainder) for remainder in remainders]
+    measurements = trials.without(level_search.plan(draft, forms), plans, trials.spending.ablation)
     group_trials = [
         (group, trial)
         for group, trial in zip(groups, measurements, strict=True)
@@ -126,23 +130,23 @@ def _helping(trials: Trials, draft: Plan, level: LevelSearch, forms: Forms) -> F
     sure = _without(forms, [s for group, t in group_trials if t.low <= 1 for s in group])
     if sure == helping or not (sure or draft.changes):
         return helping
-    sure_plan, helping_plan = (level.plan(draft, f) for f in (sure, helping))
+    sure_plan, helping_plan = (level_search.plan(draft, f) for f in (sure, helping))
     (trial,) = trials.without(helping_plan, [sure_plan], trials.spending.trial)
     is_faster = trial is not None and trial.status == "ok" and trial.ratio < 1
     return sure if is_faster else helping
 
 
-def _groups(level: LevelSearch, forms: Forms) -> list[list[str]]:
+def _groups(level_search: LevelSearch, forms: Forms) -> list[list[str]]:
     """Return the groups of layers without which the model is timed.
 
     Lifted neighbours are one group, because a lifted layer alone pays for copies. All layers that
     save little are one, if others save more. Every other layer is a group by itself.
     """
     lifted = {s for s, form in forms.items() if form.is_lift_alone}
-    lifted_groups = [[s for s in group if s in lifted] for group in level.layers.neighbours]
+    lifted_groups = [[s for s in group if s in lifted] for group in level_search.layers.neighbours]
     lifted_groups = [group for group in lifted_groups if group]
     members = {s for group in lifted_groups for s in group}
-    savings = {s: level.saved(s, form) for s, form in forms.items() if s not in members}
+    savings = {s: level_search.saved(s, form) for s, form in forms.items() if s not in members}
     total = sum(max(seconds, 0.0) for seconds in savings.values())
     weak = [s for s in savings if savings[s] < WEAK_SHARE * total]
     strong = [[s] for s in savings if s not in weak]

@@ -40,7 +40,7 @@ from widthfold_onnx.tuning.effort import Spending
 from widthfold_onnx.tuning.identity import canonical
 from widthfold_onnx.tuning.successive_halving import CandidateResult
 
-PATIENCE = 600.0
+HANG_SECONDS = 600.0
 """Seconds beyond the timing at one size after which a model counts as hung: some run for ten
 seconds, and a trial that is not sure before runs them almost sixty times."""
 
@@ -48,7 +48,7 @@ FOLDED = "the folded model"
 """File name of every folded model: errors of the runtime name it."""
 
 
-AT_ONCE = 8
+MAX_MODELS_IN_MEMORY = 8
 """Most models that are in memory at a time, besides the one that they are compared with."""
 
 
@@ -135,8 +135,8 @@ class Trials:
             share = len(chunk) / len(untimed)
             return self._time(open_trials, ratios_to, of_size, *arguments, share=share)
 
-        for start in range(0, len(untimed), AT_ONCE):
-            chunk = untimed[start : start + AT_ONCE]
+        for start in range(0, len(untimed), MAX_MODELS_IN_MEMORY):
+            chunk = untimed[start : start + MAX_MODELS_IN_MEMORY]
             if not are_timed(chunk) and len(chunk) > 1:
                 # One of them may not run, or memory holds some of them only.
                 for number in chunk:
@@ -268,7 +268,7 @@ class Trials:
                 *models,
                 options,
                 shapes,
-                silence=seconds + PATIENCE,
+                silence=seconds + HANG_SECONDS,
                 on_message=keep,
             )
         except UnverifiedError as error:
