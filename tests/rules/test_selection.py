@@ -11,7 +11,7 @@ from tests.folding import fold_model
 from tests.rules.one_conv import conv_model, folded_conv, ops, site
 from tests.tuning.workload.forms import only_layer
 from tests.tuning.workload.tool import conv
-from widthfold_onnx.options import AxisName, FoldOptions, Layout, NonFinite
+from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.rules.legality import guard_conditions
 from widthfold_onnx.rules.selection import every_form, forms_to_race
 
@@ -89,30 +89,6 @@ class TestRefusal:
                 "33 -> 35 channels per group; both sides have at least 32 (--max-channels)",
             ),
             (
-                conv_model([1, 1, 9, 15], (1, 1, 3, 3), pads=[1, 1, 1, 1]),
-                {},
-                "factor-does-not-divide",
-                "extent 15 would have to be 16",
-            ),
-            (
-                conv_model([1, 1, 16, 16], (1, 1, 3, 3), pads=[1] * 4),
-                {"max_flops_growth": 7.9},
-                "flops-growth",
-                "8.0x",
-            ),
-            (
-                conv_model([1, 4, 16, 16], (4, 4, 3, 3), pads=[1] * 4),
-                {"max_bytes_growth": 2.0},
-                "bytes-growth",
-                "--max-bytes-growth is 2",
-            ),
-            (
-                conv_model([1, 1, 16, 16], (1, 1, 3, 3), pads=[1] * 4),
-                {"nonfinite": NonFinite.REFUSE},
-                "structural-zeros",
-                "zeros",
-            ),
-            (
                 conv_model([1, 1, 16, 16], (1, 1, 3, 3), dtype=TensorProto.INT32),
                 {},
                 "dtype-unsupported",
@@ -134,11 +110,6 @@ class TestRefusal:
         report = site(model, **options)
         assert (report.status, report.code) == ("refused", code)
         assert words in report.reason
-
-    def test_a_batch_is_folded_in_groups_even_where_nonfinite_is_refused(self) -> None:
-        model = conv_model([8, 1, 5, 7], (1, 1, 3, 3))
-        assert site(model, axis=AxisName.BATCH, nonfinite=NonFinite.REFUSE).status == "folded"
-        assert site(model, axis=AxisName.BATCH).flops_ratio == 1
 
     def test_overridable_and_computed_weights(self) -> None:
         model = conv_model([1, 1, 16, 16], (1, 1, 3, 3), bias=True)
