@@ -6,9 +6,9 @@ refused in a tenth of the time that the imports take.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -98,7 +98,7 @@ def optimize(
     from widthfold_onnx.runtime.inputs.cases import cases, reported
 
     size, values = model.stat().st_size, reported(cases(loaded.proto, search_options.values))
-    deliver = partial(
+    deliver = functools.partial(
         _deliver,
         loaded,
         verify_options=verify_options,
@@ -307,7 +307,7 @@ def _decide_plan(
     if options.fixed_factor is None:
         with Store(search_options.store) as store:
             return search(loaded, options, search_options, store, on_progress)
-    runs = partial(runnable_sizes, loaded.path, search_options.cases)
+    runs = functools.partial(runnable_sizes, loaded.path, search_options.cases)
     return decide_fixed(loaded.proto, loaded.folder, options, runs)
 
 

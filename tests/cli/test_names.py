@@ -17,7 +17,7 @@ from tests.cli.tool import names, widthfold
 from tests.small_models import build, save
 from widthfold_onnx.cli import common, main
 from widthfold_onnx.cli.optimize import _timing
-from widthfold_onnx.cli.options import assignment, shape
+from widthfold_onnx.cli.options import parse_assignment, parse_shape
 from widthfold_onnx.model.atomic import place, temporary
 from widthfold_onnx.options import FoldOptions, VerifyOptions
 
@@ -25,13 +25,13 @@ DRIVE = "C:\\models\\in.onnx"
 
 
 def test_an_input_may_be_called_like_a_path() -> None:
-    assert shape(f"{DRIVE}:1,3") == (DRIVE, [(1, 3)])
+    assert parse_shape(f"{DRIVE}:1,3") == (DRIVE, [(1, 3)])
     with pytest.raises(click.BadParameter):
-        shape(DRIVE)
+        parse_shape(DRIVE)
 
 
 def test_the_value_of_an_option_may_be_a_path() -> None:
-    assert assignment(f"cache={DRIVE}") == ("cache", DRIVE)
+    assert parse_assignment(f"cache={DRIVE}") == ("cache", DRIVE)
 
 
 def test_no_report_names_a_folder_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:

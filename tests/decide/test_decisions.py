@@ -14,7 +14,7 @@ from widthfold_onnx.decide.decisions import (
     decisions_of,
     is_selected,
     layer_plans,
-    left_alone,
+    unchanged_site,
 )
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.errors import InternalError, UsageError
@@ -164,6 +164,6 @@ def test_a_decided_plan_that_does_not_fit_its_model_is_a_fault(model: onnx.Model
 
 
 def test_a_layer_that_stays_has_no_form() -> None:
-    report = left_alone(NodeName("", "a"), "Conv", "kept", "no-gain", "too short")
+    report = unchanged_site(NodeName("", "a"), "Conv", "kept", "no-gain", "too short")
     assert (report.node, report.graph, report.status) == ("a", "", "kept")
     assert (report.axis, report.factor, report.form, report.gain) == (None, None, None, None)

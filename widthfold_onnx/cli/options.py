@@ -55,7 +55,7 @@ class Word(click.Choice):  # type: ignore[type-arg] # not generic in click 8.1
             return super().convert(value, param, ctx)
 
 
-def axis(text: str) -> AxisName | int:
+def parse_axis(text: str) -> AxisName | int:
     """Read digits as an index into the Conv's input shape, anything else as a name."""
     if text.isascii() and text.isdigit() and len(text) < 4:
         return int(text)
@@ -66,7 +66,7 @@ def axis(text: str) -> AxisName | int:
         raise click.BadParameter(f"{printable(text)!r} is none of {names}, 0, 2, 3, 4") from None
 
 
-def shape(text: str) -> tuple[str, list[tuple[int, ...]]]:
+def parse_shape(text: str) -> tuple[str, list[tuple[int, ...]]]:
     """Read NAME:1,3,224,224 as ("NAME", [(1, 3, 224, 224)]); the name may hold colons.
 
     An empty list of dimensions is a scalar. A range of extents, NAME:1,3,320..640,320..640, gives
@@ -87,7 +87,7 @@ def shape(text: str) -> tuple[str, list[tuple[int, ...]]]:
     return name, list(dict.fromkeys(shapes))
 
 
-def sizes(pairs: Iterable[tuple[str, list[tuple[int, ...]]]]) -> Sizes:
+def paired_sizes(pairs: Iterable[tuple[str, list[tuple[int, ...]]]]) -> Sizes:
     """Assign shapes to inputs: the first shapes of all inputs together, then the second ones.
 
     An input with a single shape has it in every assignment.
@@ -106,7 +106,7 @@ def sizes(pairs: Iterable[tuple[str, list[tuple[int, ...]]]]) -> Sizes:
     )
 
 
-def number(text: str) -> tuple[str, tuple[float, ...]]:
+def parse_value(text: str) -> tuple[str, tuple[float, ...]]:
     """Read NAME=0.1,0.9 as ("NAME", (0.1, 0.9)); the name may hold "="."""
     name, _, elements = text.rpartition("=")
     try:
@@ -118,7 +118,7 @@ def number(text: str) -> tuple[str, tuple[float, ...]]:
     return name, values
 
 
-def assignment(text: str) -> tuple[str, str]:
+def parse_assignment(text: str) -> tuple[str, str]:
     """Read NAME=VALUE; VALUE may hold "=" and may be empty."""
     name, equals, value = text.partition("=")
     if not (name and equals):
@@ -126,7 +126,7 @@ def assignment(text: str) -> tuple[str, str]:
     return name, value
 
 
-def mapping(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def unique_values(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Return the values by name; refuse two values of one name."""
     values: dict[str, Any] = {}
     for name, value in pairs:
@@ -140,14 +140,14 @@ TYPES: dict[Any, Any] = {
     float: click.FLOAT,
     str: click.STRING,
     Path: click.Path(path_type=Path),
-    AxisName | int: axis,
+    AxisName | int: parse_axis,
 }
 """Types of click by type of a field; words of any other enumeration are its members."""
 
 COLLECTIONS: dict[Any, tuple[Callable[[str], Any], Callable[[Iterable[Any]], Any]]] = {
-    Sizes: (shape, sizes),
-    Values: (number, mapping),
-    Mapping[str, str]: (assignment, mapping),
+    Sizes: (parse_shape, paired_sizes),
+    Values: (parse_value, unique_values),
+    Mapping[str, str]: (parse_assignment, unique_values),
 }
 """By type of a field, how one value of its option is read, and how all of them are joined."""
 
@@ -291,7 +291,7 @@ def _make_fold_options(**values: Any) -> FoldOptions:
     return FoldOptions(**values)
 
 
-def tolerance(text: str) -> tuple[str, float]:
+def parse_tolerance(text: str) -> tuple[str, float]:
     """Read out:1e-4 as ("out", 1e-4), and 1e-4, a tolerance of all outputs, as ("", 1e-4)."""
     name, _, digits = text.rpartition(":")
     try:
@@ -323,7 +323,7 @@ VERIFYING: Help = {
     "--inputs PATH": "Stored inputs to use as well: a test_data_set_* folder, .npz or .npy.",
     "--rtol [OUT:]TOL": {
         "multiple": True,
-        "type": tolerance,
+        "type": parse_tolerance,
         "help": "Tolerance relative to the largest magnitude of an output, for all outputs or for "
         "OUT. Default: by dtype.",
     },
@@ -349,7 +349,7 @@ SEARCHING: Help = {
 
 
 def make_verify_options(
-    *, rtol: tuple[tuple[str, float], ...], atol: float, **fields: Any
+    *, rtol: tuple[tuple[str, float], ...], atol: float, **others: Any
 ) -> VerifyOptions:
     """Return the options of the verifier, given the others by field.
 
@@ -359,7 +359,7 @@ def make_verify_options(
     bounds = dict(rtol)
     default_rtol = bounds.pop("", None)
     tolerances = Tolerance(rtol=default_rtol, atol=atol, per_output=bounds)
-    return VerifyOptions(tolerance=tolerances, **fields)
+    return VerifyOptions(tolerance=tolerances, **others)
 
 
 FILES: Help = {

@@ -213,7 +213,7 @@ class DecidedPlan:
     def with_refusals(self, refusals: Mapping[NodeName, Refusal]) -> DecidedPlan:
         """Return the same with the refusals of layers that the plan does not fold."""
         sites = [
-            refused(name, site.op, refusals[name], site.gain)
+            refused_site(name, site.op, refusals[name], site.gain)
             if (name := NodeName(site.graph, site.node)) in refusals
             else site
             for site in self.sites
@@ -237,13 +237,13 @@ def untimed(search: SearchReport, *, accepted: bool) -> SearchReport:
     )
 
 
-def refused(name: NodeName, op: str, refusal: Refusal, gain: Gain | None = None) -> SiteReport:
-    """Return the line of a layer that is left alone for a reason."""
+def refused_site(name: NodeName, op: str, refusal: Refusal, gain: Gain | None = None) -> SiteReport:
+    """Return the report of a layer that is left alone for a reason."""
     status: Literal["kept", "refused"] = "kept" if refusal.code in KEPT else "refused"
-    return left_alone(name, op, status, refusal.code.value, refusal.reason, gain)
+    return unchanged_site(name, op, status, refusal.code.value, refusal.reason, gain)
 
 
-def left_alone(
+def unchanged_site(
     name: NodeName,
     op: str,
     status: Literal["kept", "refused"],
@@ -251,7 +251,7 @@ def left_alone(
     reason: str,
     gain: Gain | None = None,
 ) -> SiteReport:
-    """Return the line of a layer that stays as it is, or of another part of a plan."""
+    """Return the report of a layer that stays as it is, or of another part of a plan."""
     graph, node = name
     return SiteReport(
         node=node, graph=graph, op=op, status=status, code=code, reason=reason, gain=gain

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from widthfold_onnx.decide.decisions import DecidedPlan, Decision, left_alone, refused
+from widthfold_onnx.decide.decisions import DecidedPlan, Decision, refused_site, unchanged_site
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import (
@@ -83,11 +83,13 @@ def applied_plan(fitted_plan: FittedPlan, plan: Plan) -> DecidedPlan:
     sites = [
         _folded_layer(*layers[site.node])
         if site.node in layers
-        else left_alone(name, site.op, "kept", NOT_PLANNED, "the plan does not name it")
+        else unchanged_site(name, site.op, "kept", NOT_PLANNED, "the plan does not name it")
         for site in fitted_plan.reading.sites
         if (name := site.node_name) not in names or site.node in layers
     ]
-    sites += [left_alone(m.name, m.op, "refused", MISFIT, m.reason) for m in fitted_plan.misfits]
+    sites += [
+        unchanged_site(m.name, m.op, "refused", MISFIT, m.reason) for m in fitted_plan.misfits
+    ]
     padding = padding_report(fitted_plan.plan.padding, (), is_padded=True)
     return DecidedPlan(fitted_plan.plan, fitted_plan.reading, sites, padding=padding)
 
@@ -103,7 +105,7 @@ def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) ->
     outcome = decision.outcome
     if isinstance(outcome, Refusal):
         reason = "; ".join(filter(None, (outcome.reason, hint)))
-        return refused(decision.name, decision.site.op, replace(outcome, reason=reason), gain)
+        return refused_site(decision.name, decision.site.op, replace(outcome, reason=reason), gain)
     assert decision.layer is not None
     return _folded_layer(decision.layer, outcome, gain)
 

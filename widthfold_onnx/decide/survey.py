@@ -148,10 +148,10 @@ def _outcomes(
         return [], {ANY_AXIS: outcome}
     assert layer is not None
     forms: list[tuple[str, Form]] = []
-    refused: list[tuple[str, Refusal]] = []
+    refusals: list[tuple[str, Refusal]] = []
     for axis, form in forms_at_factor(layer, options, factor):
         if isinstance(form, Refusal):
-            refused.append((axis, form))
+            refusals.append((axis, form))
         else:
             forms.append((axis, form))
     preferred_forms: dict[str, Form] = {}
@@ -159,7 +159,7 @@ def _outcomes(
         preferred_forms.setdefault(axis, form)
     choices = [_choice(layer, form) for form in preferred_forms.values()]
     return choices, {
-        axis: r for axis, r in furthest(refused).items() if axis not in preferred_forms
+        axis: r for axis, r in furthest(refusals).items() if axis not in preferred_forms
     }
 
 

@@ -122,20 +122,22 @@ def exact_dequantizer(document: Document, value: Value | None) -> Node | Refusal
     parameters = [constant_of(document, value) for value in maker.inputs[1:]]
     constants = [c for c in parameters if c is not None and is_single(c.shape)]
     if len(constants) != 2:  # scale and zero point
-        return refused("the data is dequantized with other than one constant scale and zero point")
+        return quantized_refusal(
+            "the data is dequantized with other than one constant scale and zero point"
+        )
     extra_attributes = sorted(maker.attributes.keys() - {"axis"})
     if extra_attributes:
-        return refused(f"the data is dequantized with {', '.join(extra_attributes)}")
+        return quantized_refusal(f"the data is dequantized with {', '.join(extra_attributes)}")
     types = [constant.dtype for constant in constants]
     if types[0] != "FLOAT" or types[1] not in BITS_8_AND_16:
-        return refused(f"the data is dequantized from {types[1]} to {types[0]}")
+        return quantized_refusal(f"the data is dequantized from {types[1]} to {types[0]}")
     if not _gives_back(*map(document.read, constants)):
-        return refused("the scale of the data does not give back every number")
+        return quantized_refusal("the scale of the data does not give back every number")
     return maker
 
 
-def refused(reason: str) -> Refusal:
-    """Return the refusal of a node between DequantizeLinear."""
+def quantized_refusal(reason: str) -> Refusal:
+    """Return the refusal of a node whose data is dequantized."""
     return Refusal(Code.QUANTIZED, f"a runtime computes it in integers, and {reason}")
 
 
@@ -385,5 +387,5 @@ def quantization_problem(
     has_bias_vector = not is_single(shape) and bias is not None and bias.maker is not None
     # On the left a C per channel has two axes, which integer kernels do not take.
     if has_bias_vector and (operator.weight_on_left or len(shape) > 1):
-        return refused(f"C of extents {list(shape)} is dequantized")
+        return quantized_refusal(f"C of extents {list(shape)} is dequantized")
     return None

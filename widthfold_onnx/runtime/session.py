@@ -120,14 +120,14 @@ class Session:
     """A model that is loaded and ready to run; made by `open_session`.
 
     Attributes:
-        loaded: session of ONNX Runtime.
+        ort_session: session of ONNX Runtime.
         provider: where it runs.
         label: name of the model in messages.
         device: the runtime's name for the kind of device, and its number.
         cases: combinations of values of inputs that choose between parts of the model.
     """
 
-    loaded: Any
+    ort_session: Any
     provider: Provider
     label: str
     device: tuple[str, int]
@@ -136,12 +136,12 @@ class Session:
     @cached_property
     def outputs(self) -> list[str]:
         """Names of all outputs."""
-        return [str(meta.name) for meta in self.loaded.get_outputs()]
+        return [str(meta.name) for meta in self.ort_session.get_outputs()]
 
     @cached_property
     def inputs(self) -> list[Port]:
         """The inputs, with the values of the first case."""
-        return [port_of(meta, self.cases[0]) for meta in self.loaded.get_inputs()]
+        return [port_of(meta, self.cases[0]) for meta in self.ort_session.get_inputs()]
 
     @property
     def case_sessions(self) -> list[Session]:
@@ -159,7 +159,7 @@ class Session:
             UnverifiedError: the runtime stopped, or an output is no tensor.
         """
         with self.translated(), library.run_options(seconds) as options:
-            values = self.loaded.run(self.outputs, dict(feeds), options)
+            values = self.ort_session.run(self.outputs, dict(feeds), options)
         arrays: dict[str, Array] = {}
         for name, value in zip(self.outputs, values, strict=True):
             arrays.update(arrays_of(name, value))
@@ -186,7 +186,7 @@ class Session:
 
     def end_profile(self) -> Path:
         """Stop profiling and return the file that holds the profile."""
-        return Path(self.loaded.end_profiling())
+        return Path(self.ort_session.end_profiling())
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
@@ -216,7 +216,7 @@ class Bound:
         # On the CPU the runtime reads the buffers of the arrays themselves, and keeps none.
         self._inputs = session.placed(feeds)
         with session.translated():
-            self._binding = session.loaded.io_binding()
+            self._binding = session.ort_session.io_binding()
             for name, value in self._inputs.items():
                 self._binding.bind_ortvalue_input(name, value)
             self._bind_outputs()
@@ -245,7 +245,7 @@ class Bound:
         if not self._reuses_buffers:
             self._bind_outputs()
         try:
-            self._session.loaded.run_with_iobinding(self._binding)
+            self._session.ort_session.run_with_iobinding(self._binding)
         except library.failures():
             if not self._reuses_buffers:
                 raise

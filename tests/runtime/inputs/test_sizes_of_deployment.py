@@ -12,7 +12,7 @@ from onnx import helper, parser
 
 import widthfold_onnx as wf
 from tests.small_models import build
-from widthfold_onnx.cli.options import shape, sizes
+from widthfold_onnx.cli.options import paired_sizes, parse_shape
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.options import ANY_SIZE, FoldOptions, Provider, RuntimeOptions, VerifyOptions
@@ -48,21 +48,25 @@ def opened(folder: Path, proto: onnx.ModelProto) -> Session:
     ],
 )
 def test_a_range_names_its_two_ends(text: str, shapes: list[tuple[int, ...]]) -> None:
-    assert shape(text) == (text.rpartition(":")[0], shapes)
+    assert parse_shape(text) == (text.rpartition(":")[0], shapes)
 
 
 @pytest.mark.parametrize("text", ["x:4..2", "x:1..2..3", "x:..3", "x:0..3", "x:1...3", ":1..2"])
 def test_a_range_needs_two_ends_in_order(text: str) -> None:
     with pytest.raises(Exception, match="is not of the form NAME:1,3,224,224"):
-        shape(text)
+        parse_shape(text)
 
 
 def test_shapes_of_several_inputs_are_assigned_in_order() -> None:
     given = [("x", [(1,)]), ("y", [(5,)]), ("x", [(2,), (3,)])]
-    assert sizes(given) == ({"x": (1,), "y": (5,)}, {"x": (2,), "y": (5,)}, {"x": (3,), "y": (5,)})
-    assert sizes([]) == ANY_SIZE
+    assert paired_sizes(given) == (
+        {"x": (1,), "y": (5,)},
+        {"x": (2,), "y": (5,)},
+        {"x": (3,), "y": (5,)},
+    )
+    assert paired_sizes([]) == ANY_SIZE
     with pytest.raises(click.BadParameter, match="x 3 times, y 2 times: equally many, or once"):
-        sizes([*given, ("y", [(6,)])])
+        paired_sizes([*given, ("y", [(6,)])])
 
 
 def test_one_size_is_the_case_of_one() -> None:

@@ -268,14 +268,14 @@ def _stop(stop: Stop, code: str = "") -> str:
     return f"{stop.op} {stop.node} ({code}{stop.reason})"
 
 
-def region(region: RegionReport) -> Line:
+def region(report: RegionReport) -> Line:
     """Describe a region in one line: its nodes, the ops that it carries, and its end."""
-    where = f" in {region.graph}" if region.graph else ""
-    stops = first([_stop(stop) for stop in region.stops], _REASON)
+    where = f" in {report.graph}" if report.graph else ""
+    stops = first([_stop(stop) for stop in report.stops], _REASON)
     return Line(
-        f"region of {first(region.folded, _NAME)}{where}",
+        f"region of {first(report.folded, _NAME)}{where}",
         clauses(
-            f"carries {first(region.carried, _NAME) or 'nothing'}",
+            f"carries {first(report.carried, _NAME) or 'nothing'}",
             f"stops at {stops}" if stops else "",
         ),
     )
@@ -286,7 +286,8 @@ _OUTCOMES = {"exchanged": "became", "kept": "could become"}
 
 def companion(report: CompanionReport, detail: Detail = Detail.FULL) -> Line:
     """Describe the outcome of a companion in one line; briefly, without its gain and refusals."""
-    label, nodes, exchange, refused = f"companion {report.name}", "", "", ""
+    label = f"companion {report.name}"
+    nodes = exchange = refusals = ""
     if report.nodes:
         ops = " or ".join(f"({op})" if "," in op else op for op in report.replacements)
         nodes = f"{counted(len(report.nodes), 'node')} {_OUTCOMES[report.status]} {ops}"
@@ -298,20 +299,20 @@ def companion(report: CompanionReport, detail: Detail = Detail.FULL) -> Line:
         exchange += f", on smooth inputs at {gain(smooth)}" if smooth is not None else ""
     if report.refused:
         stops = [_stop(stop, f"{stop.code}: ") for stop in report.refused]
-        refused = f"refused: {first(stops, _REASON)}"
-    return Line(label, clauses(nodes, exchange, report.reason, refused))
+        refusals = f"refused: {first(stops, _REASON)}"
+    return Line(label, clauses(nodes, exchange, report.reason, refusals))
 
 
 def padding(report: PaddingReport, detail: Detail = Detail.FULL) -> Line:
     """Describe padded channels in one line; briefly, without their gain and their ends."""
     layers = [f"{layer.node} {layer.channels} -> {layer.padded}" for layer in report.layers]
-    can, speed, stops = "" if report.status == "padded" else "could be ", "", ""
-    can = can if layers else "not "
+    modality = "" if report.status == "padded" else "could be "
+    speed = stops = ""
     if detail >= Detail.FULL:
         stops = first([_stop(stop) for stop in report.stops], _REASON)
         speed = "" if report.gain is None else f"the whole model ran at {gain(report.gain)} with it"
     return Line(
-        f"channels {can}padded to multiples of {report.multiple}",
+        f"channels {modality if layers else 'not '}padded to multiples of {report.multiple}",
         clauses(
             f"{counted(len(layers), 'layer')}: {first(layers, _NAME)}" if layers else "",
             speed,
