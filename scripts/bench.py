@@ -59,7 +59,7 @@ from widthfold_onnx.options import (
 )
 from widthfold_onnx.pipeline import optimize, verify
 from widthfold_onnx.results import OptimizeReport, SearchReport
-from widthfold_onnx.runtime.environment import Before, environment
+from widthfold_onnx.runtime.environment import StartReadings, environment
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.identity import machine_identity, setting_identity
 from widthfold_onnx.tuning.layers import Layers
@@ -225,7 +225,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Measure all models; after each model the file has all results so far."""
     subject = SUITES[arguments.suite]
     code = Commit.of(ROOT)
-    before, layers = Before(), []
+    before, layers = StartReadings(), []
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / f"{arguments.suite}.json"
     earlier = read(path) if arguments.models and path.exists() else None

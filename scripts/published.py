@@ -41,7 +41,7 @@ from pictures import IMAGES, gains_picture
 from widthfold_onnx.errors import WidthfoldError
 from widthfold_onnx.options import Effort, Provider, VerifyOptions
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.environment import Before, environment
+from widthfold_onnx.runtime.environment import StartReadings, environment
 from widthfold_onnx.system import OWN_GROUP, end_tree
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -144,7 +144,7 @@ def resident_mib(pid: int) -> float:
 
 def run(given: argparse.Namespace, models: list[Published]) -> None:
     """Measure models; what was found so far is in the file after each one."""
-    before = Before()
+    before = StartReadings()
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "published.json"
     rows = {row.name: row for row in read(path).rows} if path.exists() else {}

@@ -12,7 +12,7 @@ from tests.runtime.fake_nvml import FakeNvml
 from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.results import GpuState
 from widthfold_onnx.runtime import environment as environment_module
-from widthfold_onnx.runtime.environment import Before, Device, environment, watched
+from widthfold_onnx.runtime.environment import Device, StartReadings, environment, watched
 from widthfold_onnx.system import Processor
 
 OPTIONS = VerifyOptions(provider=Provider.CPU)
@@ -30,7 +30,7 @@ def machine(monkeypatch):
 
 
 def test_a_change_during_the_work_shows(machine):
-    before = Before(load=machine["load_average"], mhz=machine["clock_mhz"])
+    before = StartReadings(load=machine["load_average"], mhz=machine["clock_mhz"])
     machine |= {"clock_mhz": 1500.3, "load_average": 3.006}
     facts = environment(OPTIONS, before)
     assert (facts.load_before, facts.load_after) == (1.23, 3.01)
@@ -43,17 +43,17 @@ def test_a_change_during_the_work_shows(machine):
 
 
 def test_the_runtime_is_named_whatever_package_installed_it(machine, monkeypatch, tmp_path):
-    assert environment(OPTIONS, Before()).onnxruntime == onnxruntime.__version__
+    assert environment(OPTIONS, StartReadings()).onnxruntime == onnxruntime.__version__
     module = tmp_path / "onnxruntime.py"
     module.write_text('"""of onnxruntime-directml 1.24.1.post2"""\n__version__ = "1.24.1"\n')
     monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    assert environment(OPTIONS, Before()).onnxruntime == "1.24.1"
+    assert environment(OPTIONS, StartReadings()).onnxruntime == "1.24.1"
 
 
 def test_a_missing_runtime_is_no_error(machine, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert environment(OPTIONS, Before()).onnxruntime == ""
+    assert environment(OPTIONS, StartReadings()).onnxruntime == ""
 
 
 def test_a_missing_package_is_no_error(machine, monkeypatch):
@@ -61,7 +61,7 @@ def test_a_missing_package_is_no_error(machine, monkeypatch):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", find)
-    assert environment(OPTIONS, Before()).widthfold == ""
+    assert environment(OPTIONS, StartReadings()).widthfold == ""
 
 
 ON_GPU = VerifyOptions(provider=Provider.CUDA)

@@ -28,7 +28,7 @@ from widthfold_onnx.options import Sizes, VerifyOptions
 from widthfold_onnx.options.progress import Progress, Step, silent
 from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.rewrite.record import recorded_folds, recorded_runtime
-from widthfold_onnx.runtime.environment import Before, environment, other_runtime
+from widthfold_onnx.runtime.environment import StartReadings, environment, other_runtime
 from widthfold_onnx.runtime.inputs.cases import reported
 from widthfold_onnx.runtime.inputs.sizes import assumed_sizes
 from widthfold_onnx.runtime.kernels import u8s8_error
@@ -66,7 +66,7 @@ def verification_of(
         UsageError: an input, a shape or an option of the provider that does not fit.
         UnverifiedError: there is no runtime.
     """
-    state = Before()
+    state = StartReadings()
     original_runs = comparable_runs(original, rewritten, options, on_progress=on_progress)
     options = original_runs.options
     old, new = load(original), load(rewritten)

@@ -11,7 +11,7 @@ from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.options.progress import Progress
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime.child import isolated
-from widthfold_onnx.runtime.environment import Before, environment
+from widthfold_onnx.runtime.environment import StartReadings, environment
 from widthfold_onnx.text import quoted
 
 
@@ -50,7 +50,7 @@ def verify_files(
     from widthfold_onnx.runtime.inputs.cases import with_cases  # needs numpy
 
     options = with_cases(options, original.proto)
-    state = Before()
+    state = StartReadings()
     try:
         return isolated(_run, original.path, rewritten, options, on_message=on_progress)
     except UnverifiedError as error:

@@ -4,13 +4,15 @@
     one region:      x - fold - Conv' ---------- Relu -------- Conv' - unfold - y
                                               +- unfold - a reader of the logical tensor
 
-First every op that can runs packed: one of its inputs comes from a folded or packed node, and
-its other data is available in the same layout. A DequantizeLinear costs nothing by itself: it
-stands before each reader of its result, in the layout that is read, so its result is in the layout
-of its integers. Then ops become logical again if carrying them moves more elements by folds and
-unfolds than it saves: first in reverse order, where logical wins a tie, so that no op is kept only
-for the ops behind it; then in order, where packed wins a tie, because the runtime fuses a folded
-node only with its neighbours.
+1. Every op that can run packed does: one of its inputs comes from a folded or packed node, and its
+   other data is available in the same layout.
+2. An op becomes logical again if folds and unfolds move more elements while it runs packed. This is
+   tried in reverse order, where a tie makes the op logical: no op runs packed for the ops behind
+   it alone. Then it is tried in order, where a tie keeps the op packed, because the runtime fuses
+   a folded node only with its neighbours.
+
+A DequantizeLinear is free: a copy stands before each reader, in the layout in which that reader
+reads. So its result is in the layout of its integers.
 
 Two nodes belong to one region if one reads a packed tensor that the other returns, or if both read
 one value in one layout. A region stops at a node that reads such a value in another layout, and at

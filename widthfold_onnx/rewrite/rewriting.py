@@ -45,7 +45,7 @@ from widthfold_onnx.rules.quantization import exact_dequantizer
 
 @dataclass(frozen=True)
 class Rewriting:
-    """A rewriting as a value: regions and guards are chosen, and no layer is replaced so far.
+    """The layers to replace, with their regions and guards; `carry_out` may be called once.
 
     Attributes:
         document: the model.
@@ -102,7 +102,7 @@ class Rewriting:
         ]
 
     def carry_out(self) -> onnx.ModelProto:
-        """Replace all layers and the ops between them; the document is consumed."""
+        """Replace all layers and the ops between them; this changes the document."""
         document = self.document
         parameters = Parameters(document)
         emissions = [
@@ -112,7 +112,7 @@ class Rewriting:
         for emission in emissions:
             emission.emit()  # all before any is put in place: bodies read values of graphs around
         for emission in emissions:
-            emission.put()
+            emission.replace_nodes()
         model = document.finish()
         spreads = [
             spread_of(layer, form)
@@ -184,7 +184,7 @@ class Emission:
             elif self._regions.is_superseded(node):
                 self._replacements[node] = []
 
-    def put(self) -> None:
+    def replace_nodes(self) -> None:
         """Replace the old nodes by the new ones, and put guards around groups."""
         branches: list[Graph] = []
         for group in self._groups:

@@ -28,7 +28,7 @@ from widthfold_onnx.text import printable
 
 
 @dataclass(frozen=True)
-class Before:
+class StartReadings:
     """Readings from before the work, so that a change during it shows."""
 
     load: float = field(default_factory=load_average)
@@ -36,7 +36,7 @@ class Before:
 
 
 def environment(
-    options: RuntimeOptions, before: Before, u8s8_error: int | None = None
+    options: RuntimeOptions, before: StartReadings, u8s8_error: int | None = None
 ) -> Environment:
     """Describe the machine now.
 

@@ -13,7 +13,7 @@ import pytest
 
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import Provider, VerifyOptions
-from widthfold_onnx.runtime.environment import Before, environment
+from widthfold_onnx.runtime.environment import StartReadings, environment
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="no git to ask for a commit")
 
@@ -43,7 +43,7 @@ def entry(
 def test_lines_are_added_and_read_again(module: ModuleType, tmp_path: Path) -> None:
     assert module.history(tmp_path) == []
     given = entry(module, "1234567890", 2.0, threads=2)
-    where = environment(VerifyOptions(provider=Provider.CPU), Before())
+    where = environment(VerifyOptions(provider=Provider.CPU), StartReadings())
     for _ in range(2):
         module.append(tmp_path, given.code, where, given.row)
     lines = module.history(tmp_path)
