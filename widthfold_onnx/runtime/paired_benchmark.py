@@ -266,17 +266,19 @@ def ratios_to(
     setting_times = OpenModels.of([model], options).timed(sizes[0], seconds, kinds[0])
     (base,), (setting,) = setting_times.best_sessions, setting_times.best_settings
     sessions = [open_at(other, setting) for other in others]
+
+    def inputs_of(shapes: Shapes, kind: Distribution) -> Rotation:
+        is_drawn = shapes is sizes[0] and kind is kinds[0]
+        return setting_times.inputs if is_drawn else timed_inputs(base, shapes, options, kind)
+
     undecided = {kind: list(range(len(others))) for kind in kinds}
     for shapes in sizes:
         results: list[Measurement | None] = []
         for kind, numbers in undecided.items():
             ratio_of: dict[int, Measurement] = {}
             if numbers:
-                is_drawn = shapes is sizes[0] and kind == kinds[0]
-                inputs = (
-                    setting_times.inputs if is_drawn else timed_inputs(base, shapes, options, kind)
-                )
                 sides = [base, *(sessions[number] for number in numbers)]
+                inputs = inputs_of(shapes, kind)
                 ratios = ratios_in_turn(sides, inputs, options, options.time_budget / len(kinds))
                 ratio_of = dict(zip(numbers, ratios, strict=True))
             results += [ratio_of.get(number) for number in range(len(others))]
