@@ -18,10 +18,12 @@ import onnx_ir as ir  # noqa: TID251
 import pytest
 
 import widthfold_onnx as wf
+from tests.reports.sample import passing
 from tests.running import LEVELS, opened
 from tests.shared import ROOT
-from widthfold_onnx import CheckFailedError, UsageError, pipeline
+from widthfold_onnx import CheckFailedError, UnverifiedError, UsageError, pipeline
 from widthfold_onnx.cli import main
+from widthfold_onnx.errors import WidthfoldError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Provider, VerifyOptions, keywords
 from widthfold_onnx.results import VerifyReport
@@ -274,3 +276,22 @@ def test_no_name_of_the_api_is_hidden_by_a_module() -> None:
         "assert all(callable(getattr(wf, name)) for name in wf.__all__)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reasons", "error"),
+    [
+        ("fail", ["y differs", "so does z"], CheckFailedError("y differs; so does z")),
+        ("unverified", ["no kernel"], UnverifiedError("no kernel")),
+        ("unverified", [], UnverifiedError("no reason given")),
+    ],
+)
+def test_a_verdict_has_an_error_with_its_reasons(
+    verdict: str, reasons: list[str], error: WidthfoldError
+) -> None:
+    report = msgspec.structs.replace(passing(), verdict=verdict, reasons=reasons)
+    assert (type(report.error), str(report.error)) == (type(error), str(error))
+
+
+def test_a_pass_has_no_error() -> None:
+    assert passing().error is None

@@ -18,6 +18,7 @@ from widthfold_onnx.runtime.intervals import MIN_PROCESSES, speed_verdict
 from widthfold_onnx.runtime.paired_benchmark import (
     DECIDING_PROCESSES,
     DECIDING_RUNS,
+    OPEN_RUNS,
     ratio_in_process,
     ratio_of_levels,
     ratio_over_processes,
@@ -98,12 +99,19 @@ def models(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cost", "runs", "verdict"), [(390, DECIDING_RUNS, "inconclusive"), (300, 1, "faster")]
+    ("own", "cost", "runs", "verdict"),
+    [
+        (400, 390, OPEN_RUNS, "inconclusive"),
+        (400, 300, OPEN_RUNS, "faster"),  # two rounds choose nothing, however far apart they are
+        (40, 39, OPEN_RUNS, "inconclusive"),
+        (40, 30, DECIDING_RUNS, "faster"),
+        (40, 50, DECIDING_RUNS, "slower"),
+    ],
 )
-def test_a_final_trial_runs_enough_however_long_a_run_takes_unless_the_choice_was_sure(
-    machine, models, cost, runs, verdict
+def test_a_final_trial_runs_enough_however_long_a_run_takes(
+    machine, models, own, cost, runs, verdict
 ):
-    machine.costs = costs(400, 900, cost, 900)
+    machine.costs = costs(own, 2 * own, cost, 2 * cost)
     options = VerifyOptions(provider=Provider.CPU, time_budget=0.1)
     ((timed,),) = ratio_over_processes(*models, options, [SHAPES])
     sessions = DECIDING_PROCESSES * min(SESSIONS)
@@ -129,7 +137,7 @@ def test_a_final_trial_of_short_runs_holds_its_budget(machine, models, cost):
     noisy = np.random.default_rng(0).uniform(0.8, 1.2, 400) * cost
     machine.costs = [cost] * FIRST_TIMED + list(noisy)
     ((timed,),) = ratio_over_processes(*models, OPTIONS, [SHAPES])
-    assert timed.pairs >= DECIDING_PROCESSES * min(SESSIONS) * DECIDING_RUNS
+    assert timed.pairs >= DECIDING_PROCESSES * min(SESSIONS) * OPEN_RUNS
     assert machine.seconds() < OPTIONS.time_budget + 0.1
 
 
@@ -194,6 +202,21 @@ def test_made_up_inputs_are_shared_out_among_the_sessions(measured):
     _, machine = measured(costs(5, 6, 5, 6), cache=1 << 30)
     timed = {value for number, value in machine.runs if number >= FIRST_TIMED}
     assert len(timed) == input_sets.INPUT_SETS[1] // (2 * max(SESSIONS))
+
+
+def test_inputs_are_drawn_once_for_each_size_and_kind(machine, models, monkeypatch):
+    """The choice of the setting draws those of the first size and kind."""
+    draws = []
+
+    def spy(session, shapes, options, kind):
+        draws.append((shapes, kind))
+        return input_sets.timed_inputs(session, shapes, options, kind)
+
+    monkeypatch.setattr(paired_benchmark, "timed_inputs", spy)
+    machine.costs = costs(4, 9, 3, 9)
+    larger, kinds = {"x": (2, 256)}, [Distribution.NORMAL, Distribution.CONSTANT]
+    list(ratios_to(models[1], models[:1], kinds, OPTIONS, [SHAPES, larger]))
+    assert draws == [(SHAPES, kinds[1]), *((larger, kind) for kind in kinds)]
 
 
 def test_parts_run_at_the_setting_that_suits_the_base(machine):

@@ -281,13 +281,14 @@ def choose_settings(
     original, rewritten = setting_times.best_settings
     ratios = setting_times.times[:, 0, 0] / setting_times.times[:, 1, 0]
     own, other = setting_times.best_times.T
+    is_conclusive = is_conclusively_faster(own, other) or is_conclusively_faster(other, own)
     choice = SettingChoice(
         settings=(original, rewritten),
         ratio_at_first_setting=math.exp(float(np.median(np.log(ratios)))),
         advice=setting_times.advice,
         run=float(np.median(setting_times.best_times, axis=0).mean()),
         opening=setting_times.open_models.opening,
-        is_open=not (is_conclusively_faster(own, other) or is_conclusively_faster(other, own)),
+        is_open=len(own) < MIN_LONG_ROUNDS or not is_conclusive,
     )
     return choice, setting_times.inputs
 

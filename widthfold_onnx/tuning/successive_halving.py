@@ -34,6 +34,7 @@ from widthfold_onnx.runtime.measurement import (
 )
 from widthfold_onnx.runtime.paired_benchmark import measurement_of
 from widthfold_onnx.runtime.provider_traits import Level
+from widthfold_onnx.runtime.session import resolved
 from widthfold_onnx.runtime.settings import Setting, random_run
 from widthfold_onnx.tuning.effort import SPENDING, Spending
 from widthfold_onnx.tuning.workloads import Workload, reformed
@@ -135,6 +136,7 @@ def race(
     Raises:
         UnverifiedError: the runtime cannot be used, or does not run a layer as it is.
     """
+    resolved(options.search_options)  # else the first layer would seem not to run
     end = time.perf_counter() + seconds
     peak = operations(options.setting) if any(w.forms for w in workloads) else math.inf
     for index, workload in enumerate(workloads):

@@ -291,3 +291,16 @@ def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(OpenedError) as caught:
         race([real_workload(conv([1, 1, 4, 16], (1, 1, 3, 3)))], options, 1.0, send=print)
     assert caught.value.args == (chosen,)
+
+
+def test_without_a_runtime_no_layer_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the layer would be stored as lost, for days."""
+
+    def unusable(options: RuntimeOptions) -> RuntimeOptions:
+        raise UnverifiedError("provider cuda cannot be used")
+
+    monkeypatch.setattr(successive_halving, "resolved", unusable)
+    reports: list[Start | CandidateResult] = []
+    with pytest.raises(UnverifiedError, match="cannot be used"):
+        race([workload("own").cut_to(0)], OPTIONS, 5.0, send=reports.append)
+    assert reports == []
