@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.oracle import conv
 from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
-from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
+from widthfold_onnx.algebra.conv import ConvFold, fold_bias, fold_weight
 from widthfold_onnx.algebra.packing import Move, Packing, Reshape, pack
 from widthfold_onnx.refusal import Refusal
 
@@ -77,7 +77,7 @@ def by_fold(
     folded = conv(
         run(padded(into, fold), extended),
         folded_weight,
-        fold_per_channel(b, fold),
+        fold_bias(b, fold),
         strides=[a.stride for a in fold.axes],
         dilations=[a.dilation for a in fold.axes],
         pads=[a.pad_begin for a in fold.axes] + [a.pad_end for a in fold.axes],

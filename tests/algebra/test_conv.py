@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.algebra.folds import by_fold, cases, run
 from tests.oracle import conv, extend
 from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, fold_axis, keep_axis
-from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
+from widthfold_onnx.algebra.conv import ConvFold, fold_bias, fold_per_channel, fold_weight
 from widthfold_onnx.algebra.packing import pack_positions
 
 
@@ -79,7 +79,7 @@ def test_what_the_taps_of_an_axis_give_adds_up_to_the_conv(case, seed: int) -> N
     results = conv(
         run(into.steps(tile_major=False), x),
         fold_weight(w, fold),
-        fold_per_channel(b, fold),
+        fold_bias(b, fold),
         strides=[a.stride for a in fold.window],
         pads=[a.pad_begin for a in fold.window] + [a.pad_end for a in fold.window],
     )
@@ -92,6 +92,13 @@ def test_what_the_taps_of_an_axis_give_adds_up_to_the_conv(case, seed: int) -> N
     )
     result = run(back.steps(tile_major=False, inverse=True), total)
     np.testing.assert_array_equal(result[:, :, : axis.out_length], expected)
+
+
+def test_every_tap_has_the_numbers_of_its_channels_and_one_the_bias() -> None:
+    fold = ConvFold(axes=(keep_axis(ConvAxis(length=8, kernel=3)),), summed=True)
+    numbers = np.array([4, 5])
+    np.testing.assert_array_equal(fold_per_channel(numbers, fold), [4, 5, 4, 5, 4, 5])
+    np.testing.assert_array_equal(fold_bias(numbers, fold), [4, 5, 0, 0, 0, 0])
 
 
 @given(cases())

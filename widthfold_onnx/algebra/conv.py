@@ -214,7 +214,7 @@ def fold_per_channel(numbers: Array, fold: ConvFold) -> Array:
     """Return numbers per output channel of the folded Conv: all tiles of a channel share one.
 
     Args:
-        numbers: [O]; a bias, or the scale or zero point of a quantized weight.
+        numbers: [O], such as the scale or zero point of a quantized weight.
         fold: the fold.
 
     Returns:
@@ -226,10 +226,15 @@ def fold_per_channel(numbers: Array, fold: ConvFold) -> Array:
         repeated = np.tile(per_group, (1, tiles))
     else:
         repeated = np.repeat(per_group, tiles, axis=1)
-    taps = np.tile(repeated.ravel(), fold.batch * fold.sums)
-    if fold.summed:  # a bias is added once
-        taps.reshape(fold.sums, -1)[[k for k in range(fold.sums) if k != fold.bias_tap]] = 0
-    return taps
+    return np.tile(repeated.ravel(), fold.batch * fold.sums)
+
+
+def fold_bias(bias: Array, fold: ConvFold) -> Array:
+    """Return the bias of the folded Conv; of summed taps, `fold.bias_tap` alone adds it."""
+    numbers = fold_per_channel(bias, fold)
+    if fold.summed:
+        numbers.reshape(fold.sums, -1)[[k for k in range(fold.sums) if k != fold.bias_tap]] = 0
+    return numbers
 
 
 def _broadcastable(index: npt.NDArray[np.int64], axis: int, rank: int) -> npt.NDArray[np.int64]:

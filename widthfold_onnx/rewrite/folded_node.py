@@ -16,7 +16,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
+from widthfold_onnx.algebra.conv import ConvFold, fold_bias, fold_per_channel, fold_weight
 from widthfold_onnx.algebra.layouts import RowLayout
 from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.constants import Constant
@@ -200,7 +200,7 @@ def folded_bias(layer: Layer, numbers: Array, fold: ConvFold) -> Array:
     like the result. A single number stays as it is.
     """
     if layer.operator.bias_per_channel:
-        return fold_per_channel(numbers, fold)
+        return fold_bias(numbers, fold)
     if numbers.size == 1:
         return numbers
     logical = numbers.reshape((1,) * (2 - numbers.ndim) + numbers.shape)

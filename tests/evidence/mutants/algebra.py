@@ -16,7 +16,7 @@ from tests.evidence.mutants.folded import Array
 from widthfold_onnx.algebra import conv
 from widthfold_onnx.algebra.axis import ConvAxis, FoldedAxis, Taps, fold_axis
 from widthfold_onnx.algebra.channels import Regrouping, regroup_weight
-from widthfold_onnx.algebra.conv import ConvFold, fold_per_channel, fold_weight
+from widthfold_onnx.algebra.conv import ConvFold, fold_bias, fold_weight
 from widthfold_onnx.algebra.packing import Packing, pack
 from widthfold_onnx.operators.conv_transpose import CONV_TRANSPOSE, ConvTranspose
 from widthfold_onnx.refusal import Refusal
@@ -51,11 +51,11 @@ def weights(alter: Alter) -> Planted:
 
 def biases(alter: Alter) -> Planted:
     def wrong(bias: Array, fold: ConvFold) -> Array:
-        right = fold_per_channel(bias, fold)
+        right = fold_bias(bias, fold)
         altered = alter(right.copy())
         return right if altered is None else altered.astype(right.dtype)
 
-    return code((folded_node, "fold_per_channel"), by=wrong)
+    return code((folded_node, "fold_bias"), by=wrong)
 
 
 def regrouped(alter: Callable[[Array, Regrouping], Array]) -> Planted:

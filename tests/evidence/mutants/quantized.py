@@ -358,7 +358,9 @@ def first_only(numbers: Array, fold: ConvFold) -> Array:
 IN_CODE: dict[str, Planted] = {
     "code.gaps_of_0": code((folded_node, "fold_weight"), by=gaps_of_0),
     **{
-        f"code.per_channel.{by.__name__}": code((folded_node, "fold_per_channel"), by=by)
+        f"code.per_channel.{by.__name__}": code(
+            (folded_node, "fold_per_channel"), (folded_node, "fold_bias"), by=by
+        )
         for by in (tiled, first_only)
     },
 }
