@@ -289,7 +289,7 @@ def _axis_form(name: str, layer: Layer, tiles: Mapping[int, tuple[int, int]]) ->
         folded = fold_axis(axis, *tiles[i], blocked=i == 0 and axis.kernel == 1)
         if isinstance(folded, Refusal):
             return
-        if (folded.in_length, folded.out_length) != (axis.length, axis.out_length):
+        if (folded.extended_length, folded.extended_out_length) != (axis.length, axis.out_length):
             return
         axes.append(folded)
     yield Form(name, ConvFold(axes=tuple(axes), group=layer.group))

@@ -49,11 +49,13 @@ def by_fold(
     """Extend, fold, the Conv of the oracle, unfold, cut."""
     lengths = [axis.length for axis in axes]
     out_lengths = [axis.out_length for axis in axes]
-    needed = [f.in_length or length for f, length in zip(fold.axes, lengths, strict=True)]
+    needed = [f.extended_length or length for f, length in zip(fold.axes, lengths, strict=True)]
     extended = np.pad(
         x, [(0, 0), (0, 0)] + [(0, n - m) for n, m in zip(needed, lengths, strict=True)]
     )
-    produced = [f.out_length or length for f, length in zip(fold.axes, out_lengths, strict=True)]
+    produced = [
+        f.extended_out_length or length for f, length in zip(fold.axes, out_lengths, strict=True)
+    ]
     into = pack(
         extended.shape,
         tuple((f.in_tile, f.blocked) for f in fold.axes),

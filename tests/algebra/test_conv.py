@@ -74,7 +74,7 @@ def test_what_the_taps_of_an_axis_give_adds_up_to_the_conv(case, seed: int) -> N
         pads=[a.pad_begin for a in axes] + [a.pad_end for a in axes],
     )
 
-    x = extend(x, 2, 0, (taps.in_length or axis.length) - axis.length)
+    x = extend(x, 2, 0, (taps.extended_length or axis.length) - axis.length)
     into, _ = pack_positions(x.shape, taps.in_tile)
     results = conv(
         run(into.steps(tile_major=False), x),

@@ -114,7 +114,7 @@ def test_the_sub_pixel_form_multiplies_no_inserted_zero() -> None:
     axis = transposed(12, 4, 2, 1, (1, 1), 0)
     folded = fold_axis(axis, 2, 1)
     assert isinstance(folded, FoldedAxis)
-    assert (axis.out_length, folded.out_length) == (24, 24)
+    assert (axis.out_length, folded.extended_out_length) == (24, 24)
     assert (folded.kernel, folded.stride, folded.pad_begin, folded.pad_end) == (3, 1, 1, 1)
     patches = fold_axis(transposed(12, 2, 2, 1, (0, 0), 0), 2, 1)
     assert isinstance(patches, FoldedAxis)

@@ -106,10 +106,13 @@ class Window:
     pad_begin: int = 0
     pad_end: int = 0
 
-    def count(self, extent: int) -> int:
-        """Return the output extent; can be <= 0 if the kernel is larger than the padded input."""
+    def output_extent(self, dilated_extent: int) -> int:
+        """Return the output extent for an input with the zeros of its base dilation.
+
+        It can be <= 0 if the kernel is larger than the padded input.
+        """
         span = self.dilation * (self.kernel - 1) + 1
-        return (extent + self.pad_begin + self.pad_end - span) // self.stride + 1
+        return (dilated_extent + self.pad_begin + self.pad_end - span) // self.stride + 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +136,7 @@ class ConvAxis(Window):
         """Output extent J."""
         if self.length is None:
             return None
-        return self.count(self.base_dilation * (self.length - 1) + 1)
+        return self.output_extent(self.base_dilation * (self.length - 1) + 1)
 
     @property
     def positions(self) -> int | None:
@@ -148,9 +151,9 @@ class ConvAxis(Window):
 class FoldedAxis(Window):
     """The folded axis: a Conv axis again, with tiles that become channels.
 
-    `in_length` and `out_length` are the extents that the fold needs: the input
-    is zero-extended to `in_length` before it, the output cut back from `out_length` after it
-    (None: the axis is kept, so that its extent does not matter, or the extent is not known).
+    The fold needs these extents: the input is zero-extended to `extended_length` before it, the
+    output cut back from `extended_out_length` after it (None: the axis is kept, so that its extent
+    does not matter, or the extent is not known).
     `condition` is the congruence under which the fold is right if the axis is open; the input is
     extended and the output cut by the same numbers of positions then.
     """
@@ -159,8 +162,8 @@ class FoldedAxis(Window):
     out_tile: int = 1
     in_tile: int = 1
     blocked: bool = False
-    in_length: int | None = None
-    out_length: int | None = None
+    extended_length: int | None = None
+    extended_out_length: int | None = None
     taps: Taps
     condition: Congruence = ANY
 
@@ -310,8 +313,8 @@ def _fold_open(
         fold = fold_axis(fixed_axis, out_tile, in_tile, blocked=blocked)
         if isinstance(fold, Refusal):
             return fold
-        extension = (fold.in_length or 0) - (fixed_axis.length or 0)
-        surplus = (fold.out_length or 0) - (fixed_axis.out_length or 0)
+        extension = (fold.extended_length or 0) - (fixed_axis.length or 0)
+        surplus = (fold.extended_out_length or 0) - (fixed_axis.out_length or 0)
         folds.append((fold, extension, surplus))
     (first, extension, surplus), (second, *second_growth) = folds
     if first.geometry != second.geometry or second_growth != [extension, surplus]:
@@ -324,8 +327,8 @@ def _fold_open(
         )
     return replace(
         first,
-        in_length=None if axis.length is None else axis.length + extension,
-        out_length=None if axis.out_length is None else axis.out_length + surplus,
+        extended_length=None if axis.length is None else axis.length + extension,
+        extended_out_length=None if axis.out_length is None else axis.out_length + surplus,
         condition=Congruence(remainder, period),
     )
 
@@ -356,7 +359,7 @@ def _place(axis: ConvAxis, tiling: Tiling, taps: Taps) -> FoldedAxis:
         dilation=dilation,
         pad_begin=-low,
         pad_end=max(0, needed + extra_taps * dilation),
-        in_length=tiling.in_tile * tiling.in_rest,
-        out_length=tiling.out_tile * tiling.out_rest,
+        extended_length=tiling.in_tile * tiling.in_rest,
+        extended_out_length=tiling.out_tile * tiling.out_rest,
         taps=taps._replace(q=(q - low) // dilation),
     )

@@ -140,7 +140,9 @@ def _folded_operation(
     extents: dict[str, int | None] = {**counts, "n": dims[0]}
     extents |= dict(zip(spatial, (*[1] * lifted_count, *dims[2:]), strict=True))
     lengths = ((x, axis, extents[x]) for x, axis in axes.items())
-    result_extents = extents | {x: None if n is None else axis.count(n) for x, axis, n in lengths}
+    result_extents = extents | {
+        x: None if n is None else axis.output_extent(n) for x, axis, n in lengths
+    }
     in_order = [letter for letter in ORDER if letter in kernel_letters]
     weight = weight.reshape([kernel[letter] for letter in in_order])
     return FoldedOperation(

@@ -122,7 +122,7 @@ def _pattern(name: str, axis: FoldedAxis) -> AxisPattern:
         in_tile=axis.in_tile,
         out_tile=axis.out_tile,
         blocked=axis.blocked,
-        in_length=axis.in_length,
+        in_length=axis.extended_length,
         original_kernel=axis.original_kernel,
         kernel=axis.kernel,
         stride=axis.stride,

@@ -224,7 +224,7 @@ def _packing(fold: ConvFold, shape: Dims, *, output: bool) -> Packing:
 def _extended_shape(layer: ConvLayer, fold: ConvFold, *, output: bool) -> Dims:
     """Return the shape of the input or output after extension to the extents of the fold."""
     shape = layer.output if output else layer.planned
-    lengths = [a.out_length if output else a.in_length for a in fold.axes]
+    lengths = [a.extended_out_length if output else a.extended_length for a in fold.axes]
     batch = None if shape[0] is None else round_up(shape[0], fold.batch)
     spatial = (s if e is None else e for s, e in zip(shape[2:], lengths, strict=True))
     return (batch, fold.regrouping.channels(*layer.channels)[output], *spatial)

@@ -71,7 +71,7 @@ def test_the_kernel_grows_by_the_strides_of_the_other_tiles() -> None:
     assert isinstance(alone, FoldedAxis)
     assert isinstance(both, FoldedAxis)
     assert (alone.kernel, alone.stride, alone.pad_begin) == (8, 4, 2)
-    assert (alone.in_tile, alone.in_length, alone.out_length) == (1, 32, 32)
+    assert (alone.in_tile, alone.extended_length, alone.extended_out_length) == (1, 32, 32)
     assert ConvFold(axes=(alone,)).structural_zeros() == 3 / 8
     assert ConvFold(axes=(alone,)).flops_growth() == 8 / 5
     assert ConvFold(axes=(both,)).flops_growth() == 4 * both.kernel / 5 == 12 / 5
