@@ -209,8 +209,8 @@ class ProposedFold(ABC):
         """Return the extents of input and output that the fold needs, or why it has none."""
 
     @abstractmethod
-    def mixing_reason(self) -> str:
-        """Say why a NaN of one sample may reach others; "" if it reaches none."""
+    def mixing_problem(self) -> Refusal | None:
+        """Refuse a fold with which a NaN of one sample may reach others."""
 
     @abstractmethod
     def form(self, shapes: tuple[Dims, Dims]) -> Form:

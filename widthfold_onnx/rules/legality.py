@@ -30,8 +30,7 @@ def legal_form(proposal: ProposedFold) -> Form | Refusal:
         return shapes
     problem = _integers_problem(layer, shapes)
     if problem is None and not options.mix_samples and not layer.is_finite:
-        reason = proposal.mixing_reason()
-        problem = Refusal(Code.MIXES_SAMPLES, reason) if reason else None
+        problem = proposal.mixing_problem()
     problem = problem or _spread_problem(layer, options, proposal.fold)
     if problem is not None:
         return problem

@@ -114,7 +114,7 @@ def read_layer(
         dequantizer=maker if isinstance(maker, Node) else None,
         read_weight=lambda: document.read(weight.constant),
     )
-    return result.problem() or _overflow(document, result) or result
+    return result.problem() or _overflow_problem(document, result) or result
 
 
 def place_problem(document: Document, scope: Scope, node: Node) -> Refusal | None:
@@ -234,7 +234,7 @@ def _shapes(
     return static_dims, planned_dims, shape
 
 
-def _overflow(document: Document, layer: Layer) -> Refusal | None:
+def _overflow_problem(document: Document, layer: Layer) -> Refusal | None:
     """Refuse a weight with which a sum of 8-bit products may leave int32 for some data.
 
     A structural zero adds (zero - zero) * x = 0, so a folded sum equals the sum of the original,

@@ -99,13 +99,13 @@ class RowFold(ProposedFold):
             Code.FACTOR_DOES_NOT_DIVIDE, f"{count} {name} are not a multiple of {factor}"
         )
 
-    def mixing_reason(self) -> str:
-        """Say why a NaN of one sample may reach others: several come together in one position."""
-        layer = self.layer
-        if not layer.mixes_samples(self._span, self.spec.factor):
-            return ""
-        return (
-            f"the {self.spec.axis} may be samples of a batch, and a NaN of one would reach others"
+    def mixing_problem(self) -> Refusal | None:
+        """Refuse a fold that may join several samples in one position."""
+        if not self.layer.mixes_samples(self._span, self.spec.factor):
+            return None
+        return Refusal(
+            Code.MIXES_SAMPLES,
+            f"the {self.spec.axis} may be samples of a batch, and a NaN of one would reach others",
         )
 
     def form(self, shapes: tuple[Dims, Dims]) -> Form:

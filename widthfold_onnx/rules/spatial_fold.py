@@ -94,9 +94,10 @@ class SpatialFold(ProposedFold):
                 )
         return in_shape, out_shape
 
-    def mixing_reason(self) -> str:
-        """Say why a NaN of one sample may reach others: structural zeros lie between samples."""
-        return "one dense group lets a NaN of one sample reach others" if self.fold.dense else ""
+    def mixing_problem(self) -> Refusal | None:
+        """Refuse a dense group: structural zeros lie between samples."""
+        reason = "one dense group lets a NaN of one sample reach others"
+        return Refusal(Code.MIXES_SAMPLES, reason) if self.fold.dense else None
 
     def form(self, shapes: tuple[Dims, Dims]) -> Form:
         """Return the form of the fold, see `ProposedFold.form`.
