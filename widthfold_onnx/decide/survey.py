@@ -132,7 +132,7 @@ def _geometry(layer: Layer, options: FoldOptions) -> dict[str, Any]:
         "input_shape": _extents(layer.planned),
         "weight_shape": list(layer.weight.shape),
         "output_shape": _extents(layer.output),
-        "attributes": layer.attributes + suffix,
+        "attributes": layer.attributes_text + suffix,
         "channels": f"{inputs} -> {outputs}",
         "alignment": f"{inputs} of {_aligned(inputs)} -> {outputs} of {_aligned(outputs)}",
         "flops": layer.macs,

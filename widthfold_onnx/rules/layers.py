@@ -198,17 +198,18 @@ class Layer(Site, ABC):
 
     @property
     @abstractmethod
-    def attributes(self) -> str:
+    def attributes_text(self) -> str:
         """The attributes that differ from their defaults, for reports."""
 
     @property
-    def geometry(self) -> Hashable:
-        """The values that determine its forms besides extents, element size and weight."""
+    def forms_key(self) -> Hashable:
+        """The values that determine its forms, besides its opset and how its data is declared."""
         quantization = self.quantization
         limits = None if quantization is None else (quantization.extends, quantization.cuts)
         bias = None if self.bias is None else self.bias.shape
-        shape = (self.weight_on_left, self.group, self.weight_groups, self.axes, bias)
-        return (*shape, self.is_finite, limits)
+        traits = (self.op, self.itemsize, self.weight_on_left, self.is_finite, limits)
+        extents = (self.static, self.planned, self.weight_shape, self.axes, bias)
+        return (*traits, *extents, self.group, self.weight_groups)
 
     @abstractmethod
     def problem(self) -> Refusal | None:
@@ -286,7 +287,7 @@ class ConvLayer(Layer):
         return result
 
     @property
-    def attributes(self) -> str:
+    def attributes_text(self) -> str:
         """Kernel, strides, and all attributes that differ from their defaults, for reports."""
 
         def joined(values: Iterable[int]) -> str:
@@ -453,13 +454,13 @@ class ProductLayer(Layer):
         }
 
     @property
-    def geometry(self) -> Hashable:
-        """The values that determine its forms besides extents, element size and weight."""
+    def forms_key(self) -> Hashable:
+        """The values that determine its forms, see `Layer.forms_key`."""
         layout = (self.transposed, self.flat, self.labels, self.weight.shape)
-        return (super().geometry, self.matrix_count, layout, self.samples)
+        return (super().forms_key, self.matrix_count, layout, self.samples)
 
     @property
-    def attributes(self) -> str:
+    def attributes_text(self) -> str:
         """The side of the weight, and its transposes and additions, for reports."""
         if self.labels is not None:
             return _equation(self.labels)

@@ -85,10 +85,7 @@ class Layers:
             if problem is not None:
                 subjects[name] = problem
                 continue
-            forms_key = (
-                *(layer.op, layer.static, layer.planned, layer.weight_shape, layer.geometry),
-                *(layer.itemsize, guard_problem(layer)),
-            )
+            forms_key = layer.forms_key, guard_problem(layer)
             if forms_key not in forms:
                 forms[forms_key] = forms_to_race(layer, options)
             cut_layer = cut(document, layer, table, forms[forms_key], options, target)
