@@ -3,17 +3,13 @@
 There are two families: a `ConvLayer` has data [N, C, *spatial], and is folded along batch and
 spatial axes; a `ProductLayer` is a product of matrices, and is folded along rows or columns.
 `rules.enumeration` lists the forms of each.
-
-Samples of a batch must not mix, but a graph does not say which axis is its batch. `samples_of`
-takes the first axis of every model input with two or more axes for it. So the rows of a matrix that
-is an input are samples.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,9 +19,8 @@ from widthfold_onnx.algebra.axis import ConvAxis
 from widthfold_onnx.algebra.channels import Grouping, most_groups
 from widthfold_onnx.arrays import Array, Dims, size_of
 from widthfold_onnx.model.constants import Constant
-from widthfold_onnx.model.document import Document, Node, Value
+from widthfold_onnx.model.document import Node, Value
 from widthfold_onnx.model.messages import NodeName, Scope
-from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.operators.base import Operator, inconsistent_shapes
 from widthfold_onnx.operators.einsum import Einsum, Labels
 from widthfold_onnx.operators.matmul import Product
@@ -332,27 +327,6 @@ def axis_names(rank: int) -> tuple[str, ...]:
 
 SampleCounts = frozenset[int | None]
 """Possible numbers of samples; None is any number."""
-
-
-def samples_of(document: Document, data: Dims, order: Sequence[int]) -> tuple[SampleCounts, ...]:
-    """Return how many samples of a batch each axis of a product's data may count.
-
-    Args:
-        document: the model.
-        data: extents of the data as it is stored; None where the model leaves them open.
-        order: axis of the stored data for each axis that the product reads.
-    """
-    graph = document.proto.graph
-    initializers = {tensor.name for tensor in graph.initializer}
-    shapes = (dims_of(value) for value in graph.input if value.name not in initializers)
-    batches = {dims[0] for dims in shapes if dims is not None and len(dims) > 1}
-    first, second = data[:2]
-    later = frozenset({second} if first not in batches and second in batches else ())
-    if len(data) > 2:
-        counts = (SampleCounts() if later else SampleCounts({first}), later)
-    else:
-        counts = (SampleCounts({None} if first is None else batches - {None}), later)
-    return tuple(counts[axis] if axis < len(counts) else SampleCounts() for axis in order)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

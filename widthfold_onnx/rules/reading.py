@@ -1,8 +1,13 @@
-"""Read a linear node by the description of its operator, or say why it is left alone."""
+"""Read a linear node by the description of its operator, or say why it is left alone.
+
+Samples of a batch must not mix, but a graph does not say which axis is its batch. `_samples_of`
+takes the first axis of every model input with two or more axes for it. So the rows of a matrix that
+is an input are samples.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +18,7 @@ from widthfold_onnx.arrays import Array, Dims
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, constant_of
 from widthfold_onnx.model.messages import Scope
+from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.proto.walk import operator_of
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import MIN_OPSET, Operator
@@ -23,8 +29,8 @@ from widthfold_onnx.rules.layers import (
     ConvLayer,
     Layer,
     ProductLayer,
+    SampleCounts,
     Site,
-    samples_of,
 )
 from widthfold_onnx.rules.op import SHARDED
 from widthfold_onnx.rules.quantization import (
@@ -96,7 +102,7 @@ def read_layer(
     if isinstance(operator, Product):
         stored = static(data) or ()
         order = operator.stored_order(node, len(stored))
-        samples = samples_of(document, stored, order)
+        samples = _samples_of(document, stored, order)
         family = partial(ProductLayer, samples=samples, stored_rank=len(stored))
     result = family(
         **vars(site),
@@ -232,6 +238,27 @@ def _shapes(
         operator.logical(node, dims, channels) for dims in (static, planned)
     )
     return static_dims, planned_dims, shape
+
+
+def _samples_of(document: Document, data: Dims, order: Sequence[int]) -> tuple[SampleCounts, ...]:
+    """Return how many samples of a batch each axis of a product's data may count.
+
+    Args:
+        document: the model.
+        data: extents of the data as it is stored; None where the model leaves them open.
+        order: axis of the stored data for each axis that the product reads.
+    """
+    graph = document.proto.graph
+    initializers = {tensor.name for tensor in graph.initializer}
+    shapes = (dims_of(value) for value in graph.input if value.name not in initializers)
+    batches = {dims[0] for dims in shapes if dims is not None and len(dims) > 1}
+    first, second = data[:2]
+    later = frozenset({second} if first not in batches and second in batches else ())
+    if len(data) > 2:
+        counts = (SampleCounts() if later else SampleCounts({first}), later)
+    else:
+        counts = (SampleCounts({None} if first is None else batches - {None}), later)
+    return tuple(counts[axis] if axis < len(counts) else SampleCounts() for axis in order)
 
 
 def _overflow_problem(document: Document, layer: Layer) -> Refusal | None:
