@@ -138,7 +138,7 @@ class Layers:
         shared = (link for link in self.links if link.makers and link.readers)
         return [sorted(group) for group in connected((*k.makers, *k.readers) for k in shared)]
 
-    def count(self, subject: str) -> int:
+    def layer_count(self, subject: str) -> int:
         """Return how many layers of the model have this subject."""
         return [*self.subjects.values()].count(subject)
 

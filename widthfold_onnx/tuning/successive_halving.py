@@ -256,15 +256,15 @@ class _Race:
         return np.array(times).T
 
 
-def out_of_reach(macs: float, usual: float, peak: float) -> bool:
+def out_of_reach(macs: float, as_is_seconds: float, peak: float) -> bool:
     """Check whether a form cannot win: its multiply-adds alone take longer than the layer as it is.
 
     Args:
         macs: multiply-adds of one run of the form.
-        usual: seconds of the layer as it is.
+        as_is_seconds: seconds of the layer as it is.
         peak: floating-point operations per second of the best matrix product.
     """
-    return 2 * macs > usual * peak * PEAK_MARGIN
+    return 2 * macs > as_is_seconds * peak * PEAK_MARGIN
 
 
 def _ratio(times: Times) -> float:

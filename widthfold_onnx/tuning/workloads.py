@@ -95,11 +95,10 @@ class Workload:
     structure: Mapping[str, Any] = field(default_factory=dict)
     is_inside: bool = False
 
-    def cut_to(self, forms: int, also: FormSpec | None = None) -> Workload:
-        """Return the layer with its most promising forms, and `also` before them."""
-        first = tuple(form for form in self.forms if form.spec == also)
-        remainder = tuple(form for form in self.forms if form.spec != also)
-        return replace(self, forms=(first + remainder)[:forms])
+    def with_most_promising(self, count: int, first: FormSpec | None = None) -> Workload:
+        """Return the layer with its `count` most promising forms; `first` is taken for the best."""
+        forms = sorted(self.forms, key=lambda form: form.spec != first)
+        return replace(self, forms=tuple(forms[:count]))
 
 
 def joined(workloads: Iterable[Workload]) -> dict[str, Workload]:

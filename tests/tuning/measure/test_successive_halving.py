@@ -201,14 +201,14 @@ def test_what_cannot_win_is_not_run(raced) -> None:
         assert (results(reports)["a"].reason in SKIPPED) == (not runs)
 
 
-@pytest.mark.parametrize("usual", [1e-6, 1e-3, 1.0])
+@pytest.mark.parametrize("as_is_seconds", [1e-6, 1e-3, 1.0])
 @pytest.mark.parametrize("peak", [1e9, 1e11, 1e14])
-def test_nothing_is_ruled_out_that_could_win(usual: float, peak: float) -> None:
+def test_nothing_is_ruled_out_that_could_win(as_is_seconds: float, peak: float) -> None:
     for rate in (0.01 * peak, peak, PEAK_MARGIN * peak):
         for share in (0.01, 0.5, 0.999):
-            macs = share * usual * rate / 2  # of a form that takes that share of the time
-            assert not out_of_reach(macs, usual, peak)
-    assert out_of_reach(1.001 * usual * PEAK_MARGIN * peak / 2, usual, peak)
+            macs = share * as_is_seconds * rate / 2  # of a form that takes that share of the time
+            assert not out_of_reach(macs, as_is_seconds, peak)
+    assert out_of_reach(1.001 * as_is_seconds * PEAK_MARGIN * peak / 2, as_is_seconds, peak)
 
 
 def test_the_share_of_time_ends_a_race_and_nothing_is_left_out(raced) -> None:
@@ -302,5 +302,5 @@ def test_without_a_runtime_no_layer_begins(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(successive_halving, "resolved", unusable)
     reports: list[Start | CandidateResult] = []
     with pytest.raises(UnverifiedError, match="cannot be used"):
-        race([workload("own").cut_to(0)], OPTIONS, 5.0, send=reports.append)
+        race([workload("own").with_most_promising(0)], OPTIONS, 5.0, send=reports.append)
     assert reports == []

@@ -21,7 +21,7 @@ def test_alike_layers_are_one_subject_whatever_their_weights() -> None:
     units = layers(build(model))
     (only,) = units.workloads
     assert set(units.subjects.values()) == {only}
-    assert units.count(only) == 3
+    assert units.layer_count(only) == 3
     assert len(units.cut_layers) == 1, "a layer is kept once, with its weights"
     assert subject(seed=1) == subject(seed=2) == subject()
 

@@ -111,7 +111,8 @@ def _least(layers: Layers, choices: Mapping[str, Sequence[Choice]]) -> dict[str,
     program = _Program()
     variables_of = {
         subject: [
-            program.variable(layers.count(subject) * c.seconds, is_integer=True) for c in of_layer
+            program.variable(layers.layer_count(subject) * c.seconds, is_integer=True)
+            for c in of_layer
         ]
         for subject, of_layer in choices.items()
     }

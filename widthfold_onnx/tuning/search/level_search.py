@@ -51,7 +51,7 @@ class LevelSearch:
     def measure(self, budget: Budget, on_progress: Progress) -> None:
         """Measure the layers as they are, and race the layers that can move the model."""
         if self.seconds is not None:
-            as_is = [workload.cut_to(0) for workload in self.layers.workloads.values()]
+            as_is = [workload.with_most_promising(0) for workload in self.layers.workloads.values()]
             self.bench.measure(as_is, budget, on_progress)
         self.bench.measure(self.promising(), budget, on_progress)
 
@@ -144,7 +144,7 @@ class LevelSearch:
         """Return the seconds of all layers of a subject as they are, predicted if not measured."""
         as_is = self.bench.measurement(subject, AS_IS)
         seconds = self.layers.workloads[subject].predicted if as_is is None else as_is.seconds
-        return self.layers.count(subject) * seconds
+        return self.layers.layer_count(subject) * seconds
 
 
 class Races(NamedTuple):
@@ -173,7 +173,7 @@ def racing(
         foreseen: the form of each that comes first (`tuning.search.assign.foresee`).
     """
     return [
-        workloads[subject].cut_to(forms, foreseen.get(subject))
+        workloads[subject].with_most_promising(forms, foreseen.get(subject))
         for workloads in (layers.workloads, layers.workloads_inside)
         for subject in subjects
         if subject in workloads
