@@ -132,14 +132,14 @@ def test_a_constant_of_more_axes_or_other_channels_is_refused() -> None:
 
 def test_an_operator_without_a_rule_is_refused() -> None:
     table = ("Relu", "Pad")
-    assert rule_problem(op("y = Relu (x)"), table, "pads {}") is None
-    unknown = rule_problem(op("y = Neg (x)"), table, "pads {}")
+    assert rule_problem(op("y = Relu (x)"), table, "no rule pads {}") is None
+    unknown = rule_problem(op("y = Neg (x)"), table, "no rule pads {}")
     assert unknown == Refusal(Code.NOT_CARRIED, "no rule pads Neg")
-    old = rule_problem(op("y = Relu (x)", opset=6), table, "pads {}")
+    old = rule_problem(op("y = Relu (x)", opset=6), table, "no rule pads {}")
     assert old == Refusal(Code.OPSET_TOO_OLD, "opset 6 is below 7")
     other = op("y = Relu (x)")
     other.node.domain = "elsewhere"
-    assert rule_problem(other, table, "pads {}") is not None
+    assert rule_problem(other, table, "no rule pads {}") is not None
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,12 @@ from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.enumeration import forms_at_factor
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
-from widthfold_onnx.rules.selection import furthest, preference, preferred_form, wide_problem
+from widthfold_onnx.rules.selection import (
+    furthest_refusals,
+    preference,
+    preferred_form,
+    wide_problem,
+)
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import reported
 from widthfold_onnx.runtime.inputs.sizes import assumed_sizes, input_dimensions, provider_and_sizes
@@ -159,7 +164,7 @@ def _outcomes(
         preferred_forms.setdefault(axis, form)
     choices = [_choice(layer, form) for form in preferred_forms.values()]
     return choices, {
-        axis: r for axis, r in furthest(refusals).items() if axis not in preferred_forms
+        axis: r for axis, r in furthest_refusals(refusals).items() if axis not in preferred_forms
     }
 
 

@@ -35,7 +35,7 @@ BROADCASTING = frozenset(
 )
 """Ops of several inputs that are broadcast; each output element depends on the same elements."""
 
-SEVERAL = frozenset({*BROADCASTING, "Concat"})
+MULTI_INPUT = frozenset({*BROADCASTING, "Concat"})
 """Ops that may read several tensors of one layout, and whose first input may be a constant."""
 
 
@@ -136,17 +136,17 @@ def as_inputs(document: Document, since: int, vectors: Vectors) -> tuple[Vectors
     return (vectors, {}) if document.opset >= since else ({}, vectors)
 
 
-def rule_problem(op: Op, operators: Collection[str], does: str) -> Refusal | None:
+def rule_problem(op: Op, operators: Collection[str], template: str) -> Refusal | None:
     """Say why no rule of a table holds for a node.
 
     Args:
         op: the node.
         operators: the operators of the table.
-        does: what a rule does, with a place for the operator.
+        template: the reason where there is no rule, with a place for the operator.
     """
     node, opset = op.node, op.document.opset
     if not is_default(node, *operators):
-        return Refusal(Code.NOT_CARRIED, f"no rule {does.format(node.op_type)}")
+        return Refusal(Code.NOT_CARRIED, template.format(node.op_type))
     if opset < BROADCAST_OPSET:
         return Refusal(Code.OPSET_TOO_OLD, f"opset {opset} is below {BROADCAST_OPSET}")
     return SHARDED if node.device_configurations else None

@@ -27,7 +27,7 @@ from widthfold_onnx.operators.base import read_axes
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.op import (
     BROADCASTING,
-    SEVERAL,
+    MULTI_INPUT,
     SIZES,
     UNARY,
     Op,
@@ -102,12 +102,12 @@ PropagationRule = Callable[[OpInLayout], PackedOp | Refusal]
 
 def propagate(op: OpInLayout) -> PackedOp | Refusal:
     """Return the packed form of an op in a layout, or why it must read the logical tensor."""
-    problem = rule_problem(op, PROPAGATION, "runs {} on packed tensors")
+    problem = rule_problem(op, PROPAGATION, "no rule runs {} on packed tensors")
     if problem is not None:
         return problem
     node = op.node
-    data, *other_shapes = op.shapes
-    if node.op_type not in SEVERAL and (data is None or any(o is not None for o in other_shapes)):
+    is_packed = [shape is not None for shape in op.shapes]
+    if node.op_type not in MULTI_INPUT and (not is_packed[0] or any(is_packed[1:])):
         return Refusal(Code.NOT_PACKED, "the input is not packed in this layout")
     result = PROPAGATION[node.op_type](op)
     if isinstance(result, Refusal):
@@ -314,7 +314,7 @@ def _resize(op: OpInLayout) -> Changes | Refusal:
     }
 
 
-ALONG: Mapping[str, Callable[[OpInLayout], Changes | Refusal]] = {
+OPS_ALONG_AXES: Mapping[str, Callable[[OpInLayout], Changes | Refusal]] = {
     "AveragePool": _pool,
     "MaxPool": _pool,
     "Pad": _pad,
@@ -326,7 +326,7 @@ ALONG: Mapping[str, Callable[[OpInLayout], Changes | Refusal]] = {
 
 def _along_axes(op: OpInLayout) -> PackedOp | Refusal:
     """Carry an op along axes that the layout does not fold; inputs other than 0 are parameters."""
-    rank, function = len(op.data), ALONG[op.node.op_type]
+    rank, function = len(op.data), OPS_ALONG_AXES[op.node.op_type]
     lift = op.layout.rank(rank) - rank
     if lift and (lift < 0 or function not in (_pool, _pad)):
         return Refusal(Code.OTHER_RANK, "it names axes by number, and the packed tensor has others")
@@ -370,7 +370,7 @@ def _inserted(pads: list[int], axis: int, lift: int) -> list[int]:
 PROPAGATION: Mapping[str, PropagationRule] = {
     **dict.fromkeys(sorted(UNARY), _pointwise),
     **dict.fromkeys(sorted(BROADCASTING), _broadcasting),
-    **dict.fromkeys(ALONG, _along_axes),
+    **dict.fromkeys(OPS_ALONG_AXES, _along_axes),
     "Mul": _mul,
     "BatchNormalization": _normalization,
     "Clip": _pointwise,

@@ -71,7 +71,7 @@ class RowFold(ProposedFold):
 
         Axes whose fixed extents the factor divides come before others, which need a guard.
         """
-        proposals = [cls.of(layer, options, factor, 1 + i) for i in range(_most(layer))]
+        proposals = [cls.of(layer, options, factor, 1 + i) for i in range(_max_merged(layer))]
         unguarded = [p for p in proposals if p._is_divided and not p._conditions]
         divided = [p for p in proposals if p._is_divided]
         return (*unguarded, *divided, *proposals)[0]
@@ -81,7 +81,7 @@ class RowFold(ProposedFold):
         layer, factor, name = self.layer, self.spec.factor, self.spec.axis
         if self._is_divided:
             return layer.planned, layer.output
-        widest_layout = replace(self._layout, merged=_most(layer))
+        widest_layout = replace(self._layout, merged=_max_merged(layer))
         extents = layer.planned[widest_layout.positions(len(layer.planned))]
         extents_text = " x ".join("?" if e is None else str(e) for e in extents)
         if None in extents:
@@ -162,7 +162,7 @@ class RowFold(ProposedFold):
         if not self._layout.fits(self._static_shape):
             return False
         pairs = [(self.layer.planned[axis], c.modulus) for axis, c in self._conditions.items()]
-        if any(extent is None for extent, _ in pairs) and _varies(self.layer):
+        if any(extent is None for extent, _ in pairs) and _has_bias_per_position(self.layer):
             return False
         return all(extent is None or extent % modulus == 0 for extent, modulus in pairs)
 
@@ -236,7 +236,7 @@ def unfolding(layout: RowLayout, shape: Dims, *, flat: bool = False) -> tuple[Mo
     return (Reshape(step.rank, extents, tuple(step.keep[i] for i in kept_axes)),)
 
 
-def _varies(layer: ProductLayer) -> bool:
+def _has_bias_per_position(layer: ProductLayer) -> bool:
     """Check whether C differs between positions: then it fixes their number."""
     if layer.bias is None:
         return False
@@ -244,7 +244,7 @@ def _varies(layer: ProductLayer) -> bool:
     return extents[-1 if layer.weight_on_left else -2] > 1
 
 
-def _most(layer: ProductLayer) -> int:
+def _max_merged(layer: ProductLayer) -> int:
     """Return how many axes can be positions: axes before the rows too, if one matrix serves all."""
-    single = layer.weight_on_left or layer.batches or layer.labels is not None
-    return 1 if single else len(layer.planned) - 1
+    has_one_axis = layer.weight_on_left or layer.batches or layer.labels is not None
+    return 1 if has_one_axis else len(layer.planned) - 1

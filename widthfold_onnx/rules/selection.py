@@ -47,7 +47,7 @@ def preferred_form(layer: Layer, options: FoldOptions, factor: int) -> Form | Re
         return Refusal(Code.NO_STRIDES, "it has no stride to fold (--form strides)")
     if not refusals:
         return Refusal(Code.NO_SUCH_AXIS, f"{layer.op} folds along no axis {options.axis}")
-    by_axis = furthest(refusals)
+    by_axis = furthest_refusals(refusals)
     code = next(iter(by_axis.values())).code
     return Refusal(
         code, "; ".join(f"{axis}: {refusal.reason}" for axis, refusal in by_axis.items())
@@ -102,7 +102,7 @@ def _cost(form: Form) -> tuple[bool, int, float, int, float]:
     return (not form.is_view, axes, form.flops_ratio, steps, form.bytes_ratio)
 
 
-def furthest(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
+def furthest_refusals(refusals: Sequence[tuple[str, Refusal]]) -> dict[str, Refusal]:
     """Return per axis the refusal of the candidate that got furthest, the best one first.
 
     Folds of several axes are left out: the reasons of single axes are enough.

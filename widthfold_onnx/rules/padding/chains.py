@@ -25,7 +25,7 @@ from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.messages import connected
 from widthfold_onnx.model.proto.walk import is_default
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rules.op import IN_A_BODY, RETURNED, SEVERAL, rule_problem
+from widthfold_onnx.rules.op import IN_A_BODY, MULTI_INPUT, RETURNED, rule_problem
 from widthfold_onnx.rules.padding.channels import (
     CHANNELS,
     OpInPadding,
@@ -192,10 +192,10 @@ class Chains:
         if not is_linear and not any(value in self._channels for value in node.inputs):
             return []
         op = self._op(node)
-        problem = rule_problem(op, PADDING, "pads {}")
+        problem = rule_problem(op, PADDING, "no rule pads {}")
         if problem is not None:
             return problem
-        if not is_linear and op.channels[0] is None and node.op_type not in SEVERAL:
+        if not is_linear and op.channels[0] is None and node.op_type not in MULTI_INPUT:
             return UNKNOWN_CHANNELS
         rule = PADDING[node.op_type]
         for value in node.inputs[rule.constants]:
