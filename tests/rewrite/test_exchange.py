@@ -66,8 +66,8 @@ def test_a_companion_is_asked_for_by_its_name() -> None:
         found, _ = fold_model(model, FoldOptions(factor=8, companions=(name,)))
         assert [node.op_type for node in found.graph.node] == list(MAX)
     assert fold_model(model, FoldOptions(factor=8))[0] == model
-    assert set(FoldOptions().exchanges) == set(COMPANIONS)
-    assert FoldOptions(companions=("none",)).exchanges == ()
+    assert set(FoldOptions().active_companions) == set(COMPANIONS)
+    assert FoldOptions(companions=("none",)).active_companions == ()
     for wrong in ("prelu", ("relu",), ("none", "prelu")):
         with pytest.raises(UsageError, match="companion"):
             FoldOptions(companions=wrong)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from widthfold_onnx.runtime.measurement import (
-    NO_SUCH_FORM,
+    ABSENT_FORM,
     NO_TIME,
     OUT_OF_REACH,
     Measurement,
@@ -62,7 +62,7 @@ def test_stored_numbers_are_checked_as_well() -> None:
         msgspec.json.decode(text, type=Measurement)
 
 
-@pytest.mark.parametrize("reason", [NO_TIME, OUT_OF_REACH, NO_SUCH_FORM])
+@pytest.mark.parametrize("reason", [NO_TIME, OUT_OF_REACH, ABSENT_FORM])
 def test_a_form_that_never_ran_is_skipped_and_a_form_that_failed_is_not(reason: str) -> None:
     assert lost(reason).skipped
     assert not lost(f"{reason}, it crashed").skipped

@@ -54,7 +54,7 @@ def decide_fixed(
     if factor is None:
         raise UsageError("without measurements a plan needs a factor, or form strides")
     drafting = Drafting(proto, folder, options)
-    matches = drafting.matches(options.exchanges)
+    matches = drafting.matches(options.active_companions)
     draft = drafting.with_companions(matches)
     reading, padding = drafting.reading(draft), None
     if options.pad_channels:
@@ -75,7 +75,7 @@ def decide_fixed(
         plan=msgspec.structs.replace(draft.with_layers(layer_plans(decisions)), origin=origin),
         reading=reading,
         sites=sites,
-        companions=companion_reports(matches, options.exchanges, ""),
+        companions=companion_reports(matches, options.active_companions, ""),
         padding=padding,
     )
 

@@ -60,7 +60,7 @@ def survey(
     """
     drafting = Drafting(loaded.proto, loaded.folder, options)
     matches = drafting.matches(tuple(COMPANIONS))
-    draft = drafting.with_companions(drafting.matches(options.exchanges))
+    draft = drafting.with_companions(drafting.matches(options.active_companions))
     reading = drafting.reading(draft)
     chains, stops = drafting.padding_plans(reading, options.pad_channels or CHANNEL_MULTIPLES[0])
     assumed = _assumed(loaded, options, cases)
@@ -76,7 +76,7 @@ def survey(
             _site(decision, reading, hints.of(decision), options, factor)
             for decision in decisions_of(reading, options, choose)
         ],
-        companions=companion_reports(matches, options.exchanges, LEFT_ALONE),
+        companions=companion_reports(matches, options.active_companions, LEFT_ALONE),
         padding=padding_report(joined_plan(chains), stops, is_padded=False),
         assumed=assumed,
         values=reported(cases),

@@ -215,7 +215,7 @@ class FoldOptions:
     freeze_weights: bool = False
 
     @property
-    def exchanges(self) -> tuple[Companion, ...]:
+    def active_companions(self) -> tuple[Companion, ...]:
         """The companions to exchange where nothing is measured, or else to measure."""
         names = self.companions or (() if self.fixed_factor else tuple(Companion))
         companions = (Companion(name) for name in dict.fromkeys(names))

@@ -24,8 +24,8 @@ from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.clock import Run, Times, clock_of, in_turn
 from widthfold_onnx.runtime.kernels import operations
 from widthfold_onnx.runtime.measurement import (
+    ABSENT_FORM,
     AS_IS,
-    NO_SUCH_FORM,
     NO_TIME,
     OUT_OF_REACH,
     Measurement,
@@ -212,7 +212,7 @@ class _Race:
         self.send(Start(self.workload.subject, spec))
         model = reformed(self.workload, spec, self.options.fold_options)
         if model is None:
-            return NO_SUCH_FORM
+            return ABSENT_FORM
         try:
             form = random_run(model, self.options.setting)
             if spec in self.times:

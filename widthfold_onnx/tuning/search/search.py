@@ -96,7 +96,7 @@ class _Search:
         """Draft companions, race the layers, settle on their forms, and try the plan."""
         trials, drafting = self.trials, self.trials.drafting
         loaded, fold_options = trials.loaded, drafting.fold_options
-        matches = drafting.matches(fold_options.exchanges)
+        matches = drafting.matches(fold_options.active_companions)
         draft, gains = best_companions(trials, matches)
         races = self._race(draft)
         level_search, forms = races.level_searches[0], races.level_searches[0].chosen()
