@@ -39,7 +39,7 @@ def folds(draw: st.DrawFn, axes: list[FoldedAxis], group: int) -> ConvFold:
     )
 
 
-def padded(packing: Packing, fold: ConvFold, *, inverse: bool = False) -> tuple[Move, ...]:
+def moves_of(packing: Packing, fold: ConvFold, *, inverse: bool = False) -> tuple[Move, ...]:
     return packing.steps(tile_major=fold.tile_major, inverse=inverse)
 
 
@@ -77,7 +77,7 @@ def by_fold(
         assert axis.pad_begin >= 0
         assert axis.pad_end >= 0
     folded = conv(
-        run(padded(into, fold), extended),
+        run(moves_of(into, fold), extended),
         folded_weight,
         fold_bias(b, fold),
         strides=[a.stride for a in fold.axes],
@@ -85,7 +85,7 @@ def by_fold(
         pads=[a.pad_begin for a in fold.axes] + [a.pad_end for a in fold.axes],
         group=fold.new_group,
     )
-    result = run(padded(back, fold, inverse=True), folded)
+    result = run(moves_of(back, fold, inverse=True), folded)
     return result[(slice(None), slice(None), *(slice(n) for n in out_lengths))]
 
 

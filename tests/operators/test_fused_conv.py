@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from tests.folding import fold_model, optimize
 from tests.rewrite.proved import assert_proved, proof
-from tests.tuning.workload.tool import FOLD, run, workload
+from tests.tuning.workload.tool import FOLD, run, workload_of
 from widthfold_onnx.options import FoldOptions, VerifyOptions
 from widthfold_onnx.tuning.workloads import reformed
 
@@ -148,11 +148,11 @@ def test_its_forms_are_measured_with_the_activation(tmp_path: Path) -> None:
     del model.graph.node[1]
     model.graph.output[0].name = "a0"
     del model.graph.output[0].type.tensor_type.shape.dim[:]
-    unit = workload(model)
+    workload = workload_of(model)
     x = np.random.default_rng(2).integers(-3, 4, SHAPE).astype(np.float32)
-    expected = run(unit.model, x)
+    expected = run(workload.model, x)
     assert (expected == 0).any()
-    for form in unit.forms[:5]:
-        layer = reformed(unit, form.spec, FOLD)
+    for form in workload.forms[:5]:
+        layer = reformed(workload, form.spec, FOLD)
         assert layer is not None
         np.testing.assert_array_equal(run(layer, x), expected)

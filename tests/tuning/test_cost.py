@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.folding import read
 from tests.small_models import build
-from tests.tuning.workload.tool import STRIDED, conv, same
-from tests.tuning.workload.tool import workload as sole_workload
+from tests.tuning.workload.tool import STRIDED, conv, same, workload_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.tuning.cost import Work, conv_seconds, layer_seconds
 from widthfold_onnx.tuning.layers import Layers
@@ -26,7 +25,9 @@ MARGIN = 1.25
 EVERY = FoldOptions(max_channels=1 << 20)
 
 
-def workload(shape: list[int], weight: list[int], attributes: str, aim: Target = CPU) -> Workload:
+def conv_workload(
+    shape: list[int], weight: list[int], attributes: str, aim: Target = CPU
+) -> Workload:
     """The only layer of a model with one Conv and a Relu behind it."""
     text = f"""<ir_version: 8, opset_import: ["" : 17]>
     g (float{shape} x) => (float{["d"] * len(shape)} y) <float{weight} w, float[{weight[0]}] b>
@@ -35,8 +36,8 @@ def workload(shape: list[int], weight: list[int], attributes: str, aim: Target =
         y = Relu (c)
     }}""".replace("'", "")
     layers = Layers.of(read(build(text), EVERY), EVERY, {"x": tuple(shape)}, aim)
-    (unit,) = layers.workloads.values()
-    return unit
+    (workload,) = layers.workloads.values()
+    return workload
 
 
 def gains(layer: Workload) -> dict[str, float]:
@@ -73,29 +74,29 @@ TRAPS = {
 @pytest.mark.parametrize("case", WINS)
 def test_what_is_known_to_win_is_predicted_to(case: str) -> None:
     shape, weight, attributes, form = WINS[case]
-    assert gains(workload(shape, weight, attributes))[form] > MARGIN
+    assert gains(conv_workload(shape, weight, attributes))[form] > MARGIN
 
 
 @pytest.mark.parametrize(("channels", "taps"), [(256, 31), (512, 31), (256, 4)])
 def test_a_depthwise_layer_of_one_axis_is_predicted_to_gain_by_a_lift(channels, taps) -> None:
     """Measured 4.3x, 3.9x and 3.8x."""
     attributes = f"group = {channels}, {same(taps | 1)}"
-    unit = gains(workload([1, channels, 1000], [channels, 1, taps], attributes))
-    assert max(unit, key=lambda name: unit[name]) == "rank 1 lifted"
-    assert unit["rank 1 lifted"] > MARGIN
+    ratios = gains(conv_workload([1, channels, 1000], [channels, 1, taps], attributes))
+    assert max(ratios, key=lambda name: ratios[name]) == "rank 1 lifted"
+    assert ratios["rank 1 lifted"] > MARGIN
 
 
 @pytest.mark.parametrize("case", TRAPS)
 def test_no_form_of_a_trap_is_predicted_to_win(case: str) -> None:
-    unit = gains(workload(*TRAPS[case]))
-    assert max(unit.values(), default=0.0) < MARGIN, unit
+    ratios = gains(conv_workload(*TRAPS[case]))
+    assert max(ratios.values(), default=0.0) < MARGIN, ratios
 
 
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("case", ["3 -> 64, 7x7 at stride 2", "64 -> 64, 3x3"])
 def test_no_target_falls_for_a_stem_or_a_wide_layer(case: str, name: str) -> None:
-    unit = gains(workload(*TRAPS[case], aim=load_target(name)))
-    assert max(unit.values(), default=0.0) < MARGIN, unit
+    ratios = gains(conv_workload(*TRAPS[case], aim=load_target(name)))
+    assert max(ratios.values(), default=0.0) < MARGIN, ratios
 
 
 def test_a_product_reads_a_weight_once_that_a_conv_reads_again() -> None:
@@ -115,15 +116,15 @@ def test_a_product_reads_a_weight_once_that_a_conv_reads_again() -> None:
 
 def test_a_fold_that_moves_single_elements_is_predicted_to_lose() -> None:
     """Measured 1.36x for four columns and 0.35x for two rows by two columns."""
-    unit = gains(workload([16, 1, 64, 64], [4, 1, 3, 3], same(3, 3)))
-    assert unit["width 4"] > 1 > unit["height+width 4"]
+    ratios = gains(conv_workload([16, 1, 64, 64], [4, 1, 3, 3], same(3, 3)))
+    assert ratios["width 4"] > 1 > ratios["height+width 4"]
 
 
 def test_short_rows_are_moved_one_by_one_though_no_reshape_told_their_length() -> None:
     """The whole height becomes channels by a Transpose of the data as it is, rows of 8 or of 16."""
     seconds = {}
     for batch, width in ((8, 8), (4, 16)):
-        layer = workload([batch, 3, 6, 4, width], [5, 3, 1, 1, 1], same(1, 1, 1))
+        layer = conv_workload([batch, 3, 6, 4, width], [5, 3, 1, 1, 1], same(1, 1, 1))
         seconds[width] = min(
             form.predicted
             for form in layer.forms
@@ -135,7 +136,7 @@ def test_short_rows_are_moved_one_by_one_though_no_reshape_told_their_length() -
 
 
 def test_the_most_promising_forms_come_first() -> None:
-    layer = workload([1, 1, 512, 512], [1, 1, 1, 31], same(1, 31))
+    layer = conv_workload([1, 1, 512, 512], [1, 1, 1, 31], same(1, 31))
     seconds = [form.predicted for form in layer.forms]
     assert all(first <= ALIKE * second for first, second in pairwise(seconds))
     assert seconds[0] < layer.predicted
@@ -158,7 +159,7 @@ def test_the_sub_pixel_form_is_no_gain_unmeasured(channels, extent, kernel, pad)
         pads=[pad] * 4,
         op="ConvTranspose",
     )
-    layer = sole_workload(model)
+    layer = workload_of(model)
     keys = {form: msgspec.to_builtins(form.spec) for form in layer.forms}
     expected = ("sub-pixel+sub-pixel", 1)
     plain = [form for form, key in keys.items() if (key["kind"], key["factor"]) == expected]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.shared import ROOT
-from tests.tuning.workload.tool import conv, workload
+from tests.tuning.workload.tool import conv, workload_of
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement
 
 SCRIPTS = ROOT / "scripts"
@@ -37,7 +37,7 @@ def test_ranks_of_ties_are_their_mean(ranking: ModuleType) -> None:
 
 
 def test_predictions_are_compared_with_what_was_measured(ranking: ModuleType) -> None:
-    layer = workload(conv([1, 1, 64, 64], (1, 1, 1, 31), pads=[0, 15, 0, 15]))
+    layer = workload_of(conv([1, 1, 64, 64], (1, 1, 1, 31), pads=[0, 15, 0, 15]))
     first, _, third = layer.forms[:3]
     date = "2026-01-01T00:00:00+00:00"
 

@@ -262,12 +262,12 @@ def test_a_slow_form_is_not_silent_for_long(raced) -> None:
 
 
 def test_a_real_race_of_a_real_layer() -> None:
-    from tests.tuning.workload.tool import conv, workload
+    from tests.tuning.workload.tool import conv, workload_of
 
-    unit = workload(conv([1, 1, 4, 16], (1, 1, 3, 3), pads=[1, 1, 1, 1]))
+    workload = workload_of(conv([1, 1, 4, 16], (1, 1, 3, 3), pads=[1, 1, 1, 1]))
     reports: list[object] = []
-    race([replace(unit, forms=unit.forms[:5])], OPTIONS, 60.0, send=reports.append)
-    assert results(reports).keys() == {AS_IS, *(form.spec for form in unit.forms[:5])}
+    race([replace(workload, forms=workload.forms[:5])], OPTIONS, 60.0, send=reports.append)
+    assert results(reports).keys() == {AS_IS, *(form.spec for form in workload.forms[:5])}
     assert all(r.pairs or r.reason for r in results(reports).values())
     assert any(r.pairs for key, r in results(reports).items() if key != AS_IS)
 
@@ -279,8 +279,7 @@ def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) 
     def open_session(model: object, options: RuntimeOptions, *_: object, **others: object) -> None:
         raise OpenedError(options.session_options)
 
-    from tests.tuning.workload.tool import conv
-    from tests.tuning.workload.tool import workload as real_workload
+    from tests.tuning.workload.tool import conv, workload_of
 
     monkeypatch.setattr(successive_halving, "operations", lambda setting: 1e12)
     monkeypatch.setattr(settings, "open_session", open_session)
@@ -289,7 +288,7 @@ def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) 
         OPTIONS, search_options=SearchOptions(provider=Provider.CPU, session_options=chosen)
     )
     with pytest.raises(OpenedError) as caught:
-        race([real_workload(conv([1, 1, 4, 16], (1, 1, 3, 3)))], options, 1.0, send=print)
+        race([workload_of(conv([1, 1, 4, 16], (1, 1, 3, 3)))], options, 1.0, send=print)
     assert caught.value.args == (chosen,)
 
 

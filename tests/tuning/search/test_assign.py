@@ -13,7 +13,7 @@ import pytest
 from tests.small_models import build, save
 from tests.tuning.search.nets import ALL, THREE, found, status
 from tests.tuning.search.world import World, enter
-from tests.tuning.workload.tool import layers
+from tests.tuning.workload.tool import layers_of
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement, lost, now
 from widthfold_onnx.tuning.bench import MIN_GAIN
 from widthfold_onnx.tuning.layers import Layers, Link, subject_inside
@@ -53,7 +53,7 @@ Known = Callable[[str, Candidate], Measurement | None]
 
 @pytest.fixture(scope="module", params=[RESIDUAL, PRODUCTS], ids=["convs", "products"])
 def every(request: pytest.FixtureRequest) -> Layers:
-    return layers(build(request.param))
+    return layers_of(build(request.param))
 
 
 def few(every: Layers, rng: np.random.Generator) -> Layers:

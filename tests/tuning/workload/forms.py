@@ -59,27 +59,29 @@ def only_layer(model: onnx.ModelProto, fold: FoldOptions = FOLD) -> Layer:
     return layer
 
 
-def check_forms(found: Workload, fold: FoldOptions = FOLD, dtype: type = np.float32) -> np.ndarray:
-    """All forms of a unit against the unit; what it computes."""
-    x = integers(found.model, dtype)
-    expected = run(found.model, x)
+def check_forms(
+    workload: Workload, fold: FoldOptions = FOLD, dtype: type = np.float32
+) -> np.ndarray:
+    """All forms of a workload against the layer as it is; what it computes."""
+    x = integers(workload.model, dtype)
+    expected = run(workload.model, x)
     assert np.abs(expected).max() > 1
-    for form in found.forms:
-        model = reformed(found, form.spec, fold)
+    for form in workload.forms:
+        model = reformed(workload, form.spec, fold)
         assert model is not None
         last = onnx.ModelProto.FromString(model).graph.node[-1]
         assert (last.op_type, list(last.metadata_props)) == ("Neg", [])  # not on packed tensors
         np.testing.assert_array_equal(run(model, x), expected, err_msg=form.spec.text, strict=True)
         if form.input_layout or form.output_layout:
-            check_inside(found, form, fold, x, expected)
+            check_inside(workload, form, fold, x, expected)
     return expected
 
 
 def check_inside(
-    unit: Workload, form: PredictedForm, fold: FoldOptions, x: np.ndarray, expected
+    workload: Workload, form: PredictedForm, fold: FoldOptions, x: np.ndarray, expected
 ) -> None:
     """A form between packed tensors reads and returns them packed."""
-    model = reformed(replace(unit, is_inside=True), form.spec, fold)
+    model = reformed(replace(workload, is_inside=True), form.spec, fold)
     assert model is not None
     data = x if form.input_layout is None else form.input_layout.pack_array(x)
     result = expected if form.output_layout is None else form.output_layout.pack_array(expected)

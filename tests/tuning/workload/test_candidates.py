@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.folding import fold_model
 from tests.tuning.workload.forms import LAYERS, check_forms, only_layer
-from tests.tuning.workload.tool import FOLD, conv, layers, workload
+from tests.tuning.workload.tool import FOLD, conv, layers_of, workload_of
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.enumeration import form_of
@@ -14,7 +14,7 @@ from widthfold_onnx.rules.selection import every_form
 
 def test_the_kinds_that_exist_are_tried() -> None:
     def kinds(name: str) -> set[str]:
-        return {form.spec.kind for form in workload(LAYERS[name]).forms}
+        return {form.spec.kind for form in workload_of(LAYERS[name]).forms}
 
     assert {"interleaved", "whole", "lifted", "interleaved+lifted"} <= kinds("same")
     assert {"sub-pixel", "sub-pixel+lifted", "sub-pixel+sub-pixel"} <= kinds("same")
@@ -37,13 +37,13 @@ def test_the_kinds_that_exist_are_tried() -> None:
 def test_a_wide_layer_of_one_axis_is_lifted_only() -> None:
     """No kernel for two axes runs it yet, however wide it is; a fixed factor still leaves it."""
     signal = conv([1, 33, 14], (37, 33, 5), pads=[2, 2], strides=[2])
-    unit = workload(signal)
-    assert [form.spec.kind for form in unit.forms] == ["lifted"]
-    check_forms(unit)
+    workload = workload_of(signal)
+    assert [form.spec.kind for form in workload.forms] == ["lifted"]
+    check_forms(workload)
     assert fold_model(signal, FoldOptions(factor=7))[1][0].code == "already-wide"
     for other in (conv([1, 33, 8, 7], (37, 33, 5, 1)), conv([1, 33, 4, 4, 7], (37, 33, 1, 1, 5))):
-        assert layers(other, FOLD).workloads == {}
-    narrow = {form.spec.kind for form in workload(signal, FoldOptions(max_channels=34)).forms}
+        assert layers_of(other, FOLD).workloads == {}
+    narrow = {form.spec.kind for form in workload_of(signal, FoldOptions(max_channels=34)).forms}
     assert {"lifted", "interleaved", "sub-pixel+lifted"} <= narrow
 
 
@@ -61,8 +61,8 @@ def test_the_dilation_is_removed_where_no_usual_factor_does_it() -> None:
 
 def test_channels_are_padded_to_what_kernels_ask_for() -> None:
     def channels(inputs: int, outputs: int) -> set[tuple[int, int]]:
-        unit = workload(conv([1, inputs, 5, 6], (outputs, inputs, 3, 3)))
-        pairs = (tuple(form.spec.channels) for form in unit.forms)
+        workload = workload_of(conv([1, inputs, 5, 6], (outputs, inputs, 3, 3)))
+        pairs = (tuple(form.spec.channels) for form in workload.forms)
         return set(pairs) - {(inputs, outputs)}
 
     assert channels(3, 12) == {
@@ -72,25 +72,25 @@ def test_channels_are_padded_to_what_kernels_ask_for() -> None:
 
 
 def test_no_form_breaks_the_limits() -> None:
-    model, loose = LAYERS["same"], workload(LAYERS["same"])
-    strict = workload(model, FoldOptions(nonfinite=NonFinite.REFUSE))
+    model, loose = LAYERS["same"], workload_of(LAYERS["same"])
+    strict = workload_of(model, FoldOptions(nonfinite=NonFinite.REFUSE))
     assert {f.spec for f in strict.forms} < {f.spec for f in loose.forms}
     layer = only_layer(model)
     for spec in (form.spec for form in strict.forms):
         form = form_of(layer, spec, FOLD)
         assert isinstance(form, Form)
         assert form.fold.structural_zeros() == 0
-    small = workload(model, FoldOptions(max_flops_growth=2.0))
+    small = workload_of(model, FoldOptions(max_flops_growth=2.0))
     assert {f.spec for f in small.forms} < {f.spec for f in loose.forms}
     assert all(form.macs <= 2 * small.macs for form in small.forms)
     refusal = form_of(layer, loose.forms[-1].spec, FoldOptions(max_flops_growth=0.5))
     assert isinstance(refusal, Refusal)
-    wide = {f.spec.axis for f in workload(model, FoldOptions(axis="width")).forms}
+    wide = {f.spec.axis for f in workload_of(model, FoldOptions(axis="width")).forms}
     assert wide == {"width", "rank"}
 
 
 def test_a_fold_does_not_add_more_than_there_is() -> None:
-    for form in workload(LAYERS["ragged"]).forms:
+    for form in workload_of(LAYERS["ragged"]).forms:
         for axis, extent in zip(form.spec.axes, (7, 13), strict=True):
             assert axis.out_tile <= extent
         assert form.spec.batch == 1

@@ -10,7 +10,16 @@ import pytest
 
 from tests.lacking import needs_exact_normalization
 from tests.small_models import build
-from tests.tuning.workload.tool import BASE, FOLD, conv, integers, layers, run, subject, workload
+from tests.tuning.workload.tool import (
+    BASE,
+    FOLD,
+    conv,
+    integers,
+    layers_of,
+    run,
+    subject,
+    workload_of,
+)
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.tuning.workloads import reformed
@@ -42,13 +51,13 @@ def ops(model: bytes) -> list[str]:
     ],
 )
 def test_what_a_runtime_fuses_comes_along(name: str) -> None:
-    unit = workload(conv(**BASE, behind=[BEHIND[name], BEHIND["Relu"]]))
-    assert ops(unit.model) == ["Conv", name, "Relu", "Neg"]
-    x = integers(unit.model)
-    for form in unit.forms[::7]:
-        model = reformed(unit, form.spec, FOLD)
+    workload = workload_of(conv(**BASE, behind=[BEHIND[name], BEHIND["Relu"]]))
+    assert ops(workload.model) == ["Conv", name, "Relu", "Neg"]
+    x = integers(workload.model)
+    for form in workload.forms[::7]:
+        model = reformed(workload, form.spec, FOLD)
         assert model is not None
-        np.testing.assert_array_equal(run(model, x), run(unit.model, x))
+        np.testing.assert_array_equal(run(model, x), run(workload.model, x))
 
 
 @pytest.mark.parametrize(
@@ -64,13 +73,13 @@ def test_what_a_runtime_fuses_comes_along(name: str) -> None:
 def test_what_is_not_fused_stays_behind(text: str) -> None:
     head = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[1,1,4,16] x) => (float[1,1,4,16] y, float[1,1,4,16] b) <float[1,1,1,1] w>"""
-    assert ops(workload(build(head + text)).model) == ["Conv", "Neg"]
+    assert ops(workload_of(build(head + text)).model) == ["Conv", "Neg"]
 
 
 @pytest.mark.parametrize("name", ["negative", "y"])
 def test_no_name_of_the_model_is_in_the_way(name: str) -> None:
-    unit = workload(conv(**BASE, output=name))
-    assert run(unit.model, integers(unit.model)).shape == (1, 3, 6, 16)
+    workload = workload_of(conv(**BASE, output=name))
+    assert run(workload.model, integers(workload.model)).shape == (1, 3, 6, 16)
 
 
 def test_whatever_decides_over_the_time_is_in_the_subject() -> None:
@@ -103,15 +112,15 @@ def test_whatever_decides_over_the_time_is_in_the_subject() -> None:
 
 def test_a_layer_of_one_position_has_no_form_and_says_so() -> None:
     width = FoldOptions(axis="width")
-    (refusal,) = layers(conv([1, 1, 1, 1, 1], (1, 1, 1, 1, 1)), width).subjects.values()
+    (refusal,) = layers_of(conv([1, 1, 1, 1, 1], (1, 1, 1, 1, 1)), width).subjects.values()
     assert isinstance(refusal, Refusal)
     assert refusal.code == "too-short"
     for rank in (1, 2):
-        (lifted,) = workload(conv([1, 1, *[1] * rank], (1, 1, *[1] * rank)), width).forms
+        (lifted,) = workload_of(conv([1, 1, *[1] * rank], (1, 1, *[1] * rank)), width).forms
         assert lifted.spec.lift == 1
     # Its channels can be padded all the same.
     volume = conv([1, 1, 1, 1, 1], (1, 1, 1, 1, 1))
-    assert {f.spec.axis for f in workload(volume).forms} == {"channel"}
+    assert {f.spec.axis for f in workload_of(volume).forms} == {"channel"}
 
 
 def test_pads_that_hang_on_an_assumed_extent_are_not_pads_that_do_not() -> None:
@@ -125,9 +134,9 @@ def test_pads_that_hang_on_an_assumed_extent_are_not_pads_that_do_not() -> None:
     { [fixed] z = Conv <pads = [0,0,1,1], strides = [2,2]> (x, w2)
       [hanging] y = Conv <auto_pad = "SAME_UPPER", strides = [2,2]> (x, w1) }"""
     shapes = {"x": (1, 1, 8, 16)}
-    units = {
-        nodes: layers(build(text), FoldOptions(input_shapes=shapes, nodes=nodes), shapes)
+    layers = {
+        nodes: layers_of(build(text), FoldOptions(input_shapes=shapes, nodes=nodes), shapes)
         for nodes in (("hanging",), ("fixed",), ())
     }
-    hanging, fixed, both = (set(next(iter(f.workloads.values())).forms) for f in units.values())
+    hanging, fixed, both = (set(next(iter(f.workloads.values())).forms) for f in layers.values())
     assert fixed < hanging == both

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.small_models import build
-from tests.tuning.workload.tool import BASE, conv, layers, subject
+from tests.tuning.workload.tool import BASE, conv, layers_of, subject
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code
 from widthfold_onnx.tuning.workloads import most_work_first
@@ -18,17 +18,17 @@ def test_alike_layers_are_one_subject_whatever_their_weights() -> None:
     { [one] a = Conv <pads = [1,1,1,1]> (x, w1)
       [two] b = Conv <pads = [1,1,1,1], strides = [1,1]> (a, w2)
       [three] y = Conv <auto_pad = "SAME_UPPER"> (b, w3) }"""
-    units = layers(build(model))
-    (only,) = units.workloads
-    assert set(units.subjects.values()) == {only}
-    assert units.layer_count(only) == 3
-    assert len(units.cut_layers) == 1, "a layer is kept once, with its weights"
+    layers = layers_of(build(model))
+    (only,) = layers.workloads
+    assert set(layers.subjects.values()) == {only}
+    assert layers.layer_count(only) == 3
+    assert len(layers.cut_layers) == 1, "a layer is kept once, with its weights"
     assert subject(seed=1) == subject(seed=2) == subject()
 
 
-def test_what_is_left_alone_is_no_unit() -> None:
-    assert layers(conv(**BASE), FoldOptions(skip=("conv",))).workloads == {}
-    wide = layers(conv(**BASE), FoldOptions(max_channels=2))
+def test_what_is_left_alone_is_no_workload() -> None:
+    assert layers_of(conv(**BASE), FoldOptions(skip=("conv",))).workloads == {}
+    wide = layers_of(conv(**BASE), FoldOptions(max_channels=2))
     assert wide.workloads == {}
     assert [subject.code for subject in wide.subjects.values()] == [Code.ALREADY_WIDE]
 
@@ -40,8 +40,8 @@ def test_the_most_work_comes_first() -> None:
     { [small] a = Conv (x, w1)
       [large] b = Conv <pads = [1,1,1,1]> (a, w2)
       [last] y = Conv (b, w3) }"""
-    units = layers(build(model))
-    order = most_work_first((*units.workloads_inside.values(), *units.workloads.values()))
+    layers = layers_of(build(model))
+    order = most_work_first((*layers.workloads_inside.values(), *layers.workloads.values()))
     macs = [(workload.is_inside, -workload.macs) for workload in order]
     assert macs == sorted(macs)
     assert {inside for inside, _ in macs} == {False, True}
@@ -56,7 +56,7 @@ net (float[1,2,37] x) => (float[1,5,29] y)
 
 
 def test_a_layer_behind_an_op_that_needs_the_logical_tensor_is_no_neighbour() -> None:
-    every = layers(build(NEIGHBOURS), shapes={"x": (1, 2, 37)})
+    every = layers_of(build(NEIGHBOURS), shapes={"x": (1, 2, 37)})
     assert len(every.workloads) == 3
     (neighbours,) = every.neighbours
     assert sorted(json.loads(subject)["weight"] for subject in neighbours) == [[3, 2, 3], [7, 3, 3]]

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from tests.folding import read
 from tests.operators.products import Product
-from tests.tuning.workload.tool import integers, layers, run, workload
+from tests.tuning.workload.tool import integers, layers_of, run, workload_of
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
@@ -61,17 +61,17 @@ def fold_of(name: str) -> FoldOptions:
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
     product = LAYERS[name]
-    unit = workload(product.model(), fold_of(name))
-    factors = {form.spec.factor for form in unit.forms}
+    workload = workload_of(product.model(), fold_of(name))
+    factors = {form.spec.factor for form in workload.forms}
     assert factors == DIVISORS.get(name, {2, 4, 8, 16, 32})
-    x = integers(unit.model)
+    x = integers(workload.model)
     reference = product.expected(x)
-    np.testing.assert_array_equal(run(unit.model, x), -reference)
+    np.testing.assert_array_equal(run(workload.model, x), -reference)
     channels = product.arrays()["w"].size // (1 if name == "vector" else 5)
     channels //= 2 if name == "batched" else 1
-    assert unit.macs == reference.size * channels
-    for form in unit.forms:
-        model = reformed(unit, form.spec, fold_of(name))
+    assert workload.macs == reference.size * channels
+    for form in workload.forms:
+        model = reformed(workload, form.spec, fold_of(name))
         assert model is not None
         np.testing.assert_array_equal(run(model, x), -reference, err_msg=form.spec.text)
 
@@ -109,24 +109,24 @@ def ops(model: bytes | None) -> list[str]:
 
 
 def test_what_is_fused_behind_belongs_to_the_layer() -> None:
-    unit = workload(with_bias("rows"), MIXED)
-    assert [n[0] for n in json.loads(unit.subject)["behind"]] == ["Add", "Relu"]
-    assert ops(unit.model) == ["MatMul", "Add", "Relu", "Neg"]
+    workload = workload_of(with_bias("rows"), MIXED)
+    assert [n[0] for n in json.loads(workload.subject)["behind"]] == ["Add", "Relu"]
+    assert ops(workload.model) == ["MatMul", "Add", "Relu", "Neg"]
 
 
 @pytest.mark.parametrize("name", ["rows", "merged", "batched", "columns", "gemm"])
 def test_a_form_keeps_fused_what_a_runtime_fuses(name: str) -> None:
     """Measured alone between its Reshapes, and as a neighbour would find it, without them."""
-    unit = workload(with_bias(name), fold_of(name))
-    x = integers(unit.model)
-    expected = run(unit.model, x)
+    workload = workload_of(with_bias(name), fold_of(name))
+    x = integers(workload.model)
+    expected = run(workload.model, x)
     assert len(np.unique(expected)) > 9
     op = LAYERS[name].op
-    for form in unit.forms:
-        alone = reformed(unit, form.spec, fold_of(name))
+    for form in workload.forms:
+        alone = reformed(workload, form.spec, fold_of(name))
         assert ops(alone) == ["Reshape", op, "Add", "Relu", "Reshape", "Neg"]
         np.testing.assert_array_equal(run(alone or b"", x), expected)
-        inside = reformed(replace(unit, is_inside=True), form.spec, fold_of(name))
+        inside = reformed(replace(workload, is_inside=True), form.spec, fold_of(name))
         assert ops(inside) == [op, "Add", "Relu", "Neg"]
         assert form.input_layout is not None
         assert form.input_layout == form.output_layout
@@ -146,20 +146,20 @@ def test_what_is_carried_is_predicted_to_be_fused() -> None:
         graph.node[2].CopyFrom(helper.make_node("Add", ["m", "b"], ["y"]))
         graph.node.append(helper.make_node("Identity", ["y"], ["end"]))
         graph.output[0].name = "end"
-        unit = workload(model, MIXED)
-        (by_8,) = [form for form in unit.forms if form.spec.factor == 8]
-        gains.append(unit.predicted / by_8.predicted)
+        workload = workload_of(model, MIXED)
+        (by_8,) = [form for form in workload.forms if form.spec.factor == 8]
+        gains.append(workload.predicted / by_8.predicted)
     assert gains[0] > 2
     assert gains[0] > 1.2 * gains[1]
 
 
 def test_subjects_tell_products_apart() -> None:
-    subjects = {workload(p.model(), fold_of(name)).subject for name, p in LAYERS.items()}
+    subjects = {workload_of(p.model(), fold_of(name)).subject for name, p in LAYERS.items()}
     assert len(subjects) == len(LAYERS)
 
 
 def test_a_product_without_a_form_says_why() -> None:
-    (refusal,) = layers(Product(shape=[37, 3], weight=[3, 5]).model()).subjects.values()
+    (refusal,) = layers_of(Product(shape=[37, 3], weight=[3, 5]).model()).subjects.values()
     assert isinstance(refusal, Refusal)
     assert (refusal.code, refusal.reason) == (
         "factor-does-not-divide",
@@ -179,7 +179,7 @@ TALL = {
 def test_tall_and_skinny_products_are_predicted(shape: tuple[int, int, int]) -> None:
     rows, channels, outputs = shape
     model = Product(shape=[rows, channels], weight=[channels, outputs]).model()
-    units = Layers.of(read(model, MIXED), MIXED, {}, load_target("cpu-avx512"))
-    (layer,) = units.workloads.values()
+    layers = Layers.of(read(model, MIXED), MIXED, {}, load_target("cpu-avx512"))
+    (layer,) = layers.workloads.values()
     (by_8,) = [form for form in layer.forms if form.spec.factor == 8]
     assert TALL[shape](layer.predicted / by_8.predicted), layer.predicted / by_8.predicted

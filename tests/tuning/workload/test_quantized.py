@@ -9,7 +9,7 @@ import pytest
 from tests.rewrite.quantized.convs import Case
 from tests.rewrite.quantized.models import qdq_chain
 from tests.small_models import MODELS
-from tests.tuning.workload.tool import FOLD, layers, run, workload
+from tests.tuning.workload.tool import FOLD, layers_of, run, workload_of
 from widthfold_onnx.tuning.workloads import reformed
 
 LINE = {"shape": (4, 3, 24), "weight": (5, 3, 4), "attributes": {"pads": [2, 1]}, "pads": (2, 1)}
@@ -37,14 +37,14 @@ def returned(layer: bytes, case: Case, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", CASES)
 def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
     case = CASES[name]
-    unit = workload(case.model())
+    workload = workload_of(case.model())
     x = case.data()
     expected = case.expected(x)
-    np.testing.assert_array_equal(returned(unit.model, case, x), expected)
-    assert {form.spec.factor for form in unit.forms} >= {2, 4, 8}
-    assert unit.predicted > 0
-    for form in unit.forms:
-        model = reformed(unit, form.spec, FOLD)
+    np.testing.assert_array_equal(returned(workload.model, case, x), expected)
+    assert {form.spec.factor for form in workload.forms} >= {2, 4, 8}
+    assert workload.predicted > 0
+    for form in workload.forms:
+        model = reformed(workload, form.spec, FOLD)
         assert model is not None
         np.testing.assert_array_equal(returned(model, case, x), expected, err_msg=form.spec.text)
 
@@ -53,7 +53,7 @@ def test_every_form_is_the_layer_bit_for_bit(name: str) -> None:
 def test_dequantized_layers_take_their_quantizers_along(kind: type) -> None:
     """The runtime computes with floats where no QuantizeLinear stands before signed bytes."""
     case = Case(op="QDQ Conv", kinds=(kind, np.int8), **LINE)
-    model = onnx.ModelProto.FromString(workload(case.model()).model)
+    model = onnx.ModelProto.FromString(workload_of(case.model()).model)
     ops = [node.op_type for node in model.graph.node]
     dequantized = ["DequantizeLinear"] * 3
     assert ops[:-1] == ["QuantizeLinear", *dequantized, "Conv", "QuantizeLinear"]
@@ -61,7 +61,7 @@ def test_dequantized_layers_take_their_quantizers_along(kind: type) -> None:
 
 
 def test_a_layer_behind_a_pool_is_one_of_integers_without_the_pool() -> None:
-    model = onnx.ModelProto.FromString(workload(CASES["qdq_behind_pool"].model()).model)
+    model = onnx.ModelProto.FromString(workload_of(CASES["qdq_behind_pool"].model()).model)
     ops = [node.op_type for node in model.graph.node]
     dequantized = ["DequantizeLinear"] * 3
     assert ops[:-1] == ["QuantizeLinear", *dequantized, "Conv", "QuantizeLinear"]
@@ -74,17 +74,17 @@ def test_layers_that_take_other_times_have_other_subjects() -> None:
         for several in (False, True)
     ]
     cases += [Case(op="QDQ Conv", **LINE), Case(op="ConvInteger", per_channel=False, **LINE)]
-    assert len({workload(case.model()).subject for case in cases}) == len(cases)
+    assert len({workload_of(case.model()).subject for case in cases}) == len(cases)
     first, other = (Case(op="QLinearConv", seed=seed, **LINE) for seed in (1, 2))
-    assert workload(first.model()).subject == workload(other.model()).subject
+    assert workload_of(first.model()).subject == workload_of(other.model()).subject
 
 
 def test_layers_between_quantizers_share_a_link() -> None:
-    units = layers(qdq_chain())
-    assert len(units.workloads) == 2
-    assert any(link.makers and link.readers for link in units.links)
-    assert units.workloads_inside
-    for between in units.workloads_inside.values():
+    layers = layers_of(qdq_chain())
+    assert len(layers.workloads) == 2
+    assert any(link.makers and link.readers for link in layers.links)
+    assert layers.workloads_inside
+    for between in layers.workloads_inside.values():
         for form in between.forms:
             model = onnx.ModelProto.FromString(reformed(between, form.spec, FOLD) or b"")
             assert "Conv" in {node.op_type for node in model.graph.node}
@@ -93,11 +93,11 @@ def test_layers_between_quantizers_share_a_link() -> None:
 
 
 def test_a_layer_between_packed_integers_runs() -> None:
-    units = layers(onnx.load(MODELS / "quantized_cnn.onnx")).workloads_inside.values()
-    assert len(units) == 3
-    for unit in units:
-        for form in unit.forms[:4]:
-            model = reformed(unit, form.spec, FOLD)
+    workloads = layers_of(onnx.load(MODELS / "quantized_cnn.onnx")).workloads_inside.values()
+    assert len(workloads) == 3
+    for workload in workloads:
+        for form in workload.forms[:4]:
+            model = reformed(workload, form.spec, FOLD)
             assert model is not None
             start = onnx.ModelProto.FromString(model).graph.input[0].type.tensor_type
             kind = onnx.helper.tensor_dtype_to_np_dtype(start.elem_type)

@@ -1,4 +1,4 @@
-"""Layers to plan for: models of one Conv and small integers, their units, and how they run."""
+"""Layers to plan for: models of one Conv and small integers, their workloads, and how they run."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def conv(
     names = [*(f"value{index}" for index in range(len(behind))), output]
     nodes = [helper.make_node(op, ["x", *constants], names[:1], "conv", **attributes)]
     for index, (op, values, settings) in enumerate(behind):
-        given = {f"c{index}_{i}": value for i, value in enumerate(values)}
-        constants |= given
-        ends = [names[index], *given], [names[index + 1]]
+        operands = {f"c{index}_{i}": value for i, value in enumerate(values)}
+        constants |= operands
+        ends = [names[index], *operands], [names[index + 1]]
         nodes.append(helper.make_node(op, *ends, f"{op}{index}", **settings))
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     graph = helper.make_graph(
@@ -74,7 +74,7 @@ def conv(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def layers(
+def layers_of(
     model: onnx.ModelProto, fold: FoldOptions = FOLD, shapes: Shapes | None = None
 ) -> Layers:
     """The layers of a model, measured at the given shapes of its inputs."""
@@ -86,12 +86,12 @@ def layers(
     )
 
 
-def workload(
+def workload_of(
     model: onnx.ModelProto, fold: FoldOptions = FOLD, shapes: Shapes | None = None
 ) -> Workload:
-    """The unit of a model that has one."""
-    (units,) = layers(model, fold, shapes).workloads.values()
-    return units
+    """The workload of a model that has one."""
+    (workload,) = layers_of(model, fold, shapes).workloads.values()
+    return workload
 
 
 def run(model: bytes, x: np.ndarray) -> np.ndarray:
@@ -123,4 +123,4 @@ BASE = {"shape": [1, 2, 6, 16], "weight": (3, 2, 3, 3), "pads": [1, 1, 1, 1]}
 
 
 def subject(**changes: object) -> str:
-    return workload(conv(**{**BASE, **changes})).subject
+    return workload_of(conv(**{**BASE, **changes})).subject
