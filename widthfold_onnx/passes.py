@@ -12,7 +12,7 @@ from widthfold_onnx.options.keywords import FoldKeywords
 class WidthFold(ir.passes.FunctionalPass):
     """Folds every layer that can be folded, also in the bodies of If, Loop and Scan.
 
-    Local functions that hold such a layer are inlined. A model that carries folds stays as it is,
+    Local functions that hold such a layer are inlined. A model that contains folds stays as it is,
     so a second run modifies nothing. Tensors that are not folded are shared with the input.
 
     Args:

@@ -165,7 +165,7 @@ def apply(
     Raises:
         UsageError: an option or path that does not fit, or a file that is no plan.
         InvalidModelError: the model is broken or not supported.
-        CheckFailedError: the model carries folds, or a size of the plan does not fit an input.
+        CheckFailedError: the model contains folds, or a size of the plan does not fit an input.
     """
     from widthfold_onnx.decide.report import applied_plan, optimize_report
     from widthfold_onnx.rewrite.fit import fit

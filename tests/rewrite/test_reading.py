@@ -1,4 +1,4 @@
-"""A model that carries folds is not folded again; without metadata it is a model like any other.
+"""A model that contains folds is not folded again; without metadata it is a model like any other.
 
 Its folds state extents that were only assumed. They fail at any other, so that a fold that takes
 them for facts is right or fails as well.

@@ -42,7 +42,7 @@ class Match:
 def find_matches(
     proto: onnx.ModelProto, folder: Path | None, names: Collection[Companion]
 ) -> list[Match]:
-    """Return the outcome of every node that companions match; none if the model carries folds.
+    """Return the outcome of every node that companions match; none if the model contains folds.
 
     Args:
         proto: a checked model; it stays as it is.
@@ -59,7 +59,7 @@ def exchanged(
 
     Args:
         proto: a checked model; it stays as it is, and is returned if nothing is exchanged or it
-            carries folds.
+            contains folds.
         folder: where its external data lies.
         nodes: the nodes to replace, each by its companion.
     """
@@ -80,7 +80,7 @@ def _matched(
 ) -> tuple[Document | None, list[tuple[Match, Exchange | None]]]:
     """Return a linked copy of a model, and its matches, each with its exchange if it has one.
 
-    None and no match if the model has no operator of the companions, or carries folds.
+    None and no match if the model has no operator of the companions, or contains folds.
     """
     operators = {("", op): name for name in names for op in COMPANIONS[name].op_types}
     is_there = any(operator_of(node) in operators for node in model_nodes(proto))

@@ -78,7 +78,7 @@ def fit(reading: Reading, plan: Plan) -> FittedPlan:
         plan: the plan.
 
     Raises:
-        CheckFailedError: the model carries folds, or a size of the plan does not fit an input.
+        CheckFailedError: the model contains folds, or a size of the plan does not fit an input.
     """
     if plan.changes and reading.is_folded:
         raise CheckFailedError(ALREADY_FOLDED.reason)

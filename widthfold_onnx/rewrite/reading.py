@@ -41,7 +41,7 @@ class Reading:
     Attributes:
         document: the model, which a rewriting consumes.
         sizes: assumed shapes of inputs; layers are planned at the first ones.
-        is_folded: whether the model carries folds. Its moves between packed tensors look like any
+        is_folded: whether the model contains folds. Its moves between packed tensors look like any
             others, and sizes that were assumed for planning look like facts. So its layers are not
             folded again.
         missing_weights: frozen weights of the plan that are no inputs of the model.

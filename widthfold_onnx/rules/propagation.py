@@ -122,12 +122,12 @@ def propagate(op: OpInLayout) -> PackedOp | Refusal:
 
 
 def _pointwise(op: OpInLayout) -> PackedOp:
-    """Carry an op of data at input 0; all others are scalars by the definition of the operator."""
+    """Pack an op of data at input 0; all others are scalars by the definition of the operator."""
     return PackedOp((op.data,))
 
 
 def _broadcasting(op: OpInLayout) -> PackedOp | Refusal:
-    """Carry an op whose inputs are data of equal extents, or constants, per channel at most."""
+    """Pack an op whose inputs are data of equal extents, or constants, per channel at most."""
     shapes = [shape for shape in op.shapes if shape is not None]
     if any(shape != shapes[0] for shape in shapes):
         return op.differing_extents
@@ -164,7 +164,7 @@ _OVERFLOW = Refusal(
 
 
 def _per_channel(op: OpInLayout, axis: int) -> PackedOp | Refusal:
-    """Carry an op on input 0 whose other inputs hold one number, or one per channel on `axis`."""
+    """Pack an op on input 0 whose other inputs hold one number, or one per channel on `axis`."""
     is_channel_axis = op.layout.names_channels(axis, len(op.data))
     count = op.data[op.channel_axis] if is_channel_axis else None
     constants = {}
@@ -210,7 +210,7 @@ def _quantization(op: OpInLayout) -> PackedOp | Refusal:
 
 
 def _concat(op: OpInLayout) -> PackedOp | Refusal:
-    """Carry a Concat of channels, if the packed positions of every channel stay together."""
+    """Pack a Concat of channels, if the packed positions of every channel stay together."""
     shapes = [shape for shape in op.shapes if shape is not None]
     if len(shapes) < len(op.shapes):
         return Refusal(Code.NOT_PACKED, "an input is not packed in this layout")
@@ -224,7 +224,7 @@ def _concat(op: OpInLayout) -> PackedOp | Refusal:
 
 
 def _split(op: OpInLayout) -> PackedOp | Refusal:
-    """Carry a Split of channels; every channel takes its packed positions with it."""
+    """Pack a Split of channels; every channel takes its packed positions with it."""
     channels = op.data[op.channel_axis] or 0
     if not _acts_along_whole_channels(op):
         return Refusal(Code.OTHER_AXIS, "it splits along another axis, or tiles lie in between")
@@ -325,7 +325,7 @@ OPS_ALONG_AXES: Mapping[str, Callable[[OpInLayout], Changes | Refusal]] = {
 
 
 def _along_axes(op: OpInLayout) -> PackedOp | Refusal:
-    """Carry an op along axes that the layout does not fold; inputs other than 0 are parameters."""
+    """Pack an op along axes that the layout does not fold; inputs other than 0 are parameters."""
     rank, function = len(op.data), OPS_ALONG_AXES[op.node.op_type]
     lift = op.layout.rank(rank) - rank
     if lift and (lift < 0 or function not in (_pool, _pad)):

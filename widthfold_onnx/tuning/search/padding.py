@@ -88,7 +88,7 @@ def best_padding(trials: Trials, unpadded: Plan) -> TimedPadding | None:
 def untimed_report(drafting: Drafting, unpadded: Plan) -> PaddingReport | None:
     """Return the report if nothing was timed.
 
-    None if the caller asks for no multiple, or the model carries folds.
+    None if the caller asks for no multiple, or the model contains folds.
 
     Args:
         drafting: the model.
