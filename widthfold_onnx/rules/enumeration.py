@@ -214,10 +214,10 @@ def summed_taps(layer: ConvLayer, options: FoldOptions) -> Iterator[Form]:
         proposal = SpatialFold.of(layer, options, spec)
         if isinstance(proposal, Refusal):
             continue
-        fold, taps = proposal.fold, proposal.fold.axes[0]
-        if taps.stride > 1 or taps.kernel == 1:
+        fold, axis = proposal.fold, proposal.fold.axes[0]
+        if axis.stride > 1 or axis.kernel == 1:
             continue
-        positions = -(-first.length // taps.in_tile)
+        positions = -(-first.length // axis.in_tile)
         is_met = all(positions + min(a, 0) + min(b, 0) > 0 for a, b in fold.shifts)
         if is_met and (layer.bias is None or fold.bias_tap is not None):
             form = legal_form(proposal)
