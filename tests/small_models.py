@@ -1,8 +1,10 @@
-"""Small models: from ONNX text, with random weights, and the folder of those of the repository."""
+"""Small models: from ONNX text, of one Conv, and the folder of those of the repository."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,6 +13,8 @@ from onnx import helper, numpy_helper, parser
 from tests.shared import ROOT
 
 MODELS = ROOT / "models"
+
+Dims = Sequence[int | str | None]
 
 TWO_LAYERS = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -60,3 +64,55 @@ def nothing_to_fold() -> onnx.ModelProto:
     graph = helper.make_graph([node], "g", ends[:2], ends[2:])
     opset = helper.make_opsetid("", 17)
     return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+def conv(
+    shape: Dims,
+    weight: Sequence[int],
+    *,
+    seed: int = 0,
+    dtype: type = np.float32,
+    bias: bool = True,
+    behind: Sequence[tuple[str, Sequence[np.ndarray], Mapping[str, object]]] = (),
+    output: str = "y",
+    op: str = "Conv",
+    blocks: int = 1,
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """A Conv or ConvTranspose of small integers; operators behind it take further constants.
+
+    Its weight is zero outside of so many blocks of channels.
+    """
+    rng = np.random.default_rng(seed)
+    constants = {"w": rng.integers(-2, 3, weight)}
+    if blocks > 1:
+        inside = np.kron(np.eye(blocks), np.ones([n // blocks for n in weight[:2]]))
+        constants["w"][inside == 0] = 0
+    if bias:
+        group = attributes.get("group", 1)
+        outputs = weight[0] if op == "Conv" else weight[1] * group
+        constants["b"] = rng.integers(-4, 5, outputs)
+    names = [*(f"value{index}" for index in range(len(behind))), output]
+    nodes = [helper.make_node(op, ["x", *constants], names[:1], "conv", **attributes)]
+    for index, (op, values, settings) in enumerate(behind):
+        operands = {f"c{index}_{i}": value for i, value in enumerate(values)}
+        constants |= operands
+        ends = [names[index], *operands], [names[index + 1]]
+        nodes.append(helper.make_node(op, *ends, f"{op}{index}", **settings))
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", element, shape)],
+        [helper.make_tensor_value_info(output, element, [None] * len(shape))],
+        [numpy_helper.from_array(np.asarray(v).astype(dtype), k) for k, v in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def same(*kernel: int) -> str:
+    half = [k // 2 for k in kernel]
+    return f"pads = {half + half}"
+
+
+STRIDED = "strides = [2, 2], pads = [{0}, {0}, {0}, {0}]"

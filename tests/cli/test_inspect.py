@@ -12,8 +12,7 @@ from onnx import numpy_helper
 
 import widthfold_onnx
 from tests.cli.tool import names, on_terminal, snapshot, widthfold
-from tests.small_models import MODELS, build, save
-from tests.tuning.workload.tool import conv
+from tests.small_models import MODELS, build, conv, save
 
 SCHEMA = json.loads((Path(widthfold_onnx.__file__).parent / "schemas" / "inspect.json").read_text())
 

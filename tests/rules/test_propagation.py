@@ -18,7 +18,7 @@ from tests.rewrite.regions.regions import (
     folded,
 )
 from tests.running import run
-from tests.tuning.workload.tool import conv
+from tests.small_models import conv
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS

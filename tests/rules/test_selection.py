@@ -9,8 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.folding import fold_model
 from tests.rules.one_conv import conv_model, folded_conv, ops, site
+from tests.small_models import conv
 from tests.tuning.workload.forms import only_layer
-from tests.tuning.workload.tool import conv
 from widthfold_onnx.options import AxisName, FoldOptions, Layout
 from widthfold_onnx.rules.legality import guard_conditions
 from widthfold_onnx.rules.selection import every_form, forms_to_race

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from tests.shared import ROOT
-from tests.tuning.workload.tool import conv
+from tests.small_models import conv
 
 SCRIPTS = ROOT / "scripts"
 

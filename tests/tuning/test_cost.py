@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.folding import read
-from tests.small_models import build
-from tests.tuning.workload.tool import STRIDED, conv, same, workload_of
+from tests.small_models import STRIDED, build, conv, same
+from tests.tuning.workload.tool import workload_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.tuning.cost import Work, conv_seconds, layer_seconds
 from widthfold_onnx.tuning.layers import Layers

@@ -9,8 +9,7 @@ import onnx
 import pytest
 
 from tests.cli.tool import QUICK, widthfold
-from tests.small_models import save
-from tests.tuning.workload.tool import conv
+from tests.small_models import conv, save
 
 STFT = conv([1, 1, 77], (6, 1, 28), strides=[7])
 

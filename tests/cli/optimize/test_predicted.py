@@ -10,9 +10,8 @@ import onnx
 import pytest
 
 from tests.cli.tool import process, widthfold
-from tests.small_models import MODELS, build, save
+from tests.small_models import MODELS, STRIDED, build, same, save
 from tests.tuning.search.world import WHOLE, World, doubled, enter
-from tests.tuning.workload.tool import STRIDED, same
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions

@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from tests.rules.one_conv import conv_model, site
+from tests.small_models import conv
 from tests.tuning.workload.forms import only_layer
-from tests.tuning.workload.tool import conv
 from widthfold_onnx.options import AxisName, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.rules.enumeration import form_of

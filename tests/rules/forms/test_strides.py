@@ -13,7 +13,7 @@ import pytest
 
 from tests.folding import fold_model
 from tests.running import run
-from tests.tuning.workload.tool import conv
+from tests.small_models import conv
 from widthfold_onnx import UsageError
 from widthfold_onnx.options import AxisName, Companion, FoldOptions, FormName, Layout, NonFinite
 from widthfold_onnx.results import SiteReport

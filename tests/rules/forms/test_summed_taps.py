@@ -9,7 +9,8 @@ from onnx import numpy_helper
 
 from tests.folding import read
 from tests.rewrite.proved import assert_proved, proof
-from tests.tuning.workload.tool import FOLD, conv, integers, run
+from tests.small_models import conv
+from tests.tuning.workload.tool import FOLD, integers, run
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.options import FoldOptions, NonFinite

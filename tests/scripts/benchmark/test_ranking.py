@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.shared import ROOT
-from tests.tuning.workload.tool import conv, workload_of
+from tests.small_models import conv
+from tests.tuning.workload.tool import workload_of
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement
 
 SCRIPTS = ROOT / "scripts"

@@ -262,7 +262,8 @@ def test_a_slow_form_is_not_silent_for_long(raced) -> None:
 
 
 def test_a_real_race_of_a_real_layer() -> None:
-    from tests.tuning.workload.tool import conv, workload_of
+    from tests.small_models import conv
+    from tests.tuning.workload.tool import workload_of
 
     workload = workload_of(conv([1, 1, 4, 16], (1, 1, 3, 3), pads=[1, 1, 1, 1]))
     reports: list[object] = []
@@ -279,7 +280,8 @@ def test_options_of_sessions_reach_every_layer(monkeypatch: pytest.MonkeyPatch) 
     def open_session(model: object, options: RuntimeOptions, *_: object, **others: object) -> None:
         raise OpenedError(options.session_options)
 
-    from tests.tuning.workload.tool import conv, workload_of
+    from tests.small_models import conv
+    from tests.tuning.workload.tool import workload_of
 
     monkeypatch.setattr(successive_halving, "operations", lambda setting: 1e12)
     monkeypatch.setattr(settings, "open_session", open_session)

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 
 from tests.folding import read
-from tests.tuning.workload.tool import FOLD, conv, integers, run
+from tests.small_models import conv
+from tests.tuning.workload.tool import FOLD, integers, run
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.rules.layers import Layer

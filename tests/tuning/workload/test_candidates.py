@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.folding import fold_model
+from tests.small_models import conv
 from tests.tuning.workload.forms import LAYERS, check_forms, only_layer
-from tests.tuning.workload.tool import FOLD, conv, layers_of, workload_of
+from tests.tuning.workload.tool import FOLD, layers_of, workload_of
 from widthfold_onnx.options import FoldOptions, NonFinite
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rules.enumeration import form_of

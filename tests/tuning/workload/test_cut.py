@@ -9,17 +9,8 @@ import onnx
 import pytest
 
 from tests.lacking import needs_exact_normalization
-from tests.small_models import build
-from tests.tuning.workload.tool import (
-    BASE,
-    FOLD,
-    conv,
-    integers,
-    layers_of,
-    run,
-    subject,
-    workload_of,
-)
+from tests.small_models import build, conv
+from tests.tuning.workload.tool import BASE, FOLD, integers, layers_of, run, subject, workload_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.tuning.workloads import reformed

@@ -10,7 +10,8 @@ import pytest
 
 from tests.operators.products import Product
 from tests.rewrite.guards.guarded import guards
-from tests.tuning.workload.tool import conv, integers, layers_of, run, workload_of
+from tests.small_models import conv
+from tests.tuning.workload.tool import integers, layers_of, run, workload_of
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.tuning.workloads import reformed

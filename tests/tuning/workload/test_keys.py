@@ -14,7 +14,8 @@ import pytest
 
 from tests.folding import read
 from tests.operators.products import Product
-from tests.tuning.workload.tool import FOLD, conv
+from tests.small_models import conv
+from tests.tuning.workload.tool import FOLD
 from widthfold_onnx.decide.decisions import read_sites
 from widthfold_onnx.options import (
     Companion,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tests.small_models import build
-from tests.tuning.workload.tool import BASE, conv, layers_of, subject
+from tests.small_models import build, conv
+from tests.tuning.workload.tool import BASE, layers_of, subject
 from widthfold_onnx.options import FoldOptions
 from widthfold_onnx.refusal import Code
 from widthfold_onnx.tuning.workloads import most_work_first

@@ -14,8 +14,9 @@ import pytest
 
 from tests import oracle
 from tests.shared import ROOT
+from tests.small_models import conv
 from tests.tuning.workload.forms import LAYERS, check_forms, only_layer
-from tests.tuning.workload.tool import FOLD, conv, integers, layers_of, workload_of
+from tests.tuning.workload.tool import FOLD, integers, layers_of, workload_of
 from widthfold_onnx.options import FoldOptions, Layout
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.rewrite.folded_node import folded_weight

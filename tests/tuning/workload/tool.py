@@ -1,15 +1,12 @@
-"""Layers to plan for: models of one Conv and small integers, their workloads, and how they run."""
+"""The layers and workloads of models, and runs on small integers."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime  # noqa: TID251 - the tests judge by the runtime itself
-from onnx import helper, numpy_helper
 
+from tests.small_models import conv
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import FoldOptions, Shapes
@@ -21,57 +18,12 @@ from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.targets import load_target
 from widthfold_onnx.tuning.workloads import Workload
 
-Dims = Sequence[int | str | None]
 FOLD = FoldOptions()
 
 
 def search_text(report: SearchReport) -> str:
     """All that a report says of a search."""
     return "; ".join(line.text for line in lines(report, Detail.FULL))
-
-
-def conv(
-    shape: Dims,
-    weight: Sequence[int],
-    *,
-    seed: int = 0,
-    dtype: type = np.float32,
-    bias: bool = True,
-    behind: Sequence[tuple[str, Sequence[np.ndarray], Mapping[str, object]]] = (),
-    output: str = "y",
-    op: str = "Conv",
-    blocks: int = 1,
-    **attributes: Any,
-) -> onnx.ModelProto:
-    """A Conv or ConvTranspose of small integers; operators behind it take further constants.
-
-    Its weight is zero outside of so many blocks of channels.
-    """
-    rng = np.random.default_rng(seed)
-    constants = {"w": rng.integers(-2, 3, weight)}
-    if blocks > 1:
-        inside = np.kron(np.eye(blocks), np.ones([n // blocks for n in weight[:2]]))
-        constants["w"][inside == 0] = 0
-    if bias:
-        group = attributes.get("group", 1)
-        outputs = weight[0] if op == "Conv" else weight[1] * group
-        constants["b"] = rng.integers(-4, 5, outputs)
-    names = [*(f"value{index}" for index in range(len(behind))), output]
-    nodes = [helper.make_node(op, ["x", *constants], names[:1], "conv", **attributes)]
-    for index, (op, values, settings) in enumerate(behind):
-        operands = {f"c{index}_{i}": value for i, value in enumerate(values)}
-        constants |= operands
-        ends = [names[index], *operands], [names[index + 1]]
-        nodes.append(helper.make_node(op, *ends, f"{op}{index}", **settings))
-    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", element, shape)],
-        [helper.make_tensor_value_info(output, element, [None] * len(shape))],
-        [numpy_helper.from_array(np.asarray(v).astype(dtype), k) for k, v in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def layers_of(
@@ -109,14 +61,6 @@ def integers(model: bytes, dtype: type = np.float32) -> np.ndarray:
     dims = onnx.ModelProto.FromString(model).graph.input[0].type.tensor_type.shape.dim
     rng = np.random.default_rng(9)
     return rng.integers(-3, 4, [d.dim_value for d in dims]).astype(dtype)
-
-
-def same(*kernel: int) -> str:
-    half = [k // 2 for k in kernel]
-    return f"pads = {half + half}"
-
-
-STRIDED = "strides = [2, 2], pads = [{0}, {0}, {0}, {0}]"
 
 
 BASE = {"shape": [1, 2, 6, 16], "weight": (3, 2, 3, 3), "pads": [1, 1, 1, 1]}
