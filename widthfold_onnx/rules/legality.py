@@ -32,10 +32,11 @@ def legal_form(proposal: ProposedFold) -> Form | Refusal:
     if problem is None and not options.mix_samples and not layer.is_finite:
         problem = proposal.mixing_problem()
     problem = problem or _spread_problem(layer, options, proposal.fold)
+    problem = problem or declared_extent_problem(layer)
     if problem is not None:
         return problem
     form = proposal.form(shapes)
-    return open_extents_problem(layer, form) or _growth_problem(layer, options, form) or form
+    return _open_extents_problem(layer, form) or _growth_problem(layer, options, form) or form
 
 
 def _integers_problem(layer: Layer, shapes: tuple[Dims, Dims]) -> Refusal | None:
@@ -122,11 +123,8 @@ def guard_problem(layer: Layer) -> Refusal | None:
     return None
 
 
-def open_extents_problem(layer: Layer, form: Form) -> Refusal | None:
-    """Refuse a form that constant Reshapes cannot express, or that needs a guard where none can be.
-
-    A Reshape copies dimensions at their place and infers one.
-    """
+def declared_extent_problem(layer: Layer) -> Refusal | None:
+    """Refuse a layer whose data is declared with an extent that is not known: no form is legal."""
     declared = layer.data.shape or ()
     for axis, extent in zip(layer.stored_axes, layer.static, strict=True):
         if extent is None and axis < len(declared) and isinstance(declared[axis], int):
@@ -135,6 +133,14 @@ def open_extents_problem(layer: Layer, form: Form) -> Refusal | None:
                 f"its data is declared with an extent of {declared[axis]}, which other turns of a "
                 "loop need not have, and the runtime would take it for given",
             )
+    return None
+
+
+def _open_extents_problem(layer: Layer, form: Form) -> Refusal | None:
+    """Refuse a form that constant Reshapes cannot express, or that needs a guard where none can be.
+
+    A Reshape copies dimensions at their place and infers one.
+    """
     if max(inferred(form.folding), inferred(form.unfolding)) > 1:
         return Refusal(
             Code.SEVERAL_UNKNOWN_EXTENTS,

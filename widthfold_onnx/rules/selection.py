@@ -19,7 +19,7 @@ from widthfold_onnx.rules.enumeration import (
 )
 from widthfold_onnx.rules.form import Form, FormSpec
 from widthfold_onnx.rules.layers import ConvLayer, Layer, ProductLayer
-from widthfold_onnx.rules.legality import guard_conditions, legal_form
+from widthfold_onnx.rules.legality import declared_extent_problem, guard_conditions, legal_form
 from widthfold_onnx.rules.row_fold import RowFold
 
 MAX_WHOLE = 64
@@ -123,7 +123,7 @@ def search_problem(layer: Layer, options: FoldOptions) -> Refusal | None:
     """
     may_be_wide = _is_of_one_axis(layer) or _is_einsum(layer)
     width_refusal = None if may_be_wide else wide_problem(layer, options)
-    return width_refusal or _weight_problem(layer)
+    return width_refusal or _weight_problem(layer) or declared_extent_problem(layer)
 
 
 def lift_of(layer: Layer, options: FoldOptions) -> Form | Refusal:

@@ -33,6 +33,24 @@ def test_what_is_left_alone_is_no_workload() -> None:
     assert [subject.code for subject in wide.subjects.values()] == [Code.ALREADY_WIDE]
 
 
+def test_a_layer_whose_data_is_declared_wrongly_shares_no_forms() -> None:
+    """The body of the loop is declared with extents that later turns need not have."""
+    model = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1,1,h,w] x, int64 m, bool go) => (float[1,1,p,q] y, float[1,1,a,b] z)
+    <float[1,1,3,3] k> {
+      z = Loop (m, go, x) <body = turn (int64 i, bool c, float[1,1,4,16] s)
+        => (bool d, float[1,1,4,16] t) {
+          d = Identity (c)
+          [inside] t = Conv <pads = [1,1,1,1]> (s, k)
+      }>
+      [outside] y = Conv <pads = [1,1,1,1]> (x, k)
+    }"""
+    layers = layers_of(build(model), shapes={"x": (1, 1, 4, 16)})
+    subjects = {name.node: subject for name, subject in layers.subjects.items()}
+    assert subjects["inside"].code == Code.UNKNOWN_EXTENT
+    assert layers.workloads[subjects["outside"]].forms
+
+
 def test_the_most_work_comes_first() -> None:
     model = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[1,1,6,16] x) => (float[1,1,6,16] y)
