@@ -1,4 +1,4 @@
-"""Measure workloads in child processes of this machine, and keep the results.
+"""Measure workloads in child processes of this machine, and save the results.
 
 A form that crashes the child, hangs or exhausts its memory has lost; the race goes on without it in
 a new child. A measurement in the store is not repeated, unless it was lost long ago or for want of
@@ -67,7 +67,7 @@ SILENCE_SECONDS = 60.0
 MEMORY_SHARE = 0.5
 """Share of the machine's memory that a child on the CPU may use."""
 
-Keep = Callable[[CandidateResult], None]
+Save = Callable[[CandidateResult], None]
 
 
 class _BudgetSpentError(Exception):
@@ -78,7 +78,7 @@ def measure(
     workloads: Sequence[Workload],
     options: RaceOptions,
     budget: Budget,
-    keep: Keep,
+    save: Save,
     on_progress: Progress,
     *,
     share: float = 1.0,
@@ -89,7 +89,7 @@ def measure(
         workloads: in the order in which they are measured.
         options: how forms run.
         budget: the seconds to spend; seconds in which a child starts do not count.
-        keep: gets every measurement at once.
+        save: gets every measurement at once.
         on_progress: gets a step per workload.
         share: fraction of the seconds that are left which these workloads should take.
 
@@ -97,7 +97,7 @@ def measure(
         UnverifiedError: the runtime cannot be used.
     """
     by_subject = {workload.subject: workload for workload in workloads}
-    remaining = _Remaining(by_subject, len(by_subject), budget, keep, on_progress)
+    remaining = _Remaining(by_subject, len(by_subject), budget, save, on_progress)
     on_cpu = traits_of(options.search_options.provider).device == "cpu"
     while remaining.workloads:
         try:
@@ -129,7 +129,7 @@ class _Remaining:
         workloads: by subject, each with the forms that are left.
         total: number of workloads at the beginning.
         budget: the seconds to spend.
-        keep: gets every measurement at once.
+        save: gets every measurement at once.
         on_progress: gets a step per workload.
         running: the form that has begun; None between two layers.
     """
@@ -137,7 +137,7 @@ class _Remaining:
     workloads: dict[str, Workload]
     total: int
     budget: Budget
-    keep: Keep
+    save: Save
     on_progress: Progress
     running: Start | None = None
 
@@ -171,10 +171,10 @@ class _Remaining:
         self.on_progress(Step(step, done, self.total, spare))
 
     def _record(self, result: CandidateResult) -> None:
-        """Keep a result; a layer is done when every form has a measurement."""
+        """Save a result; a layer is done when every form has a measurement."""
         subject, candidate, measurement = result
         measurement = msgspec.structs.replace(measurement, budget=self.budget.total)
-        self.keep(CandidateResult(subject, candidate, measurement))
+        self.save(CandidateResult(subject, candidate, measurement))
         workload = self.workloads[subject]
         forms = tuple(form for form in workload.forms if form.spec != candidate)
         self.workloads[subject] = replace(workload, forms=forms)
@@ -225,7 +225,7 @@ class Bench:
         """Return the measurement that the store holds, if any."""
         return self.store.get(self._key(subject, candidate))
 
-    def keep(self, result: CandidateResult) -> None:
+    def save(self, result: CandidateResult) -> None:
         """Store a measurement."""
         subject, candidate, measurement = result
         self.new_measurements.add((subject, candidate))
@@ -240,7 +240,7 @@ class Bench:
             on_progress: gets a step per workload.
         """
         pending = self.pending(workloads, budget.total)
-        measure(pending, self.options, budget, self.keep, on_progress)
+        measure(pending, self.options, budget, self.save, on_progress)
 
     def pending(self, workloads: Sequence[Workload], seconds: float = 0.0) -> list[Workload]:
         """Return the workloads that lack measurements, each with the forms that lack one.

@@ -341,7 +341,7 @@ class ClusterPool:
             try:
                 if flight.done():
                     for outcome in self._cluster.result(flight):
-                        task.queue.bench.keep(outcome)
+                        task.queue.bench.save(outcome)
                 elif task.address in workers:
                     continue
                 else:
@@ -363,4 +363,4 @@ def _failed(task: _Task, reason: str) -> None:
         queue.waiting.insert(0, workload)
     else:
         text = f"{MAX_FAILURES} workers failed at it; the last: {reason}"
-        queue.bench.keep(CandidateResult(workload.subject, AS_IS, lost(text)))
+        queue.bench.save(CandidateResult(workload.subject, AS_IS, lost(text)))

@@ -199,7 +199,7 @@ class LocalPool:
                 if isinstance(message, Exception):
                     raise message
                 if isinstance(message, CandidateResult):
-                    bench.keep(message)
+                    bench.save(message)
                 elif isinstance(message, Step):
                     done[number] = message.done
                     text = f"measuring layer {sum(done) + 1} of {len(pending)}"

@@ -67,7 +67,7 @@ def test_what_was_lost_is_tried_again_after_a_week(store: Store, inside, what: s
         taken = datetime.now(UTC) - timedelta(days=days)
         reason = lost("out of memory")
         old = replace(reason, taken=taken.isoformat())
-        bench(store).keep(CandidateResult("one", what, old))
+        bench(store).save(CandidateResult("one", what, old))
         inside.races.clear()
         bench(store).measure([workload("one", "a", "b")], Budget(60.0), quiet)
         assert len(inside.races) == races

@@ -231,7 +231,7 @@ class Trials:
         *models: object,
         share: float = 1.0,
     ) -> bool:
-        """Time models in a child process, and keep the measurements of each size when it is done.
+        """Time models in a child process, and save the measurements of each size when it is done.
 
         Args:
             open_trials: the candidates, in the order in which the function yields them, each with
@@ -254,12 +254,12 @@ class Trials:
         shapes = [dict(self.sizes[size]) for size in sizes]
         remaining_sizes = list(sizes)
 
-        def keep(results: Sequence[Measurement | None]) -> None:
+        def save(results: Sequence[Measurement | None]) -> None:
             size = remaining_sizes.pop(0)
             for (candidate, open_sizes), result in zip(open_trials, results, strict=True):
                 if result is not None and size in open_sizes:
                     measurement = msgspec.structs.replace(result, budget=seconds)
-                    self.bench.keep(CandidateResult(self._subjects[size], candidate, measurement))
+                    self.bench.save(CandidateResult(self._subjects[size], candidate, measurement))
 
         try:
             isolated(
@@ -269,11 +269,11 @@ class Trials:
                 options,
                 shapes,
                 silence=seconds + HANG_SECONDS,
-                on_message=keep,
+                on_message=save,
             )
         except UnverifiedError as error:
             if remaining_sizes:  # at the first one of them
-                keep([lost(str(error))] * len(open_trials))
+                save([lost(str(error))] * len(open_trials))
             return False
         return True
 
