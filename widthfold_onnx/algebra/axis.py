@@ -151,9 +151,8 @@ class ConvAxis(Window):
 class FoldedAxis(Window):
     """The folded axis: a Conv axis again, with tiles that become channels.
 
-    The fold needs these extents: the input is zero-extended to `extended_length` before it, the
-    output cut back from `extended_out_length` after it (None: the axis is kept, so that its extent
-    does not matter, or the extent is not known).
+    The input is zero-extended to `extended_length` before the fold, and the output is cut back from
+    `extended_out_length` after it. Both are None if the axis is kept or its extent is not known.
     `condition` is the congruence under which the fold is right if the axis is open; the input is
     extended and the output cut by the same numbers of positions then.
     """

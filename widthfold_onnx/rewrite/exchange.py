@@ -49,7 +49,7 @@ def find_matches(
         folder: where its external data lies.
         names: the companions.
     """
-    return [match for match, _ in _matched(proto, folder, names)[1]]
+    return [match for match, _ in _exchanges_of(proto, folder, names)[1]]
 
 
 def exchanged(
@@ -63,7 +63,7 @@ def exchanged(
         folder: where its external data lies.
         nodes: the nodes to replace, each by its companion.
     """
-    document, exchanges = _matched(proto, folder, {companion for companion, _ in nodes})
+    document, exchanges = _exchanges_of(proto, folder, {companion for companion, _ in nodes})
     selected_exchanges = {
         exchange.node: exchange.nodes
         for match, exchange in exchanges
@@ -75,7 +75,7 @@ def exchanged(
     return _carry_out(document, selected_exchanges), matches
 
 
-def _matched(
+def _exchanges_of(
     proto: onnx.ModelProto, folder: Path | None, names: Collection[Companion]
 ) -> tuple[Document | None, list[tuple[Match, Exchange | None]]]:
     """Return a linked copy of a model, and its matches, each with its exchange if it has one.

@@ -69,10 +69,10 @@ OPEN_RUNS = 4
 """Fewest runs of each session in such a contest: where the choice of settings is conclusive, and
 where it leaves open which model is faster.
 
-Where runs are long, starting a process takes longer than they do. Of 1500 simulated contests with
-`clock.RUN_SPREAD`, two processes of sessions with 4 runs showed a gain of 1.10x in 83 %, with 2
-runs in 68 %, and four processes of sessions with one run in 63 %. Two equal models seemed to differ
-in 0.2 % of contests with 4 runs, and in 0.8 % with 2.
+Where runs are long, starting a process takes longer than they do. In simulated contests with
+`clock.RUN_SPREAD`, two processes showed a gain of 1.10x in 83 % with 4 runs of each session, and in
+68 % with 2 runs. Four processes with one run showed it in 63 %. Two equal models seemed to differ
+in 0.2 % of the contests with 4 runs, and in 0.8 % of the contests with 2 runs.
 """
 
 

@@ -125,9 +125,7 @@ class SearchOutcome:
             sizes=list(map(_at_size, context.sizes, self.finals)),
             layers=len(workloads),
             forms=sum(len(workload.forms) for workload in workloads.values()),
-            measured=sum(
-                len(level_search.bench.new_measurements) for level_search in races.level_searches
-            ),
+            measured=sum(len(s.bench.new_measurements) for s in races.level_searches),
             pending=len(_unmeasured(races)) if options.measure else 0,
             predicted=sum(choice is not None and choice[1].predicted for choice in best),
             interrupted=races.interrupted,
@@ -160,11 +158,7 @@ class SearchOutcome:
 
 def _unmeasured(races: Races) -> set[str]:
     """Return the subjects of the layers that still lack a measurement."""
-    pending = [
-        w
-        for level_search in races.level_searches
-        for w in level_search.bench.pending(level_search.promising())
-    ]
+    pending = [w for s in races.level_searches for w in s.bench.pending(s.promising())]
     return races.level_searches[0].layers.subjects_of(pending)
 
 

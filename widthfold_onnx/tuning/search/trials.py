@@ -125,7 +125,7 @@ class Trials:
         open_sizes = [[self._open_sizes(c, of_size) for c in of_kind] for of_kind in candidates]
         untimed = [i for i in range(len(parts)) if any(of_kind[i] for of_kind in open_sizes)]
 
-        def are_timed(chunk: Sequence[int]) -> bool:
+        def time_parts(chunk: Sequence[int]) -> bool:
             open_trials = [
                 (candidates[kind][i], open_sizes[kind][i])
                 for kind in range(len(kinds))
@@ -137,10 +137,11 @@ class Trials:
 
         for start in range(0, len(untimed), MAX_MODELS_IN_MEMORY):
             chunk = untimed[start : start + MAX_MODELS_IN_MEMORY]
-            if not are_timed(chunk) and len(chunk) > 1:
+            has_lived = time_parts(chunk)
+            if not has_lived and len(chunk) > 1:
                 # One of them may not run, or memory holds some of them only.
                 for number in chunk:
-                    are_timed([number])
+                    time_parts([number])
         return [
             over_sizes([self._measurement(size, candidate) for size in self._searched])
             for candidate in chain.from_iterable(candidates)
