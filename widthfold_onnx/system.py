@@ -181,36 +181,39 @@ def peak_bytes() -> int:
     return memory.rss
 
 
-def limit_memory(size: int) -> bool:
-    """Limit the address space of this process to `size` bytes, where the system can.
+@contextlib.contextmanager
+def memory_limit(size: int | None) -> Iterator[bool]:
+    """Limit the address space of this process to `size` bytes for a while, where the system can.
 
-    Returns:
-        Whether a limit is set; an existing lower limit stays.
+    An existing lower limit stays; None sets no limit.
+
+    Yields:
+        Whether a limit was set.
     """
+    limits = None if size is None else _limit_memory(size)
+    try:
+        yield limits is not None
+    finally:
+        if limits is not None:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def _limit_memory(size: int) -> tuple[int, int] | None:
+    """Limit the address space; return the limits before, None where the system cannot."""
     try:
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         limit = size if soft == resource.RLIM_INFINITY else min(size, soft)
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     except (AttributeError, ValueError, OSError):  # Windows has no limits, macOS refuses this one
-        return False
-    return True
+        return None
+    return soft, hard
 
 
-@contextlib.contextmanager
-def memory_at_most(extra_bytes: int) -> Iterator[None]:
-    """Limit the address space of this process for a while to `extra_bytes` beyond its present size.
-
-    Where the system cannot, there is no limit.
-    """
+def memory_at_most(extra_bytes: int) -> contextlib.AbstractContextManager[bool]:
+    """Limit the address space to `extra_bytes` beyond its present size for a while."""
     import psutil
 
-    limits = resource.getrlimit(resource.RLIMIT_AS) if hasattr(resource, "RLIMIT_AS") else None
-    is_limited = limit_memory(psutil.Process().memory_info().vms + extra_bytes)
-    try:
-        yield
-    finally:
-        if is_limited and limits:
-            resource.setrlimit(resource.RLIMIT_AS, limits)
+    return memory_limit(psutil.Process().memory_info().vms + extra_bytes)
 
 
 def end_tree(pid: int) -> None:

@@ -46,7 +46,7 @@ from widthfold_onnx.errors import (
 )
 from widthfold_onnx.options import VerifyOptions
 from widthfold_onnx.runtime import child
-from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.child import Child, isolated
 
 
 def test_the_result_comes_from_another_process():
@@ -102,6 +102,52 @@ def test_what_cannot_be_read_is_a_fault_of_ours(kind):
         isolated(unreadable, kind, timeout=60)
     with pytest.raises(InternalError, match=r"^[A-Z][A-Za-z]*Error: unreadable"):
         isolated(echo, unreadable(kind), timeout=60)
+
+
+def test_a_child_runs_one_task_after_the_other():
+    with Child() as worker:
+        ids = [isolated(process_id, child=worker) for _ in range(3)]
+        assert isolated(count, child=worker, on_message=ids.append) == 3
+        assert isolated(add, 2, 3, child=worker, memory=1 << 40) == 5
+        assert isolated(process_id, child=worker) == ids[0]
+        assert isolated(process_id) != ids[0]
+    assert ids == [ids[0]] * 3 + ["step 0", "step 1", "step 2"]
+    assert wait_for(lambda: is_gone(ids[0]))
+
+
+@pytest.mark.parametrize(
+    ("fail", "arguments", "error"),
+    [
+        (segfault, (), UnverifiedError),
+        (spin, (), UnverifiedError),
+        (refuse, (UsageError,), UsageError),
+    ],
+)
+def test_a_new_child_follows_a_failure(fail, arguments, error):
+    with Child() as worker:
+        first = isolated(process_id, child=worker)
+        with pytest.raises(error):
+            isolated(fail, *arguments, child=worker, timeout=60 if fail is not spin else 0.5)
+        assert isolated(process_id, child=worker) != first
+        assert wait_for(lambda: is_gone(first))
+
+
+def test_an_error_shows_no_output_of_an_earlier_task():
+    with Child() as worker:
+        assert isolated(shout, child=worker) == "done"
+        with pytest.raises(UnverifiedError, match=r"code 7 and no result$"):
+            isolated(leave, child=worker)
+        assert isolated(shout, child=worker) == "done"
+        with pytest.raises(UnverifiedError, match=r"assertion of the runtime failed$"):
+            isolated(abort, child=worker)
+
+
+def test_a_limit_of_memory_ends_with_its_task():
+    pytest.importorskip("resource")
+    with Child() as worker:
+        ids = isolated(process_id, child=worker, memory=1 << 30)
+        assert isolated(hoard, child=worker) == 1 << 31
+        assert isolated(process_id, child=worker) == ids
 
 
 def test_an_endless_loop_is_stopped():

@@ -1,4 +1,4 @@
-"""Run one function in a child process, so that a crash, a hang or a lack of memory stays there.
+"""Run a function in a child process, so that a crash, a hang or a lack of memory stays there.
 
 A fresh interpreter is started, never a fork (CUDA does not survive one) and never the caller's
 own script (which need not guard its main part). Both ends are ours: pickles, which tell where they
@@ -10,6 +10,7 @@ and kills the child with all that it started.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import math
 import os
@@ -24,10 +25,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import IO, Any, TypeVar
+from dataclasses import dataclass
+from typing import IO, Any, Self, TypeVar
 
 from widthfold_onnx.errors import InternalError, UnverifiedError, WidthfoldError
-from widthfold_onnx.system import OWN_GROUP, TEMPORARY, end_tree, limit_memory
+from widthfold_onnx.system import OWN_GROUP, TEMPORARY, end_tree, memory_limit
 from widthfold_onnx.text import printable
 
 Result = TypeVar("Result")
@@ -39,13 +41,50 @@ _START = (
 _STEP = 1.0
 """Seconds of one wait at most: on Windows Ctrl-C is not heard before it ends."""
 
+_LAST = ("result", "error")
+"""Kinds of the last message of a task."""
+
 _TAIL = 2000
 """Bytes of the child's own output that are looked at for an error message."""
+
+
+class Child:
+    """A process that runs one task after the other, as long as tasks return.
+
+    Starting a process and importing the runtime takes 0.3 s.
+    """
+
+    def __init__(self) -> None:
+        self._resources = contextlib.ExitStack()
+        self._waiting: _Process | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End the process, if there is one."""
+        self._waiting = None
+        self._resources.close()
+
+    @contextlib.contextmanager
+    def process(self) -> Iterator[_Process]:
+        """Yield the process that waits, or a new one. It ends if the block raises an error."""
+        if self._waiting is None:
+            self._waiting = self._resources.enter_context(_started())
+        try:
+            yield self._waiting
+        except BaseException:
+            self.end()
+            raise
 
 
 def isolated(
     function: Callable[..., Result],
     *args: object,
+    child: Child | None = None,
     timeout: float = math.inf,
     silence: float = math.inf,
     memory: int | None = None,
@@ -57,23 +96,55 @@ def isolated(
         function: module-level, importable; with `on_message` it also gets ``send=``, a
             callable that takes a picklable message.
         args: picklable.
-        timeout: seconds until the child is killed.
-        silence: seconds without a message until the child is killed.
+        child: runs it, and waits for the next task if it returns; None starts a process for this
+            task alone.
+        timeout: seconds until the process is killed.
+        silence: seconds without a message until the process is killed.
         memory: most bytes of address space, where the system can limit it; leave it None for CUDA,
             which reserves far more.
         on_message: called in this process with every message.
 
     Raises:
-        UnverifiedError: the child crashed, ran out of time or out of memory.
+        UnverifiedError: the process crashed, ran out of time or out of memory.
         InternalError: the function raised something that is not a `WidthfoldError`; those are
             raised here as they are.
     """
     if function.__module__ == "__main__":
         raise InternalError(f"{function.__qualname__} must live in an importable module")
-    task = pickle.dumps((function, args, on_message is not None, memory))
-    start = heard = time.monotonic()
-    with tempfile.TemporaryFile() as noise, _child(noise) as child:
-        messages = _messages(child, task)
+    call = pickle.dumps((function, args, on_message is not None, memory))
+    # The outer pickle is read by a thread; the inner one imports modules and may fail.
+    task = pickle.dumps(call)
+    with contextlib.ExitStack() as until_it_returns:
+        owner = until_it_returns.enter_context(Child()) if child is None else child
+        process = until_it_returns.enter_context(owner.process())
+        result = process.result_of(task, timeout, silence, memory, on_message)
+    return result  # type: ignore[no-any-return] # what the function returned
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A child process.
+
+    Attributes:
+        popen: the process, with pipes to it and from it.
+        noise: file of its own output.
+    """
+
+    popen: subprocess.Popen[bytes]
+    noise: IO[bytes]
+
+    def result_of(
+        self,
+        task: bytes,
+        timeout: float,
+        silence: float,
+        memory: int | None,
+        on_message: Callable[[Any], None] | None,
+    ) -> Any:
+        """Send a task and wait for its result; `isolated` has the arguments and errors."""
+        start = heard = time.monotonic()
+        noise_start = self.noise.seek(0, os.SEEK_END)
+        messages = _messages(self.popen, task)
         while True:
             ends, now = (start + timeout, heard + silence), time.monotonic()
             try:
@@ -89,23 +160,32 @@ def isolated(
             elif kind == "unlimited":
                 memory = None
             elif kind == "result":
-                return value  # type: ignore[no-any-return] # what the function returned
+                return value
             elif kind == "error":
                 raise value
             elif kind == "gone":
-                raise UnverifiedError(_exit_message(child.wait(), noise, memory))
+                output = self._output_since(noise_start)
+                raise UnverifiedError(_exit_message(self.popen.wait(), output, memory))
             heard = time.monotonic()
+
+    def _output_since(self, start: int) -> bytes:
+        """Return the end of what the process itself wrote."""
+        self.noise.seek(max(self.noise.seek(0, os.SEEK_END) - _TAIL, start))
+        return self.noise.read()
 
 
 @contextlib.contextmanager
-def _child(noise: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the child in a session of its own, which ends with the block in any case.
+def _started() -> Iterator[_Process]:
+    """Start a process in a session of its own, which ends with the block in any case.
 
-    Its temporary files are in a folder of ours: a child that is killed cannot remove them.
+    Its temporary files are in a folder of ours: a process that is killed cannot remove them.
     """
-    # Children of the child end with its pipe and may write until then: such files are left.
-    with tempfile.TemporaryDirectory(prefix="widthfold-", ignore_cleanup_errors=True) as folder:
-        child = subprocess.Popen(
+    # Children of the process end with its pipe and may write until then: such files are left.
+    with (
+        tempfile.TemporaryFile() as noise,
+        tempfile.TemporaryDirectory(prefix="widthfold-", ignore_cleanup_errors=True) as folder,
+    ):
+        popen = subprocess.Popen(
             [sys.executable, "-P", "-c", _START, json.dumps([sys.path, folder])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -114,35 +194,38 @@ def _child(noise: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
             **OWN_GROUP,
         )
         try:
-            yield child
+            yield _Process(popen, noise)
         finally:
-            _end(child)
+            _end(popen)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    if child.poll() is None:  # not reaped yet, so its id is still its own
-        end_tree(child.pid)
-        child.wait()
-    for pipe in (child.stdin, child.stdout):
+def _end(popen: subprocess.Popen[bytes]) -> None:
+    if popen.poll() is None:  # not reaped yet, so its id is still its own
+        end_tree(popen.pid)
+        popen.wait()
+    for pipe in (popen.stdin, popen.stdout):
         if pipe is not None:
-            with contextlib.suppress(OSError):  # the child died before it read all
+            with contextlib.suppress(OSError):  # the process died before it read all
                 pipe.close()
 
 
-def _messages(child: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[tuple[str, Any]]:
-    """Send the task and collect what comes back; waiting on the queue stays interruptible."""
+def _messages(popen: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[tuple[str, Any]]:
+    """Send a task and collect what comes back; waiting on the queue stays interruptible."""
     messages: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
 
     def talk() -> None:
-        assert child.stdin is not None
-        assert child.stdout is not None
+        assert popen.stdin is not None
+        assert popen.stdout is not None
         try:
             with contextlib.suppress(OSError):  # it may end before it has read all, and say why
-                _send(child.stdin, task)
+                _send(popen.stdin, task)
             with contextlib.suppress(EOFError, pickle.UnpicklingError):  # it ends, perhaps half-way
-                while True:
-                    messages.put(pickle.load(child.stdout))
-            child.stdout.read()  # after a broken message: a full pipe would keep it from ending
+                kind = ""
+                while kind not in _LAST:
+                    kind, value = pickle.load(popen.stdout)
+                    messages.put((kind, value))
+                return
+            popen.stdout.read()  # after a broken message: a full pipe would keep it from ending
         except Exception as error:  # without this an answer that does not unpickle would hang
             messages.put(("error", _fault(f"answer of the child: {error!r}")))
         messages.put(("gone", None))
@@ -152,7 +235,7 @@ def _messages(child: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[
 
 
 def serve(folder: str) -> None:
-    """Read one task as the child, answer, end. Only `isolated` starts it, in its `folder`."""
+    """Run one task after the other as the child, in its `folder`; only `isolated` starts it."""
     source, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - os.devnull is no path of ours
         os.dup2(nothing.fileno(), 0)
@@ -165,15 +248,25 @@ def serve(folder: str) -> None:
         with lock:
             _send(answers, message)
 
+    tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read_tasks, args=(source, tasks, folder), daemon=True).start()
+    while True:
+        _run(tasks.get(), answer)
+        gc.collect()  # models that were open would take memory from the next task
+
+
+def _run(task: bytes, answer: Callable[[str, object], None]) -> None:
+    """Run a task and answer with its result or its error."""
     memory = None
     try:
-        function, args, sends, memory = pickle.load(source)
-        threading.Thread(target=_end_with_parent, args=(source, folder), daemon=True).start()
-        if memory is not None and not limit_memory(memory):
-            memory = None
-            answer("unlimited", None)
+        function, args, sends, memory = pickle.loads(task)
         options = {"send": lambda message: answer("message", message)} if sends else {}
-        answer("result", function(*args, **options))
+        with memory_limit(memory) as is_limited:
+            if memory is not None and not is_limited:
+                memory = None
+                answer("unlimited", None)
+            result = function(*args, **options)
+        answer("result", result)
     except WidthfoldError as error:
         answer("error", error)
     except MemoryError:
@@ -189,8 +282,11 @@ def _fault(summary: str) -> InternalError:
     return error
 
 
-def _end_with_parent(source: IO[bytes], folder: str) -> None:
-    source.read(1)  # returns when the parent's end closes, even if the parent was killed
+def _read_tasks(source: IO[bytes], tasks: queue.SimpleQueue[bytes], folder: str) -> None:
+    """Pass on the tasks; end with the parent, even if it was killed."""
+    with contextlib.suppress(EOFError, pickle.UnpicklingError):
+        while True:
+            tasks.put(pickle.load(source))
     shutil.rmtree(folder, ignore_errors=True)  # a parent that was killed cannot
     os._exit(1)
 
@@ -204,10 +300,8 @@ def _limit(memory: int | None) -> str:
     return "" if memory is None else f" (limit {memory >> 20} MiB)"
 
 
-def _exit_message(code: int, noise: IO[bytes], memory: int | None) -> str:
-    noise.seek(0, os.SEEK_END)
-    noise.seek(max(noise.tell() - _TAIL, 0))
-    lines = [line for line in noise.read().splitlines() if line.strip()]
+def _exit_message(code: int, output: bytes, memory: int | None) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
     last = f": {printable(lines[-1])}" if lines else ""
     if b"bad_alloc" in b"".join(lines):
         return f"out of memory{_limit(memory)}{last}"

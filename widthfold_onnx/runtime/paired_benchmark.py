@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.inputs.input_sets import Rotation, timed_inputs
 from widthfold_onnx.runtime.intervals import Pairing, is_settled, one_session
 from widthfold_onnx.runtime.measurement import Measurement, timed
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import Feeds, Session, resolved
 from widthfold_onnx.runtime.settings import (
     CHOICE_PATIENCE,
@@ -202,7 +203,12 @@ def ratio_over_processes(
 
 
 def ratio_in_process(
-    original: Path, rewritten: Path, options: VerifyOptions, sizes: Sequence[Shapes]
+    original: Path,
+    rewritten: Path,
+    options: VerifyOptions,
+    sizes: Sequence[Shapes],
+    *,
+    levels: Collection[Level] | None = None,
 ) -> Iterator[list[Measurement]]:
     """Time two models, each at the setting that suits it best, in this process.
 
@@ -218,6 +224,7 @@ def ratio_in_process(
         rewritten: model file.
         options: as for `contest`; the budget holds for each size.
         sizes: shapes of every random input, one or more assignments.
+        levels: levels of the runtime to choose from; None for all.
 
     Yields:
         The measurement at each size, until the rewritten model is surely slower.
@@ -225,7 +232,7 @@ def ratio_in_process(
     Raises:
         UnverifiedError: a model does not run.
     """
-    models = OpenModels.of((original, rewritten), options)
+    models = OpenModels.of((original, rewritten), options, levels)
     for shapes in sizes:
         setting_times = models.timed(shapes, CHOICE_SECONDS)
         (measurement,) = ratios_in_turn(
@@ -248,6 +255,8 @@ def ratios_to(
     kinds: Sequence[Distribution],
     options: VerifyOptions,
     sizes: Sequence[Shapes],
+    *,
+    levels: Collection[Level] | None = None,
 ) -> Iterator[list[Measurement | None]]:
     """Time other models in turn with a model, all at the setting that suits the model best.
 
@@ -259,6 +268,7 @@ def ratios_to(
         kinds: how random inputs are distributed, one after the other.
         options: as for `contest`; the budget holds for all kinds together, at each size.
         sizes: shapes of every random input, one or more assignments.
+        levels: levels of the runtime to choose from; None for all.
 
     Yields:
         At each size, on inputs of each kind, for each other model: time of it / time of the model;
@@ -268,7 +278,7 @@ def ratios_to(
         UnverifiedError: a model does not run.
     """
     seconds = options.time_budget * CHOICE_SHARE
-    setting_times = OpenModels.of([model], options).timed(sizes[0], seconds, kinds[0])
+    setting_times = OpenModels.of([model], options, levels).timed(sizes[0], seconds, kinds[0])
     (base,), (setting,) = setting_times.best_sessions, setting_times.best_settings
     sessions = [open_at(other, setting) for other in others]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -71,8 +71,13 @@ class Setting:
         return ", ".join([self.level, *(f"{name}={value}" for name, value in entries)])
 
 
-def settings_of(options: RuntimeOptions) -> list[Setting]:
-    """Return the settings to choose from, the common one first; given options are fixed."""
+def settings_of(options: RuntimeOptions, levels: Collection[Level] | None = None) -> list[Setting]:
+    """Return the settings to choose from, the common one first.
+
+    Args:
+        options: its options of the provider are fixed.
+        levels: levels to choose from; None for all levels of the provider.
+    """
     provider, fixed = traits_of(options.provider), options.provider_options
     swept = {
         name: (fixed[name],) if name in fixed else values for name, values in provider.swept.items()
@@ -84,6 +89,7 @@ def settings_of(options: RuntimeOptions) -> list[Setting]:
     return [
         Setting(level, replace(options, provider_options=combination))
         for level in provider.levels
+        if levels is None or level in levels
         for combination in combinations
     ]
 
@@ -172,13 +178,23 @@ class OpenModels:
     opening: float
 
     @classmethod
-    def of(cls, files: Sequence[Path], options: VerifyOptions) -> Self:
+    def of(
+        cls,
+        files: Sequence[Path],
+        options: VerifyOptions,
+        levels: Collection[Level] | None = None,
+    ) -> Self:
         """Open models.
+
+        Args:
+            files: model files.
+            options: as for `paired_benchmark.contest`.
+            levels: as for `settings_of`.
 
         Raises:
             UnverifiedError: a model does not run.
         """
-        settings = settings_of(options)
+        settings = settings_of(options, levels)
         start = time.perf_counter()
         sessions = [[open_at(file, setting) for setting in settings] for file in files]
         opening = (time.perf_counter() - start) / (len(files) * len(settings))

@@ -17,7 +17,7 @@ import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.options.progress import Progress, Step
-from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.child import Child, isolated
 from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Measurement, lost
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.system import memory_bytes
@@ -82,6 +82,7 @@ def measure(
     on_progress: Progress,
     *,
     share: float = 1.0,
+    child: Child | None = None,
 ) -> None:
     """Race all forms of the workloads, until all ran or the budget is spent; the first always runs.
 
@@ -92,6 +93,7 @@ def measure(
         save: gets every measurement at once.
         on_progress: gets a step per workload.
         share: fraction of the seconds that are left which these workloads should take.
+        child: runs the races; None starts processes for them alone.
 
     Raises:
         UnverifiedError: the runtime cannot be used.
@@ -106,6 +108,7 @@ def measure(
                 list(remaining.workloads.values()),
                 options,
                 budget.left * share,
+                child=child,
                 silence=SILENCE_SECONDS,
                 # CUDA reserves far more address space than it uses.
                 memory=int(memory_bytes() * MEMORY_SHARE) if on_cpu else None,
@@ -205,12 +208,14 @@ class Bench:
         options: how forms run; its provider is not AUTO.
         store: where measurements are kept.
         machine: `identity.machine_identity`.
+        child: runs what is measured; None starts processes for each call.
         new_measurements: subject and candidate of each measurement that this bench has kept.
     """
 
     options: RaceOptions
     store: Store
     machine: str
+    child: Child | None = None
     new_measurements: set[tuple[str, Candidate]] = field(default_factory=set)
 
     @cached_property
@@ -219,7 +224,7 @@ class Bench:
 
     def at(self, level: Level) -> Bench:
         """Return a bench of its own for another level."""
-        return Bench(replace(self.options, level=level), self.store, self.machine)
+        return Bench(replace(self.options, level=level), self.store, self.machine, self.child)
 
     def measurement(self, subject: str, candidate: Candidate) -> Measurement | None:
         """Return the measurement that the store holds, if any."""
@@ -240,7 +245,7 @@ class Bench:
             on_progress: gets a step per workload.
         """
         pending = self.pending(workloads, budget.total)
-        measure(pending, self.options, budget, self.save, on_progress)
+        measure(pending, self.options, budget, self.save, on_progress, child=self.child)
 
     def pending(self, workloads: Sequence[Workload], seconds: float = 0.0) -> list[Workload]:
         """Return the workloads that lack measurements, each with the forms that lack one.

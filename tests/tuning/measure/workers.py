@@ -139,7 +139,7 @@ def hopeless(
     raise UnverifiedError("there is no runtime")
 
 
-def sleeping(*args: object) -> None:
+def sleeping(*args: object, levels: object) -> None:
     """A comparison that never ends."""
     time.sleep(PATIENCE)
 

@@ -137,6 +137,6 @@ def test_a_target_must_fit_the_provider_that_was_found(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = (Provider.CPU, {"x": (1, 1, 4, 32)})
-    monkeypatch.setattr(context_module, "isolated", lambda *arguments: here)
+    monkeypatch.setattr(context_module, "isolated", lambda *arguments, **limits: here)
     with pytest.raises(UsageError, match="target h100 is of provider cuda, not cpu"):
         found(model, provider=Provider.AUTO, target="h100")

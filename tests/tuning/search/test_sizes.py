@@ -69,9 +69,10 @@ def test_a_layer_that_loses_at_the_larger_size_is_left_out(
 ) -> None:
     model = save(build(OPEN), tmp_path / "model.onnx")
     gains = {1: {"first": 1.0, "second": 1.0}, 6: {"first": -2.0, "second": 1.0}}
-    enter(monkeypatch, Sized(gains))
+    world = enter(monkeypatch, Sized(gains))
     found(model, fold={**ONE_AXIS, "input_shapes": (SMALL, LARGE)})
     assert folded(model.with_name("out.onnx")) == {"second"}
+    assert set(world.levels_to_choose) == {None}, "another level may be the fastest there"
 
 
 def test_a_layer_that_loses_at_the_first_size_is_not_timed_at_the_larger_one(

@@ -241,7 +241,7 @@ def test_the_other_trials_are_of_one_plan_each_as_well(
 ) -> None:
     with Store(None) as store:
         builder = Builder(model, store)
-        time_one = builder.trials.levels if levels else builder.trials.final
+        time_one = builder.trials.level_ratio if levels else builder.trials.final
         times = [time_one(each) for each in (A, B, replace(A, **ELSEWHERE), B)]
         assert times[:2] == times[2:]
         assert len(builder.bench.new_measurements) == 2
@@ -280,7 +280,7 @@ def test_parts_of_a_plan_are_timed_in_turn_with_it(
     asked: list[int] = []
 
     def spy(send_each, trial, base: Path, *args, **more):
-        asked.append(len(args[0]) if trial is ratios_to else 0)
+        asked.append(len(args[0]) if trial.func is ratios_to else 0)
         return world.isolated(send_each, trial, base, *args, **more)
 
     monkeypatch.setattr(trials, "isolated", spy)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ class World:
         self.advice = ""
         self.raced: list[str] = []
         self.budgets: list[float] = []
+        self.levels_to_choose: list[Collection[Level] | None] = []
         self.at: list[Level] = []
         self.compared: list[tuple[frozenset[str], frozenset[str]]] = []
 
@@ -122,6 +124,9 @@ class World:
     def _trial(self, function, *args) -> Iterator[list[Measurement | None]]:
         """Stand in for the functions that time whole models at sizes."""
         *models, options, sizes = args
+        if isinstance(function, partial):
+            self.levels_to_choose.append(function.keywords["levels"])
+            function = function.func
         if function is ratio_of_levels:
             yield [self._timed(WHOLE, WHOLE / self.levels, "all", "extended")]
         elif function is ratios_to:

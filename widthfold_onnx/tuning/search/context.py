@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Provider, SearchOptions, Sizes
-from widthfold_onnx.runtime.child import isolated
+from widthfold_onnx.runtime.child import Child, isolated
 from widthfold_onnx.runtime.inputs.sizes import assumed_shapes, provider_and_sizes
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.runtime.session import ports_of
@@ -40,9 +40,16 @@ class SearchContext:
 
 
 def find_context(
-    loaded: LoadedModel, options: SearchOptions, demanded: Sizes, store: Store
+    loaded: LoadedModel, options: SearchOptions, demanded: Sizes, store: Store, child: Child
 ) -> SearchContext:
     """Return the context of this machine, or if nothing is to be run of the target's kind.
+
+    Args:
+        loaded: the model.
+        options: where it is measured.
+        demanded: sizes of its inputs, which the caller demands.
+        store: the known measurements.
+        child: runs the model.
 
     Raises:
         UnverifiedError: the runtime cannot be used, or the model does not run.
@@ -52,7 +59,7 @@ def find_context(
     chosen_target = _chosen(options, options.provider)  # before anything runs
     if not options.measure:
         return _without_running(loaded, options, demanded, store, chosen_target)
-    provider, sizes = isolated(provider_and_sizes, loaded.path, options, demanded)
+    provider, sizes = isolated(provider_and_sizes, loaded.path, options, demanded, child=child)
     target = _chosen(options, provider) or load_target(usual(provider))
     return SearchContext(provider, sizes, target, machine_identity(provider))
 

@@ -67,8 +67,8 @@ def best_padding(trials: Trials, unpadded: Plan) -> TimedPadding | None:
     multiples = CHANNEL_MULTIPLES if given_multiple is None else (given_multiple,)
     candidates: list[TimedPadding] = []
     earlier_widths: list[list[tuple[str, int]]] = []
+    reading = drafting.reading(unpadded.draft)
     for multiple in filter(None, multiples):
-        reading = drafting.reading(unpadded.draft)
         chains, stops = drafting.padding_plans(reading, multiple)
         widths = [(layer.node, layer.padded) for part in chains for layer in part.layers]
         if not chains or widths in earlier_widths:

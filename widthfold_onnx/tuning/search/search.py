@@ -33,6 +33,7 @@ from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, SearchOptions
 from widthfold_onnx.options.progress import Progress, Step
 from widthfold_onnx.rewrite.plan import Plan
+from widthfold_onnx.runtime.child import Child
 from widthfold_onnx.runtime.inputs.sizes import assumed_sizes
 from widthfold_onnx.runtime.measurement import Measurement
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
@@ -77,10 +78,10 @@ def search(
         UnverifiedError: the runtime cannot be used, or the model does not run.
     """
     on_progress(Step("looking for the provider and the shapes of the inputs"))
-    context = find_context(loaded, search_options, fold_options.input_shapes, store)
-    options = RaceOptions(replace(search_options, provider=context.provider), fold_options)
-    bench = Bench(options, store, context.machine)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, Child() as child:
+        context = find_context(loaded, search_options, fold_options.input_shapes, store, child)
+        options = RaceOptions(replace(search_options, provider=context.provider), fold_options)
+        bench = Bench(options, store, context.machine, child)
         trials = Trials(loaded, bench, context.sizes, Path(folder), on_progress)
         return _Search(trials, context).run()
 
@@ -99,6 +100,8 @@ class _Search:
         matches = drafting.matches(fold_options.active_companions)
         draft, gains = best_companions(trials, matches)
         races = self._race(draft)
+        if len(self.context.sizes) == 1:  # at other sizes another level may be the fastest
+            trials = replace(trials, levels=races.levels)
         level_search, forms = races.level_searches[0], races.level_searches[0].chosen()
         if not races.interrupted:
             level_search, forms = settle(trials, draft, races.level_searches)
@@ -151,7 +154,7 @@ class _Search:
             has_levels = Level.EXTENDED in traits_of(search_options.provider).levels
             if first.layers.workloads and has_levels:
                 self.trials.on_progress(Step("timing the model at the levels of the runtime"))
-                drafted = self.trials.levels(draft)
+                drafted = self.trials.level_ratio(draft)
             if drafted is not None and drafted.status == "ok":
                 level_searches = [replace(first, seconds=drafted.seconds * drafted.ratio)]
                 if MAX_LEVEL_RATIO * drafted.ratio > 1:

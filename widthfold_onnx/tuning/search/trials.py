@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
@@ -62,6 +62,8 @@ class Trials:
         sizes: at which whole models run: shapes of every input, one or more assignments.
         folder: folder for the models that are built.
         on_progress: gets a step for each stage of the search.
+        levels: levels of the runtime at which models may be fastest; None for all. The final trial
+            chooses from all.
     """
 
     loaded: LoadedModel
@@ -69,6 +71,7 @@ class Trials:
     sizes: Sizes
     folder: Path
     on_progress: Progress
+    levels: Collection[Level] | None = None
 
     @cached_property
     def drafting(self) -> Drafting:
@@ -99,7 +102,8 @@ class Trials:
         """
         of_size = seconds / len(self._searched)
         candidate, plans = _candidate(base, plan), (base, plan)
-        return over_sizes(self._timed(self._searched, candidate, ratio_in_process, of_size, *plans))
+        timer = partial(ratio_in_process, levels=self.levels)
+        return over_sizes(self._timed(self._searched, candidate, timer, of_size, *plans))
 
     def without(
         self,
@@ -133,7 +137,8 @@ class Trials:
             ]
             arguments = self._file(plan), [self._file(parts[i]) for i in chunk], kinds
             share = len(chunk) / len(untimed)
-            return self._time(open_trials, ratios_to, of_size, *arguments, share=share)
+            timer = partial(ratios_to, levels=self.levels)
+            return self._time(open_trials, timer, of_size, *arguments, share=share)
 
         for start in range(0, len(untimed), MAX_MODELS_IN_MEMORY):
             chunk = untimed[start : start + MAX_MODELS_IN_MEMORY]
@@ -147,7 +152,7 @@ class Trials:
             for candidate in chain.from_iterable(candidates)
         ]
 
-    def levels(self, plan: Plan) -> Measurement | None:
+    def level_ratio(self, plan: Plan) -> Measurement | None:
         """Time one model on the CPU at the first size: at level ALL / at level EXTENDED."""
         candidate = canonical({"of": plan.digest, "than": Level.ALL, "is": Level.EXTENDED})
         (measurement,) = self._timed([0], candidate, ratio_of_levels, self.spending.probe, plan)
@@ -269,6 +274,7 @@ class Trials:
                 *models,
                 options,
                 shapes,
+                child=self.bench.child,
                 silence=seconds + HANG_SECONDS,
                 on_message=save,
             )
