@@ -183,7 +183,7 @@ def peak_bytes() -> int:
 
 @contextlib.contextmanager
 def memory_limit(size: int | None) -> Iterator[bool]:
-    """Limit the address space of this process to `size` bytes for a while, where the system can.
+    """Limit the address space of this process to `size` bytes in the block, where the system can.
 
     An existing lower limit stays; None sets no limit.
 
@@ -199,7 +199,7 @@ def memory_limit(size: int | None) -> Iterator[bool]:
 
 
 def _limit_memory(size: int) -> tuple[int, int] | None:
-    """Limit the address space; return the limits before, None where the system cannot."""
+    """Limit the address space; return the earlier limits, or None where the system cannot."""
     try:
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         limit = size if soft == resource.RLIM_INFINITY else min(size, soft)
@@ -210,7 +210,7 @@ def _limit_memory(size: int) -> tuple[int, int] | None:
 
 
 def memory_at_most(extra_bytes: int) -> contextlib.AbstractContextManager[bool]:
-    """Limit the address space to `extra_bytes` beyond its present size for a while."""
+    """Limit the address space in the block to `extra_bytes` beyond its present size."""
     import psutil
 
     return memory_limit(psutil.Process().memory_info().vms + extra_bytes)

@@ -32,6 +32,24 @@ def abort():
     os.abort()
 
 
+def abort_later():
+    class Aborting:
+        def __del__(self):
+            abort()
+
+    aborting = Aborting()
+    aborting.own = aborting
+
+
+def print_only():
+    print("from python, and not flushed")
+
+
+def exit_with_a_reason():
+    print("the reason")
+    sys.exit(3)
+
+
 def segfault():
     os.kill(os.getpid(), signal.SIGSEGV)
 

@@ -20,15 +20,18 @@ import pytest
 
 from tests.runtime.called import (
     abort,
+    abort_later,
     add,
     count,
     divide,
     echo,
+    exit_with_a_reason,
     hoard,
     kept_times,
     lambda_result,
     leave,
     nothing,
+    print_only,
     process_id,
     read_stdin,
     refuse,
@@ -132,9 +135,31 @@ def test_a_new_child_follows_a_failure(fail, arguments, error):
         assert wait_for(lambda: is_gone(first))
 
 
+def test_a_child_that_died_after_its_task_is_replaced():
+    with Child() as worker:
+        first = isolated(process_id, child=worker)
+        os.kill(first, signal.SIGKILL)
+        assert wait_for(lambda: is_gone(first))
+        assert isolated(add, 2, 3, child=worker) == 5
+
+
+def test_a_task_is_blamed_for_what_it_leaves_behind():
+    """An object in a cycle, whose end aborts the process."""
+    with Child() as worker:
+        with pytest.raises(UnverifiedError, match="SIGABRT"):
+            isolated(abort_later, child=worker)
+        assert isolated(add, 2, 3, child=worker) == 5
+
+
+def test_the_last_words_of_a_child_are_shown():
+    for _ in range(3):
+        with pytest.raises(UnverifiedError, match="code 3 and no result: the reason"):
+            isolated(exit_with_a_reason)
+
+
 def test_an_error_shows_no_output_of_an_earlier_task():
     with Child() as worker:
-        assert isolated(shout, child=worker) == "done"
+        assert isolated(print_only, child=worker) is None
         with pytest.raises(UnverifiedError, match=r"code 7 and no result$"):
             isolated(leave, child=worker)
         assert isolated(shout, child=worker) == "done"

@@ -232,12 +232,12 @@ def test_parts_run_at_the_setting_that_suits_the_base(machine):
 @pytest.mark.parametrize("level", [Level.ALL, Level.EXTENDED])
 def test_trials_at_one_level_open_no_other(machine, models, level):
     """Each model runs once for each pair: there is no setting to choose."""
-    ((timed,),) = ratio_in_process(*models, OPTIONS, [SHAPES], levels={level})
+    ((timed,),) = ratio_in_process(*models, OPTIONS, [SHAPES], level=level)
     assert timed.ratio == pytest.approx(6 / 3 if level is Level.ALL else 4 / 9)
     warming_up = math.ceil(0.1 * timed.seconds**-1 / (1 + timed.ratio))
     assert [number for number, _ in machine.runs].count(0) == timed.pairs + warming_up
     kinds = [Distribution.NORMAL]
-    list(ratios_to(models[1], models[:1], kinds, OPTIONS, [SHAPES], levels={level}))
+    list(ratios_to(models[1], models[:1], kinds, OPTIONS, [SHAPES], level=level))
     assert [opened for _, opened, _ in machine.opened] == [level] * 4
 
 

@@ -97,7 +97,7 @@ def test_the_settings_of_the_cpu():
     assert all_ == Setting(Level.ALL, options)
     assert extended == Setting(Level.EXTENDED, options)
     assert str(extended) == "extended, k=v"
-    assert settings_of(options, {Level.EXTENDED}) == [extended]
+    assert settings_of(options, Level.EXTENDED) == [extended]
 
 
 def test_the_settings_of_cuda_sweep_layout_search_and_bias():

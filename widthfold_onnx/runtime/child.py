@@ -51,7 +51,8 @@ _TAIL = 2000
 class Child:
     """A process that runs one task after the other, as long as tasks return.
 
-    Starting a process and importing the runtime takes 0.3 s.
+    A new process follows a failure. One thread at a time may use it. Starting a process and
+    importing the runtime takes 0.3 s.
     """
 
     def __init__(self) -> None:
@@ -65,13 +66,15 @@ class Child:
         self.end()
 
     def end(self) -> None:
-        """End the process, if there is one."""
+        """End the process, if there is one; the next task starts another."""
         self._waiting = None
         self._resources.close()
 
     @contextlib.contextmanager
     def process(self) -> Iterator[_Process]:
-        """Yield the process that waits, or a new one. It ends if the block raises an error."""
+        """Yield the waiting process, or a new one; end it if the block raises an error."""
+        if self._waiting is not None and self._waiting.popen.poll() is not None:
+            self.end()  # it died after its last task
         if self._waiting is None:
             self._waiting = self._resources.enter_context(_started())
         try:
@@ -96,8 +99,8 @@ def isolated(
         function: module-level, importable; with `on_message` it also gets ``send=``, a
             callable that takes a picklable message.
         args: picklable.
-        child: runs it, and waits for the next task if it returns; None starts a process for this
-            task alone.
+        child: runs the task, and waits for the next one; None starts a process for this task
+            alone.
         timeout: seconds until the process is killed.
         silence: seconds without a message until the process is killed.
         memory: most bytes of address space, where the system can limit it; leave it None for CUDA,
@@ -112,13 +115,12 @@ def isolated(
     if function.__module__ == "__main__":
         raise InternalError(f"{function.__qualname__} must live in an importable module")
     call = pickle.dumps((function, args, on_message is not None, memory))
-    # The outer pickle is read by a thread; the inner one imports modules and may fail.
+    # A thread reads the outer pickle. Unpickling the inner one imports modules, and may fail.
     task = pickle.dumps(call)
-    with contextlib.ExitStack() as until_it_returns:
-        owner = until_it_returns.enter_context(Child()) if child is None else child
-        process = until_it_returns.enter_context(owner.process())
-        result = process.result_of(task, timeout, silence, memory, on_message)
-    return result  # type: ignore[no-any-return] # what the function returned
+    owner = Child() if child is None else contextlib.nullcontext(child)
+    with owner as runner, runner.process() as process:
+        result: Result = process.result_of(task, timeout, silence, memory, on_message)
+    return result
 
 
 @dataclass(frozen=True)
@@ -164,12 +166,13 @@ class _Process:
             elif kind == "error":
                 raise value
             elif kind == "gone":
+                code = self.popen.wait()  # first, as it may write until it ends
                 output = self._output_since(noise_start)
-                raise UnverifiedError(_exit_message(self.popen.wait(), output, memory))
+                raise UnverifiedError(_exit_message(code, output, memory))
             heard = time.monotonic()
 
     def _output_since(self, start: int) -> bytes:
-        """Return the end of what the process itself wrote."""
+        """Return the end of the process's own output since a position."""
         self.noise.seek(max(self.noise.seek(0, os.SEEK_END) - _TAIL, start))
         return self.noise.read()
 
@@ -186,7 +189,7 @@ def _started() -> Iterator[_Process]:
         tempfile.TemporaryDirectory(prefix="widthfold-", ignore_cleanup_errors=True) as folder,
     ):
         popen = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, json.dumps([sys.path, folder])],
+            [sys.executable, "-P", "-u", "-c", _START, json.dumps([sys.path, folder])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=noise,
@@ -235,7 +238,10 @@ def _messages(popen: subprocess.Popen[bytes], task: bytes) -> queue.SimpleQueue[
 
 
 def serve(folder: str) -> None:
-    """Run one task after the other as the child, in its `folder`; only `isolated` starts it."""
+    """Run tasks one after the other in the child; `folder` holds its temporary files.
+
+    Only `isolated` starts it.
+    """
     source, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - os.devnull is no path of ours
         os.dup2(nothing.fileno(), 0)
@@ -252,7 +258,6 @@ def serve(folder: str) -> None:
     threading.Thread(target=_read_tasks, args=(source, tasks, folder), daemon=True).start()
     while True:
         _run(tasks.get(), answer)
-        gc.collect()  # models that were open would take memory from the next task
 
 
 def _run(task: bytes, answer: Callable[[str, object], None]) -> None:
@@ -266,6 +271,8 @@ def _run(task: bytes, answer: Callable[[str, object], None]) -> None:
                 memory = None
                 answer("unlimited", None)
             result = function(*args, **options)
+        del args, options
+        gc.collect()  # here, as models that are closed later would be the next task's burden
         answer("result", result)
     except WidthfoldError as error:
         answer("error", error)
@@ -283,12 +290,13 @@ def _fault(summary: str) -> InternalError:
 
 
 def _read_tasks(source: IO[bytes], tasks: queue.SimpleQueue[bytes], folder: str) -> None:
-    """Pass on the tasks; end with the parent, even if it was killed."""
-    with contextlib.suppress(EOFError, pickle.UnpicklingError):
+    """Pass tasks on, and end the child when the parent closes the pipe or is killed."""
+    try:
         while True:
             tasks.put(pickle.load(source))
-    shutil.rmtree(folder, ignore_errors=True)  # a parent that was killed cannot
-    os._exit(1)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # a parent that was killed cannot
+        os._exit(1)
 
 
 def _send(stream: IO[bytes], message: bytes) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -208,7 +208,7 @@ def ratio_in_process(
     options: VerifyOptions,
     sizes: Sequence[Shapes],
     *,
-    levels: Collection[Level] | None = None,
+    level: Level | None = None,
 ) -> Iterator[list[Measurement]]:
     """Time two models, each at the setting that suits it best, in this process.
 
@@ -224,7 +224,7 @@ def ratio_in_process(
         rewritten: model file.
         options: as for `contest`; the budget holds for each size.
         sizes: shapes of every random input, one or more assignments.
-        levels: levels of the runtime to choose from; None for all.
+        level: the level of every session; None chooses it.
 
     Yields:
         The measurement at each size, until the rewritten model is surely slower.
@@ -232,7 +232,7 @@ def ratio_in_process(
     Raises:
         UnverifiedError: a model does not run.
     """
-    models = OpenModels.of((original, rewritten), options, levels)
+    models = OpenModels.of((original, rewritten), options, level)
     for shapes in sizes:
         setting_times = models.timed(shapes, CHOICE_SECONDS)
         (measurement,) = ratios_in_turn(
@@ -256,7 +256,7 @@ def ratios_to(
     options: VerifyOptions,
     sizes: Sequence[Shapes],
     *,
-    levels: Collection[Level] | None = None,
+    level: Level | None = None,
 ) -> Iterator[list[Measurement | None]]:
     """Time other models in turn with a model, all at the setting that suits the model best.
 
@@ -268,7 +268,7 @@ def ratios_to(
         kinds: how random inputs are distributed, one after the other.
         options: as for `contest`; the budget holds for all kinds together, at each size.
         sizes: shapes of every random input, one or more assignments.
-        levels: levels of the runtime to choose from; None for all.
+        level: the level of every session; None chooses it.
 
     Yields:
         At each size, on inputs of each kind, for each other model: time of it / time of the model;
@@ -278,7 +278,7 @@ def ratios_to(
         UnverifiedError: a model does not run.
     """
     seconds = options.time_budget * CHOICE_SHARE
-    setting_times = OpenModels.of([model], options, levels).timed(sizes[0], seconds, kinds[0])
+    setting_times = OpenModels.of([model], options, level).timed(sizes[0], seconds, kinds[0])
     (base,), (setting,) = setting_times.best_sessions, setting_times.best_settings
     sessions = [open_at(other, setting) for other in others]
 

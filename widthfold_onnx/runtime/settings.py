@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -71,12 +71,12 @@ class Setting:
         return ", ".join([self.level, *(f"{name}={value}" for name, value in entries)])
 
 
-def settings_of(options: RuntimeOptions, levels: Collection[Level] | None = None) -> list[Setting]:
+def settings_of(options: RuntimeOptions, level: Level | None = None) -> list[Setting]:
     """Return the settings to choose from, the common one first.
 
     Args:
         options: its options of the provider are fixed.
-        levels: levels to choose from; None for all levels of the provider.
+        level: the level of all settings; None for every level of the provider.
     """
     provider, fixed = traits_of(options.provider), options.provider_options
     swept = {
@@ -87,9 +87,8 @@ def settings_of(options: RuntimeOptions, levels: Collection[Level] | None = None
         for values in itertools.product(*swept.values())
     ]
     return [
-        Setting(level, replace(options, provider_options=combination))
-        for level in provider.levels
-        if levels is None or level in levels
+        Setting(each, replace(options, provider_options=combination))
+        for each in (provider.levels if level is None else (level,))
         for combination in combinations
     ]
 
@@ -124,11 +123,11 @@ def random_run(model: bytes | onnx.ModelProto, setting: Setting) -> Run:
     """
     proto = onnx.ModelProto.FromString(model) if isinstance(model, bytes) else model
     session = open_at(proto, setting)
-    return run_of(session, [_fixed_feeds(tuple(session.inputs))])
+    return run_of(session, [fixed_feeds(tuple(session.inputs))])
 
 
 @lru_cache(maxsize=1)
-def _fixed_feeds(inputs: tuple[Port, ...]) -> Feeds:
+def fixed_feeds(inputs: tuple[Port, ...]) -> Feeds:
     """Draw inputs of fixed sizes; the forms of a layer share them, as a draw takes two runs' time.
 
     One set is kept, as a large layer's inputs may take gigabytes.
@@ -178,23 +177,18 @@ class OpenModels:
     opening: float
 
     @classmethod
-    def of(
-        cls,
-        files: Sequence[Path],
-        options: VerifyOptions,
-        levels: Collection[Level] | None = None,
-    ) -> Self:
+    def of(cls, files: Sequence[Path], options: VerifyOptions, level: Level | None = None) -> Self:
         """Open models.
 
         Args:
             files: model files.
             options: as for `paired_benchmark.contest`.
-            levels: as for `settings_of`.
+            level: as for `settings_of`.
 
         Raises:
             UnverifiedError: a model does not run.
         """
-        settings = settings_of(options, levels)
+        settings = settings_of(options, level)
         start = time.perf_counter()
         sessions = [[open_at(file, setting) for setting in settings] for file in files]
         opening = (time.perf_counter() - start) / (len(files) * len(settings))

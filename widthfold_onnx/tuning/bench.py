@@ -70,10 +70,6 @@ MEMORY_SHARE = 0.5
 Save = Callable[[CandidateResult], None]
 
 
-class _BudgetSpentError(Exception):
-    """The time for measuring is over."""
-
-
 def measure(
     workloads: Sequence[Workload],
     options: RaceOptions,
@@ -101,7 +97,7 @@ def measure(
     by_subject = {workload.subject: workload for workload in workloads}
     remaining = _Remaining(by_subject, len(by_subject), budget, save, on_progress)
     on_cpu = traits_of(options.search_options.provider).device == "cpu"
-    while remaining.workloads:
+    while remaining.workloads and (budget.left > 0 or not remaining.done):
         try:
             isolated(
                 race,
@@ -114,12 +110,12 @@ def measure(
                 memory=int(memory_bytes() * MEMORY_SHARE) if on_cpu else None,
                 on_message=remaining.hear,
             )
-        except _BudgetSpentError:
-            return
         except UnverifiedError as error:
             if remaining.running is None:
                 raise  # nothing ran: the runtime cannot be used
             remaining.lose(remaining.running, str(error))
+        else:
+            return  # all ran, or the time is over
         finally:
             budget.stop()
 
@@ -145,18 +141,20 @@ class _Remaining:
     running: Start | None = None
 
     def hear(self, message: Start | CandidateResult) -> None:
-        """Handle a message of a child.
-
-        Raises:
-            _BudgetSpentError: a workload begins that is not the first, and the budget is spent.
-        """
+        """Handle a message of a child."""
         self.budget.start()
         if isinstance(message, CandidateResult):
             self._record(message)
             return
         if message.candidate == AS_IS:
-            self._begin_layer()
+            text = f"measuring layer {self.done + 1} of {self.total}"
+            self.on_progress(Step(text, self.done, self.total, self.budget.left))
         self.running = message
+
+    @property
+    def done(self) -> int:
+        """Number of workloads that were measured, or lost."""
+        return self.total - len(self.workloads)
 
     def lose(self, form: Start, reason: str) -> None:
         """Mark the form that was running as lost; without the layer as it is, none can race."""
@@ -164,14 +162,6 @@ class _Remaining:
         if form.candidate == AS_IS:
             self.workloads.pop(form.subject, None)
         self.running = None
-
-    def _begin_layer(self) -> None:
-        spare = self.budget.left
-        done = self.total - len(self.workloads)
-        if spare < 0 and done:
-            raise _BudgetSpentError
-        step = f"measuring layer {done + 1} of {self.total}"
-        self.on_progress(Step(step, done, self.total, spare))
 
     def _record(self, result: CandidateResult) -> None:
         """Save a result; a layer is done when every form has a measurement."""

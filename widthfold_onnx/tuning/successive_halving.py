@@ -35,7 +35,7 @@ from widthfold_onnx.runtime.measurement import (
 from widthfold_onnx.runtime.paired_benchmark import measurement_of
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import resolved
-from widthfold_onnx.runtime.settings import Setting, random_run
+from widthfold_onnx.runtime.settings import Setting, fixed_feeds, random_run
 from widthfold_onnx.tuning.effort import SPENDING, Spending
 from widthfold_onnx.tuning.workloads import Workload, reformed
 
@@ -130,20 +130,23 @@ def race(
     Args:
         workloads: in the order in which they are raced.
         options: how forms run.
-        seconds: time that all of them together should take.
+        seconds: time that all of them together should take. No layer starts later, but the first.
         send: gets every start, and one result for every form and every layer as it is.
 
     Raises:
         UnverifiedError: the runtime cannot be used, or does not run a layer as it is.
     """
     resolved(options.search_options)  # else the first layer would seem not to run
-    end = time.perf_counter() + seconds
     peak = operations(options.setting) if any(w.forms for w in workloads) else math.inf
+    end = time.perf_counter() + seconds
     for index, workload in enumerate(workloads):
+        if index and time.perf_counter() > end:
+            break
         part = MAX_PART_RATIO * _need(workload) / sum(map(_need, [workload, *workloads[index:]]))
         send(Start(workload.subject, AS_IS))
         original = random_run(workload.model, options.setting)
         _Race(workload, options, send, original).run(peak, part * (end - time.perf_counter()))
+    fixed_feeds.cache_clear()  # the process may go on with other tasks
 
 
 def _need(workload: Workload) -> float:

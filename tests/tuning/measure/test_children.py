@@ -17,6 +17,7 @@ from widthfold_onnx.runtime.measurement import AS_IS
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.bench import Budget
 from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.successive_halving import Start
 
 
 @pytest.fixture
@@ -135,22 +136,32 @@ def test_a_child_that_fails_between_layers_takes_nothing_back(
     assert {item.status for item in kept(store).values()} == {"ok"}
 
 
-def test_the_budget_ends_measuring_between_layers(
+def test_a_race_that_ends_in_time_is_the_last_one(
     store: Store, inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def race(workloads, options, seconds, *, send) -> None:
-        for item in workloads:
-            inside.now += 4
-            behaving([item], options, seconds, send=send)
+        behaving(workloads[:2], options, seconds, send=send)
 
     monkeypatch.setattr(bench_module, "race", race)
-    inside.now = 100.0
-    reports: list[object] = []
     workloads = [workload(name, "a", "b") for name in ("one", "two", "three", "four")]
-    bench(store).measure(workloads, Budget(7.0), reports.append)
+    bench(store).measure(workloads, Budget(7.0), quiet)
     assert {subject for subject, _ in kept(store)} == {"one", "two"}
     assert len(kept(store)) == 6
-    assert inside.races[0][1] == 7.0
+    assert [seconds for _, seconds in inside.races] == [7.0]
+
+
+@pytest.mark.parametrize(("cost", "subjects"), [(4.0, {"one", "two"}), (7.0, {"one"})])
+def test_no_child_follows_a_crash_when_the_budget_is_spent(
+    store: Store, inside, monkeypatch: pytest.MonkeyPatch, cost: float, subjects: set[str]
+) -> None:
+    def race(workloads, options, seconds, *, send) -> None:
+        send(Start(workloads[0].subject, AS_IS))
+        inside.now += cost
+        raise UnverifiedError("gone")
+
+    monkeypatch.setattr(bench_module, "race", race)
+    bench(store).measure([workload(n, "a") for n in ("one", "two", "three")], Budget(7.0), quiet)
+    assert {subject for subject, _ in kept(store)} == subjects
 
 
 def test_no_second_passes_while_a_child_starts(
@@ -167,8 +178,8 @@ def test_no_second_passes_while_a_child_starts(
     bench(store).measure([workload("one", "a"), workload("two", "a")], budget, quiet)
     inside.now += 100
     assert budget.left == 1.0
-    bench(store).measure([workload("three", "a"), workload("four", "a")], budget, quiet)
-    assert {subject for subject, _ in kept(store)} == {"one", "two", "three"}
+    bench(store).measure([workload("three", "a")], budget, quiet)
+    assert [seconds for _, seconds in inside.races] == [9.0, 1.0]
     assert {stored.budget for stored in kept(store).values()} == {9.0}
 
 
@@ -176,8 +187,9 @@ def test_the_first_layer_races_whatever_the_time(store: Store, inside) -> None:
     budget = Budget(1.0)
     budget.start()
     inside.now += 2
-    bench(store).measure([workload("one", "a"), workload("two", "a")], budget, quiet)
+    bench(store).measure([workload("one", "a")], budget, quiet)
     assert {subject for subject, _ in kept(store)} == {"one"}
+    assert [seconds for _, seconds in inside.races] == [-1.0]
 
 
 def test_every_layer_is_a_step(store: Store, inside) -> None:

@@ -18,7 +18,8 @@ from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Search
 from widthfold_onnx.runtime import settings
 from widthfold_onnx.runtime.clock import Run, in_turn
 from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, SKIPPED, Measurement
-from widthfold_onnx.runtime.settings import Setting
+from widthfold_onnx.runtime.session import Port
+from widthfold_onnx.runtime.settings import Setting, fixed_feeds
 from widthfold_onnx.tuning import successive_halving
 from widthfold_onnx.tuning.bench import is_complete
 from widthfold_onnx.tuning.successive_halving import (
@@ -232,6 +233,19 @@ def test_the_first_form_runs_whatever_the_time(raced) -> None:
     measurements = results(reports)
     assert measurements["first"].pairs == RUNGS[0].pairs
     assert (measurements["second"].pairs, measurements["second"].reason) == (0, NO_TIME)
+
+
+def test_no_layer_but_the_first_begins_when_the_time_is_over(raced) -> None:
+    layers = [{own: 1.0, f"{own}0": 1.0} for own in "abc"]
+    for budget, subjects in ((-1.0, {"a"}), (0.01, {"a"}), (9.0, {"a", "b", "c"})):
+        reports, _ = raced(*layers, budget=budget)
+        assert {report.subject for report in reports} == subjects
+
+
+def test_inputs_do_not_outlive_a_race(raced) -> None:
+    fixed_feeds((Port("x", "float32", (1, 2)),))
+    raced({"own": 1.0, "a": 1.0})
+    assert fixed_feeds.cache_info().currsize == 0
 
 
 def test_a_layer_gets_time_by_the_runs_that_it_needs() -> None:

@@ -54,13 +54,18 @@ def test_layers_race_where_the_original_is_fast_and_the_best_level_is_named(
     assert len(world.raced) == 2 * 6
     assert (report.search.original_setting, report.search.folded_setting) == ("all", "all")
     assert search_text(report.search).endswith("; deploy it at level all")
-    assert {frozenset(levels) for levels in world.levels_to_choose} == {frozenset(world.at)}
+    assert {level for _, level in world.levels} == {None}
     only = enter(monkeypatch, World(doubled, ALL, levels=0.9 / MAX_LEVEL_RATIO))
     model.with_name("store.sqlite").unlink()
     found(model)
     assert set(only.at) == {Level.ALL}
-    assert only.levels_to_choose
-    assert all(levels == {Level.ALL} for levels in only.levels_to_choose)
+    assert {level for _, level in only.levels} == {Level.ALL}
+    unsure = World(doubled, ALL, noise=0.15, levels=0.9 / MAX_LEVEL_RATIO)
+    enter(monkeypatch, unsure)
+    model.with_name("store.sqlite").unlink()
+    found(model)
+    assert set(unsure.at) == {Level.ALL}
+    assert {level for _, level in unsure.levels} == {None}
 
 
 def test_the_level_counts_that_promises_the_fastest_model(

@@ -20,8 +20,13 @@ from tests.tuning.search.world import World, doubled, enter, folded
 from tests.tuning.workload.tool import search_text
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
+from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
+from widthfold_onnx.runtime.paired_benchmark import send_each
 from widthfold_onnx.tuning.effort import SPENDING
+from widthfold_onnx.tuning.identity import machine_identity
 from widthfold_onnx.tuning.search import context as context_module
+from widthfold_onnx.tuning.search.search import MAX_LEVEL_RATIO
+from widthfold_onnx.tuning.successive_halving import race
 from widthfold_onnx.tuning.tune import tune
 
 
@@ -131,6 +136,35 @@ def test_no_time_is_spent_for_an_output_that_cannot_be(
         with pytest.raises(UsageError, match="output"):
             optimize(model, out, FoldOptions(), None, SearchOptions(**options(model)))
     assert (world.raced, world.compared) == ([], [])
+
+
+def test_one_child_runs_what_a_search_measures(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The provider, the races at both levels, and the trials; it ends with the search."""
+    world = enter(monkeypatch, World(doubled, ALL, levels=MAX_LEVEL_RATIO))
+    found(model)
+    functions = {function for function, _ in world.children}
+    assert functions == {provider_and_sizes, race, send_each}
+    assert len(set(world.at)) == 2
+    (child,) = {child for _, child in world.children}
+    assert child is not None
+    assert child._waiting is None
+
+
+def test_on_an_accelerator_every_task_has_a_child_of_its_own(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What failed may have broken it for its process."""
+    world = enter(monkeypatch, World(doubled, ALL))
+    here = Provider.CUDA, ({"x": (1, 1, 4, 32)},)
+    monkeypatch.setattr(context_module, "isolated", lambda *arguments, **limits: here)
+    monkeypatch.setattr(
+        context_module, "machine_identity", lambda provider: machine_identity("cpu")
+    )
+    found(model, provider=Provider.CUDA)
+    assert {function for function, _ in world.children} == {race, send_each}
+    assert {child for _, child in world.children} == {None}
 
 
 def test_a_target_must_fit_the_provider_that_was_found(

@@ -34,7 +34,8 @@ from widthfold_onnx.rewrite.plan import (
     PlanTimes,
 )
 from widthfold_onnx.rewrite.reading import Reading
-from widthfold_onnx.runtime.paired_benchmark import ratios_to
+from widthfold_onnx.runtime.paired_benchmark import ratio_in_process, ratios_to
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import open_session
 from widthfold_onnx.tuning.search import trials
 from widthfold_onnx.tuning.search.trials import Trials
@@ -302,6 +303,19 @@ def test_parts_of_a_plan_are_timed_in_turn_with_it(
 
 
 FIRST, LARGER = {"x": (1, 2, 6, 16)}, {"x": (3, 2, 6, 16)}
+
+
+def test_trials_at_one_level_answer_for_no_others(model: Path, world: World) -> None:
+    with Store(None) as store:
+        for level in (Level.ALL, None, Level.ALL, None):
+            timed = Builder(model, store, level=level).trials
+            timed.compare(EMPTY, A, 3.0)
+            timed.without(B, [A], 3.0)
+    assert world.levels == [
+        (function, level)
+        for level in (Level.ALL, None)
+        for function in (ratio_in_process, ratios_to)
+    ]
 
 
 def test_a_failure_at_a_larger_size_leaves_the_first_one_measured(

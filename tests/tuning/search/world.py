@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.rewrite.record import FOLD_KEY
+from widthfold_onnx.runtime.child import Child
 from widthfold_onnx.runtime.inputs.feeds import Distribution
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement, lost, timed
 from widthfold_onnx.runtime.paired_benchmark import (
@@ -73,15 +74,17 @@ class World:
         self.saved = saved
         self.steady = saved if steady is None else steady
         self.noise = noise
-        self.levels = levels
+        self.level_ratio = levels
         self.advice = ""
         self.raced: list[str] = []
         self.budgets: list[float] = []
-        self.levels_to_choose: list[Collection[Level] | None] = []
+        self.levels: list[tuple[object, Level | None]] = []
+        self.children: list[tuple[object, Child | None]] = []
         self.at: list[Level] = []
         self.compared: list[tuple[frozenset[str], frozenset[str]]] = []
 
-    def isolated(self, function, *args, on_message=None, **limits):
+    def isolated(self, function, *args, on_message=None, child=None, **limits):
+        self.children.append((function, child))
         if function is race:
             return self._race(*args, on_message)
         if function is trials.send_each:
@@ -125,10 +128,10 @@ class World:
         """Stand in for the functions that time whole models at sizes."""
         *models, options, sizes = args
         if isinstance(function, partial):
-            self.levels_to_choose.append(function.keywords["levels"])
+            self.levels.append((function.func, function.keywords["level"]))
             function = function.func
         if function is ratio_of_levels:
-            yield [self._timed(WHOLE, WHOLE / self.levels, "all", "extended")]
+            yield [self._timed(WHOLE, WHOLE / self.level_ratio, "all", "extended")]
         elif function is ratios_to:
             yield from self._turns(*models, options, sizes)
         else:

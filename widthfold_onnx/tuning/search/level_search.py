@@ -21,7 +21,6 @@ from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement
-from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.bench import MIN_GAIN, Bench, Budget
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.search.assign import foresee
@@ -160,13 +159,6 @@ class Races(NamedTuple):
     level_searches: Sequence[LevelSearch]
     drafted: Measurement | None
     interrupted: bool
-
-    @property
-    def levels(self) -> Collection[Level] | None:
-        """The levels at which layers raced; None if the model was not timed at its levels."""
-        if self.drafted is None or self.drafted.status != "ok":
-            return None
-        return {search.bench.options.level for search in self.level_searches}
 
 
 def racing(

@@ -81,7 +81,9 @@ def search(
     with tempfile.TemporaryDirectory() as folder, Child() as child:
         context = find_context(loaded, search_options, fold_options.input_shapes, store, child)
         options = RaceOptions(replace(search_options, provider=context.provider), fold_options)
-        bench = Bench(options, store, context.machine, child)
+        # What fails on an accelerator may break it for its process.
+        kept_child = child if traits_of(context.provider).device == "cpu" else None
+        bench = Bench(options, store, context.machine, kept_child)
         trials = Trials(loaded, bench, context.sizes, Path(folder), on_progress)
         return _Search(trials, context).run()
 
@@ -100,8 +102,7 @@ class _Search:
         matches = drafting.matches(fold_options.active_companions)
         draft, gains = best_companions(trials, matches)
         races = self._race(draft)
-        if len(self.context.sizes) == 1:  # at other sizes another level may be the fastest
-            trials = replace(trials, levels=races.levels)
+        trials = replace(trials, level=self._only_level(races))
         level_search, forms = races.level_searches[0], races.level_searches[0].chosen()
         if not races.interrupted:
             level_search, forms = settle(trials, draft, races.level_searches)
@@ -170,6 +171,16 @@ class _Search:
         except KeyboardInterrupt:
             interrupted = True
         return Races(sorted(level_searches, key=LevelSearch.estimate), drafted, interrupted)
+
+    def _only_level(self, races: Races) -> Level | None:
+        """Return level ALL if the model is surely too slow at EXTENDED to be fastest there.
+
+        The levels were timed at the first size alone: with others, each trial chooses its level.
+        """
+        drafted = races.drafted
+        if drafted is None or drafted.status != "ok" or len(self.context.sizes) > 1:
+            return None
+        return Level.ALL if MAX_LEVEL_RATIO * drafted.high < 1 else None
 
     def _at_level_all(self, draft: Plan) -> LevelSearch:
         """Return the layers of the model with companions, to be measured at level ALL."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
@@ -62,8 +62,7 @@ class Trials:
         sizes: at which whole models run: shapes of every input, one or more assignments.
         folder: folder for the models that are built.
         on_progress: gets a step for each stage of the search.
-        levels: levels of the runtime at which models may be fastest; None for all. The final trial
-            chooses from all.
+        level: the level of every trial but the final one; None chooses it for each model.
     """
 
     loaded: LoadedModel
@@ -71,7 +70,7 @@ class Trials:
     sizes: Sizes
     folder: Path
     on_progress: Progress
-    levels: Collection[Level] | None = None
+    level: Level | None = None
 
     @cached_property
     def drafting(self) -> Drafting:
@@ -101,8 +100,8 @@ class Trials:
             None if it is not in the store and nothing is to be measured.
         """
         of_size = seconds / len(self._searched)
-        candidate, plans = _candidate(base, plan), (base, plan)
-        timer = partial(ratio_in_process, levels=self.levels)
+        candidate, plans = self._candidate(base, plan), (base, plan)
+        timer = partial(ratio_in_process, level=self.level)
         return over_sizes(self._timed(self._searched, candidate, timer, of_size, *plans))
 
     def without(
@@ -124,7 +123,9 @@ class Trials:
             Time of each part / time of `plan`, as `compare` does: all parts on inputs of the first
             kind, then on the next.
         """
-        candidates = [[_candidate(part, plan, inputs=kind) for part in parts] for kind in kinds]
+        candidates = [
+            [self._candidate(part, plan, inputs=kind) for part in parts] for kind in kinds
+        ]
         of_size = seconds / len(self._searched)
         open_sizes = [[self._open_sizes(c, of_size) for c in of_kind] for of_kind in candidates]
         untimed = [i for i in range(len(parts)) if any(of_kind[i] for of_kind in open_sizes)]
@@ -137,7 +138,7 @@ class Trials:
             ]
             arguments = self._file(plan), [self._file(parts[i]) for i in chunk], kinds
             share = len(chunk) / len(untimed)
-            timer = partial(ratios_to, levels=self.levels)
+            timer = partial(ratios_to, level=self.level)
             return self._time(open_trials, timer, of_size, *arguments, share=share)
 
         for start in range(0, len(untimed), MAX_MODELS_IN_MEMORY):
@@ -208,6 +209,10 @@ class Trials:
             files = map(self._file, plans)
             self._time([(candidate, open_sizes)], timer, seconds, *files)
         return [self._measurement(size, candidate) for size in sizes]
+
+    def _candidate(self, base: Plan, plan: Plan, **conditions: str) -> str:
+        level = {} if self.level is None else {"level": self.level}
+        return _candidate(base, plan, **conditions, **level)
 
     def _measurement(self, size: int, candidate: str) -> Measurement | None:
         return self.bench.measurement(self._subjects[size], candidate)
