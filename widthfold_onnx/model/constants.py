@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -57,6 +57,7 @@ class Constant:
         return self.tensor.dtype.name
 
 
+@dataclass(kw_only=True)
 class Constants:
     """All constants of one model; each is evaluated once.
 
@@ -67,27 +68,19 @@ class Constants:
         opset: version of the default domain.
     """
 
-    def __init__(
-        self,
-        folder: Path | None,
-        *,
-        trained: Collection[str],
-        overridable: bool,
-        opset: int,
-    ) -> None:
-        self._folder = folder
-        self._trained = trained
-        self._overridable = overridable
-        self._opset = opset
-        self._known: dict[ir.Value, Constant | Refusal] = {}
-        self._elements = 0
+    folder: Path | None
+    trained: Collection[str]
+    overridable: bool
+    opset: int
+    _known: dict[ir.Value, Constant | Refusal] = field(default_factory=dict, init=False)
+    _elements: int = field(default=0, init=False)
 
     def read(self, constant: Constant) -> Array:
         """Return the numbers of a constant; onnx's own guarded loader reads external data."""
         tensor = constant.tensor
         if isinstance(tensor, ir.ExternalTensor):
             message = ir.serde.serialize_tensor(tensor)
-            return onnx.numpy_helper.to_array(message, base_dir=str(self._folder))
+            return onnx.numpy_helper.to_array(message, base_dir=str(self.folder))
         return np.asarray(tensor.numpy())
 
     def find(self, value: ir.Value) -> Constant | Refusal:
@@ -111,10 +104,10 @@ class Constants:
         """Return the constant behind a value; the values that it is computed from are known."""
         name = printable(value.name or "")
         producer = value.producer()
-        if value.name in self._trained:
+        if value.name in self.trained:
             return Refusal(Code.TRAINED, f"{name} is changed by training")
         if value.is_initializer() and value.const_value is not None:
-            if value.is_graph_input() and self._overridable:
+            if value.is_graph_input() and self.overridable:
                 return Refusal(
                     Code.OVERRIDABLE, f"{name} is an initializer that a caller may replace"
                 )
@@ -138,7 +131,7 @@ class Constants:
         if "value" in node.attributes:
             tensor = node.attributes["value"].as_tensor()
             return Constant(value, tensor, owner, isinstance(tensor, ir.ExternalTensor))
-        return self._made(value, owner, 0, partial(evaluated, message_of(node), (), self._opset))
+        return self._made(value, owner, 0, partial(evaluated, message_of(node), (), self.opset))
 
     def _evaluated(
         self, value: ir.Value, node: ir.Node, owner: ir.Graph, sources: Sequence[ir.Value]
@@ -156,7 +149,7 @@ class Constants:
             value,
             owner,
             math.prod(constants[0].shape),
-            partial(evaluated, message_of(node), inputs, self._opset),
+            partial(evaluated, message_of(node), inputs, self.opset),
             external=any(constant.is_external for constant in constants),
         )
 

@@ -69,7 +69,7 @@ class Document:
         self._touched: set[int] = set()
         self._branches: dict[Graph, list[Graph]] = {}
         self._constants = Constants(
-            folder,
+            folder=folder,
             trained=self._trained,
             overridable=proto.ir_version >= OVERRIDABLE_SINCE,
             opset=self.opset,

@@ -129,7 +129,7 @@ class Parameters:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._constants = SharedConstants(document)
+        self.constants = SharedConstants(document)
 
     def of(self, layer: Layer, fold: ConvFold, index: int) -> Value | None:
         """Return the folded numbers of a parameter.
@@ -169,7 +169,7 @@ class Parameters:
     ) -> Value:
         sharing_key = (layer.op, layer.axes, layer.weight_shape, fold.key)
         name, external = f"{constant.value.name}/widthfold", constant.is_external
-        return self._constants.add(
+        return self.constants.add(
             numbers, name, constant.owner, sharing_key=sharing_key, external=external
         )
 

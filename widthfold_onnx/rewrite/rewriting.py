@@ -18,7 +18,7 @@ Logical tensors and nodes keep their names; `rewrite.record` describes the metad
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx
 
@@ -29,7 +29,7 @@ from widthfold_onnx.model.proto.walk import retain
 from widthfold_onnx.results import RegionReport
 from widthfold_onnx.rewrite.folded_node import Parameters, append_folded
 from widthfold_onnx.rewrite.guards import GuardedRegions, LayerForms, make_guard
-from widthfold_onnx.rewrite.new_nodes import NewNodes, Series, SharedConstants, take_over
+from widthfold_onnx.rewrite.new_nodes import NewNodes, Series, take_over
 from widthfold_onnx.rewrite.record import (
     NONFINITE_KEY,
     ORIGIN_KEY,
@@ -142,6 +142,7 @@ def _note(model: onnx.ModelProto, key: str, value: str) -> None:
         model.metadata_props.add(key=key, value=value)
 
 
+@dataclass(eq=False)
 class Emission:
     """The new nodes of one graph.
 
@@ -149,46 +150,37 @@ class Emission:
         document: the model.
         graph: the graph.
         forms: the forms of its layers.
-        guarded_regions: the regions of packed ops, with guards.
+        guarded: the regions of packed ops, with guards.
         parameters: the folded weights of the model.
     """
 
-    def __init__(
-        self,
-        document: Document,
-        graph: Graph,
-        forms: LayerForms,
-        guarded_regions: GuardedRegions,
-        parameters: Parameters,
-    ) -> None:
-        self._document = document
-        self._graph = graph
-        self._forms = forms
-        self._parameters = parameters
-        self._regions, self._groups = guarded_regions.regions, guarded_regions.groups
-        self._packed_values: dict[PackedTensor, Value] = {}
-        self._logical: dict[Value, Value] = {}
-        self._constants = SharedConstants(document)
-        self._replacements: dict[Node, list[Node]] = {}
+    document: Document
+    graph: Graph
+    forms: LayerForms
+    guarded: GuardedRegions
+    parameters: Parameters
+    _packed_values: dict[PackedTensor, Value] = field(default_factory=dict, init=False)
+    _logical: dict[Value, Value] = field(default_factory=dict, init=False)
+    _replacements: dict[Node, list[Node]] = field(default_factory=dict, init=False)
 
     def emit(self) -> None:
         """Make the new nodes; the graph still holds the old ones only."""
-        for node in self._graph:
-            propagated_op = self._regions.propagated.get(node)
-            if node in self._forms:
+        for node in self.graph:
+            propagated_op = self.guarded.regions.propagated.get(node)
+            if node in self.forms:
                 self._replacements[node] = []
-                self._fold(node, *self._forms[node])
+                self._fold(node, *self.forms[node])
             elif propagated_op is not None:
                 self._replacements[node] = []
                 self._propagate(node, propagated_op)
-            elif self._regions.is_superseded(node):
+            elif self.guarded.regions.is_superseded(node):
                 self._replacements[node] = []
 
     def replace_nodes(self) -> None:
         """Replace the old nodes by the new ones, and put guards around groups."""
         branches: list[Graph] = []
-        for group in self._groups:
-            guard = make_guard(self._document, group, self._replacements, self._logical)
+        for group in self.guarded.groups:
+            guard = make_guard(self.document, group, self._replacements, self._logical)
             for node in group.nodes:
                 self._replacements[node] = []
                 for value in node.outputs:
@@ -196,15 +188,15 @@ class Emission:
             self._replacements[group.nodes[-1]] = guard.nodes
             self._logical |= guard.outputs
             branches += guard.branches
-        self._document.replace(self._graph, self._replacements, self._logical)
-        self._document.add_branches(self._graph, branches)
+        self.document.replace(self.graph, self._replacements, self._logical)
+        self.document.add_branches(self.graph, branches)
 
     def _fold(self, node: Node, layer: Layer, form: Form) -> None:
         """Emit the folded node with the moves that belong to it."""
-        ends = self._regions.folded_nodes[node]
+        ends = self.guarded.regions.folded_nodes[node]
         start = self._value_in(layer.data, ends.input_layout, node)
-        series = Series(self._document, start, node, node.outputs[0].name or "")
-        folded_node = append_folded(series, layer, form, ends, self._parameters)
+        series = Series(self.document, start, node, node.outputs[0].name or "")
+        folded_node = append_folded(series, layer, form, ends, self.parameters)
         take_over(node, folded_node)
         self._replacements[node] += series.nodes
         self._return(node, [series.value], ends.output_layout)
@@ -228,12 +220,12 @@ class Emission:
                 name = f"{value.name}/widthfold"
                 sharing_key = (value, propagated_op.layout)
                 inputs.append(
-                    self._constants.add(array, name, self._graph, sharing_key=sharing_key)
+                    self.parameters.constants.add(array, name, self.graph, sharing_key=sharing_key)
                 )
             else:
                 inputs.append(self._value_in(value, None, reader))
         metadata = {**PACKED, ORIGIN_KEY: node.outputs[0].name or ""}
-        packed_node = NewNodes(self._document, node).add(
+        packed_node = NewNodes(self.document, node).add(
             node.op_type,
             "packed",
             inputs,
@@ -251,12 +243,12 @@ class Emission:
         if layout is None:
             return logical
         if (value, layout) not in self._packed_values:
-            dequantization = self._regions.dequantized.get((value, layout))
+            dequantization = self.guarded.regions.dequantized.get((value, layout))
             maker = value.producer()
             if dequantization is not None and maker is not None:
                 packed_node = self._packed_node(maker, dequantization, reader)
                 is_first = not any(v is value for v, _ in self._packed_values)
-                if is_first and self._regions.is_superseded(maker):
+                if is_first and self.guarded.regions.is_superseded(maker):
                     take_over(maker, packed_node)
                 self._packed_values[value, layout] = packed_node.outputs[0]
             else:
@@ -271,23 +263,23 @@ class Emission:
                 self._logical[value] = result
                 continue
             self._packed_values[value, layout] = result
-            if self._regions.read_in(value) - {layout}:
+            if self.guarded.regions.read_in(value) - {layout}:
                 self._logical[value] = self._convert(value, result, layout, node, inverse=True)
 
     def _convert(
         self, value: Value, start: Value, layout: PackedLayout, owner: Node, *, inverse: bool
     ) -> Value:
         """Fold a logical value into a layout, or with `inverse` unfold it; return the result."""
-        series = Series(self._document, start, owner, value.name or "")
-        shape = self._regions.shapes[value, layout]
+        series = Series(self.document, start, owner, value.name or "")
+        shape = self.guarded.regions.shapes[value, layout]
         suffix = "unfold" if inverse else "fold"
-        scales = self._regions.signed_quantization(value, layout)
+        scales = self.guarded.regions.signed_quantization(value, layout)
         if scales:
             series.append("DequantizeLinear", f"{suffix}_dequantize", scales, {})
         series.steps(layout.steps(shape, inverse=inverse), suffix)
         if scales:
             series.append("QuantizeLinear", f"{suffix}_quantize", scales, {})
-        series.requantize(exact_dequantizer(self._document, value))
+        series.requantize(exact_dequantizer(self.document, value))
         if not inverse:
             series.nodes[-1].metadata_props.update(PACKED)
         self._replacements[owner] += series.nodes

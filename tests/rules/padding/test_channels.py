@@ -35,7 +35,7 @@ class Channels:
         channels = [(self.made, i) for i in range(count)]
         for channel in channels:
             self.ties.add(channel)
-        self.tensors.append(((Segment(count, [self.made]),), channels))
+        self.tensors.append(((Segment(count, {self.made: None}),), channels))
         self.made += 1
 
     def join(self, numbers: Sequence[int]) -> None:
@@ -90,7 +90,7 @@ def test_segments_agree_with_channels_one_by_one(seed: int) -> None:
 
 
 def test_parts_and_merged_segments_keep_what_stops_them() -> None:
-    first, second = Segment(6, ["a"], {"output": 1}), Segment(4, ["b"], {"body": 2})
+    first, second = Segment(6, {"a": None}, {"output": 1}), Segment(4, {"b": None}, {"body": 2})
     cut([first], [2])
     assert [(part.count, part.stops) for part in current_segments([first])] == [
         (2, {"output": 1}),

@@ -28,6 +28,7 @@ from onnx import numpy_helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
+from widthfold_onnx.model.proto.tensors import BITS
 from widthfold_onnx.model.proto.walk import all_graphs
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Provider, RuntimeOptions
@@ -182,14 +183,9 @@ Weights = Mapping[str, Array | None]
 """Weights of the nodes that multiply, by name of the node; None for a computed weight."""
 
 ITEM_BYTES = {
-    "float": 4,
-    "double": 8,
-    "float16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "int32": 4,
-    "int64": 8,
-    "bool": 1,
+    onnx.TensorProto.DataType.Name(kind).lower(): bits // 8
+    for kind, bits in BITS.items()
+    if bits >= 8
 }
 """Bytes of an element, by the names that the profile gives types."""
 

@@ -43,6 +43,7 @@ DECIDING = frozenset(
 """Ops that make a zero of zeros or not, as an attribute or another operand decides."""
 
 
+@dataclass(eq=False)
 class Segment:
     """Channels that are padded as one, wherever they occur.
 
@@ -55,20 +56,14 @@ class Segment:
         parts: the segments that took its place, if it was cut or merged.
     """
 
-    def __init__(
-        self,
-        count: int,
-        makers: Iterable[Node] = (),
-        stops: Mapping[Node, Refusal] | None = None,
-    ) -> None:
-        self.count = count
-        self.makers = dict.fromkeys(makers)
-        self.stops = dict(stops or {})
-        self.parts: tuple[Segment, ...] = ()
+    count: int
+    makers: dict[Node, None] = field(default_factory=dict)
+    stops: dict[Node, Refusal] = field(default_factory=dict)
+    parts: tuple[Segment, ...] = ()
 
     def part(self, count: int) -> Segment:
         """Return a segment of so many of its channels."""
-        return Segment(count, self.makers, self.stops)
+        return Segment(count, dict(self.makers), dict(self.stops))
 
 
 Segments = tuple[Segment, ...]

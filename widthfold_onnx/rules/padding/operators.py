@@ -99,7 +99,7 @@ def _relate_linear(op: OpWithChannels) -> Sequence[Segments] | Refusal:
         return channels
     group, inputs, outputs = channels.group, channels.inputs, channels.outputs
     if group == 1:
-        return [(Segment(outputs, [op.node]),)]
+        return [(Segment(outputs, {op.node: None}),)]
     if op.channels[0] is None:
         return UNKNOWN_CHANNELS
     if group == inputs == outputs:
@@ -108,7 +108,7 @@ def _relate_linear(op: OpWithChannels) -> Sequence[Segments] | Refusal:
         return Refusal(
             Code.GROUPS_OF_ONE, f"{inputs} -> {outputs} channels in {group} groups of a single one"
         )
-    segments = (Segment(outputs, [op.node]),)
+    segments = (Segment(outputs, {op.node: None}),)
     cut(op.data, range(0, inputs, inputs // group))
     cut(segments, range(0, outputs, outputs // group))
     return [segments]
@@ -341,7 +341,7 @@ def _relate_pad(op: OpWithChannels) -> Sequence[Segments] | Refusal:
     if begin or end < 0 or number or mode != "constant":
         return Refusal(Code.ACROSS_CHANNELS, "it does more to channels than to append zeros")
     # Not tied to the input: zeros of the padding may serve as the channels that it appends.
-    return [(Segment(count_of(op.data) + end, [op.node]),)]
+    return [(Segment(count_of(op.data) + end, {op.node: None}),)]
 
 
 def _pad_pad(op: OpInPadding) -> PaddedOp | Refusal:
