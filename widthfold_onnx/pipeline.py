@@ -326,7 +326,7 @@ def _usable_forms(
         UnverifiedError: the model does not run, or not twice alike.
         UsageError: stored inputs or shapes that do not fit it.
     """
-    from widthfold_onnx.evidence.saturating_forms import may_saturate, usable_forms
+    from widthfold_onnx.evidence.saturation import may_saturate, usable_forms
     from widthfold_onnx.runtime.inputs.cases import with_cases
 
     on_progress(Step("running the model as its values are judged"))

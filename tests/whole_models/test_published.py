@@ -10,7 +10,7 @@ from onnx import parser
 
 from tests.folding import optimize
 from tests.shared import SHARED
-from widthfold_onnx.evidence.inputs import all_windows_fit
+from widthfold_onnx.evidence.runs import all_windows_fit
 from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
 from widthfold_onnx.pipeline import verify
 

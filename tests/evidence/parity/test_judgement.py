@@ -16,7 +16,6 @@ from tests.evidence.compared import compare_models
 from tests.evidence.parity.original_runs import planted_runs
 from tests.folding import fold_model
 from tests.rewrite.quantized.models import FOLD, rounding
-from widthfold_onnx.evidence.model_outputs import Outputs
 from widthfold_onnx.evidence.parity import judgement as parity_judgement
 from widthfold_onnx.evidence.parity.judgement import (
     MULTIPLE_IF_PROVED,
@@ -27,6 +26,7 @@ from widthfold_onnx.evidence.parity.judgement import (
     judgement_of,
 )
 from widthfold_onnx.evidence.parity.outputs import Distance
+from widthfold_onnx.evidence.runs import Outputs
 from widthfold_onnx.options import Provider, Tolerance, VerifyOptions
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 

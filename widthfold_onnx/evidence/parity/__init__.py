@@ -2,7 +2,7 @@
 
 `judgement` has the order of the steps, and says how far both may be apart (`outputs`).
 `original_runs` runs the original, also as shaken copies, and finds where it overflows; `truth` runs
-it in float64; `saturated` judges integers of 8 bits as deployed.
+it in float64.
 
 It reads of the proof whether it holds, and its float64 operators; `evidence` imports it.
 """

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from widthfold_onnx.arrays import Array
-from widthfold_onnx.evidence.inputs import why_meaningless
+from widthfold_onnx.evidence.runs import why_meaningless
 from widthfold_onnx.options import Tolerance
 from widthfold_onnx.results import Caveat, OutputParity, WorstElement
 

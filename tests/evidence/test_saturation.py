@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +14,19 @@ from onnx import TensorProto, numpy_helper
 from tests.evidence.compared import compare_models
 from tests.evidence.parity.alternating import FURTHER, VALUES, alternating, alternating_floats
 from tests.evidence.parity.original_runs import planted_runs
-from tests.folding import fold_model
+from tests.folding import fold_model, optimize
 from tests.lacking import refuses_signed_convs
+from tests.rewrite.quantized.models import rounding
 from tests.small_models import MODELS
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.parity import saturated
-from widthfold_onnx.evidence.parity.saturated import compare_as_deployed
-from widthfold_onnx.evidence.saturating_forms import may_saturate
-from widthfold_onnx.options import AxisName, FoldOptions, Provider, VerifyOptions
+from widthfold_onnx.evidence import saturation
+from widthfold_onnx.evidence.saturation import compare_as_deployed, may_saturate, usable_forms
+from widthfold_onnx.model.loader import LoadedModel, load
+from widthfold_onnx.model.messages import NodeName
+from widthfold_onnx.options import AxisName, FoldOptions, Layout, Provider, VerifyOptions
 from widthfold_onnx.pipeline import verify
+from widthfold_onnx.refusal import Code, Refusal
+from widthfold_onnx.rewrite.record import FOLD_KEY
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.providers import PRECISION
@@ -79,7 +85,7 @@ def test_data_that_fill_the_range_show_what_others_do_not(
     parity = compare_models(*files, VALUES)
     assert (parity.verdict, parity.input_sets) == ("fail" if u8s8_error() else "pass", 6)
     assert (FURTHER in parity.reasons) is parity.saturates_further is bool(u8s8_error())
-    monkeypatch.setattr("widthfold_onnx.evidence.inputs.filling_set", lambda *arguments: None)
+    monkeypatch.setattr("widthfold_onnx.evidence.runs.filling_set", lambda *arguments: None)
     parity = compare_models(*files, VALUES)
     assert (parity.verdict, parity.reasons, parity.input_sets) == ("pass", (), 5)
 
@@ -111,7 +117,7 @@ def deployed(original: int, rewritten: int, monkeypatch: pytest.MonkeyPatch) -> 
     exact = [{"y": np.full((1, 1, 64), 100, np.uint8)}]
     steps = dict(zip(files, (original, rewritten), strict=True))
     monkeypatch.setattr(
-        saturated,
+        saturation,
         "attempt",
         lambda model, *arguments, **more: [{"y": exact[0]["y"] + np.uint8(steps[model])}],
     )
@@ -216,3 +222,113 @@ def test_either_model_may_hold_the_integers(texts: tuple[str, str], tmp_path: Pa
     )
     assert verification.saturates_further is worse
     assert any(SATURATES in reason for reason in verification.reasons) is bool(u8s8_error())
+
+
+ANY = FoldOptions(ragged=True)
+WORSE = [FURTHER, "this CPU saturates"]
+
+
+def loaded(model: onnx.ModelProto, folder: Path) -> LoadedModel:
+    onnx.save(model, folder / "model.onnx")
+    return load(folder / "model.onnx")
+
+
+def chosen(
+    bad: set[int],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: onnx.ModelProto | None = None,
+) -> FoldOptions:
+    """Remaining forms where some folds saturate: along the width 0 and 1, in both layouts."""
+
+    def judged(original: Path, folds: Sequence[Path], options: object) -> list[list[str]]:
+        assert all(load(fold).proto.graph.node for fold in folds)
+        return [WORSE if i in bad else [] for i in range(len(folds))]
+
+    monkeypatch.setattr(saturation, "saturation_objections", judged)
+    options, left = usable_forms(loaded(model or alternating([1, 2, 3, 4]), folder), ANY, VALUES)
+    assert not left
+    return options
+
+
+def test_what_passes_everywhere_is_not_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert chosen(set(), tmp_path, monkeypatch) == ANY
+
+
+@pytest.mark.parametrize(("bad", "layout"), [(0, Layout.NHWC), (1, Layout.NCHW)])
+def test_a_layout_that_passes_is_kept_along_every_axis(
+    bad: int, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert chosen({bad}, tmp_path, monkeypatch) == replace(ANY, layout=layout)
+
+
+def test_an_axis_that_passes_is_kept_where_no_layout_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folds 0 and 1 are of height and width in one layout, 2 and 3 in the other."""
+    narrow = replace(ANY, axis=AxisName.WIDTH, layout=Layout.NCHW)
+    assert chosen({0, 2}, tmp_path, monkeypatch, model=rounding(1)) == narrow
+
+
+def test_the_layer_that_saturates_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other layers keep every form."""
+    model = named("seco[n]d*")
+
+    def judged(original: Path, folds: Sequence[Path], options: object) -> list[list[str]]:
+        return [WORSE if "seco[n]d*" in folded_in(fold) else [] for fold in folds]
+
+    monkeypatch.setattr(saturation, "saturation_objections", judged)
+    options, forms = usable_forms(loaded(model, tmp_path), ANY, VALUES)
+    assert options == replace(ANY, skip=("seco[[]n]d[*]",))
+    why = f"left alone, as its fold is {FURTHER}; this CPU saturates"
+    assert forms == {NodeName("", "seco[n]d*"): Refusal(Code.SATURATES, why)}
+
+
+def test_layers_that_pass_alone_but_not_together_are_all_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged(original: Path, folds: Sequence[Path], options: object) -> list[list[str]]:
+        return [WORSE if len(folded_in(fold)) > 1 else [] for fold in folds]
+
+    monkeypatch.setattr(saturation, "saturation_objections", judged)
+    options, forms = usable_forms(loaded(named("second"), tmp_path), ANY, VALUES)
+    assert options.skip == tuple(name.node for name in forms) == ("first", "second", "third")
+
+
+def named(second: str) -> onnx.ModelProto:
+    model = onnx.load(MODELS / "quantized_cnn.onnx")
+    next(node for node in model.graph.node if node.name == "second").name = second
+    return model
+
+
+def folded_in(path: Path) -> set[str]:
+    nodes = load(path).proto.graph.node
+    return {n.name for n in nodes if any(entry.key == FOLD_KEY for entry in n.metadata_props)}
+
+
+def test_a_model_without_folds_is_left_to_the_search(tmp_path: Path) -> None:
+    model = loaded(alternating([1, 2, 3, 4]), tmp_path)
+    options = replace(ANY, axis=AxisName.HEIGHT)
+    assert usable_forms(model, options, VALUES) == (options, {})
+
+
+def test_where_every_fold_saturates_further_the_model_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, out = loaded(alternating_floats(), tmp_path), tmp_path / "out.onnx"
+    monkeypatch.setattr(saturation, "may_saturate", lambda *arguments: True)
+    if not u8s8_error():
+        assert usable_forms(model, ANY, VALUES) == (ANY, {})
+        bad = [FURTHER, "this CPU's 8-bit kernels saturate (no VNNI)"]
+        monkeypatch.setattr(
+            saturation, "saturation_objections", lambda m, files, o: [bad] * len(files)
+        )
+    report = optimize(model.path, out, ANY, VALUES)
+    (site,) = report.sites
+    assert (site.status, site.code, report.written) == ("kept", "saturates", "out.onnx")
+    assert site.reason.startswith(f"left alone, as its fold is {FURTHER}; this CPU's 8-bit kernels")
+    assert out.read_bytes() == model.path.read_bytes()

@@ -1,4 +1,4 @@
-"""Choose inputs with which a model shows something, and run it on them.
+"""Choose inputs with which a model shows something, run models on them, and keep the outputs.
 
 * `revealing_values`: values of small inputs. Scalars and small vectors are often limits, rates or
   switches, and random values of them may mask every output.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -25,8 +25,7 @@ from onnx import helper
 
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.evidence.exact_kernels import holds_bytes
-from widthfold_onnx.evidence.model_outputs import Outputs, run_once
+from widthfold_onnx.evidence.exact_kernels import holds_bytes, open_exact
 from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, Value
 from widthfold_onnx.model.loader import load
@@ -35,7 +34,7 @@ from widthfold_onnx.model.proto.functions import flat
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
-from widthfold_onnx.options.progress import Progress, Step
+from widthfold_onnx.options.progress import Progress, Step, silent
 from widthfold_onnx.rules.quantization import before_moves
 from widthfold_onnx.runtime.inputs.cases import MAX_SMALL
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets
@@ -43,6 +42,69 @@ from widthfold_onnx.runtime.inputs.recorded import InputSet
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import Session, open_session
 from widthfold_onnx.text import printable
+
+Outputs = dict[str, Array]
+"""Outputs of one run by name."""
+
+LARGE_BYTES = 1 << 26
+"""Outputs of this size are kept in files."""
+
+
+def run_once(session: Session, item: InputSet) -> Outputs:
+    """Return the outputs on one set; large ones lie in files, as outputs of all runs are kept.
+
+    Raises:
+        UnverifiedError: the model stops, an output is no tensor, or there is no room for it.
+    """
+    return {name: _in_file(array) for name, array in session.run(item.feeds).items()}
+
+
+def _in_file(array: Array) -> Array:
+    if array.nbytes < LARGE_BYTES or array.dtype.hasobject:
+        return array
+    with tempfile.TemporaryFile() as file:  # without a name
+        try:
+            file.write(np.ascontiguousarray(array).view(np.uint8).data)
+            file.flush()
+        except OSError as error:  # a full disk would end a process that writes into a mapping
+            raise UnverifiedError(f"no room for an output in a file: {error.strerror}") from error
+        return np.memmap(file, array.dtype, "r", shape=array.shape)
+
+
+def attempt(
+    model: Path | Callable[[], onnx.ModelProto],
+    options: VerifyOptions,
+    level: Level,
+    sets: Iterable[InputSet],
+    on_progress: Progress = silent,
+    open_model: Callable[[Path | onnx.ModelProto, VerifyOptions, Level], Session] = open_exact,
+) -> list[Outputs] | str:
+    """Return all outputs, by default computed with exact integers, or why there are none.
+
+    A model is a file, or a function that copies the original in memory and is called before the
+    first set is read. `on_progress` gets a step before each run.
+    """
+    name = printable(model.name) if isinstance(model, Path) else "copy of the original"
+    runs = []
+    try:
+        session = open_model(model if isinstance(model, Path) else model(), options, level)
+        for item in sets:
+            on_progress(Step(f"{name}, level {level}: {item.label}"))
+            runs.append(run_once(session, item))
+    except UnverifiedError as error:
+        return str(error)
+    return runs
+
+
+def pairs(reference: Outputs, candidate: Outputs) -> dict[str, tuple[Array, Array]]:
+    """Pair two runs by name; an output that a side lacks (sequences differ in length) is empty."""
+    present = {**reference, **candidate, **reference}
+    absent = {name: np.empty((0, *array.shape), array.dtype) for name, array in present.items()}
+    return {
+        name: (reference.get(name, empty), candidate.get(name, empty))
+        for name, empty in absent.items()
+    }
+
 
 VALUES = (0.0, 1.0, 0.1, 10.0, 100.0, 1e4, 1e6)
 """Values of an element; all pairs are tried, so two scalars come in both orders."""
