@@ -239,6 +239,11 @@ def test_trials_at_one_level_open_no_other(machine, models, level):
     kinds = [Distribution.NORMAL]
     list(ratios_to(models[1], models[:1], kinds, OPTIONS, [SHAPES], level=level))
     assert [opened for _, opened, _ in machine.opened] == [level] * 4
+    runs_of_trials = len(machine.runs)
+    ((timed,),) = ratio_over_processes(*models, OPTIONS, [SHAPES], level=level)
+    assert timed.ratio == pytest.approx(6 / 3 if level is Level.ALL else 4 / 9)
+    assert {opened for _, opened, _ in machine.opened} == {level}
+    assert len(machine.runs) > runs_of_trials
 
 
 @pytest.mark.parametrize(("cost", "least", "most"), [(10.0, 40, 50), (5.0, 64, 999)])

@@ -122,6 +122,7 @@ def contest(
     shapes: Shapes | None = None,
     *,
     decides: bool = False,
+    level: Level | None = None,
     on_progress: Progress = silent,
 ) -> Contest:
     """Time two models, in one process after the other until the interval is narrow.
@@ -137,6 +138,7 @@ def contest(
         shapes: of every random input; None searches them.
         decides: run `DECIDING_PROCESSES`, even if they take longer than the budget, and end as soon
             as it is sure which model is faster.
+        level: the level of every session; None chooses it.
         on_progress: called with a step when a phase begins.
 
     Raises:
@@ -147,7 +149,8 @@ def contest(
     on_progress(Step("timing: choosing settings"))
     options = resolved(options)
     models = (original, rewritten)
-    choice, inputs = choose_settings(models, options, shapes, options.time_budget * CHOICE_SHARE)
+    choice_seconds = options.time_budget * CHOICE_SHARE
+    choice, inputs = choose_settings(models, options, shapes, choice_seconds, level)
     seconds = max(options.time_budget * PROCESS_SHARE, 2 * PROCESS_START_SECONDS)
     fewest_processes, fewest_runs = 1, 1
     if decides:
@@ -186,7 +189,12 @@ def send_each(timer: Timer, *args: object, send: Callable[[object], None]) -> No
 
 
 def ratio_over_processes(
-    original: Path, rewritten: Path, options: VerifyOptions, sizes: Sequence[Shapes | None]
+    original: Path,
+    rewritten: Path,
+    options: VerifyOptions,
+    sizes: Sequence[Shapes | None],
+    *,
+    level: Level | None = None,
 ) -> Iterator[list[Measurement]]:
     """Yield the result of a `contest` that decides, at each size.
 
@@ -194,7 +202,7 @@ def ratio_over_processes(
         UnverifiedError: a model does not run.
     """
     for shapes in sizes:
-        outcome = contest(original, rewritten, options, shapes, decides=True)
+        outcome = contest(original, rewritten, options, shapes, decides=True, level=level)
         pairing, choice = outcome.pairing, outcome.choice
         seconds = float(np.median(pairing.samples[:, 1]))
         measurement = timed(pairing.ratio, pairing.low, pairing.high, seconds, pairing.pairs)

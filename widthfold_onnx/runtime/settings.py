@@ -214,6 +214,8 @@ class OpenModels:
             return np.array(rounds).reshape(len(rounds), len(self.files), len(self.settings))
 
         def is_enough(rounds: Rounds, passed: float) -> bool:
+            if len(runs) == 1:
+                return True  # there is nothing to choose
             if len(rounds) >= MIN_ROUNDS:
                 return passed > min(seconds, CHOICE_SECONDS)
             if passed > max(seconds, CHOICE_PATIENCE):
@@ -281,13 +283,17 @@ class SettingTimes:
 
 
 def choose_settings(
-    models: Models, options: VerifyOptions, shapes: Shapes | None, seconds: float
+    models: Models,
+    options: VerifyOptions,
+    shapes: Shapes | None,
+    seconds: float,
+    level: Level | None = None,
 ) -> tuple[SettingChoice, Rotation]:
     """Return the best settings, and the inputs to time with.
 
     `OpenModels` says what the arguments are.
     """
-    setting_times = OpenModels.of(models, options).timed(shapes, seconds)
+    setting_times = OpenModels.of(models, options, level).timed(shapes, seconds)
     original, rewritten = setting_times.best_settings
     ratios = setting_times.times[:, 0, 0] / setting_times.times[:, 1, 0]
     own, other = setting_times.best_times.T

@@ -200,6 +200,8 @@ class Bench:
         machine: `identity.machine_identity`.
         child: runs what is measured; None starts processes for each call.
         new_measurements: subject and candidate of each measurement that this bench has kept.
+
+    What the store holds is read once: a search asks for a measurement dozens of times.
     """
 
     options: RaceOptions
@@ -207,6 +209,7 @@ class Bench:
     machine: str
     child: Child | None = None
     new_measurements: set[tuple[str, Candidate]] = field(default_factory=set)
+    _measurements: dict[Key, Measurement | None] = field(default_factory=dict)
 
     @cached_property
     def _setting(self) -> str:
@@ -218,13 +221,18 @@ class Bench:
 
     def measurement(self, subject: str, candidate: Candidate) -> Measurement | None:
         """Return the measurement that the store holds, if any."""
-        return self.store.get(self._key(subject, candidate))
+        key = self._key(subject, candidate)
+        if key not in self._measurements:
+            self._measurements[key] = self.store.get(key)
+        return self._measurements[key]
 
     def save(self, result: CandidateResult) -> None:
         """Store a measurement."""
         subject, candidate, measurement = result
         self.new_measurements.add((subject, candidate))
-        self.store.put(self._key(subject, candidate), measurement)
+        key = self._key(subject, candidate)
+        self._measurements[key] = measurement
+        self.store.put(key, measurement)
 
     def measure(self, workloads: Sequence[Workload], budget: Budget, on_progress: Progress) -> None:
         """Race all forms without a measurement, until all ran or the budget is spent.

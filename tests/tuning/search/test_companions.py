@@ -16,6 +16,8 @@ from tests.tuning.search.nets import WITH_PRELU, changed, outcome
 from tests.tuning.search.world import folded
 from widthfold_onnx.options import Companion, Effort
 from widthfold_onnx.rewrite import exchange
+from widthfold_onnx.runtime.paired_benchmark import ratio_over_processes
+from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.search import search
 
 
@@ -59,6 +61,9 @@ def test_each_is_taken_for_what_it_saves(
     counts = report.summary
     assert (counts.exchanged, counts.folded) == ("prelu" in expected, len(expected - {"prelu"}))
     assert counts.changes == bool(expected)
+    finals = {level for timer, level in here.levels if timer is ratio_over_processes}
+    # With a companion the levels of another model than the original were timed.
+    assert finals == {None if "prelu" in expected else Level.ALL}
 
 
 @pytest.mark.parametrize(("saved", "expected"), [(0.0, True), (0.04, True), (-0.5, False)])

@@ -113,7 +113,8 @@ class _Search:
         finals: Sequence[Measurement | None] = [None] * len(self.context.sizes)
         if candidate.changes:
             trials.on_progress(Step("timing the whole model"))
-            finals = trials.final(candidate)
+            # With companions the levels of another model than the original were timed.
+            finals = trials.final(candidate, None if draft.changes else trials.level)
         if not gains_over_sizes(finals):
             candidate, forms = msgspec.structs.replace(drafting.base_plan, frozen=()), {}
         draft = candidate.draft

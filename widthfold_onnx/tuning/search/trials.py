@@ -159,20 +159,25 @@ class Trials:
         (measurement,) = self._timed([0], candidate, ratio_of_levels, self.spending.probe, plan)
         return measurement
 
-    def final(self, plan: Plan) -> list[Measurement | None]:
+    def final(self, plan: Plan, level: Level | None) -> list[Measurement | None]:
         """Time a plan against the original at every size, in several processes.
 
         The caller decides by it which model is written. No result of an earlier comparison counts,
         as that may have been shorter.
 
+        Args:
+            plan: the plan.
+            level: the level of both models; None chooses the strongest of each.
+
         Returns:
             By size, as `compare` does.
         """
         candidate, plans, seconds = _final_candidate(plan), (EMPTY, plan), self.spending.final
+        timer = partial(ratio_over_processes, level=level)
         return [
             measurement
-            for size in range(len(self.sizes))  # each in a child: one may crash
-            for measurement in self._timed([size], candidate, ratio_over_processes, seconds, *plans)
+            for size in range(len(self.sizes))  # each by itself: one may crash
+            for measurement in self._timed([size], candidate, timer, seconds, *plans)
         ]
 
     def stored_final(self, plan: Plan) -> Measurement | None:
