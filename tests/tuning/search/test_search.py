@@ -20,8 +20,10 @@ from tests.tuning.search.world import World, doubled, enter, folded
 from tests.tuning.workload.tool import search_text
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import Effort, FoldOptions, Provider, SearchOptions
+from widthfold_onnx.runtime.child import Child
 from widthfold_onnx.runtime.inputs.sizes import provider_and_sizes
 from widthfold_onnx.runtime.paired_benchmark import send_each
+from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.effort import SPENDING
 from widthfold_onnx.tuning.identity import machine_identity
 from widthfold_onnx.tuning.search import context as context_module
@@ -155,16 +157,29 @@ def test_one_child_runs_what_a_search_measures(
 def test_on_an_accelerator_every_task_has_a_child_of_its_own(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What failed may have broken it for its process."""
+    """The process that chose the provider has ended, as it holds memory of the accelerator."""
     world = enter(monkeypatch, World(doubled, ALL))
-    here = Provider.CUDA, ({"x": (1, 1, 4, 32)},)
-    monkeypatch.setattr(context_module, "isolated", lambda *arguments, **limits: here)
+    children: list[Child] = []
+    waiting: list[object] = []
+
+    def choose(*arguments: object, child: Child) -> tuple[Provider, object]:
+        children.append(child)
+        child._waiting = "a process"
+        return Provider.CUDA, ({"x": (1, 1, 4, 32)},)
+
+    def measure(*arguments: object, **limits: object) -> object:
+        waiting.append(children[0]._waiting)
+        return world.isolated(*arguments, **limits)
+
+    monkeypatch.setattr(context_module, "isolated", choose)
+    monkeypatch.setattr(bench_module, "isolated", measure)
     monkeypatch.setattr(
         context_module, "machine_identity", lambda provider: machine_identity("cpu")
     )
     found(model, provider=Provider.CUDA)
     assert {function for function, _ in world.children} == {race, send_each}
     assert {child for _, child in world.children} == {None}
+    assert set(waiting) == {None}
 
 
 def test_a_target_must_fit_the_provider_that_was_found(

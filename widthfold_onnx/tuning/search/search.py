@@ -81,9 +81,10 @@ def search(
     with tempfile.TemporaryDirectory() as folder, Child() as child:
         context = find_context(loaded, search_options, fold_options.input_shapes, store, child)
         options = RaceOptions(replace(search_options, provider=context.provider), fold_options)
-        # What fails on an accelerator may break it for its process.
-        kept_child = child if traits_of(context.provider).device == "cpu" else None
-        bench = Bench(options, store, context.machine, kept_child)
+        is_kept = traits_of(context.provider).device == "cpu"
+        if not is_kept:
+            child.end()  # it holds memory of the accelerator, and what fails there may break it
+        bench = Bench(options, store, context.machine, child if is_kept else None)
         trials = Trials(loaded, bench, context.sizes, Path(folder), on_progress)
         return _Search(trials, context).run()
 
