@@ -9,7 +9,6 @@ from onnx import parser
 
 from widthfold_onnx.evidence.checks import Uncompared, comparable_runs
 from widthfold_onnx.evidence.parity.judgement import ModelParity, model_parity
-from widthfold_onnx.model.loader import load
 from widthfold_onnx.options import Provider, Sizes, VerifyOptions
 from widthfold_onnx.options.progress import Progress, silent
 from widthfold_onnx.results import OutputParity, Verdict
@@ -58,7 +57,7 @@ def compare_models(
     is_proved: bool = False,
     send: Progress = silent,
 ) -> Comparison:
-    original_runs = comparable_runs(load(original), load(rewritten), options, on_progress=send)
+    original_runs = comparable_runs(original, rewritten, options, on_progress=send)
     provider = original_runs.options.provider
     if isinstance(original_runs, Uncompared):
         parity = ModelParity(original_runs.findings)

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -32,17 +33,32 @@ def abort():
     os.abort()
 
 
-def abort_later():
-    class Aborting:
-        def __del__(self):
-            abort()
+class Aborting:
+    """Aborts the process at its end; travels as a text."""
 
+    def __reduce__(self):
+        return str, ("a text",)
+
+    def __del__(self):
+        abort()
+
+
+def abort_later():
     aborting = Aborting()
     aborting.own = aborting
 
 
+def result_that_aborts():
+    return Aborting()
+
+
 def print_only():
     print("from python, and not flushed")
+
+
+def exit_with_a_thread():
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    sys.exit(3)
 
 
 def exit_with_a_reason():

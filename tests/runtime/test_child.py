@@ -26,6 +26,7 @@ from tests.runtime.called import (
     divide,
     echo,
     exit_with_a_reason,
+    exit_with_a_thread,
     hoard,
     kept_times,
     lambda_result,
@@ -35,6 +36,7 @@ from tests.runtime.called import (
     process_id,
     read_stdin,
     refuse,
+    result_that_aborts,
     segfault,
     shout,
     spin,
@@ -144,11 +146,18 @@ def test_a_child_that_died_after_its_task_is_replaced():
 
 
 def test_a_task_is_blamed_for_what_it_leaves_behind():
-    """An object in a cycle, whose end aborts the process."""
+    """An object in a cycle, or a result, whose end aborts the process."""
     with Child() as worker:
-        with pytest.raises(UnverifiedError, match="SIGABRT"):
-            isolated(abort_later, child=worker)
-        assert isolated(add, 2, 3, child=worker) == 5
+        for later in (abort_later, result_that_aborts):
+            with pytest.raises(UnverifiedError, match="SIGABRT"):
+                isolated(later, child=worker)
+            assert isolated(add, 2, 3, child=worker) == 5
+
+
+def test_a_process_that_does_not_end_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(child, "_END_SECONDS", 0.2)
+    with pytest.raises(UnverifiedError, match="no result, and it does not end"):
+        isolated(exit_with_a_thread)
 
 
 def test_the_last_words_of_a_child_are_shown():

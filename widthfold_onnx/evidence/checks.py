@@ -67,9 +67,9 @@ def verification_of(
         UnverifiedError: there is no runtime.
     """
     state = StartReadings()
-    old, new = load(original), load(rewritten)
-    original_runs = comparable_runs(old, new, options, on_progress=on_progress)
+    original_runs = comparable_runs(original, rewritten, options, on_progress=on_progress)
     options = original_runs.options
+    old, new = load(original), load(rewritten)
     if options.freeze_weights:
         inputs = [value.name for value in new.proto.graph.input]
         old = dataclasses.replace(old, proto=frozen(old.proto, retained=inputs))
@@ -113,7 +113,7 @@ def verification_of(
 
 
 def comparable_runs(
-    old: LoadedModel, new: LoadedModel, options: VerifyOptions, *, on_progress: Progress = silent
+    original: Path, rewritten: Path, options: VerifyOptions, *, on_progress: Progress = silent
 ) -> OriginalRuns | Uncompared:
     """Run the original if the interfaces agree; otherwise say why nothing is compared.
 
@@ -122,12 +122,12 @@ def comparable_runs(
     """
     try:
         faults, declarations = interface_differences(
-            old.proto, new.proto, options.freeze_weights, options.input_shapes
+            original, rewritten, options.freeze_weights, options.input_shapes
         )
         if faults:
             return Uncompared(Findings(failures=tuple(faults)), options)
         options = resolved(options)
-        original_runs = original_runs_of(old.path, options, on_progress)
+        original_runs = original_runs_of(original, options, on_progress)
     except NoKernelError as error:
         return Uncompared(Findings(doubts=(str(error),)), options, str(error))
     except UnverifiedError as error:

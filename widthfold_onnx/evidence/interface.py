@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import onnx
+from google.protobuf.message import DecodeError
 
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.proto.walk import initializers, overridable
 from widthfold_onnx.options import Sizes
 from widthfold_onnx.text import printable
@@ -63,13 +66,13 @@ class Declaration:
 
 
 def interface_differences(
-    old: onnx.ModelProto, new: onnx.ModelProto, freeze_weights: bool, sizes: Sizes
+    original: Path, rewritten: Path, freeze_weights: bool, sizes: Sizes
 ) -> tuple[list[str], list[Declaration]]:
     """List differences in names, order, element types, dims or overridable initializers.
 
     Args:
-        old: the original.
-        new: the rewritten model.
+        original: model file; weights outside it are not read.
+        rewritten: model file.
         freeze_weights: whether initializers of the original may be no inputs any more.
         sizes: extents that the caller demands of inputs, one or more assignments; the rewritten
             model may declare an extent that is the same in all of them.
@@ -77,7 +80,11 @@ def interface_differences(
     Returns:
         Differences that may break a caller, and other differences: names for anonymous extents of
         inputs, and other extents of outputs, which are judged by the outputs of the original.
+
+    Raises:
+        UnverifiedError: a file that is no model.
     """
+    old, new = _load(original), _load(rewritten)
     faults, inputs = _ports("input", *(_fed_inputs(model) for model in (old, new)))
     output_faults, outputs = _ports("output", old.graph.output, new.graph.output)
     symbols = Counter(extent for value in _fed_inputs(new) for extent in _extents(value.type) or ())
@@ -94,6 +101,16 @@ def interface_differences(
         for name in sorted(new_names - old_names)
     ]
     return faults, renamings + outputs
+
+
+def _load(path: Path) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except (OSError, DecodeError) as error:
+        reason = printable(str(error))
+        raise UnverifiedError(f"{printable(path.name)} cannot be read: {reason}") from error
+    return model
 
 
 def _fed_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

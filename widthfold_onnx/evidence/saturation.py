@@ -1,9 +1,9 @@
 """Judge 8-bit products that saturate on this CPU: of two models, and of forms before a search.
 
 The values are judged with exact kernels (`exact_kernels`). A fold adds other pairs of products than
-the original, so it saturates at other ones, which is reported; it must not be further from its
+the original, so it saturates at other ones, which is reported. It must not be further from its
 definition than the original is. The pairs depend on axis and layout, not on the factor, so one fold
-by 2 shows saturation before minutes are spent on measuring.
+by 2 of each shows saturation before minutes are spent on measuring.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any, Self, TypeVar
 
 from widthfold_onnx.errors import InternalError, UnverifiedError, WidthfoldError
@@ -41,6 +42,9 @@ _START = (
 _STEP = 1.0
 """Seconds of one wait at most: on Windows Ctrl-C is not heard before it ends."""
 
+_END_SECONDS = 5.0
+"""Seconds that a process may take to end after its last message."""
+
 _LAST = ("result", "error")
 """Kinds of the last message of a task."""
 
@@ -49,10 +53,9 @@ _TAIL = 2000
 
 
 class Child:
-    """A process that runs one task after the other, as long as tasks return.
+    """A process that runs tasks one after the other; after an error a new one takes its place.
 
-    A new process follows a failure. One thread at a time may use it. Starting a process and
-    importing the runtime takes 0.3 s.
+    Only one thread at a time may use it. Starting a process and importing the runtime takes 0.3 s.
     """
 
     def __init__(self) -> None:
@@ -166,7 +169,10 @@ class _Process:
             elif kind == "error":
                 raise value
             elif kind == "gone":
-                code = self.popen.wait()  # first, as it may write until it ends
+                try:
+                    code = self.popen.wait(_END_SECONDS)  # first, as it may write until it ends
+                except subprocess.TimeoutExpired:
+                    raise UnverifiedError("no result, and it does not end; stopped") from None
                 output = self._output_since(noise_start)
                 raise UnverifiedError(_exit_message(code, output, memory))
             heard = time.monotonic()
@@ -249,8 +255,7 @@ def serve(folder: str) -> None:
 
     lock = threading.Lock()
 
-    def answer(kind: str, value: object) -> None:
-        message = pickle.dumps((kind, value))  # first, as it may fail half-way
+    def answer(message: bytes) -> None:
         with lock:
             _send(answers, message)
 
@@ -260,26 +265,31 @@ def serve(folder: str) -> None:
         _run(tasks.get(), answer)
 
 
-def _run(task: bytes, answer: Callable[[str, object], None]) -> None:
+def _run(task: bytes, answer: Callable[[bytes], None]) -> None:
     """Run a task and answer with its result or its error."""
+
+    def tell(kind: str, value: object) -> None:
+        answer(pickle.dumps((kind, value)))  # a pickle may fail half-way
+
     memory = None
     try:
         function, args, sends, memory = pickle.loads(task)
-        options = {"send": lambda message: answer("message", message)} if sends else {}
+        options = {"send": partial(tell, "message")} if sends else {}
         with memory_limit(memory) as is_limited:
             if memory is not None and not is_limited:
                 memory = None
-                answer("unlimited", None)
+                tell("unlimited", None)
             result = function(*args, **options)
-        del args, options
+        message = pickle.dumps(("result", result))
+        del args, options, result
         gc.collect()  # here, as models that are closed later would be the next task's burden
-        answer("result", result)
+        answer(message)
     except WidthfoldError as error:
-        answer("error", error)
+        tell("error", error)
     except MemoryError:
-        answer("error", UnverifiedError(f"out of memory{_limit(memory)}"))
+        tell("error", UnverifiedError(f"out of memory{_limit(memory)}"))
     except Exception as error:
-        answer("error", _fault(f"{type(error).__name__}: {error}"))
+        tell("error", _fault(f"{type(error).__name__}: {error}"))
 
 
 def _fault(summary: str) -> InternalError:

@@ -142,8 +142,7 @@ class SettingChoice:
 
     Attributes:
         settings: the best one of each model.
-        ratio_at_first_setting: original / rewritten with both at the first of all settings, which
-            is at level ALL.
+        ratio_at_first_setting: original / rewritten with both at the first of all settings.
         advice: a sentence on the gain of the original by its setting alone, "" where it is little.
         run: seconds of a run at the best setting, the mean of both models.
         opening: seconds of opening a session.

@@ -89,7 +89,7 @@ def measure(
         save: gets every measurement at once.
         on_progress: gets a step per workload.
         share: fraction of the seconds that are left which these workloads should take.
-        child: runs the races; None starts processes for them alone.
+        child: runs the races; None starts a process for each attempt.
 
     Raises:
         UnverifiedError: the runtime cannot be used.
@@ -194,14 +194,14 @@ RETRY = datetime.timedelta(days=7)
 class Bench:
     """Measures for one setting on one machine.
 
+    What the store holds is read once, as a search asks for a measurement dozens of times.
+
     Attributes:
         options: how forms run; its provider is not AUTO.
         store: where measurements are kept.
         machine: `identity.machine_identity`.
         child: runs what is measured; None starts processes for each call.
         new_measurements: subject and candidate of each measurement that this bench has kept.
-
-    What the store holds is read once: a search asks for a measurement dozens of times.
     """
 
     options: RaceOptions
@@ -209,7 +209,7 @@ class Bench:
     machine: str
     child: Child | None = None
     new_measurements: set[tuple[str, Candidate]] = field(default_factory=set)
-    _measurements: dict[Key, Measurement | None] = field(default_factory=dict)
+    _measurements: dict[Key, Measurement | None] = field(default_factory=dict, init=False)
 
     @cached_property
     def _setting(self) -> str:

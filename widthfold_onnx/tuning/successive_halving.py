@@ -130,7 +130,8 @@ def race(
     Args:
         workloads: in the order in which they are raced.
         options: how forms run.
-        seconds: time that all of them together should take. No layer starts later, but the first.
+        seconds: time that all of them together should take; when it is over, no layer but the first
+            starts.
         send: gets every start, and one result for every form and every layer as it is.
 
     Raises:

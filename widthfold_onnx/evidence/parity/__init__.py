@@ -4,5 +4,6 @@
 `original_runs` runs the original, also as shaken copies, and finds where it overflows; `truth` runs
 it in float64.
 
-It reads of the proof whether it holds, and its float64 operators; `evidence` imports it.
+It reads of the proof whether it holds, and its float64 operators. `evidence` imports it, and judges
+integers of 8 bits for it (`saturation`).
 """

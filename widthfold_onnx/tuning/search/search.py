@@ -114,7 +114,7 @@ class _Search:
         finals: Sequence[Measurement | None] = [None] * len(self.context.sizes)
         if candidate.changes:
             trials.on_progress(Step("timing the whole model"))
-            # With companions the levels of another model than the original were timed.
+            # The levels were timed with the companions, so they tell nothing of the original.
             finals = trials.final(candidate, None if draft.changes else trials.level)
         if not gains_over_sizes(finals):
             candidate, forms = msgspec.structs.replace(drafting.base_plan, frozen=()), {}
@@ -175,9 +175,9 @@ class _Search:
         return Races(sorted(level_searches, key=LevelSearch.estimate), drafted, interrupted)
 
     def _only_level(self, races: Races) -> Level | None:
-        """Return level ALL if the model is surely too slow at EXTENDED to be fastest there.
+        """Return level ALL if the model surely is too slow at EXTENDED; None leaves it open.
 
-        The levels were timed at the first size alone: with others, each trial chooses its level.
+        The levels were timed at the first size alone, so several sizes leave it open.
         """
         drafted = races.drafted
         if drafted is None or drafted.status != "ok" or len(self.context.sizes) > 1:

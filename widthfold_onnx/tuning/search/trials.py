@@ -62,7 +62,7 @@ class Trials:
         sizes: at which whole models run: shapes of every input, one or more assignments.
         folder: folder for the models that are built.
         on_progress: gets a step for each stage of the search.
-        level: the level of every trial but the final one; None chooses it for each model.
+        level: the level of the models of `compare` and `without`; None chooses it for each.
     """
 
     loaded: LoadedModel
@@ -163,7 +163,8 @@ class Trials:
         """Time a plan against the original at every size, in several processes.
 
         The caller decides by it which model is written. No result of an earlier comparison counts,
-        as that may have been shorter.
+        as that may have been shorter. The store has one result whatever the level, which is given
+        only where the original surely is slower at any other.
 
         Args:
             plan: the plan.
