@@ -200,7 +200,7 @@ class Bench:
         options: how forms run; its provider is not AUTO.
         store: where measurements are kept.
         machine: `identity.machine_identity`.
-        child: runs what is measured; None starts processes for each call.
+        child: runs the measurements; None starts processes for each call.
         new_measurements: subject and candidate of each measurement that this bench has kept.
     """
 
