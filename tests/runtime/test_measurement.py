@@ -37,8 +37,8 @@ def made(**changes: object) -> Measurement:
         ({"ratio": 0.0}, "a lost measurement has ratio 0 and a reason, any other has neither"),
         ({"reason": "no"}, "a lost measurement has ratio 0 and a reason, any other has neither"),
         ({"status": "lost"}, "a lost measurement has ratio 0 and a reason, any other has neither"),
-        ({"taken": "2026-01-01T00:00:00"}, "taken is not a time in UTC"),
-        ({"taken": "2026-01-01T00:00:00+01:00"}, "taken is not a time in UTC"),
+        ({"timestamp": "2026-01-01T00:00:00"}, "taken is not a time in UTC"),
+        ({"timestamp": "2026-01-01T00:00:00+01:00"}, "taken is not a time in UTC"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(changes: dict[str, object], message: str) -> None:
@@ -49,7 +49,7 @@ def test_numbers_that_do_not_fit_are_refused(changes: dict[str, object], message
 @pytest.mark.parametrize("taken", ["yesterday", ""])
 def test_a_time_that_is_none_is_refused(taken: str) -> None:
     with pytest.raises(ValueError, match="Invalid isoformat string"):
-        made(taken=taken)
+        made(timestamp=taken)
 
 
 def test_earlier_stores_call_pairs_rounds() -> None:

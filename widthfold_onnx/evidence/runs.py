@@ -7,7 +7,8 @@
   (`runtime.kernels`) and weights have most effect.
 * `all_windows_fit`: sizes at which every layer has something to compute.
 * `unreached_branches`: branches that no input set reaches, so that nothing is compared there.
-* `attempt`: runs a model on input sets. Large outputs lie in files.
+* `run_on_inputs`: chooses the sets, and runs the original on them.
+* `attempt`: runs a model on sets that are chosen. Large outputs lie in files.
 """
 
 from __future__ import annotations

@@ -150,14 +150,14 @@ class Emission:
         document: the model.
         graph: the graph.
         forms: the forms of its layers.
-        guarded: the regions of packed ops, with guards.
+        guarded_regions: the regions of packed ops, with guards.
         parameters: the folded weights of the model.
     """
 
     document: Document
     graph: Graph
     forms: LayerForms
-    guarded: GuardedRegions
+    guarded_regions: GuardedRegions
     parameters: Parameters
     _packed_values: dict[PackedTensor, Value] = field(default_factory=dict, init=False)
     _logical: dict[Value, Value] = field(default_factory=dict, init=False)
@@ -166,20 +166,20 @@ class Emission:
     def emit(self) -> None:
         """Make the new nodes; the graph still holds the old ones only."""
         for node in self.graph:
-            propagated_op = self.guarded.regions.propagated.get(node)
+            propagated_op = self.guarded_regions.regions.propagated.get(node)
             if node in self.forms:
                 self._replacements[node] = []
                 self._fold(node, *self.forms[node])
             elif propagated_op is not None:
                 self._replacements[node] = []
                 self._propagate(node, propagated_op)
-            elif self.guarded.regions.is_superseded(node):
+            elif self.guarded_regions.regions.is_superseded(node):
                 self._replacements[node] = []
 
     def replace_nodes(self) -> None:
         """Replace the old nodes by the new ones, and put guards around groups."""
         branches: list[Graph] = []
-        for group in self.guarded.groups:
+        for group in self.guarded_regions.groups:
             guard = make_guard(self.document, group, self._replacements, self._logical)
             for node in group.nodes:
                 self._replacements[node] = []
@@ -193,7 +193,7 @@ class Emission:
 
     def _fold(self, node: Node, layer: Layer, form: Form) -> None:
         """Emit the folded node with the moves that belong to it."""
-        ends = self.guarded.regions.folded_nodes[node]
+        ends = self.guarded_regions.regions.folded_nodes[node]
         start = self._value_in(layer.data, ends.input_layout, node)
         series = Series(self.document, start, node, node.outputs[0].name or "")
         folded_node = append_folded(series, layer, form, ends, self.parameters)
@@ -243,12 +243,12 @@ class Emission:
         if layout is None:
             return logical
         if (value, layout) not in self._packed_values:
-            dequantization = self.guarded.regions.dequantized.get((value, layout))
+            dequantization = self.guarded_regions.regions.dequantized.get((value, layout))
             maker = value.producer()
             if dequantization is not None and maker is not None:
                 packed_node = self._packed_node(maker, dequantization, reader)
                 is_first = not any(v is value for v, _ in self._packed_values)
-                if is_first and self.guarded.regions.is_superseded(maker):
+                if is_first and self.guarded_regions.regions.is_superseded(maker):
                     take_over(maker, packed_node)
                 self._packed_values[value, layout] = packed_node.outputs[0]
             else:
@@ -263,7 +263,7 @@ class Emission:
                 self._logical[value] = result
                 continue
             self._packed_values[value, layout] = result
-            if self.guarded.regions.read_in(value) - {layout}:
+            if self.guarded_regions.regions.read_in(value) - {layout}:
                 self._logical[value] = self._convert(value, result, layout, node, inverse=True)
 
     def _convert(
@@ -271,9 +271,9 @@ class Emission:
     ) -> Value:
         """Fold a logical value into a layout, or with `inverse` unfold it; return the result."""
         series = Series(self.document, start, owner, value.name or "")
-        shape = self.guarded.regions.shapes[value, layout]
+        shape = self.guarded_regions.regions.shapes[value, layout]
         suffix = "unfold" if inverse else "fold"
-        scales = self.guarded.regions.signed_quantization(value, layout)
+        scales = self.guarded_regions.regions.signed_quantization(value, layout)
         if scales:
             series.append("DequantizeLinear", f"{suffix}_dequantize", scales, {})
         series.steps(layout.steps(shape, inverse=inverse), suffix)

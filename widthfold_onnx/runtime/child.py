@@ -79,7 +79,7 @@ class Child:
         if self._waiting is not None and self._waiting.popen.poll() is not None:
             self.end()  # it died after its last task
         if self._waiting is None:
-            self._waiting = self._resources.enter_context(_started())
+            self._waiting = self._resources.enter_context(_new_process())
         try:
             yield self._waiting
         except BaseException:
@@ -184,7 +184,7 @@ class _Process:
 
 
 @contextlib.contextmanager
-def _started() -> Iterator[_Process]:
+def _new_process() -> Iterator[_Process]:
     """Start a process in a session of its own, which ends with the block in any case.
 
     Its temporary files are in a folder of ours: a process that is killed cannot remove them.
@@ -266,10 +266,10 @@ def serve(folder: str) -> None:
 
 
 def _run(task: bytes, answer: Callable[[bytes], None]) -> None:
-    """Run a task and answer with its result or its error."""
+    """Run a task, and answer with its result or its error; a pickle that fails answers nothing."""
 
     def tell(kind: str, value: object) -> None:
-        answer(pickle.dumps((kind, value)))  # a pickle may fail half-way
+        answer(pickle.dumps((kind, value)))
 
     memory = None
     try:

@@ -34,7 +34,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         seconds: median time of the candidate.
         pairs: how many were timed; "rounds" in JSON.
         reason: why it is lost, "" otherwise.
-        taken: when, in UTC, as ISO 8601 writes it.
+        timestamp: of the measurement in UTC, as ISO 8601 writes it.
         control: deviation from 1 of the sessions of the original against each other; 0.0 where
             it had only one.
         note: another observation of the run.
@@ -56,7 +56,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float
     pairs: int = msgspec.field(name="rounds")
     reason: str
-    taken: str
+    timestamp: str = msgspec.field(name="taken")
     control: float = 0.0
     note: str = ""
     original_setting: str = ""
@@ -90,17 +90,17 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def time(self) -> datetime:
         """The time of the measurement."""
-        return datetime.fromisoformat(self.taken)
+        return datetime.fromisoformat(self.timestamp)
 
 
 def timed(ratio: float, low: float, high: float, seconds: float, pairs: int) -> Measurement:
     """Return the measurement of what ran."""
-    return Measurement("ok", ratio, low, high, seconds, pairs, reason="", taken=now())
+    return Measurement("ok", ratio, low, high, seconds, pairs, reason="", timestamp=now())
 
 
 def lost(reason: str) -> Measurement:
     """Return the measurement of what did not run."""
-    return Measurement("lost", 0.0, 0.0, 0.0, 0.0, 0, reason, taken=now())
+    return Measurement("lost", 0.0, 0.0, 0.0, 0.0, 0, reason, timestamp=now())
 
 
 def now() -> str:

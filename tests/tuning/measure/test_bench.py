@@ -66,7 +66,7 @@ def test_what_was_lost_is_tried_again_after_a_week(store: Store, inside, what: s
     for days, races in ((6, 0), (8, 1)):
         taken = datetime.now(UTC) - timedelta(days=days)
         reason = lost("out of memory")
-        old = replace(reason, taken=taken.isoformat())
+        old = replace(reason, timestamp=taken.isoformat())
         bench(store).save(CandidateResult("one", what, old))
         inside.races.clear()
         bench(store).measure([workload("one", "a", "b")], Budget(60.0), quiet)

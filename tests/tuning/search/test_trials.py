@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -243,8 +242,7 @@ def test_the_other_trials_are_of_one_plan_each_as_well(
 ) -> None:
     with Store(None) as store:
         builder = Builder(model, store)
-        final = partial(builder.trials.final, level=None)
-        time_one = builder.trials.level_ratio if levels else final
+        time_one = builder.trials.level_ratio if levels else builder.trials.final
         times = [time_one(each) for each in (A, B, replace(A, **ELSEWHERE), B)]
         assert times[:2] == times[2:]
         assert len(builder.bench.new_measurements) == 2

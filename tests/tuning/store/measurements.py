@@ -15,7 +15,7 @@ def key(subject: object = "model:0", **changes: str) -> Key:
 
 def measured(**changes: object) -> Measurement:
     fields = {"ratio": 1.5, "low": 1.4, "high": 1.7, "seconds": 1e-3, "pairs": 40, "reason": ""}
-    return Measurement(**{"status": "ok", **fields, "taken": TAKEN, **changes})
+    return Measurement(**{"status": "ok", **fields, "timestamp": TAKEN, **changes})
 
 
 LOST = measured(status="lost", ratio=0.0, low=0.0, high=0.0, seconds=0.0, reason="out of memory")

@@ -73,8 +73,8 @@ def test_items_are_sorted_by_key_whatever_the_order_of_puts() -> None:
         {"reason": "why"},
         {"status": "lost"},
         {"status": "lost", "ratio": "0"},
-        *({"taken": bad} for bad in ("", "now", "2026-03-01", "2026-03-01T12:00:00")),
-        {"taken": "2026-03-01T12:00:00+01:00"},
+        *({"timestamp": bad} for bad in ("", "now", "2026-03-01", "2026-03-01T12:00:00")),
+        {"timestamp": "2026-03-01T12:00:00+01:00"},
     ],
 )
 def test_no_senseless_measurement_can_be_made(changes: dict[str, str]) -> None:

@@ -52,8 +52,9 @@ from widthfold_onnx.tuning.successive_halving import RaceOptions
 
 MAX_LEVEL_RATIO = 1.05
 """Layers also race at level EXTENDED if the model is at most this much slower there than at ALL.
+Trials leave EXTENDED out if the model surely is slower there by more.
 
-They always race at ALL: folded channels fill what its kernels compute, so a model may be fastest
+They always run at ALL: folded channels fill what its kernels compute, so a model may be fastest
 there once it is folded, even if it is not before.
 """
 
@@ -114,8 +115,9 @@ class _Search:
         finals: Sequence[Measurement | None] = [None] * len(self.context.sizes)
         if candidate.changes:
             trials.on_progress(Step("timing the whole model"))
-            # The levels were timed with the companions, so they tell nothing of the original.
-            finals = trials.final(candidate, None if draft.changes else trials.level)
+            if draft.changes:  # the levels were timed with companions, not for the original
+                trials = replace(trials, level=None)
+            finals = trials.final(candidate)
         if not gains_over_sizes(finals):
             candidate, forms = msgspec.structs.replace(drafting.base_plan, frozen=()), {}
         draft = candidate.draft

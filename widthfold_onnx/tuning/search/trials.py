@@ -62,7 +62,7 @@ class Trials:
         sizes: at which whole models run: shapes of every input, one or more assignments.
         folder: folder for the models that are built.
         on_progress: gets a step for each stage of the search.
-        level: the level of the models of `compare` and `without`; None chooses it for each.
+        level: the level at which models run; None chooses it for each model.
     """
 
     loaded: LoadedModel
@@ -100,7 +100,7 @@ class Trials:
             None if it is not in the store and nothing is to be measured.
         """
         of_size = seconds / len(self._searched)
-        candidate, plans = self._candidate(base, plan), (base, plan)
+        candidate, plans = _candidate(base, plan, **self._conditions), (base, plan)
         timer = partial(ratio_in_process, level=self.level)
         return over_sizes(self._timed(self._searched, candidate, timer, of_size, *plans))
 
@@ -124,7 +124,8 @@ class Trials:
             kind, then on the next.
         """
         candidates = [
-            [self._candidate(part, plan, inputs=kind) for part in parts] for kind in kinds
+            [_candidate(part, plan, inputs=kind, **self._conditions) for part in parts]
+            for kind in kinds
         ]
         of_size = seconds / len(self._searched)
         open_sizes = [[self._open_sizes(c, of_size) for c in of_kind] for of_kind in candidates]
@@ -159,22 +160,18 @@ class Trials:
         (measurement,) = self._timed([0], candidate, ratio_of_levels, self.spending.probe, plan)
         return measurement
 
-    def final(self, plan: Plan, level: Level | None) -> list[Measurement | None]:
+    def final(self, plan: Plan) -> list[Measurement | None]:
         """Time a plan against the original at every size, in several processes.
 
         The caller decides by it which model is written. No result of an earlier comparison counts,
-        as that may have been shorter. The store has one result whatever the level, which is given
-        only where the original surely is slower at any other.
-
-        Args:
-            plan: the plan.
-            level: the level of both models; None chooses the strongest of each.
+        as that may have been shorter. The store has one result for all levels: a level is set only
+        where the original surely is slower at the others.
 
         Returns:
             By size, as `compare` does.
         """
         candidate, plans, seconds = _final_candidate(plan), (EMPTY, plan), self.spending.final
-        timer = partial(ratio_over_processes, level=level)
+        timer = partial(ratio_over_processes, level=self.level)
         return [
             measurement
             for size in range(len(self.sizes))  # each by itself: one may crash
@@ -216,9 +213,10 @@ class Trials:
             self._time([(candidate, open_sizes)], timer, seconds, *files)
         return [self._measurement(size, candidate) for size in sizes]
 
-    def _candidate(self, base: Plan, plan: Plan, **conditions: str) -> str:
-        level = {} if self.level is None else {"level": self.level}
-        return _candidate(base, plan, **conditions, **level)
+    @property
+    def _conditions(self) -> dict[str, str]:
+        """The level as a condition of a candidate, if it is not chosen for each model."""
+        return {} if self.level is None else {"level": self.level}
 
     def _measurement(self, size: int, candidate: str) -> Measurement | None:
         return self.bench.measurement(self._subjects[size], candidate)
