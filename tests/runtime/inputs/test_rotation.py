@@ -24,6 +24,15 @@ def test_the_input_sets_together_exceed_the_last_cache(monkeypatch, cache, count
     assert len({item["x"].tobytes() for item in sets}) == count
 
 
+@pytest.mark.parametrize(("elements", "drawn"), [(0, 4), (5 * 256, 5), (1 << 20, 64)])
+def test_large_sets_are_copies_in_other_memory(monkeypatch, elements, drawn):
+    monkeypatch.setattr(input_sets, "DRAWN_ELEMENTS", elements)
+    monkeypatch.setattr(input_sets, "last_cache_bytes", lambda: 1 << 30)
+    sets = input_sets._random(Session(Machine({}), 0, "", ""), {"x": (1, 256)}, Distribution.NORMAL)
+    assert len({item["x"].tobytes() for item in sets}) == drawn
+    assert len({item["x"].ctypes.data for item in sets}) == len(sets) == 64
+
+
 def test_on_a_gpu_they_exceed_its_own_cache(monkeypatch):
     monkeypatch.setattr(input_sets, "last_cache_bytes", lambda: 0)
     session = Session(Machine({}), 0, "", "")
@@ -81,3 +90,4 @@ def test_stored_sets_of_other_shapes_take_no_turn(monkeypatch, tmp_path):
         Open(Machine({}), 0, "", ""), VerifyOptions(inputs=tuple(paths)), None
     )
     assert [item["x"].tolist() for item in sets] == [[[0.0] * 4], [[2.0] * 4]] * 2
+    assert len({item["x"].ctypes.data for item in sets}) == 4  # one buffer would stay in the cache
