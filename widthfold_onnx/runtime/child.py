@@ -51,6 +51,9 @@ _LAST = ("result", "error")
 _TAIL = 2000
 """Bytes of the child's own output that are looked at for an error message."""
 
+_NO_TASK = pickle.dumps(pickle.dumps((bool, (), False, None)))
+"""A task that does nothing, as `isolated` sends tasks."""
+
 
 class Child:
     """A process that runs tasks one after the other; after an error a new one takes its place.
@@ -76,7 +79,7 @@ class Child:
     @contextlib.contextmanager
     def process(self) -> Iterator[_Process]:
         """Yield the waiting process, or a new one; end it if the block raises an error."""
-        if self._waiting is not None and self._waiting.popen.poll() is not None:
+        if self._waiting is not None and not self._waiting.answers():
             self.end()  # it died after its last task
         if self._waiting is None:
             self._waiting = self._resources.enter_context(_new_process())
@@ -138,13 +141,21 @@ class _Process:
     popen: subprocess.Popen[bytes]
     noise: IO[bytes]
 
+    def answers(self) -> bool:
+        """Check whether it lives: the system tells of a death some milliseconds later."""
+        try:
+            self.result_of(_NO_TASK, timeout=_END_SECONDS)
+        except UnverifiedError:
+            return False
+        return True
+
     def result_of(
         self,
         task: bytes,
-        timeout: float,
-        silence: float,
-        memory: int | None,
-        on_message: Callable[[Any], None] | None,
+        timeout: float = math.inf,
+        silence: float = math.inf,
+        memory: int | None = None,
+        on_message: Callable[[Any], None] | None = None,
     ) -> Any:
         """Send a task and wait for its result; `isolated` has the arguments and errors."""
         start = heard = time.monotonic()

@@ -15,6 +15,7 @@ import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,7 @@ def other_runtime(release: str) -> str:
     )
 
 
+@cache
 def version(*names: str) -> str:
     """Return the version of the first of these distributions that is installed, "" if none is."""
     for name in names:
