@@ -19,6 +19,11 @@ MODELS = sorted((SHARED / "models").glob("*.onnx"))
 needs_models = pytest.mark.skipif(not MODELS, reason=f"no real models in {SHARED / 'models'}")
 
 
+REUSED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+"""Lets glibc keep freed blocks: the generator of nested graphs copies gigabytes, and new pages took
+most of its time while other tests ran."""
+
+
 def generate(script: str, factory: pytest.TempPathFactory) -> Path:
     """Models of a generator, hostile or tricky, which no test changes; skip without it.
 
@@ -35,7 +40,8 @@ def generate(script: str, factory: pytest.TempPathFactory) -> Path:
     with (root / f"{path.stem}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not mark.exists():
-            subprocess.run([sys.executable, path, folder], check=True, capture_output=True)
+            command, variables = [sys.executable, path, folder], os.environ | REUSED_MEMORY
+            subprocess.run(command, check=True, capture_output=True, env=variables)
             mark.touch()
     return folder
 

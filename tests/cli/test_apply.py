@@ -45,7 +45,8 @@ def test_a_measured_plan_gives_the_same_bytes_without_measuring(tmp_path: Path) 
     plan, out, again = (tmp_path / name for name in ("p.json", "o.onnx", "a.onnx"))
     model, store = MODELS / "pitch_cnn.onnx", tmp_path / "store.db"
     done = widthfold(
-        *("optimize", model, out, "--effort", "quick", "--time-budget", "2"),
+        *("optimize", model, out, "--effort", "quick", "--time-budget", 1),
+        *("--input-shape", "audio:1,1,16384"),
         *("--store", store, "--save-plan", plan),
     )
     assert done.code == 0, done.err

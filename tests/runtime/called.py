@@ -86,7 +86,7 @@ def sleep_and_mark(path):
 
 
 def hoard():
-    return len(b"\1" * (1 << 31))
+    return len(b"\1" * (1 << 30))
 
 
 def refuse(kind, words="one line\twith a tab"):

@@ -179,7 +179,7 @@ def test_a_limit_of_memory_ends_with_its_task():
     pytest.importorskip("resource")
     with Child() as worker:
         ids = isolated(process_id, child=worker, memory=1 << 30)
-        assert isolated(hoard, child=worker) == 1 << 31
+        assert isolated(hoard, child=worker) == 1 << 30
         assert isolated(process_id, child=worker) == ids
 
 
@@ -198,8 +198,8 @@ def test_a_wait_in_steps_is_as_long_as_it_was_meant(monkeypatch, step):
 
 def test_the_memory_limit_holds():
     pytest.importorskip("resource")
-    with pytest.raises(UnverifiedError, match=r"out of memory.*2048 MiB"):
-        isolated(hoard, memory=2 << 30)
+    with pytest.raises(UnverifiedError, match=r"out of memory.*1024 MiB"):
+        isolated(hoard, memory=1 << 30)
 
 
 @pytest.mark.parametrize("kind", [UsageError, CheckFailedError, UnverifiedError])

@@ -38,6 +38,7 @@ LARGE = (
 """Models whose runs take long."""
 LONG_PROOFS = (
     *(*LARGE, "deepfilter-rt__dfn3_enc", "libfacedetection.train__yunet_n_dynamic"),
+    "libfacedetection.train__yunet_n_320_320",
     *("silero-vad__silero_vad", "silero-vad__silero_vad_16k_op15"),
 )
 """Models that are verified at night, as it takes half a minute; others like them stay."""
@@ -189,15 +190,13 @@ def check_by_8(model: Path, tmp_path: Path, *options: str) -> None:
     "options",
     [
         FoldOptions(factor=2),
-        FoldOptions(factor=4, ragged=True),
-        FoldOptions(factor=8, layout=Layout.NHWC),
         FoldOptions(factor=16, ragged=True, layout=Layout.NHWC),
     ],
-    ids=["2", "4 ragged", "8 nhwc", "16 ragged nhwc"],
+    ids=["2", "16 ragged nhwc"],
 )
 @by_model
 def test_other_factors_and_forms(model: Path, options: FoldOptions, tmp_path: Path) -> None:
-    """One comparison of our own each; the slow test verifies each of them too."""
+    """One comparison of our own each; the slow test verifies all combinations."""
     out = tmp_path / "out.onnx"
     report = optimize(model, out, options, None)
     assert report.written == "out.onnx"

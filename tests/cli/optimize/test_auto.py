@@ -34,6 +34,8 @@ LAST = [8, 1, 3, 3]
 CPU = ("--provider", "cpu", "--seeds", "1", "--axis", "width")
 """Of the width alone, in which `doubled` gains, a layer has fewer forms to list."""
 
+QUICK = ("--effort", "quick", "--time-budget", 2)
+
 AUDIO = (1, 1, 16384)
 AT_ONE_SIZE = (*CPU, "--input-shape", f"audio:{','.join(map(str, AUDIO))}")
 """Whether a second size is found depends on the seconds of a run, so on the load of the machine."""
@@ -194,7 +196,7 @@ def test_of_a_model_whose_outputs_show_nothing_the_proof_decides(tmp_path: Path,
     numbers[0, 0, 0, 7] = np.nan
     weight.CopyFrom(onnx.numpy_helper.from_array(numbers, "nan"))
     path, report = save(model, tmp_path / "model.onnx"), tmp_path / "report.json"
-    words = (*CPU, "--time-budget", 5, "--store", tmp_path / "s.sqlite", "--report", report)
+    words = (*CPU, *QUICK, "--store", tmp_path / "s.sqlite", "--report", report)
     run = widthfold("optimize", path, out, *words)
     assert (run.code, run.err) == (0, "")
     content = json.loads(report.read_text())
@@ -220,7 +222,7 @@ def test_stored_inputs_give_the_shapes_and_are_timed(tmp_path: Path) -> None:
     save(build(text), model)
     x = np.random.default_rng(0).standard_normal((1, 1, 64, 512)).astype(np.float32)
     np.savez(stored, x=x, row=np.array([4], np.int64))
-    words = (*CPU, "--time-budget", 5, "--seeds", 0, "--report", tmp_path / "report.json")
+    words = (*CPU, *QUICK, "--seeds", 0, "--report", tmp_path / "report.json")
     run = widthfold("optimize", model, out, "--inputs", stored, *words)
     assert (run.code, run.err) == (0, "")
     search = json.loads((tmp_path / "report.json").read_text())["search"]

@@ -50,8 +50,15 @@ def wait_for_worker(child: subprocess.Popen) -> int:
 
 
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("everyone", [True, False])
+@pytest.mark.parametrize(
+    ("number", "everyone"),
+    [
+        (signal.SIGINT, True),
+        (signal.SIGINT, False),
+        (signal.SIGTERM, False),
+        (signal.SIGHUP, True),
+    ],
+)
 def test_an_interrupt_during_verification(tmp_path: Path, number: int, everyone: bool) -> None:
     out, args = busy(tmp_path)
     child = start_process(*args, start_new_session=True)
