@@ -66,7 +66,7 @@ def test_every_module_is_imported() -> None:
 
 def test_a_model_is_optimized_verified_and_measured(tmp_path: Path) -> None:
     model, folded, report = MODELS / "signal_1d.onnx", tmp_path / "out.onnx", tmp_path / "r.json"
-    store = ("--store", tmp_path / "store.sqlite", "--time-budget", 1)
+    store = ("--store", tmp_path / "store.sqlite", "--effort", "quick", "--time-budget", 1)
     plan, applied = tmp_path / "plan.json", tmp_path / "applied.onnx"
     bare(*COMMAND, "optimize", model, folded, "--factor", 8, "--seeds", 1, "--save-plan", plan)
     bare(*COMMAND, "apply", model, plan, applied, "--seeds", 1)

@@ -39,7 +39,7 @@ ERROR_BITS = 50
 
 LARGE = (
     *("accelerated_features__xfeat", "basic-pitch__nmp", "onnxruntime-extensions__pytorch_super"),
-    *("TensorRT-polygraphy__residual_block", "silero-vad__silero_vad.onnx"),
+    *("TensorRT-polygraphy__residual_block", "silero-vad__silero_vad"),
     "libfacedetection.train__yunet_n_dynamic",
 )
 """Models whose proofs take a quarter of a minute or more: at night, in every form of one factor."""
