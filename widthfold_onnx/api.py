@@ -26,9 +26,11 @@ from widthfold_onnx.options import (
     PROVING,
     FoldOptions,
     FormName,
+    Progress,
     RuntimeOptions,
     SearchOptions,
     VerifyOptions,
+    silent,
 )
 from widthfold_onnx.options.keywords import (
     CheckKeywords,
@@ -41,7 +43,6 @@ from widthfold_onnx.options.keywords import (
     check_keywords,
     options_from,
 )
-from widthfold_onnx.options.progress import Progress, silent
 from widthfold_onnx.results import InspectReport, OptimizeReport, TuneReport, VerifyReport
 from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.plan import Plan, read_plan

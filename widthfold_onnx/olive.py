@@ -24,10 +24,10 @@ from widthfold_onnx.options import (
     SearchOptions,
     Shapes,
     Sizes,
+    Step,
     VerifyOptions,
 )
 from widthfold_onnx.options.keywords import options_from
-from widthfold_onnx.options.progress import Step
 from widthfold_onnx.pipeline import optimize
 from widthfold_onnx.reports.console import show
 from widthfold_onnx.reports.described import described

@@ -22,11 +22,13 @@ from widthfold_onnx.options import (
     ANY_SIZE,
     PROVING,
     FoldOptions,
+    Progress,
     RuntimeOptions,
     SearchOptions,
+    Step,
     VerifyOptions,
+    silent,
 )
-from widthfold_onnx.options.progress import Progress, Step, silent
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
 if TYPE_CHECKING:

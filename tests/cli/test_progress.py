@@ -11,7 +11,7 @@ from rich.console import Console
 
 from widthfold_onnx.cli import common
 from widthfold_onnx.cli.common import StatusLine, progress
-from widthfold_onnx.options.progress import Step
+from widthfold_onnx.options import Step
 
 
 def drawn(item: object) -> str:

@@ -9,8 +9,7 @@ from onnx import parser
 
 from widthfold_onnx.evidence.checks import Uncompared, comparable_runs
 from widthfold_onnx.evidence.parity.judgement import ModelParity, model_parity
-from widthfold_onnx.options import Provider, Sizes, VerifyOptions
-from widthfold_onnx.options.progress import Progress, silent
+from widthfold_onnx.options import Progress, Provider, Sizes, VerifyOptions, silent
 from widthfold_onnx.results import OutputParity, Verdict
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'

@@ -26,8 +26,7 @@ from tests.tuning.measure.workers import (
     slow_at_extended,
 )
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.options import FoldOptions, Provider, SearchOptions
-from widthfold_onnx.options.progress import Step
+from widthfold_onnx.options import FoldOptions, Provider, SearchOptions, Step
 from widthfold_onnx.runtime.measurement import AS_IS
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.effort import SPENDING

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from widthfold_onnx.errors import InternalError, WidthfoldError
-from widthfold_onnx.options.progress import Progress, Step, silent
+from widthfold_onnx.options import Progress, Step, silent
 from widthfold_onnx.system import END_SIGNALS, interrupt
 from widthfold_onnx.text import printable
 

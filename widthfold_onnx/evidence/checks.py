@@ -24,8 +24,7 @@ from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.loader import LoadedModel, load
 from widthfold_onnx.model.proto.walk import frozen
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import Sizes, VerifyOptions
-from widthfold_onnx.options.progress import Progress, Step, silent
+from widthfold_onnx.options import Progress, Sizes, Step, VerifyOptions, silent
 from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.rewrite.record import recorded_folds, recorded_runtime
 from widthfold_onnx.runtime.environment import StartReadings, environment, other_runtime

@@ -35,8 +35,7 @@ from widthfold_onnx.model.proto import walk
 from widthfold_onnx.model.proto.functions import flat
 from widthfold_onnx.model.shapes.table import ShapeTable
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import RuntimeOptions, Shapes, VerifyOptions
-from widthfold_onnx.options.progress import Progress, Step, silent
+from widthfold_onnx.options import Progress, RuntimeOptions, Shapes, Step, VerifyOptions, silent
 from widthfold_onnx.rules.quantization import before_moves
 from widthfold_onnx.runtime.inputs.cases import MAX_SMALL
 from widthfold_onnx.runtime.inputs.input_sets import InputSets, input_sets

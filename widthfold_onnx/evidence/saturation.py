@@ -22,8 +22,7 @@ from widthfold_onnx.evidence.parity.original_runs import OriginalRuns, original_
 from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Distance, measure
 from widthfold_onnx.evidence.runs import Outputs, attempt, pairs
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.options import AxisName, FoldOptions, Layout, VerifyOptions
-from widthfold_onnx.options.progress import Step, silent
+from widthfold_onnx.options import AxisName, FoldOptions, Layout, Step, VerifyOptions, silent
 from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.provider_traits import Level

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.loader import LoadedModel, load
-from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.options.progress import Progress
+from widthfold_onnx.options import Progress, VerifyOptions
 from widthfold_onnx.results import VerifyReport
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import StartReadings, environment

@@ -19,8 +19,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from widthfold_onnx.options import Shapes, VerifyOptions
-from widthfold_onnx.options.progress import Progress, Step, silent
+from widthfold_onnx.options import Progress, Shapes, Step, VerifyOptions, silent
 from widthfold_onnx.results import GpuState
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.clock import (

@@ -16,7 +16,7 @@ from functools import cached_property
 import msgspec
 
 from widthfold_onnx.errors import UnverifiedError
-from widthfold_onnx.options.progress import Progress, Step
+from widthfold_onnx.options import Progress, Step
 from widthfold_onnx.runtime.child import Child, isolated
 from widthfold_onnx.runtime.measurement import AS_IS, NO_TIME, Measurement, lost
 from widthfold_onnx.runtime.provider_traits import Level, traits_of

@@ -16,8 +16,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
-from widthfold_onnx.options.progress import Progress, Step, silent
+from widthfold_onnx.options import (
+    FoldOptions,
+    Progress,
+    Provider,
+    RuntimeOptions,
+    SearchOptions,
+    Step,
+    silent,
+)
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import version
 from widthfold_onnx.runtime.measurement import AS_IS, lost

@@ -16,8 +16,14 @@ from typing import NamedTuple
 from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.errors import UsageError, WidthfoldError
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.options import FoldOptions, RuntimeOptions, SearchOptions
-from widthfold_onnx.options.progress import Progress, Step, silent
+from widthfold_onnx.options import (
+    FoldOptions,
+    Progress,
+    RuntimeOptions,
+    SearchOptions,
+    Step,
+    silent,
+)
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import TunedMachine, TunedModel, TuneReport
 from widthfold_onnx.rewrite.reading import ALREADY_FOLDED

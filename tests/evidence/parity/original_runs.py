@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from widthfold_onnx.evidence.parity.original_runs import OriginalRuns
-from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.options.progress import silent
+from widthfold_onnx.options import VerifyOptions, silent
 from widthfold_onnx.runtime.inputs.input_sets import InputSets
 from widthfold_onnx.runtime.inputs.recorded import InputSet
 

@@ -17,8 +17,7 @@ from widthfold_onnx.evidence.integers import run_on_integers
 from widthfold_onnx.evidence.proof.program import program
 from widthfold_onnx.evidence.timing import usage
 from widthfold_onnx.evidence.timing.speed import time_models
-from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions
-from widthfold_onnx.options.progress import silent
+from widthfold_onnx.options import FoldOptions, Provider, VerifyOptions, silent
 from widthfold_onnx.pipeline import verify
 from widthfold_onnx.runtime import paired_benchmark
 from widthfold_onnx.runtime import session as session_module

@@ -12,7 +12,7 @@ import pytest
 from tests.shared import ROOT
 from tests.tuning.measure.races import LOG, behaving, bench, kept, quiet, workload
 from widthfold_onnx.errors import InternalError, UnverifiedError
-from widthfold_onnx.options.progress import Step
+from widthfold_onnx.options import Step
 from widthfold_onnx.runtime.measurement import AS_IS
 from widthfold_onnx.tuning import bench as bench_module
 from widthfold_onnx.tuning.bench import Budget

@@ -23,8 +23,7 @@ import pytest
 from tests.shared import ROOT
 from tests.tuning.measure.workers import noted, own_number, workloads
 from widthfold_onnx.errors import UnverifiedError, UsageError
-from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions
-from widthfold_onnx.options.progress import Step
+from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, SearchOptions, Step
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement
 from widthfold_onnx.tuning import cluster as cluster_module
 from widthfold_onnx.tuning.bench import Budget

@@ -18,8 +18,7 @@ from tests.tuning.search.world import WHOLE, World, doubled, enter
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.options import Companion, FoldOptions, RuntimeOptions
-from widthfold_onnx.options.progress import silent
+from widthfold_onnx.options import Companion, FoldOptions, RuntimeOptions, silent
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.fit import FittedPlan, fit
 from widthfold_onnx.rewrite.plan import (

@@ -27,7 +27,7 @@ from widthfold_onnx.evidence.parity.outputs import DEFAULT_RTOL, SLACK, Allowanc
 from widthfold_onnx.evidence.parity.truth import true_outputs
 from widthfold_onnx.evidence.runs import Outputs, pairs
 from widthfold_onnx.evidence.saturation import compare_as_deployed
-from widthfold_onnx.options.progress import Step
+from widthfold_onnx.options import Step
 from widthfold_onnx.results import LevelName, OutputParity
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.text import printable

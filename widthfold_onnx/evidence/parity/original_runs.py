@@ -28,8 +28,7 @@ from widthfold_onnx.model.loader import load_with_data
 from widthfold_onnx.model.proto.scope import describe_node
 from widthfold_onnx.model.proto.walk import operator_of, subgraphs
 from widthfold_onnx.operators import OPERATORS
-from widthfold_onnx.options import VerifyOptions
-from widthfold_onnx.options.progress import Progress
+from widthfold_onnx.options import Progress, VerifyOptions
 from widthfold_onnx.runtime.inputs.cases import MAX_SMALL
 from widthfold_onnx.runtime.inputs.input_sets import InputSets
 from widthfold_onnx.runtime.inputs.recorded import InputSet

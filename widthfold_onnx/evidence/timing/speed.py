@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from widthfold_onnx.evidence.timing.profile import Roofline, fallbacks, placement, profile, remarks
 from widthfold_onnx.evidence.timing.usage import file_bytes, usage
-from widthfold_onnx.options import Shapes, Sizes, VerifyOptions
-from widthfold_onnx.options.progress import Progress, Step
+from widthfold_onnx.options import Progress, Shapes, Sizes, Step, VerifyOptions
 from widthfold_onnx.results import Gain, Gpu, Side, SizeGain, Timing
 from widthfold_onnx.runtime.clock import clock_name
 from widthfold_onnx.runtime.environment import Device

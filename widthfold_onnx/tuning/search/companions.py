@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from widthfold_onnx.decide.decisions import Drafting
-from widthfold_onnx.options import Companion
-from widthfold_onnx.options.progress import Step
+from widthfold_onnx.options import Companion, Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.exchange import Match

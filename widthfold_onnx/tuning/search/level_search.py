@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from widthfold_onnx.options.progress import Progress
+from widthfold_onnx.options import Progress
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.form import FormSpec

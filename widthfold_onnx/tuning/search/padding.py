@@ -14,7 +14,7 @@ import msgspec
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.decide.report import padding_report, unpadded_report
-from widthfold_onnx.options.progress import Step
+from widthfold_onnx.options import Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, PaddingReport, Stop
 from widthfold_onnx.rewrite.padding import joined_plan

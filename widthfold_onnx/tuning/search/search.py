@@ -30,8 +30,7 @@ from widthfold_onnx.decide.decisions import DecidedPlan, decisions_of, layer_pla
 from widthfold_onnx.decide.hints import Hints, runnable_sizes
 from widthfold_onnx.decide.report import companion_reports, site_report
 from widthfold_onnx.model.loader import LoadedModel
-from widthfold_onnx.options import FoldOptions, SearchOptions
-from widthfold_onnx.options.progress import Progress, Step
+from widthfold_onnx.options import FoldOptions, Progress, SearchOptions, Step
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.runtime.child import Child
 from widthfold_onnx.runtime.inputs.sizes import assumed_sizes

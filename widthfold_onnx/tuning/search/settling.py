@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from widthfold_onnx.options.progress import Step
+from widthfold_onnx.options import Step
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.rules.form import FormSpec
 from widthfold_onnx.runtime.measurement import AS_IS

@@ -16,8 +16,7 @@ from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
-from widthfold_onnx.options import SearchOptions, Sizes, VerifyOptions
-from widthfold_onnx.options.progress import Progress
+from widthfold_onnx.options import Progress, SearchOptions, Sizes, VerifyOptions
 from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import EMPTY, Plan
