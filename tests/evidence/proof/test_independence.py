@@ -29,6 +29,7 @@ SINGLE = {
     "widthfold_onnx.arrays",
     "widthfold_onnx.errors",
     "widthfold_onnx.refusal",
+    "widthfold_onnx.system",
     "widthfold_onnx.text",
 }
 MIRROR = {"SAME_UPPER": "SAME_LOWER", "SAME_LOWER": "SAME_UPPER"}
