@@ -30,9 +30,9 @@ def fold_model(
     check_model(proto, folder)
     decided_plan = decide_fixed(proto, folder, options)
     if not decided_plan.plan.changes:
-        return proto, list(decided_plan.sites)
+        return proto, list(decided_plan.outcomes.sites)
     fitted_plan = decided_plan.fit()
-    return fitted_plan.rewriting.carry_out(), list(decided_plan.sites)
+    return fitted_plan.rewriting.carry_out(), list(decided_plan.outcomes.sites)
 
 
 def exchange_all(

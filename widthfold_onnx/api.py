@@ -335,7 +335,8 @@ def _fixed(
     options = decide_layout(options, options_from(SearchOptions, keywords))
     decided_plan = decide_fixed(handle.proto, handle.folder, options)
     fitted_plan = decided_plan.fit()
-    report = optimize_report(handle.name, handle.proto.ByteSize(), fitted_plan, decided_plan)
+    size, outcomes = handle.proto.ByteSize(), decided_plan.outcomes
+    report = optimize_report(handle.name, size, fitted_plan, outcomes)
     new_model = _carry_out(handle, fitted_plan, no_verify=no_verify)
     summary = msgspec.structs.replace(report.summary, bytes_after=new_model.ByteSize())
     report = msgspec.structs.replace(report, summary=summary)

@@ -32,7 +32,7 @@ from widthfold_onnx.options import (
 from widthfold_onnx.results import InspectReport, OptimizeReport, VerifyReport
 
 if TYPE_CHECKING:
-    from widthfold_onnx.decide.decisions import DecidedPlan
+    from widthfold_onnx.decide.report import DecidedPlan
     from widthfold_onnx.model.messages import NodeName
     from widthfold_onnx.refusal import Refusal
     from widthfold_onnx.rewrite.fit import FittedPlan
@@ -110,7 +110,7 @@ def optimize(
     )
     while True:
         fitted_plan = decided_plan.fit()
-        report = optimize_report(model.name, size, fitted_plan, decided_plan)
+        report = optimize_report(model.name, size, fitted_plan, decided_plan.outcomes)
         report = msgspec.structs.replace(report, values=values)
         if out is None or (require_fold and not decided_plan.plan.changes):
             return CommandResult(report, decided_plan.plan)
@@ -169,7 +169,7 @@ def apply(
         InvalidModelError: the model is broken or not supported.
         CheckFailedError: the model contains folds, or a size of the plan does not fit an input.
     """
-    from widthfold_onnx.decide.report import applied_plan, optimize_report
+    from widthfold_onnx.decide.report import applied_outcomes, optimize_report
     from widthfold_onnx.rewrite.fit import fit
     from widthfold_onnx.rewrite.plan import Plan, read_plan
     from widthfold_onnx.rewrite.reading import Reading
@@ -186,7 +186,8 @@ def apply(
     on_progress(Step("applying the plan"))
     fitted_plan = fit(Reading.of(loaded.proto, loaded.folder, plan), plan)
     size = model.stat().st_size
-    report = optimize_report(model.name, size, fitted_plan, applied_plan(fitted_plan, plan))
+    outcomes = applied_outcomes(fitted_plan, plan)
+    report = optimize_report(model.name, size, fitted_plan, outcomes)
     runtime = plan.origin.runtime if plan.origin else ""
     report = msgspec.structs.replace(report, note=other_runtime(runtime))
     if out is None or (fitted_plan.misfits and not partial):

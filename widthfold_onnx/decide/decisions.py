@@ -6,33 +6,22 @@ draft, and a function chooses the form of each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import onnx
 
-from widthfold_onnx.errors import InternalError, UsageError
+from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.model.proto.walk import frozen, overridable
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.results import (
-    AssumedSizes,
-    CompanionReport,
-    Gain,
-    PaddingReport,
-    SearchReport,
-    SiteReport,
-    SizeGain,
-    Stop,
-)
+from widthfold_onnx.results import Stop
 from widthfold_onnx.rewrite.exchange import Match, find_matches
-from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
 from widthfold_onnx.rewrite.padding import paddable_chains
 from widthfold_onnx.rewrite.plan import (
     CompanionPlan,
@@ -40,7 +29,6 @@ from widthfold_onnx.rewrite.plan import (
     Limits,
     PaddingPlan,
     Plan,
-    PlanTimes,
     structure_of,
 )
 from widthfold_onnx.rewrite.reading import ALREADY_FOLDED, Reading
@@ -49,19 +37,6 @@ from widthfold_onnx.rules.layers import Layer, Site
 from widthfold_onnx.text import quoted
 
 Choose = Callable[[Layer], Form | Refusal]
-
-KEPT = frozenset(
-    {
-        *(Code.ALREADY_FOLDED, Code.NOT_SELECTED, Code.SATURATES),
-        *(Code.NO_STRIDES, Code.NO_GAIN, Code.PADDED),
-    }
-)
-"""Codes of sites that are left alone without a fault."""
-
-NOT_PROVED = Refusal(
-    Code.GUARD_NOT_PROVED,
-    "no sizes were tried at which the model is known to run and to choose the fold",
-)
 
 
 @dataclass(frozen=True)
@@ -93,6 +68,11 @@ class Drafting:
             sizes=tuple(map(dict, options.input_shapes)),
             limits=Limits.of(options),
         )
+
+    @property
+    def unchanged(self) -> Plan:
+        """The plan that changes nothing, with the sizes and limits of the options."""
+        return msgspec.structs.replace(self.base_plan, frozen=())
 
     def matches(self, names: Collection[Companion]) -> list[Match]:
         """Return the nodes that companions match, in the model with the frozen weights."""
@@ -161,101 +141,6 @@ class Decision:
     def name(self) -> NodeName:
         """The name of the layer."""
         return self.site.node_name
-
-
-@dataclass(frozen=True)
-class DecidedPlan:
-    """A plan, and the outcome of every layer.
-
-    Attributes:
-        plan: the plan.
-        reading: the model as it was read under the plan.
-        sites: the line of each layer in the report.
-        companions: the line of each companion that matches a node.
-        padding: the line of padded channels; None if there is none.
-        search: the report of the search; None at a fixed factor.
-        assumed: sizes that were assumed; None where nothing was left open, or nothing was run.
-    """
-
-    plan: Plan
-    reading: Reading
-    sites: Sequence[SiteReport]
-    companions: Sequence[CompanionReport] = ()
-    padding: PaddingReport | None = None
-    search: SearchReport | None = None
-    assumed: AssumedSizes | None = None
-
-    def fit(self) -> FittedPlan:
-        """Match the plan to the model for which it was decided.
-
-        Raises:
-            InternalError: a part of the plan does not fit: a fault of widthfold.
-        """
-        fitted_plan = fit(self.reading, self.plan)
-        if fitted_plan.misfits:
-            raise InternalError(misfit_text(fitted_plan.misfits))
-        return fitted_plan
-
-    def without_unproved(
-        self, names: Collection[NodeName], proto: onnx.ModelProto, folder: Path | None
-    ) -> DecidedPlan:
-        """Return the same without layers whose guards are not proved; the model is read anew.
-
-        The search timed another model, so its figures of the whole model are left out.
-        """
-        plan = self.plan.with_layers(part for part in self.plan.layers if part.name not in names)
-        plan = msgspec.structs.replace(plan, measured=PlanTimes(sizes=plan.measured.sizes))
-        search = self.search and untimed(self.search, accepted=plan.changes)
-        reading = Reading.of(proto, folder, plan)
-        rest = replace(self, plan=plan, reading=reading, search=search)
-        return rest.with_refusals(dict.fromkeys(names, NOT_PROVED))
-
-    def with_refusals(self, refusals: Mapping[NodeName, Refusal]) -> DecidedPlan:
-        """Return the same with the refusals of layers that the plan does not fold."""
-        sites = [
-            refused_site(name, site.op, refusals[name], site.gain)
-            if (name := NodeName(site.graph, site.node)) in refusals
-            else site
-            for site in self.sites
-        ]
-        return replace(self, sites=sites)
-
-
-def untimed(search: SearchReport, *, accepted: bool) -> SearchReport:
-    """Return the report of a search without figures of the whole model."""
-    return msgspec.structs.replace(
-        search,
-        whole=None,
-        control=0.0,
-        bar=0.0,
-        failure="",
-        note="",
-        original_setting="",
-        folded_setting="",
-        sizes=[SizeGain(shapes=row.shapes) for row in search.sizes],
-        accepted=accepted,
-    )
-
-
-def refused_site(name: NodeName, op: str, refusal: Refusal, gain: Gain | None = None) -> SiteReport:
-    """Return the report of a layer that is left alone for a reason."""
-    status: Literal["kept", "refused"] = "kept" if refusal.code in KEPT else "refused"
-    return unchanged_site(name, op, status, refusal.code.value, refusal.reason, gain)
-
-
-def unchanged_site(
-    name: NodeName,
-    op: str,
-    status: Literal["kept", "refused"],
-    code: str,
-    reason: str,
-    gain: Gain | None = None,
-) -> SiteReport:
-    """Return the report of a layer that stays as it is, or of another part of a plan."""
-    graph, node = name
-    return SiteReport(
-        node=node, graph=graph, op=op, status=status, code=code, reason=reason, gain=gain
-    )
 
 
 def decisions_of(reading: Reading, options: FoldOptions, choose: Choose) -> list[Decision]:

@@ -9,18 +9,15 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from widthfold_onnx.decide.decisions import (
-    DecidedPlan,
-    Drafting,
-    decisions_of,
-    layer_plans,
-)
+from widthfold_onnx.decide.decisions import Drafting, decisions_of, layer_plans
 from widthfold_onnx.decide.hints import Hints, SizeCheck, all_run
 from widthfold_onnx.decide.report import (
+    DecidedPlan,
+    Outcomes,
     companion_reports,
     padding_report,
     site_report,
-    unpadded_report,
+    unpaddable,
 )
 from widthfold_onnx.errors import UsageError
 from widthfold_onnx.options import STRIDES_ALONE, FoldOptions, Layout, Provider, RuntimeOptions
@@ -57,13 +54,17 @@ def decide_fixed(
     matches = drafting.matches(options.active_companions)
     draft = drafting.with_companions(matches)
     reading, padding = drafting.reading(draft), None
-    if options.pad_channels:
+    if options.pad_channels and not reading.is_folded:
         chains, stops = drafting.padding_plans(reading, options.pad_channels)
         draft = msgspec.structs.replace(draft, padding=joined_plan(chains))
         reading = drafting.reading(draft)
-        padding = padding_report(draft.padding, stops, is_padded=True)
-        if padding is None and not reading.is_folded:
-            padding = unpadded_report(options.pad_channels, stops, options)
+        padding = padding_report(
+            draft.padding,
+            options.pad_channels,
+            stops,
+            is_padded=bool(chains),
+            reason=unpaddable(options),
+        )
     decisions = decisions_of(
         reading, options, partial(preferred_form, options=options, factor=factor)
     )
@@ -74,9 +75,11 @@ def decide_fixed(
     return DecidedPlan(
         plan=msgspec.structs.replace(draft.with_layers(layer_plans(decisions)), origin=origin),
         reading=reading,
-        sites=sites,
-        companions=companion_reports(matches, options.active_companions, ""),
-        padding=padding,
+        outcomes=Outcomes(
+            sites=sites,
+            companions=companion_reports(matches, options.active_companions, ""),
+            padding=padding,
+        ),
     )
 
 

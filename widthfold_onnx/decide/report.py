@@ -1,27 +1,41 @@
-"""Report what a plan does to a model: to every layer, region and companion."""
+"""Report what a plan does to a model: to every layer, region and companion.
+
+`Outcomes` are the lines of the report, and a `DecidedPlan` is a plan with its outcomes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
 
-from widthfold_onnx.decide.decisions import DecidedPlan, Decision, refused_site, unchanged_site
+import msgspec
+import onnx
+
+from widthfold_onnx.decide.decisions import Decision
+from widthfold_onnx.errors import InternalError
+from widthfold_onnx.model.messages import NodeName
 from widthfold_onnx.options import Companion, FoldOptions, NonFinite
-from widthfold_onnx.refusal import Refusal
+from widthfold_onnx.refusal import Code, Refusal
 from widthfold_onnx.results import (
     MISFIT,
+    AssumedSizes,
     CompanionReport,
     Gain,
     OptimizeReport,
     OptimizeSummary,
     PaddedChannels,
     PaddingReport,
+    SearchReport,
     SiteReport,
+    SizeGain,
     Stop,
 )
 from widthfold_onnx.rewrite.exchange import Match
-from widthfold_onnx.rewrite.fit import FittedPlan
-from widthfold_onnx.rewrite.plan import PaddingPlan, Plan
+from widthfold_onnx.rewrite.fit import FittedPlan, fit, misfit_text
+from widthfold_onnx.rewrite.plan import PaddingPlan, Plan, PlanTimes
+from widthfold_onnx.rewrite.reading import Reading
 from widthfold_onnx.rewrite.rewriting import spread_of
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
@@ -33,8 +47,106 @@ NOT_PLANNED = "not-planned"
 """Code of a layer that a plan does not name."""
 
 
+KEPT = frozenset(
+    {
+        *(Code.ALREADY_FOLDED, Code.NOT_SELECTED, Code.SATURATES),
+        *(Code.NO_STRIDES, Code.NO_GAIN, Code.PADDED),
+    }
+)
+"""Codes of sites that are left alone without a fault."""
+
+NOT_PROVED = Refusal(
+    Code.GUARD_NOT_PROVED,
+    "no sizes were tried at which the model is known to run and to choose the fold",
+)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The outcomes of a plan, as the report shows them.
+
+    Attributes:
+        sites: of each layer.
+        companions: of each companion that matches a node.
+        padding: of padded channels; None if none could be padded.
+        search: the figures of the search; None at a fixed factor.
+        assumed: sizes that were assumed; None where nothing was left open, or nothing was run.
+    """
+
+    sites: Sequence[SiteReport]
+    companions: Sequence[CompanionReport] = ()
+    padding: PaddingReport | None = None
+    search: SearchReport | None = None
+    assumed: AssumedSizes | None = None
+
+    def with_refusals(self, refusals: Mapping[NodeName, Refusal]) -> Outcomes:
+        """Return the same with the refusals of layers that the plan does not fold."""
+        sites = [
+            _refused_site(name, site.op, refusals[name], site.gain)
+            if (name := NodeName(site.graph, site.node)) in refusals
+            else site
+            for site in self.sites
+        ]
+        return replace(self, sites=sites)
+
+
+@dataclass(frozen=True)
+class DecidedPlan:
+    """A plan with its outcomes.
+
+    Attributes:
+        plan: the plan.
+        reading: the model as it was read under the plan.
+        outcomes: of the plan.
+    """
+
+    plan: Plan
+    reading: Reading
+    outcomes: Outcomes
+
+    def fit(self) -> FittedPlan:
+        """Match the plan to the model for which it was decided.
+
+        Raises:
+            InternalError: a part of the plan does not fit: a fault of widthfold.
+        """
+        fitted_plan = fit(self.reading, self.plan)
+        if fitted_plan.misfits:
+            raise InternalError(misfit_text(fitted_plan.misfits))
+        return fitted_plan
+
+    def with_refusals(self, refusals: Mapping[NodeName, Refusal]) -> DecidedPlan:
+        """Return the same with the refusals of layers that the plan does not fold."""
+        return replace(self, outcomes=self.outcomes.with_refusals(refusals))
+
+    def without_unproved(
+        self, names: Collection[NodeName], proto: onnx.ModelProto, folder: Path | None
+    ) -> DecidedPlan:
+        """Return the same without layers whose guards are not proved; the model is read anew.
+
+        The search timed another model, so its figures of the whole model are left out.
+        """
+        plan = self.plan.with_layers(part for part in self.plan.layers if part.name not in names)
+        plan = msgspec.structs.replace(plan, measured=PlanTimes(sizes=plan.measured.sizes))
+        search = self.outcomes.search and _untimed(self.outcomes.search, accepted=plan.changes)
+        outcomes = replace(self.outcomes, search=search)
+        reading = Reading.of(proto, folder, plan)
+        return DecidedPlan(plan, reading, outcomes.with_refusals(dict.fromkeys(names, NOT_PROVED)))
+
+
+def _untimed(search: SearchReport, *, accepted: bool) -> SearchReport:
+    """Return the report of a search without figures of the whole model."""
+    figures = {
+        field.name: field.default
+        for field in msgspec.structs.fields(SearchReport)
+        if field.default is not msgspec.NODEFAULT
+    }
+    sizes = [SizeGain(shapes=row.shapes) for row in search.sizes]
+    return msgspec.structs.replace(search, **figures, whole=None, sizes=sizes, accepted=accepted)
+
+
 def optimize_report(
-    model: str, size: int, fitted_plan: FittedPlan, decided_plan: DecidedPlan
+    model: str, size: int, fitted_plan: FittedPlan, outcomes: Outcomes
 ) -> OptimizeReport:
     """Return the report of a command before anything is written.
 
@@ -42,17 +154,17 @@ def optimize_report(
         model: name of the file.
         size: its bytes.
         fitted_plan: the plan at this model.
-        decided_plan: the outcome of every layer and companion, and the measurements.
+        outcomes: of every layer and companion, and the measurements.
     """
     names = {site.node: site.name for site in fitted_plan.reading.sites}
-    sites, plan = decided_plan.sites, fitted_plan.plan
+    sites, plan = outcomes.sites, fitted_plan.plan
     counts = {status: sum(site.status == status for site in sites) for status in STATUSES}
     return OptimizeReport(
         model=model,
         sites=list(sites),
         regions=fitted_plan.rewriting.region_reports(names),
-        companions=list(decided_plan.companions),
-        padding=decided_plan.padding,
+        companions=list(outcomes.companions),
+        padding=outcomes.padding,
         summary=OptimizeSummary(
             **counts,
             bytes_before=size,
@@ -61,8 +173,8 @@ def optimize_report(
             frozen=len(plan.frozen),
             padded=0 if plan.padding is None else len(plan.padding.layers),
         ),
-        assumed=decided_plan.assumed,
-        search=decided_plan.search,
+        assumed=outcomes.assumed,
+        search=outcomes.search,
         fixed_sizes=(
             {name: list(shape) for name, shape in plan.sizes[0].items()}
             if plan.limits.fixed_shapes and plan.changes
@@ -73,8 +185,8 @@ def optimize_report(
     )
 
 
-def applied_plan(fitted_plan: FittedPlan, plan: Plan) -> DecidedPlan:
-    """Return the outcome of every layer of a model to which a plan is applied.
+def applied_outcomes(fitted_plan: FittedPlan, plan: Plan) -> Outcomes:
+    """Return the outcomes of a plan that is applied to a model.
 
     Layers and other parts of the plan that do not fit come last.
     """
@@ -83,15 +195,17 @@ def applied_plan(fitted_plan: FittedPlan, plan: Plan) -> DecidedPlan:
     sites = [
         _folded_layer(*layers[site.node])
         if site.node in layers
-        else unchanged_site(name, site.op, "kept", NOT_PLANNED, "the plan does not name it")
+        else _unchanged_site(name, site.op, "kept", NOT_PLANNED, "the plan does not name it")
         for site in fitted_plan.reading.sites
         if (name := site.node_name) not in names or site.node in layers
     ]
     sites += [
-        unchanged_site(m.name, m.op, "refused", MISFIT, m.reason) for m in fitted_plan.misfits
+        _unchanged_site(m.name, m.op, "refused", MISFIT, m.reason) for m in fitted_plan.misfits
     ]
-    padding = padding_report(fitted_plan.plan.padding, (), is_padded=True)
-    return DecidedPlan(fitted_plan.plan, fitted_plan.reading, sites, padding=padding)
+    padding = fitted_plan.plan.padding
+    if padding is None:
+        return Outcomes(sites)
+    return Outcomes(sites, padding=padding_report(padding, padding.multiple, (), is_padded=True))
 
 
 def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) -> SiteReport:
@@ -105,9 +219,32 @@ def site_report(decision: Decision, hint: str = "", gain: Gain | None = None) ->
     outcome = decision.outcome
     if isinstance(outcome, Refusal):
         reason = "; ".join(filter(None, (outcome.reason, hint)))
-        return refused_site(decision.name, decision.site.op, replace(outcome, reason=reason), gain)
+        return _refused_site(decision.name, decision.site.op, replace(outcome, reason=reason), gain)
     assert decision.layer is not None
     return _folded_layer(decision.layer, outcome, gain)
+
+
+def _refused_site(
+    name: NodeName, op: str, refusal: Refusal, gain: Gain | None = None
+) -> SiteReport:
+    """Return the report of a layer that is left alone for a reason."""
+    status: Literal["kept", "refused"] = "kept" if refusal.code in KEPT else "refused"
+    return _unchanged_site(name, op, status, refusal.code.value, refusal.reason, gain)
+
+
+def _unchanged_site(
+    name: NodeName,
+    op: str,
+    status: Literal["kept", "refused"],
+    code: str,
+    reason: str,
+    gain: Gain | None = None,
+) -> SiteReport:
+    """Return the report of a layer that stays as it is, or of another part of a plan."""
+    graph, node = name
+    return SiteReport(
+        node=node, graph=graph, op=op, status=status, code=code, reason=reason, gain=gain
+    )
 
 
 def _folded_layer(layer: Layer, form: Form, gain: Gain | None = None) -> SiteReport:
@@ -183,29 +320,29 @@ def _not_taken(gains: Sequence[Gain]) -> str:
 
 def padding_report(
     plan: PaddingPlan | None,
+    multiple: int,
     stops: Sequence[Stop],
     *,
     is_padded: bool,
     reason: str = "",
     gain: Gain | None = None,
-) -> PaddingReport | None:
-    """Return the report of padded channels; None if no layer could be padded.
+) -> PaddingReport:
+    """Return the report of padded channels.
 
     Args:
-        plan: the layers.
+        plan: the layers; None if none can be padded.
+        multiple: divides the padded channels.
         stops: what stops channels that are not padded.
         is_padded: whether the plan is carried out.
-        reason: why it is not, where that was not measured.
+        reason: why it is not.
         gain: of the whole model with it, where that was measured.
     """
-    if plan is None:
-        return None
     return PaddingReport(
         status="padded" if is_padded else "kept",
-        multiple=plan.multiple,
+        multiple=multiple,
         layers=[
             PaddedChannels(node=layer.node, channels=layer.channels, padded=layer.padded)
-            for layer in plan.layers
+            for layer in (plan.layers if plan else ())
         ],
         stops=list(stops),
         reason="" if is_padded else reason,
@@ -213,17 +350,8 @@ def padding_report(
     )
 
 
-def unpadded_report(multiple: int, stops: Sequence[Stop], options: FoldOptions) -> PaddingReport:
-    """Return the report if no channels are padded.
-
-    Args:
-        multiple: divides the channels that were to be padded.
-        stops: what stops channels.
-        options: select the layers, and say what may become of Inf and NaN.
-    """
-    reason = "channels of selected layers are multiples already, or cannot be padded"
+def unpaddable(options: FoldOptions) -> str:
+    """Return why no channels of the selected layers can be padded."""
     if options.nonfinite is NonFinite.REFUSE:
-        reason = "zeros of the padding make NaN of an Inf (--nonfinite refuse)"
-    return PaddingReport(
-        status="kept", multiple=multiple, layers=[], stops=list(stops), reason=reason
-    )
+        return "zeros of the padding make NaN of an Inf (--nonfinite refuse)"
+    return "channels of selected layers are multiples already, or cannot be padded"

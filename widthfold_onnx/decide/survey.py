@@ -8,9 +8,9 @@ from typing import Any
 
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.arrays import Dims, round_up
-from widthfold_onnx.decide.decisions import KEPT, Decision, Drafting, decisions_of
+from widthfold_onnx.decide.decisions import Decision, Drafting, decisions_of
 from widthfold_onnx.decide.hints import Hints, none_runs, runnable_sizes
-from widthfold_onnx.decide.report import companion_reports, padding_report
+from widthfold_onnx.decide.report import KEPT, companion_reports, padding_report
 from widthfold_onnx.errors import InvalidModelError, UnverifiedError
 from widthfold_onnx.model.document import Node
 from widthfold_onnx.model.loader import LoadedModel
@@ -62,7 +62,9 @@ def survey(
     matches = drafting.matches(tuple(COMPANIONS))
     draft = drafting.with_companions(drafting.matches(options.active_companions))
     reading = drafting.reading(draft)
-    chains, stops = drafting.padding_plans(reading, options.pad_channels or CHANNEL_MULTIPLES[0])
+    multiple = options.pad_channels or CHANNEL_MULTIPLES[0]
+    chains, stops = drafting.padding_plans(reading, multiple)
+    padding = joined_plan(chains)
     assumed = _assumed(loaded, options, cases)
     run = partial(runnable_sizes, loaded.path, cases) if assumed is not None else none_runs
     hints = Hints(reading, options, run)
@@ -77,7 +79,7 @@ def survey(
             for decision in decisions_of(reading, options, choose)
         ],
         companions=companion_reports(matches, options.active_companions, LEFT_ALONE),
-        padding=padding_report(joined_plan(chains), stops, is_padded=False),
+        padding=padding_report(padding, multiple, stops, is_padded=False) if padding else None,
         assumed=assumed,
         values=reported(cases),
     )

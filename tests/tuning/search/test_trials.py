@@ -18,7 +18,14 @@ from tests.tuning.search.world import WHOLE, World, doubled, enter
 from widthfold_onnx.decide.fixed import decide_fixed
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import load
-from widthfold_onnx.options import Companion, FoldOptions, RuntimeOptions, silent
+from widthfold_onnx.options import (
+    Companion,
+    FoldOptions,
+    Provider,
+    RuntimeOptions,
+    Sizes,
+    silent,
+)
 from widthfold_onnx.results import Gain
 from widthfold_onnx.rewrite.fit import FittedPlan, fit
 from widthfold_onnx.rewrite.plan import (
@@ -37,8 +44,10 @@ from widthfold_onnx.runtime.paired_benchmark import ratio_in_process, ratios_to
 from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.runtime.session import open_session
 from widthfold_onnx.tuning.search import trials
+from widthfold_onnx.tuning.search.context import SearchContext
 from widthfold_onnx.tuning.search.trials import Trials
 from widthfold_onnx.tuning.store import Store
+from widthfold_onnx.tuning.targets import load_target
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -64,7 +73,7 @@ def plan(proto: ModelProto, *names: str) -> Plan:
     """Fold the named layers, or all, by 2 along the width."""
     options = FoldOptions(factor=2, axis="width", nodes=names, companions=(Companion.NONE,))
     decided_plan = decide_fixed(proto, None, options)
-    assert len(decided_plan.plan.layers) == (len(names) or len(decided_plan.sites))
+    assert len(decided_plan.plan.layers) == (len(names) or len(decided_plan.outcomes.sites))
     return decided_plan.plan
 
 
@@ -97,14 +106,20 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
 class Builder:
     """Trials of a model."""
 
-    def __init__(self, model: Path, store: Store, **changes: object) -> None:
+    def __init__(
+        self,
+        model: Path,
+        store: Store,
+        sizes: Sizes = ({"x": (1, 2, 6, 16)},),
+        **changes: object,
+    ) -> None:
         self.bench = bench(store)
         folder = model.parent / "trials"
         folder.mkdir(exist_ok=True)
         given = {
             "loaded": load(model),
             "bench": self.bench,
-            "sizes": ({"x": (1, 2, 6, 16)},),
+            "context": SearchContext(Provider.CPU, sizes, load_target("cpu-avx2"), ""),
             "folder": folder,
             "on_progress": silent,
         }

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,12 +37,14 @@ class LevelSearch:
     """The search at one level.
 
     Attributes:
+        draft: the plan without layers, in whose model they are: frozen weights and companions.
         layers: the layers, whose forms are ordered for this level.
         bench: measures at this level, as much as the effort of its options spends. Where nothing is
             to be measured, layers without a measurement are predicted.
         seconds: of one run of the model of the draft at this level; None if it was not timed.
     """
 
+    draft: Plan
     layers: Layers
     bench: Bench
     seconds: float | None = None
@@ -105,9 +106,9 @@ class LevelSearch:
         best = {subject: self.best(subject) for subject in self.layers.workloads}
         return {s: b[0] for s, b in best.items() if b is not None and pays(b[1])}
 
-    def plan(self, draft: Plan, forms: Mapping[str, FormSpec]) -> Plan:
+    def plan(self, forms: Mapping[str, FormSpec]) -> Plan:
         """Return the plan in which layers take these forms."""
-        return draft.with_layers(self.layers.layer_plans(forms))
+        return self.draft.with_layers(self.layers.layer_plans(forms))
 
     def estimate(self) -> float:
         """Return the seconds that one run of the model may take with these forms."""
@@ -118,17 +119,6 @@ class LevelSearch:
         """Return the seconds that a form saves in all layers of a subject; 0 if not known."""
         gain = self.gain(subject, spec)
         return 0.0 if gain is None else self._seconds(subject) * (1 - 1 / gain.ratio)
-
-    def why_unmeasured(self, subject: str) -> str:
-        """Return why no form of a layer has a measured gain: the end of "none of its N forms ...".
-
-        The reason is the most common one among the lost measurements of the layer and its forms.
-        """
-        forms = self.layers.workloads[subject].forms
-        results = [self.bench.measurement(subject, AS_IS)]
-        results += [self.bench.measurement(subject, form.spec) for form in forms]
-        reasons = Counter(m.reason for m in results if m is not None and m.reason)
-        return f"ran: {reasons.most_common(1)[0][0]}" if reasons else "was measured"
 
     def _least_first(self) -> list[str]:
         return sorted(self.layers.workloads, key=lambda s: (self._most_saved(s), s))

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
-from widthfold_onnx.decide.decisions import Decision
-from widthfold_onnx.options import SearchOptions, Shapes
+from widthfold_onnx.decide.decisions import Decision, decisions_of
+from widthfold_onnx.decide.hints import Hints, runnable_sizes
+from widthfold_onnx.decide.report import DecidedPlan, Outcomes, site_report
+from widthfold_onnx.options import Shapes
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.results import Gain, SearchReport, SizeGain
+from widthfold_onnx.results import CompanionReport, Gain, PaddingReport, SearchReport, SizeGain
 from widthfold_onnx.rewrite.plan import LayerGain, Origin, Plan, PlanTimes, structure_of
 from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form, FormSpec
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.runtime.environment import version
+from widthfold_onnx.runtime.inputs.sizes import assumed_sizes
 from widthfold_onnx.runtime.intervals import noise
-from widthfold_onnx.runtime.measurement import Measurement
+from widthfold_onnx.runtime.measurement import AS_IS, Measurement
+from widthfold_onnx.runtime.session import ports_of
 from widthfold_onnx.tuning.identity import device_name, runtime_of
-from widthfold_onnx.tuning.search.context import SearchContext
 from widthfold_onnx.tuning.search.level_search import (
     PREDICTED_GAIN,
     LevelSearch,
     Races,
     pays,
 )
-from widthfold_onnx.tuning.search.trials import verdict_of
+from widthfold_onnx.tuning.search.trials import Trials, verdict_of
 
 NEGLIGIBLE = "by prediction it can save too little of the model's time"
 
@@ -36,29 +41,50 @@ class SearchOutcome:
     """The outcome of a search.
 
     Attributes:
+        trials: timed whole models.
+        races: of the layers.
         level_search: of the level that was settled on.
         forms: by subject the accepted forms of layers that are not padded.
         plan: the accepted plan.
         finals: the final trial of the whole model at each size; None where it was not timed.
-        context: where it was searched.
     """
 
+    trials: Trials
+    races: Races
     level_search: LevelSearch
     forms: Mapping[str, FormSpec]
     plan: Plan
     finals: Sequence[Measurement | None]
-    context: SearchContext
 
-    @property
-    def _options(self) -> SearchOptions:
-        """Provider and effort of the measurements; the provider is not AUTO."""
-        return self.level_search.bench.options.search_options
+    def decided_plan(
+        self, companions: Sequence[CompanionReport], padding: PaddingReport | None
+    ) -> DecidedPlan:
+        """Return the accepted plan, with its origin and the outcomes of all layers.
 
-    def choose(self, layer: Layer) -> Form | Refusal:
+        Args:
+            companions: the outcome of each companion.
+            padding: the outcome of padded channels.
+        """
+        trials, drafting = self.trials, self.trials.drafting
+        reading, options = drafting.reading(self.plan.draft), drafting.fold_options
+        decisions = decisions_of(reading, options, self._choose)
+        run = partial(runnable_sizes, trials.loaded.path, trials.search_options.cases)
+        hints = Hints(reading, options, run)
+        sites = [
+            site_report(decision, hints.of(decision), self._gain(decision.layer))
+            for decision in decisions
+        ]
+        assumed = assumed_sizes(
+            ports_of(trials.loaded.proto), options.input_shapes, trials.context.sizes
+        )
+        outcomes = Outcomes(sites, companions, padding, self._report(), assumed)
+        return DecidedPlan(self._with_origin(decisions), reading, outcomes)
+
+    def _choose(self, layer: Layer) -> Form | Refusal:
         """Return the form of a layer, or the reason why it has none."""
         layer_plan = self.plan.layer_plan(layer)
         if layer_plan is not None:
-            return form_of(layer, layer_plan.form, self.level_search.bench.options.fold_options)
+            return form_of(layer, layer_plan.form, self.trials.drafting.fold_options)
         for padded in () if self.plan.padding is None else self.plan.padding.layers:
             if padded.name == layer.node_name:
                 why = f"its {padded.channels} channels are padded to {padded.padded}"
@@ -68,7 +94,7 @@ class SearchOutcome:
             return subject
         return Refusal(Code.NO_GAIN, self._why_not(subject))
 
-    def gain(self, layer: Layer | None) -> Gain | None:
+    def _gain(self, layer: Layer | None) -> Gain | None:
         """Return the gain of a layer alone: in the accepted form, or in the best if none is.
 
         A layer with padded channels was not measured alone.
@@ -83,13 +109,13 @@ class SearchOutcome:
         best = self.level_search.best(subject)
         return None if best is None else best[1]
 
-    def with_origin(self, plan: Plan, decisions: Sequence[Decision]) -> Plan:
-        """Return the plan of decisions with its origin, and with the gains of its layers."""
-        options, context = self._options, self.context
-        planned, final = {layer.name for layer in plan.layers}, self.finals[0]
-        gains = {d.name: self.gain(d.layer) for d in decisions if d.name in planned}
+    def _with_origin(self, decisions: Sequence[Decision]) -> Plan:
+        """Return the plan with its origin, and with the gains of its layers."""
+        options, context = self.trials.search_options, self.trials.context
+        planned, final = {layer.name for layer in self.plan.layers}, self.finals[0]
+        gains = {d.name: self._gain(d.layer) for d in decisions if d.name in planned}
         return msgspec.structs.replace(
-            plan,
+            self.plan,
             origin=Origin(
                 widthfold=version("widthfold-onnx"),
                 decision="measured" if options.measure else "predicted",
@@ -112,9 +138,10 @@ class SearchOutcome:
             ),
         )
 
-    def report(self, races: Races, *, accepted: bool) -> SearchReport:
-        """Return the figures of the search; `accepted` tells whether the plan changes the model."""
-        options, context = self._options, self.context
+    def _report(self) -> SearchReport:
+        """Return the figures of the search."""
+        options, context, races = self.trials.search_options, self.trials.context, self.races
+        accepted = self.plan.changes
         final, workloads = self.finals[0], self.level_search.layers.workloads
         best = [self.level_search.best(subject) for subject in workloads]
         last = final or races.drafted
@@ -146,7 +173,7 @@ class SearchOutcome:
         if best is None and subject in self.level_search.negligible():
             return NEGLIGIBLE
         if best is None:
-            return f"none of its {count} forms {self.level_search.why_unmeasured(subject)}"
+            return f"none of its {count} forms {_why_unmeasured(self.level_search, subject)}"
         gain = best[1]
         if gain.predicted:
             why = f"is predicted at {gain.ratio:.2f}x; {PREDICTED_GAIN}x would be folded unmeasured"
@@ -154,6 +181,19 @@ class SearchOutcome:
             why = f"ran at {gain.ratio:.2f}x [{gain.low:.2f}, {gain.high:.2f}]"
         where = ", but not in the whole model" if pays(gain) else ""
         return f"the best of its {count} forms {why}{where}"
+
+
+def _why_unmeasured(level_search: LevelSearch, subject: str) -> str:
+    """Return why no form of a layer has a measured gain: the end of "none of its N forms ...".
+
+    The reason is the most common one among the lost measurements of the layer and its forms.
+    """
+    measurement_of = level_search.bench.measurement
+    forms = level_search.layers.workloads[subject].forms
+    results = [measurement_of(subject, AS_IS)]
+    results += [measurement_of(subject, form.spec) for form in forms]
+    reasons = Counter(m.reason for m in results if m is not None and m.reason)
+    return f"ran: {reasons.most_common(1)[0][0]}" if reasons else "was measured"
 
 
 def _unmeasured(races: Races) -> set[str]:

@@ -13,7 +13,7 @@ import msgspec
 
 from widthfold_onnx.algebra.channels import CHANNEL_MULTIPLES
 from widthfold_onnx.decide.decisions import Drafting
-from widthfold_onnx.decide.report import padding_report, unpadded_report
+from widthfold_onnx.decide.report import padding_report, unpaddable
 from widthfold_onnx.options import Step
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import Gain, PaddingReport, Stop
@@ -47,12 +47,17 @@ class TimedPadding:
         """Check whether padding surely makes the whole model faster."""
         return self.gain.low > 1
 
-    def report(self, accepted: PaddingPlan | None) -> PaddingReport | None:
+    def report(self, accepted: PaddingPlan | None) -> PaddingReport:
         """Return its report; `accepted` is the padding of the model that is written."""
-        is_padded = accepted is not None
         reason = "not in the fastest model" if self.is_taken else "not surely faster"
-        plan = accepted or joined_plan(self.chains)
-        return padding_report(plan, self.stops, is_padded=is_padded, reason=reason, gain=self.gain)
+        return padding_report(
+            accepted or joined_plan(self.chains),
+            self.chains[0].multiple,
+            self.stops,
+            is_padded=accepted is not None,
+            reason=reason,
+            gain=self.gain,
+        )
 
 
 def best_padding(trials: Trials, unpadded: Plan) -> TimedPadding | None:
@@ -101,9 +106,8 @@ def untimed_report(drafting: Drafting, unpadded: Plan) -> PaddingReport | None:
     if reading.is_folded:
         return None
     chains, stops = drafting.padding_plans(reading, multiple)
-    if not chains:
-        return unpadded_report(multiple, stops, drafting.fold_options)
-    return padding_report(joined_plan(chains), stops, is_padded=False, reason="not timed")
+    reason = "not timed" if chains else unpaddable(drafting.fold_options)
+    return padding_report(joined_plan(chains), multiple, stops, is_padded=False, reason=reason)
 
 
 def _with(drafting: Drafting, unpadded: Plan, chains: Sequence[PaddingPlan]) -> Plan:

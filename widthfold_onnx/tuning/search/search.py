@@ -20,23 +20,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
-from widthfold_onnx.decide.decisions import DecidedPlan, decisions_of, layer_plans
-from widthfold_onnx.decide.hints import Hints, runnable_sizes
-from widthfold_onnx.decide.report import companion_reports, site_report
+from widthfold_onnx.decide.report import DecidedPlan, companion_reports
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Progress, SearchOptions, Step
 from widthfold_onnx.rewrite.plan import Plan
 from widthfold_onnx.runtime.child import Child
-from widthfold_onnx.runtime.inputs.sizes import assumed_sizes
 from widthfold_onnx.runtime.measurement import Measurement
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
-from widthfold_onnx.runtime.session import ports_of
 from widthfold_onnx.tuning.bench import Bench, Budget
 from widthfold_onnx.tuning.layers import Layers
 from widthfold_onnx.tuning.search.companions import best_companions
@@ -85,109 +78,75 @@ def search(
         if not is_kept:
             child.end()  # it holds memory of the accelerator, and what fails there may break it
         bench = Bench(options, store, context.machine, child if is_kept else None)
-        trials = Trials(loaded, bench, context.sizes, Path(folder), on_progress)
-        return _Search(trials, context).run()
+        return _search(Trials(loaded, bench, context, Path(folder), on_progress))
 
 
-@dataclass(frozen=True)
-class _Search:
-    """The stages of one search: each returns its result to the next."""
+def _search(trials: Trials) -> DecidedPlan:
+    """Draft companions, race the layers, settle on their forms, and try the plan."""
+    drafting = trials.drafting
+    matches = drafting.matches(drafting.fold_options.active_companions)
+    draft, gains = best_companions(trials, matches)
+    races = _race(trials, draft)
+    trials_at_level = trials.at(_only_level(races, trials.context))
+    level_search, forms = races.level_searches[0], races.level_searches[0].chosen()
+    if not races.interrupted:
+        level_search, forms = settle(trials_at_level, races.level_searches)
+    unpadded = candidate = level_search.plan(forms)
+    padding = None if races.interrupted else best_padding(trials_at_level, unpadded)
+    if padding is not None and padding.is_taken:
+        candidate = padding.plan
+    finals: Sequence[Measurement | None] = [None] * len(trials.context.sizes)
+    if candidate.changes:
+        trials.on_progress(Step("timing the whole model"))
+        # The levels were timed with companions, so they say nothing of the original then.
+        finals = (trials if draft.changes else trials_at_level).final(candidate)
+    if not gains_over_sizes(finals):
+        candidate, forms = drafting.unchanged, {}
+    exchanged_companions = {companion.companion for companion in candidate.companions}
+    return SearchOutcome(trials, races, level_search, forms, candidate, finals).decided_plan(
+        companion_reports(matches, exchanged_companions, "not measured", gains),
+        padding.report(candidate.padding) if padding else untimed_report(drafting, unpadded),
+    )
 
-    trials: Trials
-    context: SearchContext
 
-    def run(self) -> DecidedPlan:
-        """Draft companions, race the layers, settle on their forms, and try the plan."""
-        trials, drafting = self.trials, self.trials.drafting
-        loaded, fold_options = trials.loaded, drafting.fold_options
-        matches = drafting.matches(fold_options.active_companions)
-        draft, gains = best_companions(trials, matches)
-        races = self._race(draft)
-        trials = replace(trials, level=self._only_level(races))
-        level_search, forms = races.level_searches[0], races.level_searches[0].chosen()
-        if not races.interrupted:
-            level_search, forms = settle(trials, draft, races.level_searches)
-        unpadded = candidate = level_search.plan(draft, forms)
-        padding = None if races.interrupted else best_padding(trials, unpadded)
-        if padding is not None and padding.is_taken:
-            candidate = padding.plan
-        finals: Sequence[Measurement | None] = [None] * len(self.context.sizes)
-        if candidate.changes:
-            trials.on_progress(Step("timing the whole model"))
-            if draft.changes:  # the levels were timed with companions, not for the original
-                trials = replace(trials, level=None)
-            finals = trials.final(candidate)
-        if not gains_over_sizes(finals):
-            candidate, forms = msgspec.structs.replace(drafting.base_plan, frozen=()), {}
-        draft = candidate.draft
-        outcome = SearchOutcome(level_search, forms, candidate, finals, self.context)
-        reading = drafting.reading(draft)
-        decisions = decisions_of(reading, fold_options, outcome.choose)
-        run = partial(runnable_sizes, loaded.path, trials.search_options.cases)
-        hints = Hints(reading, fold_options, run)
-        plan = draft.with_layers(layer_plans(decisions))
-        return DecidedPlan(
-            plan=outcome.with_origin(plan, decisions),
-            reading=reading,
-            sites=[
-                site_report(decision, hints.of(decision), outcome.gain(decision.layer))
-                for decision in decisions
-            ],
-            companions=companion_reports(
-                matches, {c.companion for c in draft.companions}, "not measured", gains
-            ),
-            padding=(
-                untimed_report(drafting, unpadded)
-                if padding is None
-                else padding.report(plan.padding)
-            ),
-            search=outcome.report(races, accepted=plan.changes),
-            assumed=assumed_sizes(
-                ports_of(loaded.proto), fold_options.input_shapes, self.context.sizes
-            ),
-        )
+def _race(trials: Trials, draft: Plan) -> Races:
+    """Race the layers at the levels that may suit the model, in equal shares of the time."""
+    search_options, context, drafting = trials.search_options, trials.context, trials.drafting
+    reading = drafting.reading(draft)
+    layers = Layers.of(reading, drafting.fold_options, context.sizes[0], context.target)
+    first = LevelSearch(draft, layers, trials.bench)
+    drafted = None
+    interrupted = False
+    level_searches = [first]
+    try:
+        has_levels = Level.EXTENDED in traits_of(search_options.provider).levels
+        if layers.workloads and has_levels:
+            trials.on_progress(Step("timing the model at the levels of the runtime"))
+            drafted = trials.level_ratio(draft)
+        if drafted is not None and drafted.status == "ok":
+            level_searches = [replace(first, seconds=drafted.seconds * drafted.ratio)]
+            if MAX_LEVEL_RATIO * drafted.ratio > 1:
+                layers_at_extended = layers.at(context.target.without_blocked_kernels())
+                bench = trials.bench.at(Level.EXTENDED)
+                level_searches.append(
+                    LevelSearch(draft, layers_at_extended, bench, drafted.seconds)
+                )
+        if search_options.measure:
+            seconds = search_options.time_budget or trials.spending.race
+            share = seconds / len(level_searches)
+            for level_search in level_searches:
+                level_search.measure(Budget(share), trials.on_progress)
+    except KeyboardInterrupt:
+        interrupted = True
+    return Races(sorted(level_searches, key=LevelSearch.estimate), drafted, interrupted)
 
-    def _race(self, draft: Plan) -> Races:
-        """Race the layers at the levels that may suit the model, in equal shares of the time."""
-        search_options, spending = self.trials.search_options, self.trials.spending
-        first = self._at_level_all(draft)
-        drafted = None
-        interrupted = False
-        level_searches = [first]
-        try:
-            has_levels = Level.EXTENDED in traits_of(search_options.provider).levels
-            if first.layers.workloads and has_levels:
-                self.trials.on_progress(Step("timing the model at the levels of the runtime"))
-                drafted = self.trials.level_ratio(draft)
-            if drafted is not None and drafted.status == "ok":
-                level_searches = [replace(first, seconds=drafted.seconds * drafted.ratio)]
-                if MAX_LEVEL_RATIO * drafted.ratio > 1:
-                    target = self.context.target.without_blocked_kernels()
-                    bench = first.bench.at(Level.EXTENDED)
-                    layers = first.layers.at(target)
-                    level_searches.append(LevelSearch(layers, bench, drafted.seconds))
-            if search_options.measure:
-                seconds = search_options.time_budget or spending.race
-                share = seconds / len(level_searches)
-                for level_search in level_searches:
-                    level_search.measure(Budget(share), self.trials.on_progress)
-        except KeyboardInterrupt:
-            interrupted = True
-        return Races(sorted(level_searches, key=LevelSearch.estimate), drafted, interrupted)
 
-    def _only_level(self, races: Races) -> Level | None:
-        """Return level ALL if the model surely is too slow at EXTENDED; None leaves it open.
+def _only_level(races: Races, context: SearchContext) -> Level | None:
+    """Return level ALL if the model surely is too slow at EXTENDED; None leaves it open.
 
-        The levels were timed at the first size alone, so several sizes leave it open.
-        """
-        drafted = races.drafted
-        if drafted is None or drafted.status != "ok" or len(self.context.sizes) > 1:
-            return None
-        return Level.ALL if MAX_LEVEL_RATIO * drafted.high < 1 else None
-
-    def _at_level_all(self, draft: Plan) -> LevelSearch:
-        """Return the layers of the model with companions, to be measured at level ALL."""
-        drafting, context = self.trials.drafting, self.context
-        reading = drafting.reading(draft)
-        layers = Layers.of(reading, drafting.fold_options, context.sizes[0], context.target)
-        return LevelSearch(layers, self.trials.bench)
+    The levels were timed at the first size alone, so several sizes leave it open.
+    """
+    drafted = races.drafted
+    if drafted is None or drafted.status != "ok" or len(context.sizes) > 1:
+        return None
+    return Level.ALL if MAX_LEVEL_RATIO * drafted.high < 1 else None

@@ -24,27 +24,22 @@ Forms = Mapping[str, FormSpec]
 """Subject of a layer -> its form; a layer that is not named stays as it is."""
 
 
-def settle(
-    trials: Trials, draft: Plan, level_searches: Sequence[LevelSearch]
-) -> tuple[LevelSearch, Forms]:
+def settle(trials: Trials, level_searches: Sequence[LevelSearch]) -> tuple[LevelSearch, Forms]:
     """Return the search of the level at which the whole model is fastest, and the forms that help.
 
     Args:
         trials: times whole models.
-        draft: the plan without layers: frozen weights and companions.
         level_searches: of all levels, the most promising one first.
     """
     level_search, *challengers = level_searches
-    forms = _agreed(trials, draft, level_search)
+    forms = _agreed(trials, level_search)
     for challenger in challengers:
-        challenger_forms = _agreed(trials, draft, challenger)
-        if _is_better(
-            trials, challenger.plan(draft, challenger_forms), level_search.plan(draft, forms)
-        ):
+        challenger_forms = _agreed(trials, challenger)
+        if _is_better(trials, challenger.plan(challenger_forms), level_search.plan(forms)):
             level_search, forms = challenger, challenger_forms
-    forms = _lifted(trials, draft, level_search, forms)
+    forms = _lifted(trials, level_search, forms)
     if trials.spending.ablation:
-        forms = _helping(trials, draft, level_search, forms)
+        forms = _helping(trials, level_search, forms)
     return level_search, forms
 
 
@@ -60,7 +55,7 @@ def _is_better(trials: Trials, challenger: Plan, champion: Plan) -> bool:
     return trial is not None and trial.low > 1
 
 
-def _agreed(trials: Trials, draft: Plan, level_search: LevelSearch) -> Forms:
+def _agreed(trials: Trials, level_search: LevelSearch) -> Forms:
     """Return the forms in which neighbours agree on layouts, if these are better.
 
     If nothing is to be measured, layers without a measurement keep their predicted forms. The
@@ -70,7 +65,7 @@ def _agreed(trials: Trials, draft: Plan, level_search: LevelSearch) -> Forms:
     forms = level_search.chosen()
     predicted = {s: form for s, form in forms.items() if measurement_of(s, AS_IS) is None}
     agreed = {**predicted, **assign(level_search.layers, measurement_of)}
-    plan, agreed_plan = (level_search.plan(draft, f) for f in (forms, agreed))
+    plan, agreed_plan = (level_search.plan(f) for f in (forms, agreed))
     if agreed == forms or not plan.changes or not trials.spending.trial:
         return agreed
     trials.on_progress(Step(f"timing the whole model with {len(agreed)} layers that agree"))
@@ -81,7 +76,7 @@ def _agreed(trials: Trials, draft: Plan, level_search: LevelSearch) -> Forms:
     return agreed if trial.low > 1 else forms
 
 
-def _lifted(trials: Trials, draft: Plan, level_search: LevelSearch, forms: Forms) -> Forms:
+def _lifted(trials: Trials, level_search: LevelSearch, forms: Forms) -> Forms:
     """Return the forms in which all neighbours are lifted, if these are better.
 
     Alone a lifted layer pays for copies into the runtime's blocked layout and back. Between
@@ -98,12 +93,12 @@ def _lifted(trials: Trials, draft: Plan, level_search: LevelSearch, forms: Forms
     if lifted == forms or len(lifted) < 2:
         return forms
     trials.on_progress(Step("timing the whole model with neighbours of one axis lifted"))
-    plan, lifted_plan = (level_search.plan(draft, f) for f in (forms, lifted))
+    plan, lifted_plan = (level_search.plan(f) for f in (forms, lifted))
     trial = trials.compare(plan, lifted_plan, trials.spending.lifting)
     return lifted if trial is not None and trial.low > 1 else forms
 
 
-def _helping(trials: Trials, draft: Plan, level_search: LevelSearch, forms: Forms) -> Forms:
+def _helping(trials: Trials, level_search: LevelSearch, forms: Forms) -> Forms:
     """Drop the forms that do not help the whole model.
 
     A form that surely slows it down in its place is dropped. Uncertain forms stay if they help
@@ -112,25 +107,25 @@ def _helping(trials: Trials, draft: Plan, level_search: LevelSearch, forms: Form
     """
     groups = _groups(level_search, forms)
     remainders = [_without(forms, group) for group in groups]
-    if not groups or (remainders == [{}] and not draft.changes):
+    if not groups or (remainders == [{}] and not level_search.draft.changes):
         return forms
     trials.on_progress(Step(f"timing the whole model without each of {len(forms)} folded layers"))
-    plans = [level_search.plan(draft, remainder) for remainder in remainders]
-    measurements = trials.without(level_search.plan(draft, forms), plans, trials.spending.ablation)
+    plans = [level_search.plan(remainder) for remainder in remainders]
+    measurements = trials.without(level_search.plan(forms), plans, trials.spending.ablation)
     group_trials = [
         (group, trial)
         for group, trial in zip(groups, measurements, strict=True)
         if trial is not None and trial.status == "ok"
     ]
     helping = _without(forms, [s for group, t in group_trials if t.high < 1 for s in group])
-    if not helping and not draft.changes:
+    if not helping and not level_search.draft.changes:
         # The final trial decides on the least harmful group.
         group, _ = max(group_trials, key=lambda item: item[1].ratio)
         return {s: forms[s] for s in group}
     sure = _without(forms, [s for group, t in group_trials if t.low <= 1 for s in group])
-    if sure == helping or not (sure or draft.changes):
+    if sure == helping or not (sure or level_search.draft.changes):
         return helping
-    sure_plan, helping_plan = (level_search.plan(draft, f) for f in (sure, helping))
+    sure_plan, helping_plan = (level_search.plan(f) for f in (sure, helping))
     (trial,) = trials.without(helping_plan, [sure_plan], trials.spending.trial)
     is_faster = trial is not None and trial.status == "ok" and trial.ratio < 1
     return sure if is_faster else helping

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -16,7 +17,7 @@ from widthfold_onnx.decide.decisions import Drafting
 from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.model.writer import write_model
-from widthfold_onnx.options import Progress, SearchOptions, Sizes, VerifyOptions
+from widthfold_onnx.options import Progress, SearchOptions, VerifyOptions
 from widthfold_onnx.results import SpeedVerdict
 from widthfold_onnx.rewrite.fit import fit
 from widthfold_onnx.rewrite.plan import EMPTY, Plan
@@ -37,6 +38,7 @@ from widthfold_onnx.runtime.provider_traits import Level
 from widthfold_onnx.tuning.bench import Bench, is_complete
 from widthfold_onnx.tuning.effort import Spending
 from widthfold_onnx.tuning.identity import canonical
+from widthfold_onnx.tuning.search.context import SearchContext
 from widthfold_onnx.tuning.successive_halving import CandidateResult
 
 HANG_SECONDS = 600.0
@@ -58,7 +60,7 @@ class Trials:
     Attributes:
         loaded: the original model.
         bench: the store, and how models run.
-        sizes: at which whole models run: shapes of every input, one or more assignments.
+        context: has the sizes at which whole models run.
         folder: folder for the models that are built.
         on_progress: gets a step for each stage of the search.
         level: the level at which models run; None chooses it for each model.
@@ -66,7 +68,7 @@ class Trials:
 
     loaded: LoadedModel
     bench: Bench
-    sizes: Sizes
+    context: SearchContext
     folder: Path
     on_progress: Progress
     level: Level | None = None
@@ -85,6 +87,10 @@ class Trials:
     def spending(self) -> Spending:
         """The seconds of each trial."""
         return self.bench.options.spending
+
+    def at(self, level: Level | None) -> Self:
+        """Return the same at a level."""
+        return replace(self, level=level)
 
     def compare(self, base: Plan, plan: Plan, seconds: float) -> Measurement | None:
         """Time the models of two plans against each other, each at its strongest setting.
@@ -173,7 +179,7 @@ class Trials:
         timer = partial(ratio_over_processes, level=self.level)
         return [
             measurement
-            for size in range(len(self.sizes))  # each by itself: one may crash
+            for size in range(len(self.context.sizes))  # each by itself: one may crash
             for measurement in self._timed([size], candidate, timer, seconds, *plans)
         ]
 
@@ -189,12 +195,12 @@ class Trials:
             "inputs": _digests(self.search_options.inputs),
             "values": self.search_options.cases[0],
         }
-        return [canonical({**common, "shapes": shapes}) for shapes in self.sizes]
+        return [canonical({**common, "shapes": shapes}) for shapes in self.context.sizes]
 
     @cached_property
     def _searched(self) -> list[int]:
         """The first size and all larger ones: smaller ones get the final trial alone."""
-        elements = [sum(map(math.prod, shapes.values())) for shapes in self.sizes]
+        elements = [sum(map(math.prod, shapes.values())) for shapes in self.context.sizes]
         return [at for at, count in enumerate(elements) if at == 0 or count > elements[0]]
 
     def _timed(
@@ -265,7 +271,7 @@ class Trials:
             seeds=0 if self.search_options.inputs else 1,
         )
         sizes = sorted({size for _, open_sizes in open_trials for size in open_sizes})
-        shapes = [dict(self.sizes[size]) for size in sizes]
+        shapes = [dict(self.context.sizes[size]) for size in sizes]
         remaining_sizes = list(sizes)
 
         def save(results: Sequence[Measurement | None]) -> None:
