@@ -80,15 +80,19 @@ class GuardedRegions:
         while True:
             grouping = _Grouping(Regions.of(document, nodes, ends), forms)
             node_groups = filter(grouping.is_guarded, grouping.regions.node_groups())
-            groups = {part: grouping.group(part) for part in node_groups}
-            guarded = [part for part, group in groups.items() if not group or group.conditions]
-            split_groups = [part for part, group in groups.items() if group is None]
-            split_groups += _on_a_cycle(nodes, guarded)
+            groups = {members: grouping.group(members) for members in node_groups}
+            split_groups = [members for members, group in groups.items() if group is None]
+            # Without conditions there is no guard, and the nodes do not become one node.
+            units = [members for members, group in groups.items() if not group or group.conditions]
+            split_groups += _on_a_cycle(nodes, units)
             if not split_groups:
                 result = [group for group in groups.values() if group and group.conditions]
                 return cls(grouping.regions, result)
             split_nodes = [
-                n for part in split_groups for n in part if n in forms and grouping.is_guarded([n])
+                n
+                for members in split_groups
+                for n in members
+                if n in forms and grouping.is_guarded([n])
             ]
             ends = ends | {
                 n: replace(ends[n], input_layout=None, output_layout=None) for n in split_nodes
@@ -261,8 +265,8 @@ def make_guard(
         logical: new values by the value that they replace.
     """
     base = base_name(group.nodes[0])
-    folded_nodes = [new for old in group.nodes for new in replacements[old]]
-    group_nodes = {*folded_nodes, *group.nodes}
+    new_nodes = [new for old in group.nodes for new in replacements[old]]
+    group_nodes = {*new_nodes, *group.nodes}
     outputs = {value: logical.get(value) for old in group.nodes for value in old.outputs}
     ports = {
         value: new
@@ -276,7 +280,7 @@ def make_guard(
     test = guard.all_of(group.conditions)
     branches = {
         "else_branch": _branch(document, base, "original", originals, returned),
-        "then_branch": _branch(document, base, "folded", folded_nodes, ports),
+        "then_branch": _branch(document, base, "folded", new_nodes, ports),
     }
     metadata = {GUARD_KEY: EXTENTS}
     choice = guard.add("If", "guard", [test], branches, metadata=metadata, outputs=len(ports))

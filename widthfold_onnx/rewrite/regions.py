@@ -58,7 +58,7 @@ class Regions:
     Attributes:
         document: the model.
         nodes: all nodes of the graph, in an order in which they can run.
-        folded_nodes: the nodes that are folded, each with the two ends of its form.
+        ends_of: the two ends of the form of each node that is folded.
         sources: the integers that every DequantizeLinear reads, by its result.
         propagated: the ops that run on packed tensors.
         refusals: why other ops that read a packed tensor cannot run on it.
@@ -71,7 +71,7 @@ class Regions:
 
     document: Document
     nodes: Sequence[Node]
-    folded_nodes: Mapping[Node, Ends]
+    ends_of: Mapping[Node, Ends]
     sources: Mapping[Value, Value]
     propagated: dict[Node, PropagatedOp] = field(default_factory=dict)
     refusals: dict[Node, Refusal] = field(default_factory=dict)
@@ -81,17 +81,15 @@ class Regions:
     folded_data: set[PackedTensor] = field(default_factory=set)
 
     @classmethod
-    def of(
-        cls, document: Document, nodes: Sequence[Node], folded_nodes: Mapping[Node, Ends]
-    ) -> Regions:
+    def of(cls, document: Document, nodes: Sequence[Node], ends_of: Mapping[Node, Ends]) -> Regions:
         """Choose the ops that run packed.
 
         Args:
             document: the model.
             nodes: all nodes of the graph, in an order in which they can run.
-            folded_nodes: the nodes that are folded, each with the two ends of its form.
+            ends_of: the two ends of the form of each node that is folded.
         """
-        regions = cls(document, nodes, folded_nodes, _sources(nodes))
+        regions = cls(document, nodes, ends_of, _sources(nodes))
         regions._choose_ops()
         return regions
 
@@ -123,7 +121,7 @@ class Regions:
 
     def input_layout(self, node: Node, index: int) -> PackedLayout | None:
         """Return the layout in which a node reads an input; None for logical."""
-        op, ends = self.propagated.get(node), self.folded_nodes.get(node)
+        op, ends = self.propagated.get(node), self.ends_of.get(node)
         if op is not None:
             return op.layout if index in op.data else None
         return ends.input_layout if ends is not None and index == ends.data else None
@@ -137,7 +135,7 @@ class Regions:
     def node_groups(self) -> list[tuple[Node, ...]]:
         """Return the groups of folded and packed nodes that share packed tensors, in order."""
         order = {
-            n: i for i, n in enumerate(self.nodes) if n in self.folded_nodes or n in self.propagated
+            n: i for i, n in enumerate(self.nodes) if n in self.ends_of or n in self.propagated
         }
         sharing: dict[PackedTensor, list[Node]] = defaultdict(list)
         for node in order:
@@ -190,10 +188,10 @@ class Regions:
 
     def _choose_ops(self) -> None:
         """Let every op run packed that can, then make those logical whose moves cost more."""
-        for node, ends in self.folded_nodes.items():
+        for node, ends in self.ends_of.items():
             self._record_folded(node, ends)
         for node in self.nodes:
-            if node not in self.folded_nodes:
+            if node not in self.ends_of:
                 self._propagate_through(node)
         candidates = list(self.propagated.items())
         for node, _ in reversed(candidates):
@@ -311,7 +309,7 @@ def region_reports(
             propagated = [node for node in nodes if node in regions.propagated]
             yield RegionReport(
                 graph=path,
-                folded=[name(node) for node in nodes if node in regions.folded_nodes],
+                folded=[name(node) for node in nodes if node in regions.ends_of],
                 carried=[f"{node.op_type} {name(node)}" for node in propagated],
                 stops=[
                     Stop(node=name(n), op=n.op_type, code=r.code.value, reason=r.reason)
@@ -322,7 +320,7 @@ def region_reports(
 
 def _stops(regions: Regions, node: Node) -> Iterator[tuple[Node, Refusal]]:
     """Yield the nodes that stop the packed outputs of a node, with reasons."""
-    ends = regions.folded_nodes.get(node)
+    ends = regions.ends_of.get(node)
     if ends is not None and ends.logical_reason is not None:
         yield node, ends.logical_reason
     for value in node.outputs:
@@ -335,8 +333,8 @@ def _stops(regions: Regions, node: Node) -> Iterator[tuple[Node, Refusal]]:
         for user, index in (use for v in values for use in v.uses()):
             if user.outputs[0] in values:
                 continue  # a DequantizeLinear of the same region is no stop
-            if user in regions.folded_nodes and index == regions.folded_nodes[user].data:
-                if regions.folded_nodes[user].input_layout != layout:
+            if user in regions.ends_of and index == regions.ends_of[user].data:
+                if regions.ends_of[user].input_layout != layout:
                     yield user, OTHERWISE
             elif user not in regions.propagated or regions.propagated[user].layout != layout:
                 is_in_body = user.graph is not node.graph

@@ -36,7 +36,7 @@ from widthfold_onnx.rewrite.record import (
     PACKED,
     RUNTIME_KEY,
 )
-from widthfold_onnx.rewrite.regions import PackedTensor, PropagatedOp, region_reports
+from widthfold_onnx.rewrite.regions import PackedTensor, PropagatedOp, Regions, region_reports
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import guard_conditions
@@ -163,17 +163,21 @@ class Emission:
     _logical: dict[Value, Value] = field(default_factory=dict, init=False)
     _replacements: dict[Node, list[Node]] = field(default_factory=dict, init=False)
 
+    @property
+    def _regions(self) -> Regions:
+        return self.guarded_regions.regions
+
     def emit(self) -> None:
         """Make the new nodes; the graph still holds the old ones only."""
         for node in self.graph:
-            propagated_op = self.guarded_regions.regions.propagated.get(node)
+            propagated_op = self._regions.propagated.get(node)
             if node in self.forms:
                 self._replacements[node] = []
                 self._fold(node, *self.forms[node])
             elif propagated_op is not None:
                 self._replacements[node] = []
                 self._propagate(node, propagated_op)
-            elif self.guarded_regions.regions.is_superseded(node):
+            elif self._regions.is_superseded(node):
                 self._replacements[node] = []
 
     def replace_nodes(self) -> None:
@@ -193,7 +197,7 @@ class Emission:
 
     def _fold(self, node: Node, layer: Layer, form: Form) -> None:
         """Emit the folded node with the moves that belong to it."""
-        ends = self.guarded_regions.regions.folded_nodes[node]
+        ends = self._regions.ends_of[node]
         start = self._value_in(layer.data, ends.input_layout, node)
         series = Series(self.document, start, node, node.outputs[0].name or "")
         folded_node = append_folded(series, layer, form, ends, self.parameters)
@@ -243,12 +247,12 @@ class Emission:
         if layout is None:
             return logical
         if (value, layout) not in self._packed_values:
-            dequantization = self.guarded_regions.regions.dequantized.get((value, layout))
+            dequantization = self._regions.dequantized.get((value, layout))
             maker = value.producer()
             if dequantization is not None and maker is not None:
                 packed_node = self._packed_node(maker, dequantization, reader)
                 is_first = not any(v is value for v, _ in self._packed_values)
-                if is_first and self.guarded_regions.regions.is_superseded(maker):
+                if is_first and self._regions.is_superseded(maker):
                     take_over(maker, packed_node)
                 self._packed_values[value, layout] = packed_node.outputs[0]
             else:
@@ -263,7 +267,7 @@ class Emission:
                 self._logical[value] = result
                 continue
             self._packed_values[value, layout] = result
-            if self.guarded_regions.regions.read_in(value) - {layout}:
+            if self._regions.read_in(value) - {layout}:
                 self._logical[value] = self._convert(value, result, layout, node, inverse=True)
 
     def _convert(
@@ -271,9 +275,9 @@ class Emission:
     ) -> Value:
         """Fold a logical value into a layout, or with `inverse` unfold it; return the result."""
         series = Series(self.document, start, owner, value.name or "")
-        shape = self.guarded_regions.regions.shapes[value, layout]
+        shape = self._regions.shapes[value, layout]
         suffix = "unfold" if inverse else "fold"
-        scales = self.guarded_regions.regions.signed_quantization(value, layout)
+        scales = self._regions.signed_quantization(value, layout)
         if scales:
             series.append("DequantizeLinear", f"{suffix}_dequantize", scales, {})
         series.steps(layout.steps(shape, inverse=inverse), suffix)
