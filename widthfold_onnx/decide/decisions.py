@@ -76,8 +76,7 @@ class Drafting:
 
     def matches(self, names: Collection[Companion]) -> list[Match]:
         """Return the nodes that companions match, in the model with the frozen weights."""
-        inputs = overridable(self.proto) - set(self.base_plan.frozen)
-        return find_matches(frozen(self.proto, inputs), self.folder, names)
+        return find_matches(frozen(self.proto, self.base_plan.frozen), self.folder, names)
 
     def with_companions(self, matches: Sequence[Match]) -> Plan:
         """Return a plan in which companions replace all nodes that have an equal.

@@ -22,7 +22,7 @@ from widthfold_onnx.evidence.timing.requirement import gate, slowest
 from widthfold_onnx.evidence.timing.speed import time_models
 from widthfold_onnx.model.document import Document
 from widthfold_onnx.model.loader import LoadedModel, load
-from widthfold_onnx.model.proto.walk import frozen
+from widthfold_onnx.model.proto.walk import frozen, overridable
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.options import Progress, Sizes, Step, VerifyOptions, silent
 from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
@@ -70,8 +70,8 @@ def verification_of(
     options = original_runs.options
     old, new = load(original), load(rewritten)
     if options.freeze_weights:
-        inputs = [value.name for value in new.proto.graph.input]
-        old = dataclasses.replace(old, proto=frozen(old.proto, retained=inputs))
+        frozen_names = overridable(old.proto) - {value.name for value in new.proto.graph.input}
+        old = dataclasses.replace(old, proto=frozen(old.proto, frozen_names))
     folds = recorded_folds(Document(new.proto, new.folder, OPERATORS))
     proof, integers = _proofs(old, new, original_runs, on_progress)
     is_equal = proof is not None and proof.verdict == "equal"

@@ -68,8 +68,7 @@ class Reading:
         Raises:
             InvalidModelError: the graph library cannot read the model.
         """
-        weights = overridable(proto)
-        frozen_proto = frozen(proto, retained=weights - set(plan.frozen))
+        frozen_proto = frozen(proto, plan.frozen)
         nodes = {(part.companion, part.name) for part in plan.companions}
         exchanged_proto, matches = exchanged(frozen_proto, folder, nodes)
         is_folded = carries_folds(exchanged_proto)
@@ -84,7 +83,7 @@ class Reading:
             document=Document(copy, folder, OPERATORS),
             sizes=plan.sizes,
             is_folded=is_folded,
-            missing_weights=set(plan.frozen) - weights,
+            missing_weights=set(plan.frozen) - overridable(proto),
             matches=matches,
             padding_misfits=misfits,
         )

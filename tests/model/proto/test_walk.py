@@ -135,7 +135,9 @@ def test_frozen_weights_are_no_inputs() -> None:
     result = walk.frozen(model)
     assert [port.name for port in result.graph.input] == ["x"]
     assert result.graph.initializer == model.graph.initializer
-    assert walk.frozen(model, retained=("w",)) is model
+    assert walk.frozen(model, ["w", "v", "other"]) == result
+    assert walk.frozen(model, ["v"]) is model
+    assert walk.frozen(model, []) is model
     assert walk.frozen(result) is result
     assert model.SerializeToString(deterministic=True) == before
 

@@ -162,19 +162,21 @@ def overridable(model: onnx.ModelProto) -> set[str]:
     return initializers(model.graph).keys() & {value.name for value in model.graph.input}
 
 
-def frozen(model: onnx.ModelProto, retained: Collection[str] = ()) -> onnx.ModelProto:
-    """Return a model whose initializers are no inputs: itself if none is.
+def frozen(model: onnx.ModelProto, names: Collection[str] | None = None) -> onnx.ModelProto:
+    """Return a model in which initializers are no inputs: itself if none of them is one.
 
     ONNX Runtime treats a weight that is an input as data: it neither packs it nor fuses anything
     with it.
 
     Args:
         model: the model; it is not changed.
-        retained: names of inputs that stay.
+        names: of these initializers; None for all.
     """
-    names = overridable(model) - set(retained)
-    if not names:
+    weights = overridable(model)
+    if names is not None:
+        weights &= set(names)
+    if not weights:
         return model
     copy = copy_of(model)
-    retain(copy.graph.input, lambda value: value.name not in names)
+    retain(copy.graph.input, lambda value: value.name not in weights)
     return copy
