@@ -19,7 +19,7 @@ from widthfold_onnx.model.constants import Constant
 from widthfold_onnx.model.document import Document, Node, constant_of
 from widthfold_onnx.model.messages import Scope
 from widthfold_onnx.model.proto.dims import dims_of
-from widthfold_onnx.model.proto.walk import operator_of
+from widthfold_onnx.model.proto.walk import operator_of, required_inputs
 from widthfold_onnx.operators import OPERATORS
 from widthfold_onnx.operators.base import MIN_OPSET, Operator
 from widthfold_onnx.operators.matmul import Product
@@ -248,9 +248,7 @@ def _samples_of(document: Document, data: Dims, order: Sequence[int]) -> tuple[S
         data: extents of the data as it is stored; None where the model leaves them open.
         order: axis of the stored data for each axis that the product reads.
     """
-    graph = document.proto.graph
-    initializers = {tensor.name for tensor in graph.initializer}
-    shapes = (dims_of(value) for value in graph.input if value.name not in initializers)
+    shapes = (dims_of(value) for value in required_inputs(document.proto))
     batches = {dims[0] for dims in shapes if dims is not None and len(dims) > 1}
     first, second = data[:2]
     later = frozenset({second} if first not in batches and second in batches else ())

@@ -21,7 +21,7 @@ import onnx
 from widthfold_onnx.arrays import Array
 from widthfold_onnx.errors import NoKernelError, UnverifiedError, UsageError
 from widthfold_onnx.model.proto.dims import declared, symbol_of
-from widthfold_onnx.model.proto.walk import all_tensors, inputs, overridable
+from widthfold_onnx.model.proto.walk import all_tensors, required_inputs
 from widthfold_onnx.options import Provider, RuntimeOptions, Values
 from widthfold_onnx.runtime import library
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
@@ -68,11 +68,10 @@ class Port:
 
 def ports_of(proto: onnx.ModelProto) -> list[Port]:
     """Return the inputs that a caller must feed, without the runtime."""
-    with_default = overridable(proto)
     return [
         Port(value.name, _dtype(value.type.tensor_type.elem_type), declared(value))
-        for value in inputs(proto)
-        if value.type.HasField("tensor_type") and value.name not in with_default
+        for value in required_inputs(proto)
+        if value.type.HasField("tensor_type")
     ]
 
 

@@ -129,6 +129,15 @@ def test_an_initializer_is_an_input_since_ir_version_4(
     assert walk.overridable(model) == overridable
 
 
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_an_input_with_a_default_need_not_be_fed(ir_version: int) -> None:
+    """The default may be dense or sparse."""
+    model = nested()
+    model.ir_version = ir_version
+    model.graph.input.append(helper.make_tensor_value_info("s", FLOAT, [7]))
+    assert [port.name for port in walk.required_inputs(model)] == ["x"]
+
+
 def test_frozen_weights_are_no_inputs() -> None:
     model = nested()
     before = model.SerializeToString(deterministic=True)

@@ -155,6 +155,12 @@ def inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [value for value in model.graph.input if value.name not in fixed]
 
 
+def required_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Return the inputs that a caller must feed: those without a default value."""
+    defaults = initializers(model.graph)
+    return [value for value in model.graph.input if value.name not in defaults]
+
+
 def overridable(model: onnx.ModelProto) -> set[str]:
     """Return the initializers that a caller may replace."""
     if model.ir_version < OVERRIDABLE_SINCE:

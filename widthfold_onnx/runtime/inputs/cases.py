@@ -22,7 +22,7 @@ from widthfold_onnx.errors import UsageError
 from widthfold_onnx.model.proto.constant_folding import literal
 from widthfold_onnx.model.proto.dims import dims_of
 from widthfold_onnx.model.proto.functions import flat
-from widthfold_onnx.model.proto.walk import inputs, subgraphs
+from widthfold_onnx.model.proto.walk import required_inputs, subgraphs
 from widthfold_onnx.options import RuntimeOptions, Values
 from widthfold_onnx.runtime.session import Port
 from widthfold_onnx.text import printable, valued
@@ -71,8 +71,7 @@ def cases(model: onnx.ModelProto, chosen: Values) -> tuple[Values, ...]:
     Raises:
         UsageError: a chosen value for an input that is not there, or that it does not hold.
     """
-    initializers = {tensor.name for tensor in model.graph.initializer}
-    ports = {value.name: value for value in inputs(model) if value.name not in initializers}
+    ports = {value.name: value for value in required_inputs(model)}
     for name, elements in chosen.items():
         if name not in ports:
             names = ", ".join(map(printable, ports)) or "none"
