@@ -107,7 +107,8 @@ def _measure(arguments: argparse.Namespace) -> tuple[Path, int]:
     from gpu.stage import FULL, QUICK, Stage
 
     from widthfold_onnx.options import Provider, VerifyOptions
-    from widthfold_onnx.runtime.session import resolved, runtime_version
+    from widthfold_onnx.runtime.library import runtime_version
+    from widthfold_onnx.runtime.session import resolved
 
     start = time.perf_counter()
     provider = resolved(VerifyOptions(provider=Provider(arguments.provider))).provider

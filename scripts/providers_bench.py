@@ -31,7 +31,7 @@ from widthfold_onnx.options import Provider, VerifyOptions
 from widthfold_onnx.runtime.clock import alternate, clock_of
 from widthfold_onnx.runtime.inputs.input_sets import timed_inputs
 from widthfold_onnx.runtime.intervals import interval, speed_verdict
-from widthfold_onnx.runtime.session import runtime_version
+from widthfold_onnx.runtime.library import runtime_version
 from widthfold_onnx.runtime.settings import open_at, run_of, settings_of
 
 ROOT = Path(__file__).parents[1]

@@ -8,21 +8,18 @@ does not tell is None: a part of one (MIG) has no clocks, an old one counts no e
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import platform
-import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from widthfold_onnx.options import RuntimeOptions
 from widthfold_onnx.results import Environment, Gpu, GpuState
-from widthfold_onnx.runtime.library import cudnn_version
+from widthfold_onnx.runtime.library import cudnn_version, runtime_version
 from widthfold_onnx.runtime.provider_traits import traits_of
 from widthfold_onnx.system import clock_mhz, cores, load_average, processor
 from widthfold_onnx.text import printable
@@ -49,7 +46,7 @@ def environment(
     return Environment(
         widthfold=version("widthfold-onnx"),
         onnx=version("onnx"),
-        onnxruntime=runtime_release(),
+        onnxruntime=runtime_version(),
         provider=options.provider.value,
         provider_options=dict(options.provider_options),
         session_options=dict(options.session_options),
@@ -66,20 +63,9 @@ def environment(
     )
 
 
-def runtime_release() -> str:
-    """Return the version of ONNX Runtime, "" if it is not installed; it is not imported.
-
-    A dozen packages install the module, some under versions of their own, so its text tells.
-    """
-    spec = importlib.util.find_spec("onnxruntime")
-    text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
-    line = re.search(r"""^__version__ = ["'](.+)["']""", text, re.MULTILINE)
-    return line[1] if line else ""
-
-
 def other_runtime(release: str) -> str:
     """Say that forms were measured with another version of ONNX Runtime; "" if not, or unknown."""
-    running = runtime_release()
+    running = runtime_version()
     if not release or not running or release == running:
         return ""
     return (

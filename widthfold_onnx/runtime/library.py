@@ -51,6 +51,17 @@ def runtime() -> Any:
     return onnxruntime
 
 
+def runtime_version() -> str:
+    """Return the version of ONNX Runtime, "" if it is not installed; it is not imported.
+
+    A dozen packages install the module, some under versions of their own, so its text tells.
+    """
+    spec = importlib.util.find_spec("onnxruntime")
+    text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+    line = re.search(r"""^__version__ = ["'](.+)["']""", text, re.MULTILINE)
+    return line[1] if line else ""
+
+
 def quiet_options(entries: Mapping[str, str]) -> Any:
     """Return the options of a session that prints nothing, with these entries."""
     options = runtime().SessionOptions()

@@ -256,15 +256,6 @@ class Bound:
         return dict(zip(self._session.outputs, self._binding.get_outputs(), strict=True))
 
 
-def runtime_version() -> str:
-    """Return the version of the installed ONNX Runtime.
-
-    Raises:
-        UnverifiedError: it is not installed.
-    """
-    return str(library.runtime().__version__)
-
-
 def resolved(options: R) -> R:
     """Return the options, with AUTO replaced by the provider that will be used.
 

@@ -27,8 +27,8 @@ from widthfold_onnx.options import (
 )
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.environment import version
+from widthfold_onnx.runtime.library import runtime_version
 from widthfold_onnx.runtime.measurement import AS_IS, lost
-from widthfold_onnx.runtime.session import runtime_version
 from widthfold_onnx.text import printable, quoted
 from widthfold_onnx.tuning.bench import Bench, Budget, measure
 from widthfold_onnx.tuning.identity import Place, find_place
@@ -193,11 +193,7 @@ _turn = threading.Lock()
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that must agree on both sides, as measurements and pickles need them.
-
-    Raises:
-        UnverifiedError: ONNX Runtime is not installed.
-    """
+    """Return the versions that must agree on both sides, as measurements and pickles need them."""
     return {"widthfold-onnx": version("widthfold-onnx"), "onnxruntime": runtime_version()}
 
 

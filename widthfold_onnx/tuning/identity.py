@@ -13,8 +13,9 @@ from widthfold_onnx.errors import InternalError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime.environment import machine, version
 from widthfold_onnx.runtime.kernels import u8s8_error
+from widthfold_onnx.runtime.library import runtime_version
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
-from widthfold_onnx.runtime.session import resolved, runtime_version
+from widthfold_onnx.runtime.session import resolved
 from widthfold_onnx.system import cores, processor
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")

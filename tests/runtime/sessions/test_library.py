@@ -1,4 +1,4 @@
-"""Libraries of NVIDIA's packages, which are loaded before the runtime."""
+"""The version of the runtime; libraries of NVIDIA's packages, which are loaded before it."""
 
 import ctypes
 import sys
@@ -9,6 +9,17 @@ import pytest
 
 from widthfold_onnx.options import Provider
 from widthfold_onnx.runtime import library
+
+
+def test_the_version_of_the_runtime_is_its_own_whatever_package_installed_it(monkeypatch, tmp_path):
+    assert library.runtime_version() == library.runtime().__version__
+    module = tmp_path / "onnxruntime.py"
+    module.write_text('"""of onnxruntime-directml 1.24.1.post2"""\n__version__ = "1.24.1"\n')
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert library.runtime_version() == "1.24.1"
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert library.runtime_version() == ""
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.options import Provider, RuntimeOptions
 from widthfold_onnx.runtime import session as session_module
 from widthfold_onnx.runtime.provider_traits import Level
-from widthfold_onnx.runtime.session import Port, open_session, runtime_version
+from widthfold_onnx.runtime.session import Port, open_session
 
 ON_CPU = RuntimeOptions(provider=Provider.CPU)
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -202,7 +202,7 @@ def test_the_module_imports_without_the_runtime(tmp_path):
     code = (
         "import sys; sys.modules['onnxruntime'] = None\n"
         "from widthfold_onnx.runtime import session\n"
-        "try: session.runtime_version()\n"
+        "try: session.resolved(session.DEFAULTS)\n"
         "except session.UnverifiedError as error: print(error)\n"
     )
     done = subprocess.run(
@@ -214,7 +214,3 @@ def test_the_module_imports_without_the_runtime(tmp_path):
     )
     assert "pip install 'widthfold-onnx[cpu]'" in done.stdout
     assert done.stderr == ""
-
-
-def test_the_version_is_told():
-    assert runtime_version()[0].isdigit()
