@@ -32,7 +32,11 @@ from widthfold_onnx.rules.selection import (
 )
 from widthfold_onnx.runtime.child import isolated
 from widthfold_onnx.runtime.inputs.cases import reported
-from widthfold_onnx.runtime.inputs.sizes import assumed_sizes, input_dimensions, provider_and_sizes
+from widthfold_onnx.runtime.inputs.sizes import (
+    assumption_report,
+    input_dimensions,
+    provider_and_sizes,
+)
 from widthfold_onnx.runtime.session import ports_of
 
 LEFT_ALONE = "left alone unless --companion names it"
@@ -97,7 +101,7 @@ def _assumed(
         _, sizes = isolated(provider_and_sizes, loaded.path, runtime_options, options.input_shapes)
     except UnverifiedError:
         return None
-    return assumed_sizes(ports, options.input_shapes, sizes)
+    return assumption_report(ports, options.input_shapes, sizes)
 
 
 def _site(

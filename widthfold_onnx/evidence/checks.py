@@ -29,7 +29,7 @@ from widthfold_onnx.results import IntegerRun, Proof, Timing, VerifyReport
 from widthfold_onnx.rewrite.record import recorded_folds, recorded_runtime
 from widthfold_onnx.runtime.environment import StartReadings, environment, other_runtime
 from widthfold_onnx.runtime.inputs.cases import reported
-from widthfold_onnx.runtime.inputs.sizes import assumed_sizes
+from widthfold_onnx.runtime.inputs.sizes import assumption_report
 from widthfold_onnx.runtime.kernels import u8s8_error
 from widthfold_onnx.runtime.session import ports_of, resolved
 from widthfold_onnx.text import printable
@@ -103,7 +103,7 @@ def verification_of(
         environment=environment(
             options, state, u8s8_error() if holds_bytes(old.proto, new.proto) else None
         ),
-        assumed=assumed_sizes(ports_of(old.proto), options.input_shapes, sizes),
+        assumed=assumption_report(ports_of(old.proto), options.input_shapes, sizes),
         saturates_further=parity.saturates_further,
         unrun=unrun if is_equal else "",
         note=other_runtime(recorded_runtime(new.proto)),

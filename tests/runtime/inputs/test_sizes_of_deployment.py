@@ -19,7 +19,12 @@ from widthfold_onnx.options import ANY_SIZE, FoldOptions, Provider, RuntimeOptio
 from widthfold_onnx.runtime.inputs import sizes as sizes_module
 from widthfold_onnx.runtime.inputs.input_sets import random_sets, timed_inputs
 from widthfold_onnx.runtime.inputs.recorded import stored_sizes
-from widthfold_onnx.runtime.inputs.sizes import assumed_sizes, find_sizes, input_dimensions, runs_at
+from widthfold_onnx.runtime.inputs.sizes import (
+    assumption_report,
+    find_sizes,
+    input_dimensions,
+    runs_at,
+)
 from widthfold_onnx.runtime.session import Port, Session, open_session, ports_of
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -183,13 +188,13 @@ def test_sizes_are_sought_with_the_values_of_the_caller(tmp_path: Path) -> None:
 
 
 def test_what_was_assumed_names_open_dimensions() -> None:
-    assumed = assumed_sizes(IMAGE, ANY_SIZE, ({"image": (1, 3, 64, 32)},))
+    assumed = assumption_report(IMAGE, ANY_SIZE, ({"image": (1, 3, 64, 32)},))
     assert assumed is not None
     assert (assumed.open, assumed.sizes) == (
         {"image": ["N", "H", "W"]},
         [{"image": [1, 3, 64, 32]}],
     )
-    assert assumed_sizes(IMAGE, ({"image": (1, 3, 8, 8)},), ({"image": (1, 3, 8, 8)},)) is None
+    assert assumption_report(IMAGE, ({"image": (1, 3, 8, 8)},), ({"image": (1, 3, 8, 8)},)) is None
 
 
 def test_a_shape_that_does_not_fit_is_refused_with_the_symbols_of_the_model() -> None:

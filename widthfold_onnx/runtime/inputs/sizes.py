@@ -83,7 +83,7 @@ def input_dimensions(inputs: Sequence[Port], demanded: Shapes) -> Dimensions:
     return Dimensions.of({port.name: port.dims for port in inputs}, demanded)
 
 
-def assumed_sizes(inputs: Sequence[Port], demanded: Sizes, sizes: Sizes) -> AssumedSizes | None:
+def assumption_report(inputs: Sequence[Port], demanded: Sizes, sizes: Sizes) -> AssumedSizes | None:
     """Describe the assumed sizes; None if nothing was.
 
     Args:
@@ -98,7 +98,7 @@ def assumed_sizes(inputs: Sequence[Port], demanded: Sizes, sizes: Sizes) -> Assu
     return AssumedSizes(open=names, sizes=shapes)
 
 
-def assumed_shapes(inputs: Sequence[Port], demanded: Shapes) -> Shapes:
+def batch_one_shapes(inputs: Sequence[Port], demanded: Shapes) -> Shapes:
     """Return shapes at batch 1, for a model that is not run.
 
     Args:
@@ -185,9 +185,9 @@ def runs_at(model: Path, cases: Sequence[Values], suggested: Sizes) -> Sizes:
     end = time.monotonic() + HINT_SECONDS
     for shapes in suggested:
         with contextlib.suppress(UnverifiedError, UsageError):  # one symbol may get two sizes
-            sizes.append(find_shapes(session, shapes, end=end, is_hint=True))
+            sizes.append(find_shapes(session, shapes, end=end, always_bounded=True))
     with contextlib.suppress(UnverifiedError):
-        sizes.append(find_shapes(session, {}, end=end, is_hint=True))
+        sizes.append(find_shapes(session, {}, end=end, always_bounded=True))
     return tuple(sizes)
 
 
@@ -236,7 +236,7 @@ def find_shapes(
     suits: Callable[[Shapes], bool] = any_shapes,
     end: float | None = None,
     *,
-    is_hint: bool = False,
+    always_bounded: bool = False,
 ) -> Shapes:
     """Return the first shapes with which the model runs, for every input.
 
@@ -245,13 +245,13 @@ def find_shapes(
         demanded: shapes that the caller demands.
         suits: accepts shapes at which the model runs; if it accepts none, the first ones serve.
         end: time at which an earlier search ends that this one is a part of.
-        is_hint: whether a hint demands the shapes, so that these have bounds, too.
+        always_bounded: whether shapes that the caller demands in full have bounds, too.
 
     Raises:
         UsageError: as `input_dimensions`.
         UnverifiedError: no try ran.
     """
-    tries = _Tries(session, demanded, end, is_hint=is_hint)
+    tries = _Tries(session, demanded, end, always_bounded=always_bounded)
     open_dims = tries.dims.open_dims
     small = list(_small_batch(tries.dims))
     candidates = [*small, *(dict.fromkeys(open_dims, extent) for extent in LADDER)]
@@ -354,7 +354,7 @@ class _Tries:
         session: of the model.
         demanded: shapes that the caller demands.
         end: as for `find_shapes`.
-        is_hint: as for `find_shapes`.
+        always_bounded: as for `find_shapes`.
 
     Attributes:
         dims: the open dimensions.
@@ -370,10 +370,10 @@ class _Tries:
         demanded: Shapes,
         end: float | None = None,
         *,
-        is_hint: bool = False,
+        always_bounded: bool = False,
     ) -> None:
         self._session = session
-        self._is_hint = is_hint
+        self._always_bounded = always_bounded
         self._end = search_end() if end is None else end
         self._stopped: list[Shapes] = []
         self.dims = input_dimensions(session.inputs, demanded)
@@ -402,7 +402,7 @@ class _Tries:
             elements = sum(map(math.prod, shapes.values()))
             if shapes in self._stopped or (candidate and not least <= elements <= most):
                 continue
-            is_bounded = bool(candidate) or self._is_hint
+            is_bounded = bool(candidate) or self._always_bounded
             if self._runs(shapes, seconds if is_bounded else None):
                 if suits(shapes):
                     return shapes
@@ -416,10 +416,10 @@ class _Tries:
     def _runs(self, shapes: Shapes, seconds: float | None) -> bool:
         """Run the model once; `seconds` is the longest run, None bounds neither time nor memory."""
         feeds = random_feeds(self._session.inputs, 0, shapes)
-        is_bounded = seconds is not None and traits_of(self._session.provider).device == "cpu"
+        limits_memory = seconds is not None and traits_of(self._session.provider).device == "cpu"
         limit = math.inf if seconds is None else min(seconds, self._end - time.monotonic())
         try:
-            with memory_at_most(MEMORY) if is_bounded else contextlib.nullcontext():
+            with memory_at_most(MEMORY) if limits_memory else contextlib.nullcontext():
                 self._session.run(feeds, max(limit, 0.0))
         except (UnverifiedError, MemoryError) as error:
             self.failure = self.failure or str(error) or "out of memory"

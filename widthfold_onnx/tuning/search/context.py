@@ -9,7 +9,7 @@ from widthfold_onnx.errors import UnverifiedError, UsageError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import Provider, SearchOptions, Sizes
 from widthfold_onnx.runtime.child import Child, isolated
-from widthfold_onnx.runtime.inputs.sizes import assumed_shapes, provider_and_sizes
+from widthfold_onnx.runtime.inputs.sizes import batch_one_shapes, provider_and_sizes
 from widthfold_onnx.runtime.provider_traits import Level, traits_of
 from widthfold_onnx.runtime.session import ports_of
 from widthfold_onnx.tuning.identity import (
@@ -93,7 +93,7 @@ def _without_running(
             machines = [this_machine]
     machine = machines[0] if len(machines) == 1 else ""
     ports = ports_of(loaded.proto)
-    sizes = tuple(assumed_shapes(ports, shapes) for shapes in demanded)
+    sizes = tuple(batch_one_shapes(ports, shapes) for shapes in demanded)
     return SearchContext(provider, sizes, target, machine)
 
 

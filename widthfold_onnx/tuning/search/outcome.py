@@ -20,7 +20,7 @@ from widthfold_onnx.rules.enumeration import form_of
 from widthfold_onnx.rules.form import Form, FormSpec
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.runtime.environment import version
-from widthfold_onnx.runtime.inputs.sizes import assumed_sizes
+from widthfold_onnx.runtime.inputs.sizes import assumption_report
 from widthfold_onnx.runtime.intervals import noise
 from widthfold_onnx.runtime.measurement import AS_IS, Measurement
 from widthfold_onnx.runtime.session import ports_of
@@ -74,7 +74,7 @@ class SearchOutcome:
             site_report(decision, hints.of(decision), self._gain(decision.layer))
             for decision in decisions
         ]
-        assumed = assumed_sizes(
+        assumed = assumption_report(
             ports_of(trials.loaded.proto), options.input_shapes, trials.context.sizes
         )
         outcomes = Outcomes(sites, companions, padding, self._report(), assumed)
