@@ -19,11 +19,11 @@ Verdict = Literal["pass", "fail", "unverified"]
 """What a check says: it holds, it does not, or that is not known."""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class ReportPart(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all results: frozen, keywords only."""
 
 
-class Report(Result, kw_only=True, frozen=True):
+class Report(ReportPart, kw_only=True, frozen=True):
     """Base of the result of a command, which a notebook shows as HTML."""
 
     def _repr_html_(self) -> str:
@@ -37,7 +37,7 @@ SpeedVerdict = Literal["faster", "slower", "no difference", "inconclusive"]
 """What an interval of original / rewritten says (`runtime.intervals.speed_verdict`)."""
 
 
-class Gain(Result, kw_only=True, frozen=True):
+class Gain(ReportPart, kw_only=True, frozen=True):
     """Time of the original / time of the new one, and the ends of its 95 % interval.
 
     `runtime.intervals` computes the interval. `pairs` is the number of timed runs of each side.
@@ -51,7 +51,7 @@ class Gain(Result, kw_only=True, frozen=True):
     predicted: bool = False
 
 
-class SizeGain(Result, kw_only=True, frozen=True):
+class SizeGain(ReportPart, kw_only=True, frozen=True):
     """The gain of the whole model at one size.
 
     Attributes:
@@ -69,7 +69,7 @@ class SizeGain(Result, kw_only=True, frozen=True):
     note: str = ""
 
 
-class AssumedSizes(Result, kw_only=True, frozen=True):
+class AssumedSizes(ReportPart, kw_only=True, frozen=True):
     """Sizes that a run assumed where the model and the caller leave them open.
 
     Attributes:
@@ -81,7 +81,7 @@ class AssumedSizes(Result, kw_only=True, frozen=True):
     sizes: list[dict[str, list[int]]]
 
 
-class NodeTime(Result, kw_only=True, frozen=True):
+class NodeTime(ReportPart, kw_only=True, frozen=True):
     """One node of the runtime's optimized graph in a profile.
 
     Attributes:
@@ -97,7 +97,7 @@ class NodeTime(Result, kw_only=True, frozen=True):
     reached: float | None = None
 
 
-class Side(Result, kw_only=True, frozen=True):
+class Side(ReportPart, kw_only=True, frozen=True):
     """One model of a timing.
 
     Attributes:
@@ -138,7 +138,7 @@ class Side(Result, kw_only=True, frozen=True):
     gpu_mj: float | None = None
 
 
-class GpuState(Result, kw_only=True, frozen=True):
+class GpuState(ReportPart, kw_only=True, frozen=True):
     """A GPU at one moment; None where it does not tell.
 
     Attributes:
@@ -152,7 +152,7 @@ class GpuState(Result, kw_only=True, frozen=True):
     throttled: list[str] = msgspec.field(default_factory=list)
 
 
-class Gpu(Result, kw_only=True, frozen=True):
+class Gpu(ReportPart, kw_only=True, frozen=True):
     """The GPU of a timing, "" and None where it does not tell.
 
     Attributes:
@@ -178,7 +178,7 @@ class Gpu(Result, kw_only=True, frozen=True):
     missing: str = ""
 
 
-class Baseline(Result, kw_only=True, frozen=True):
+class Baseline(ReportPart, kw_only=True, frozen=True):
     """The speed-up beside the speed-up of a saved report.
 
     Attributes:
@@ -200,7 +200,7 @@ class Baseline(Result, kw_only=True, frozen=True):
     verdict: SpeedVerdict | None = None
 
 
-class Timing(Result, kw_only=True, frozen=True):
+class Timing(ReportPart, kw_only=True, frozen=True):
     """Paired timing of both models; `speedup` is original / rewritten, so above 1 is faster.
 
     Attributes:
@@ -268,7 +268,7 @@ class Timing(Result, kw_only=True, frozen=True):
 VERIFY_SCHEMA = "widthfold.verify/7"
 
 
-class WorstElement(Result, kw_only=True, frozen=True):
+class WorstElement(ReportPart, kw_only=True, frozen=True):
     """The element with the largest finite difference."""
 
     index: list[int]
@@ -288,7 +288,7 @@ nothing to compare with.
 """
 
 
-class OutputParity(Result, kw_only=True, frozen=True):
+class OutputParity(ReportPart, kw_only=True, frozen=True):
     """The comparison of one output on the input set on which it is nearest to failing.
 
     Attributes:
@@ -324,7 +324,7 @@ class OutputParity(Result, kw_only=True, frozen=True):
         return (self.max_rel or 0.0) / max(self.tolerance, sys.float_info.min)
 
 
-class AxisPattern(Result, kw_only=True, frozen=True):
+class AxisPattern(ReportPart, kw_only=True, frozen=True):
     """The fold of one axis of a layer, for drawing.
 
     Attributes:
@@ -352,7 +352,7 @@ class AxisPattern(Result, kw_only=True, frozen=True):
     taps: list[tuple[int, int, int, int]]
 
 
-class FoldedNode(Result, kw_only=True, frozen=True):
+class FoldedNode(ReportPart, kw_only=True, frozen=True):
     """The record of a folded node: the HTML report draws it, and the proof ignores it.
 
     Attributes:
@@ -369,7 +369,7 @@ class FoldedNode(Result, kw_only=True, frozen=True):
     axes: list[AxisPattern] = msgspec.field(default_factory=list)
 
 
-class Proof(Result, kw_only=True, frozen=True):
+class Proof(ReportPart, kw_only=True, frozen=True):
     """The verdict of the proof that both models are the same function (docs/verification.md).
 
     Attributes:
@@ -395,7 +395,7 @@ class Proof(Result, kw_only=True, frozen=True):
     unseen: list[str] = msgspec.field(default_factory=list)
 
 
-class IntegerRun(Result, kw_only=True, frozen=True):
+class IntegerRun(ReportPart, kw_only=True, frozen=True):
     """The linear nodes that changed, run by the runtime on small integers.
 
     Attributes:
@@ -410,7 +410,7 @@ class IntegerRun(Result, kw_only=True, frozen=True):
     nodes: int = 0
 
 
-class Environment(Result, kw_only=True, frozen=True):
+class Environment(ReportPart, kw_only=True, frozen=True):
     """The machine, versions and settings that a figure depends on.
 
     Attributes:
@@ -499,7 +499,7 @@ class VerifyReport(Report, kw_only=True, frozen=True):
                 return UnverifiedError(reasons)
 
 
-class SearchReport(Result, kw_only=True, frozen=True):
+class SearchReport(ReportPart, kw_only=True, frozen=True):
     """The search that chose the forms.
 
     Attributes:
@@ -548,7 +548,7 @@ class SearchReport(Result, kw_only=True, frozen=True):
     folded_setting: str = ""
 
 
-class TunedModel(Result, kw_only=True, frozen=True):
+class TunedModel(ReportPart, kw_only=True, frozen=True):
     """One model: counts of layers as they are and of their forms, on all machines.
 
     Attributes:
@@ -578,7 +578,7 @@ class TunedModel(Result, kw_only=True, frozen=True):
     code: int = 0
 
 
-class TunedMachine(Result, kw_only=True, frozen=True):
+class TunedMachine(ReportPart, kw_only=True, frozen=True):
     """A machine that measured: its `identity.machine_identity`, and how much it did."""
 
     provider: str
@@ -610,7 +610,7 @@ MISFIT = "differs-from-plan"
 """Code of a site that a plan names and that does not fit."""
 
 
-class SiteReport(Result, kw_only=True, frozen=True):
+class SiteReport(ReportPart, kw_only=True, frozen=True):
     """The outcome of one site.
 
     Attributes:
@@ -648,7 +648,7 @@ class SiteReport(Result, kw_only=True, frozen=True):
     gain: Gain | None = None
 
 
-class Stop(Result, kw_only=True, frozen=True):
+class Stop(ReportPart, kw_only=True, frozen=True):
     """A node that was left as it is: name, operator, and the reason in a word and a sentence."""
 
     node: str
@@ -657,7 +657,7 @@ class Stop(Result, kw_only=True, frozen=True):
     reason: str
 
 
-class RegionReport(Result, kw_only=True, frozen=True):
+class RegionReport(ReportPart, kw_only=True, frozen=True):
     """Nodes between which nothing is unfolded.
 
     Attributes:
@@ -673,7 +673,7 @@ class RegionReport(Result, kw_only=True, frozen=True):
     stops: list[Stop]
 
 
-class CompanionReport(Result, kw_only=True, frozen=True):
+class CompanionReport(ReportPart, kw_only=True, frozen=True):
     """The outcome of a companion: nodes that equal new nodes may replace.
 
     Attributes:
@@ -697,7 +697,7 @@ class CompanionReport(Result, kw_only=True, frozen=True):
     gain_on_smooth: Gain | None = None
 
 
-class PaddedChannels(Result, kw_only=True, frozen=True):
+class PaddedChannels(ReportPart, kw_only=True, frozen=True):
     """The output channels of a layer, and these with padding."""
 
     node: str
@@ -705,7 +705,7 @@ class PaddedChannels(Result, kw_only=True, frozen=True):
     padded: int
 
 
-class PaddingReport(Result, kw_only=True, frozen=True):
+class PaddingReport(ReportPart, kw_only=True, frozen=True):
     """Channels that are padded with zeros in whole chains of layers.
 
     Attributes:
@@ -726,7 +726,7 @@ class PaddingReport(Result, kw_only=True, frozen=True):
     gain: Gain | None = None
 
 
-class OptimizeSummary(Result, kw_only=True, frozen=True):
+class OptimizeSummary(ReportPart, kw_only=True, frozen=True):
     """Counts over all sites, and the size of the model file in bytes.
 
     Attributes:
@@ -786,7 +786,7 @@ class OptimizeReport(Report, kw_only=True, frozen=True):
     verification: VerifyReport | None
 
 
-class FormChoice(Result, kw_only=True, frozen=True):
+class FormChoice(ReportPart, kw_only=True, frozen=True):
     """One legal form of a layer, with its cost on paper."""
 
     axis: str
@@ -798,7 +798,7 @@ class FormChoice(Result, kw_only=True, frozen=True):
     structural_zeros: float
 
 
-class InspectSite(Result, kw_only=True, frozen=True):
+class InspectSite(ReportPart, kw_only=True, frozen=True):
     """The description of a site by `inspect`; None where a shape is not known.
 
     Attributes:

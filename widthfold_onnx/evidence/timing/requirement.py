@@ -12,7 +12,14 @@ from pathlib import Path
 import msgspec
 
 from widthfold_onnx.errors import UsageError
-from widthfold_onnx.results import VERIFY_SCHEMA, Baseline, Result, Timing, Verdict, VerifyReport
+from widthfold_onnx.results import (
+    VERIFY_SCHEMA,
+    Baseline,
+    ReportPart,
+    Timing,
+    Verdict,
+    VerifyReport,
+)
 from widthfold_onnx.runtime.intervals import noise, speed_verdict
 from widthfold_onnx.text import quoted
 
@@ -165,6 +172,6 @@ def differences(saved: VerifyReport, now: VerifyReport) -> list[str]:
     return lines
 
 
-def _changes(saved: Result, now: Result, *names: str) -> list[str]:
+def _changes(saved: ReportPart, now: ReportPart, *names: str) -> list[str]:
     pairs = ((name, getattr(saved, name), getattr(now, name)) for name in names)
     return [f"{name}: {old} became {new}" for name, old, new in pairs if old != new]
