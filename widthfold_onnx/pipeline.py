@@ -188,8 +188,7 @@ def apply(
     size = model.stat().st_size
     outcomes = applied_outcomes(fitted_plan, plan)
     report = optimize_report(model.name, size, fitted_plan, outcomes)
-    runtime = plan.origin.runtime if plan.origin else ""
-    report = msgspec.structs.replace(report, note=other_runtime(runtime))
+    report = msgspec.structs.replace(report, note=other_runtime(plan.runtime))
     if out is None or (fitted_plan.misfits and not partial):
         return CommandResult(report, fitted_plan.plan)
     report = _deliver(

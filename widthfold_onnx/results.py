@@ -20,7 +20,7 @@ Verdict = Literal["pass", "fail", "unverified"]
 
 
 class ReportPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all results: frozen, keywords only."""
+    """Base of reports and of their parts: frozen, keywords only."""
 
 
 class Report(ReportPart, kw_only=True, frozen=True):

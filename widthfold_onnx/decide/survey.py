@@ -11,15 +11,14 @@ from widthfold_onnx.arrays import Dims, round_up
 from widthfold_onnx.decide.decisions import Decision, Drafting, decisions_of
 from widthfold_onnx.decide.hints import Hints, none_runs, runnable_sizes
 from widthfold_onnx.decide.report import KEPT, companion_reports, padding_report
-from widthfold_onnx.errors import InvalidModelError, UnverifiedError
-from widthfold_onnx.model.document import Node
+from widthfold_onnx.errors import UnverifiedError
 from widthfold_onnx.model.loader import LoadedModel
 from widthfold_onnx.options import FoldOptions, Provider, RuntimeOptions, Values
 from widthfold_onnx.refusal import Refusal
 from widthfold_onnx.results import AssumedSizes, FormChoice, InspectReport, InspectSite
 from widthfold_onnx.rewrite.padding import joined_plan
 from widthfold_onnx.rewrite.reading import Reading
-from widthfold_onnx.rewrite.record import FOLD_KEY, read_record
+from widthfold_onnx.rewrite.record import FOLD_KEY, read_fold
 from widthfold_onnx.rules.companions import COMPANIONS
 from widthfold_onnx.rules.enumeration import forms_at_factor
 from widthfold_onnx.rules.form import Form
@@ -109,7 +108,7 @@ def _site(
 ) -> InspectSite:
     """Describe a site. A site that was skipped before it was read is read now, for its shapes."""
     site, layer, outcome = decision.site, decision.layer, decision.outcome
-    folded_as = _folded_as(site.node) if FOLD_KEY in site.node.metadata_props else None
+    folded_as = read_fold(site.node).form if FOLD_KEY in site.node.metadata_props else None
     choices, refusals = ([], {}) if folded_as is not None else _outcomes(decision, options, factor)
     if layer is None and isinstance(outcome, Refusal) and outcome.code in KEPT:
         result = reading.layer(site)
@@ -172,13 +171,6 @@ def _outcomes(
     return choices, {
         axis: r for axis, r in furthest_refusals(refusals).items() if axis not in preferred_forms
     }
-
-
-def _folded_as(node: Node) -> str:
-    try:
-        return read_record(node.metadata_props[FOLD_KEY]).form
-    except InvalidModelError:
-        return "its record cannot be read"
 
 
 def _choice(layer: Layer, outcome: Form) -> FormChoice:

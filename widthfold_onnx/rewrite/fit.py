@@ -123,9 +123,7 @@ def fit(reading: Reading, plan: Plan) -> FittedPlan:
             *padding_misfits,
             *layer_misfits,
         ],
-        rewriting=Rewriting.of(
-            reading.document, replaced, plan.origin.runtime if plan.origin else ""
-        ),
+        rewriting=Rewriting.of(reading.document, replaced, plan.runtime),
     )
 
 

@@ -211,6 +211,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return hash(self.digest)
 
     @property
+    def runtime(self) -> str:
+        """The version of ONNX Runtime that its forms were measured with; "" if none was."""
+        return self.origin.runtime if self.origin else ""
+
+    @property
     def draft(self) -> Plan:
         """The plan without forms of layers."""
         return self.with_layers(())
@@ -271,8 +276,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def text(self) -> str:
         """Return the plan as JSON that is read as a diff: sorted, one layer or companion a line."""
         parts = msgspec.to_builtins(self)
-        if not parts["measured"]:
-            del parts["measured"]
         if not any(self.sizes):
             del parts["sizes"]
         lines = [f"  {json.dumps(name)}: {_lines(part)}" for name, part in parts.items() if part]
