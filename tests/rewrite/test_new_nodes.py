@@ -61,7 +61,7 @@ def test_pads_and_slices(opset: int) -> None:
 def test_moves_copy_or_infer_what_they_do_not_know(opset: int) -> None:
     linked = document(opset)
     new = series(linked)
-    new.steps(
+    new.append_moves(
         [
             Reshape(3, (None, None, 2, 3), (True, False, False, False)),
             Transpose((0, 2, 1, 3), (None, None, 2, 3)),
@@ -81,7 +81,7 @@ def test_results_of_taps_are_shifted_and_added(opset: int) -> None:
     linked = document(opset)
     new = series(linked)
     pads = ((1, 0), (0, 1), (-1, 2))
-    new.steps([ShiftedSum(rank=3, channels=2, pads=pads)], "unfold")
+    new.append_moves([ShiftedSum(rank=3, channels=2, pads=pads)], "unfold")
     output, _ = result(linked, new)
     parts = [X[:, :, 0:2], X[:, :, 2:4], X[:, 1:, 4:6]]  # the pad of -1 cuts a position
     positions = [(max(begin, 0), end) for begin, end in pads]

@@ -174,8 +174,13 @@ def numbers_of(value: Any) -> Array | None:
         return None
 
 
-def decide(linalg_ops: Sequence[LinalgOp], options: FoldOptions) -> list[Decision]:
+def decide(linalg_ops: Sequence[LinalgOp], options: FoldOptions, factor: int) -> list[Decision]:
     """Return one decision for each operation: the cheapest legal form, or a refusal.
+
+    Args:
+        linalg_ops: the operations.
+        options: which layers, and which forms of them.
+        factor: the factor of the fold.
 
     Raises:
         UsageError: a node pattern that matches no operation.
@@ -186,7 +191,7 @@ def decide(linalg_ops: Sequence[LinalgOp], options: FoldOptions) -> list[Decisio
             return Refusal(Code.UNKNOWN_EXTENT, f"of {list(layer.static)} only samples may be open")
         linalg_op = linalg_ops[int((layer.data.name or "")[1:])]
         layout = Layout.NHWC if linalg_op.channels_last else Layout.NCHW
-        form = preferred_form(layer, replace(options, layout=layout), options.fixed_factor or 0)
+        form = preferred_form(layer, replace(options, layout=layout), factor)
         if isinstance(form, Form) and guard_conditions(layer, form):
             return Refusal(Code.UNKNOWN_EXTENT, "the fold needs a guard, and no module has one")
         return form

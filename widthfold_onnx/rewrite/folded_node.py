@@ -49,7 +49,7 @@ def append_folded(
     """
     if ends.input_layout is None:
         _extend(series, layer, form)
-        series.steps(form.folding, "fold")
+        series.append_moves(form.folding, "fold")
         series.requantize(layer.dequantizer)
     metadata = {FOLD_KEY: msgspec.json.encode(describe(layer, form)).decode()}
     if ends.output_layout is not None:
@@ -68,7 +68,7 @@ def append_folded(
         domain=domain,
     )
     if ends.output_layout is None:
-        series.steps(form.unfolding, "unfold")
+        series.append_moves(form.unfolding, "unfold")
         surplus = _differing(form.extended_out_shape, layer.output)
         if surplus:
             # A fixed extent is cut to its length; from an open one the surplus is cut at the end.

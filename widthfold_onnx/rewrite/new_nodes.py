@@ -115,32 +115,33 @@ class Series(NewNodes):
         self.value = start
         self._origin = origin
 
-    def steps(self, steps: Sequence[MoveOrSum], suffix: str) -> None:
+    def append_moves(self, moves: Sequence[MoveOrSum], suffix: str) -> None:
         """Append the moves of a fold or unfold; the moves of a pixel shuffle become one node."""
-        block = pixel_shuffle(steps)
+        block = pixel_shuffle(moves)
         if block is not None and self._document.opset >= CRD_OPSET and self._is_shuffled():
             shuffle: Attributes = {"blocksize": block, "mode": "CRD"}
             self.append("DepthToSpace", f"{suffix}_depth_to_space", {}, shuffle)
             return
-        for step in steps:
-            if isinstance(step, Reshape):
+        for move in moves:
+            if isinstance(move, Reshape):
                 dims = [
                     0 if keep and extent is None else -1 if extent is None else extent
-                    for extent, keep in zip(step.extents, step.keep, strict=True)
+                    for extent, keep in zip(move.extents, move.keep, strict=True)
                 ]
                 self.append("Reshape", f"{suffix}_reshape", {"shape": dims}, {})
-            elif isinstance(step, ShiftedSum):
-                self._sum(step)
+            elif isinstance(move, ShiftedSum):
+                self._append_sum(move)
             else:
-                self.append("Transpose", f"{suffix}_transpose", {}, {"perm": step.order})
+                self.append("Transpose", f"{suffix}_transpose", {}, {"perm": move.order})
 
-    def _sum(self, step: ShiftedSum) -> None:
+    def _append_sum(self, shifted_sum: ShiftedSum) -> None:
         """Append a Pad for each tap, which selects its channels and shifts them, and their Sum."""
         start = self.value
         taps = []
-        zeros = [0] * (step.rank - 3)
-        for k, (begin, end) in enumerate(step.pads):
-            first, last = k * step.channels, (len(step.pads) - 1 - k) * step.channels
+        channels, pads = shifted_sum.channels, shifted_sum.pads
+        zeros = [0] * (shifted_sum.rank - 3)
+        for k, (begin, end) in enumerate(pads):
+            first, last = k * channels, (len(pads) - 1 - k) * channels
             self.value = start
             self._pad([0, begin, -first, *zeros, 0, end, -last, *zeros], "shift", {})
             taps.append(self.value)

@@ -96,13 +96,13 @@ def operations(setting: Setting, dtype: str = "float") -> float:
 def copied(setting: Setting, size: int) -> float:
     """Return the bytes per second of a copy that reads and writes so many bytes."""
 
-    def seconds(size: int) -> float:
-        tensor = f"float[{size // 8}]"
+    def seconds(count: int) -> float:
+        tensor = f"float[{count}]"
         model = model_of(f"copy ({tensor} x) => ({tensor} y) {{ y = Relu(x) }}")
         return _shortest(model, setting)
 
-    launch = seconds(8)
-    return size / max(seconds(size) - launch, 1e-9)
+    launch = seconds(1)
+    return size / max(seconds(size // 8) - launch, 1e-9)
 
 
 def _shortest(model: onnx.ModelProto, setting: Setting) -> float:

@@ -197,8 +197,10 @@ def _has(node: onnx.NodeProto, key: str) -> bool:
 
 
 FUSED = frozenset(
-    {"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "BatchNormalization"}
-    | {"Add", "Mul"}
+    {
+        *("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid"),
+        *("BatchNormalization", "Add", "Mul"),
+    }
 )
 """Operators that runtimes fuse into a Conv if all other inputs are constants (conv_*_fusion.cc)."""
 QUANTIZING = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -360,7 +362,7 @@ def fused_ops(document: Document, layer: Layer) -> list[Node]:
         if (
             not fuses
             or reader.graph is not layer.node.graph
-            or not _constant(document, other_inputs)
+            or not _are_constant(document, other_inputs)
         ):
             break
         fused.append(reader)
@@ -431,7 +433,7 @@ def _read(nodes: Iterable[Node]) -> list[Value]:
     return [value for node in nodes for value in node.inputs if value is not None]
 
 
-def _constant(document: Document, values: Sequence[Value]) -> bool:
+def _are_constant(document: Document, values: Sequence[Value]) -> bool:
     return not any(isinstance(document.constant(value), Refusal) for value in values)
 
 
