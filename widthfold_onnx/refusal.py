@@ -57,7 +57,7 @@ class Code(StrEnum):
     NO_GAIN = "no-gain"
     PADDED = "padded"
 
-    # A carried operator, or what stops a region.
+    # A propagated op, or what stops a region.
     NOT_CARRIED = "not-carried"
     MORE_OUTPUTS = "more-outputs"
     NOT_INFERENCE = "not-inference"

@@ -150,7 +150,7 @@ def _put(document: Document, padding: ChannelPadding, multiple: int) -> None:
 
 
 def _record(padding: ChannelPadding, node: Node, multiple: int) -> dict[str, str]:
-    """Return the record of a linear node on padded tensors."""
+    """Return the record of a Conv or ConvTranspose on padded tensors; {} for another node."""
     if node.op_type not in ("Conv", "ConvTranspose"):
         return {}
     texts = []

@@ -171,7 +171,7 @@ def constant_problem(
 
 
 def uneven_parts(channels: int, count: int) -> Refusal:
-    """Return the refusal of a Split into parts that cannot be carried."""
+    """Return the refusal of a Split into parts that cannot be propagated."""
     return Refusal(Code.UNEVEN_PARTS, f"{channels} channels are split into {count} parts")
 
 

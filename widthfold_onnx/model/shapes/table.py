@@ -66,7 +66,7 @@ class ShapeTable:
         facts: by path of the graph and name; a graph sees the values of the graphs around it.
 
     Raises:
-        UsageError: a pin names no input, or contradicts the model.
+        UsageError: an assumed shape names no input, or contradicts the model.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ def inputs_of(proto: onnx.ModelProto, assumed: Shapes) -> dict[str, Fact]:
         assumed: extents of inputs that are assumed.
 
     Raises:
-        UsageError: a pin names no input, or contradicts the model.
+        UsageError: an assumed shape names no input, or contradicts the model.
     """
     values = {value.name: value for value in inputs(proto)}
     facts = {name: of_type(value.type) for name, value in values.items()}
