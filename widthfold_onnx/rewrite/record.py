@@ -97,11 +97,11 @@ def describe(layer: Layer, form: Form) -> FoldRecord:
     return FoldRecord(
         form=f"{form.spec.axis}{times}, {form.label}",
         channels="{} -> {}, folded {} -> {}".format(*channels),
-        axes=patterns(form.fold, names, form.extended_in_shape[0]),
+        axes=_patterns(form.fold, names, form.extended_in_shape[0]),
     )
 
 
-def patterns(fold: ConvFold, names: Sequence[str], samples: int | None) -> list[AxisPattern]:
+def _patterns(fold: ConvFold, names: Sequence[str], samples: int | None) -> list[AxisPattern]:
     """Return the folded axes of a layer, the batch first.
 
     Args:

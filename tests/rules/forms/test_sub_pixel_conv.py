@@ -18,7 +18,7 @@ from widthfold_onnx.algebra.conv import ConvFold
 from widthfold_onnx.decide.decisions import decisions_of
 from widthfold_onnx.options import AxisName, FoldOptions
 from widthfold_onnx.refusal import Code, Refusal
-from widthfold_onnx.rewrite.record import patterns
+from widthfold_onnx.rewrite.record import FoldRecord, describe
 from widthfold_onnx.rules.form import Form
 from widthfold_onnx.rules.layers import Layer
 from widthfold_onnx.rules.legality import guard_conditions
@@ -56,11 +56,19 @@ def in_sub_pixels(model: onnx.ModelProto, options: FoldOptions) -> list[onnx.Mod
 def test_a_description_tells_the_tiles_of_both_sides(
     tiles: tuple[int, int], kernel: int, stride: int
 ) -> None:
-    axis = ConvAxis(length=32, kernel=5, stride=2 if tiles[0] == 1 else 1, pad_begin=2, pad_end=2)
-    folded_axis = fold_axis(axis, *tiles)
-    assert isinstance(folded_axis, FoldedAxis)
-    (pattern,) = patterns(ConvFold(axes=(folded_axis,)), ["width"], None)
-    assert (pattern.out_tile, pattern.in_tile) == tiles
+    records: list[FoldRecord] = []
+
+    def first(layer: Layer) -> Form:
+        forms = [form for form in every_form(layer, OPTIONS) if form.spec.axis == "width"]
+        found = [f for f in forms if (f.fold.axes[1].out_tile, f.fold.axes[1].in_tile) == tiles]
+        records.append(describe(layer, found[0]))
+        return found[0]
+
+    steps = 2 if tiles[0] == 1 else 1
+    model = conv_model([1, 2, 1, 32], (3, 2, 1, 5), strides=[1, steps], pads=[0, 2, 0, 2])
+    decisions_of(read(model, OPTIONS), OPTIONS, first)
+    (pattern,) = records[0].axes
+    assert (pattern.axis, pattern.out_tile, pattern.in_tile) == ("width", *tiles)
     assert (pattern.original_kernel, pattern.kernel, pattern.stride) == (5, kernel, stride)
 
 
