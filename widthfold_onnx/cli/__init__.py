@@ -55,6 +55,13 @@ class OneLineErrors(click.Group):
             sys.exit(INTERRUPTED)
         sys.exit(code or 0)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; click would print an empty line before it tells of an interrupt."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.Abort from None
+
 
 @click.group(
     cls=OneLineErrors,

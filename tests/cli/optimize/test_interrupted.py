@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.tool import OLD, names, process, start_process
+from tests.cli.tool import OLD, names, process, start_process, widthfold
 from tests.small_models import MODELS, build, nothing_to_fold, save
+from widthfold_onnx.cli import main
 
 resource = pytest.importorskip("resource")
 
@@ -198,3 +199,12 @@ def test_a_full_disk_under_the_report(model: Path, out: Path) -> None:
 def test_no_place_for_temporary_files_is_could_not_verify(model: Path, out: Path) -> None:
     run = process("optimize", model, out, "--factor", 8, env={"TMPDIR": "/proc/self/fd/nowhere"})
     assert run.code in (0, 4), run  # Python falls back to other folders where it can
+
+
+def test_an_interrupt_before_the_work_begins_gets_one_line(monkeypatch) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main.commands["inspect"], "make_context", interrupted)
+    run = widthfold("inspect", "model.onnx")
+    assert (run.code, run.err) == (130, "widthfold: interrupted\n")
